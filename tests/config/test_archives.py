@@ -16,6 +16,7 @@ from dragoman.cli.arguments import read_arguments
 from dragoman.config.archives import SUFFIXES, ArchiveError, archive_stem, unpack
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.several import resolve_all
+from tests.support.tables import table
 
 FILES = {"config.json": "{}", "serving.properties": "option.max_model_len=64"}
 
@@ -39,7 +40,7 @@ def contents(directory: Path) -> dict[str, str]:
     return {path.relative_to(directory).as_posix(): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@table("suffix", SUFFIXES)
 def test_an_archive_becomes_the_directory_that_was_packed(suffix: str, tmp_path: Path) -> None:
     archive = pack(tmp_path / f"my.model{suffix}", {**FILES, "sub/file": "x"})
     directory = unpack(archive, tmp_path / "cache")
@@ -124,7 +125,7 @@ UNSAFE: Mapping[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", UNSAFE)
+@table("name", UNSAFE)
 def test_what_is_unsafe_or_broken_is_refused_in_one_line_and_leaves_nothing(name: str, tmp_path: Path) -> None:
     UNSAFE[name](tmp_path / name)
     with pytest.raises(ArchiveError) as caught:
@@ -135,7 +136,7 @@ def test_what_is_unsafe_or_broken_is_refused_in_one_line_and_leaves_nothing(name
     assert not list(tmp_path.rglob("outside"))
 
 
-@pytest.mark.parametrize("name", ["bomb.zip", "bomb.tar.gz"])
+@table("name", ["bomb.zip", "bomb.tar.gz"])
 def test_an_archive_that_holds_more_than_the_disk_is_not_unpacked(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

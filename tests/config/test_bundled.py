@@ -8,13 +8,14 @@ from dragoman.config.bundled import BUNDLED
 from dragoman.config.resolve import demo_model_dir, resolve
 from dragoman.config.several import resolve_all
 from dragoman.config.sources import Given
+from tests.support.tables import table
 
 
 def named(word: str) -> list[Given]:
     return [Given("MODEL_DIR", "option.model_id", word, "command line")]
 
 
-@pytest.mark.parametrize("word", ["demo", "demo-vision"])
+@table("word", ["demo", "demo-vision"])
 def test_a_word_names_a_bundled_model(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = resolve(named(word), {}, demo_model_dir())

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dragoman.config.docs import HELP_WIDTH, options_help, options_page
 from dragoman.config.foreign import FOREIGN_OPTIONS
 from dragoman.config.option import Option
 from dragoman.config.options import OPTIONS
+from tests.support.tables import table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 
@@ -18,7 +17,7 @@ def test_the_committed_page_is_the_generated_one() -> None:
     assert PAGE.read_text(encoding="utf-8") == options_page(), "run `make docs`"
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+@table("option", OPTIONS, ids=lambda option: option.name)
 def test_page_and_help_tell_every_option(option: Option) -> None:
     page = options_page()
     assert option.variable in page

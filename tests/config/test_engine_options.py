@@ -12,6 +12,7 @@ from dragoman.config import resolve as resolving
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
 from dragoman.config.sources import Given
 from dragoman.host.loading import ModelLoad
+from tests.support.tables import table
 
 LINE = "command line"
 
@@ -75,7 +76,7 @@ def test_options_that_vllm_has_in_its_own_form_are_noted() -> None:
     assert given(option__threads="3").notices == ()
 
 
-@pytest.mark.parametrize("word", ["vllm", "lmi-dist"])
+@table("word", ["vllm", "lmi-dist"])
 def test_lmis_names_for_vllm_mean_it_where_there_is_a_gpu_and_vllm(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert given(option__rolling_batch=word).engine.engine == "rolling"
     monkeypatch.setattr(combinations, "has_gpu", lambda: True)
@@ -119,7 +120,7 @@ def test_that_the_model_runs_on_the_cpu_is_said_only_where_it_does(monkeypatch: 
         assert notice(option__engine="vllm").endswith(words)
 
 
-@pytest.mark.parametrize("engine", ["remote", "vllm"])
+@table("engine", ["remote", "vllm"])
 def test_that_texts_are_kept_for_guesses_is_told_to_be_idle_where_nobody_here_guesses(engine: str) -> None:
     (notice,) = given(option__engine=engine, option__speculation_across_keys="true").notices
     assert "option__speculation_across_keys=true" in notice

@@ -11,6 +11,7 @@ import pytest
 from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.resolve import ConfigError
 from dragoman.types import SamplingParams
+from tests.support.tables import table
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -24,7 +25,7 @@ def test_without_the_file_a_model_is_greedy(tmp_path: Path) -> None:
     assert default_sampling(tmp_path) == GREEDY
 
 
-@pytest.mark.parametrize("content", [{}, {"do_sample": False, "temperature": 0.7}, {"temperature": 0.7}])
+@table("content", [{}, {"do_sample": False, "temperature": 0.7}, {"temperature": 0.7}])
 def test_without_do_sample_a_model_is_greedy(content: object, tmp_path: Path) -> None:
     assert sampling(tmp_path, content) == GREEDY
 
@@ -45,7 +46,7 @@ def test_null_means_not_given(tmp_path: Path) -> None:
     assert sampling(tmp_path, {"do_sample": True, "top_k": None}) == SamplingParams()
 
 
-@pytest.mark.parametrize(
+@table(
     ("key", "value", "allowed"),
     [
         ("temperature", -1, "a number >= 0"),
@@ -64,9 +65,7 @@ def test_a_value_that_cannot_be_used_is_told_with_file_and_key(
     assert caught.value.problems == (f"{key}={value} ({tmp_path}/generation_config.json): must be {allowed}",)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"), [("{", "cannot be read as JSON"), ("[1]", "must hold a JSON object, holds a list")]
-)
+@table(("text", "problem"), [("{", "cannot be read as JSON"), ("[1]", "must hold a JSON object, holds a list")])
 def test_a_file_that_is_no_object_is_told(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=problem):
@@ -76,7 +75,7 @@ def test_a_file_that_is_no_object_is_told(text: str, problem: str, tmp_path: Pat
 # --- for parameters that clients leave out ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("content", "expected"),
     [
         ({}, {}),

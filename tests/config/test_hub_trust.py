@@ -12,6 +12,7 @@ from dragoman.config.option import Option
 from dragoman.config.options import OPTIONS
 from dragoman.config.resolve import Config, resolve
 from dragoman.config.server_options import PER_MODEL, ServerSettings
+from tests.support.tables import table
 
 CODE = "raise SystemExit('it ran')"
 
@@ -19,7 +20,11 @@ CODE = "raise SystemExit('it ran')"
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
     """A model as the hub's cache has it."""
-    return model(tmp_path / "cache" / "models--org--name" / "snapshots" / ("0" * 40))
+    return cached(tmp_path)
+
+
+def cached(directory: Path) -> Path:
+    return model(directory / "cache" / "models--org--name" / "snapshots" / ("0" * 40))
 
 
 def model(directory: Path, *lines: str) -> Path:
@@ -65,7 +70,7 @@ def test_own_code_around_a_model_of_the_hub_runs(tmp_path: Path, snapshot: Path)
     assert not configured(directory).clients.hooks
 
 
-@pytest.mark.parametrize(
+@table(
     "line",
     [
         "option.engine=evil:factory", "option.entryPoint=model.py", "option.enable_hooks=true", "option.handler=run",
@@ -75,7 +80,8 @@ def test_own_code_around_a_model_of_the_hub_runs(tmp_path: Path, snapshot: Path)
         "option.lora=a=/elsewhere", "tls_cert=x.pem", "option.trust_remote_code=true", "option.worker_cls=evil.Worker",
     ],
 )  # fmt: skip
-def test_its_files_set_nothing_that_reaches_beyond_it(snapshot: Path, line: str) -> None:
+def test_its_files_set_nothing_that_reaches_beyond_it(tmp_path: Path, line: str) -> None:
+    snapshot = cached(tmp_path)
     plain = configured(snapshot)
     write(snapshot, line, "option.max_model_len=77")
     config = configured(snapshot)
@@ -88,9 +94,7 @@ def test_its_files_set_nothing_that_reaches_beyond_it(snapshot: Path, line: str)
         assert getattr(config, group) == getattr(plain, group)
 
 
-@pytest.mark.parametrize(
-    "option", [one for one in OPTIONS if one.group is ServerSettings and one.key], ids=lambda one: one.name
-)
+@table("option", [one for one in OPTIONS if one.group is ServerSettings and one.key], ids=lambda one: one.name)
 def test_every_option_of_the_whole_server_is_the_operators(snapshot: Path, option: Option) -> None:
     """A new one too: whoever adds it need not think of this."""
     write(snapshot, f"{option.key}=1")

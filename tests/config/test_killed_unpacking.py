@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from dragoman.config.archives import unpack
 from tests.config.test_archives import contents, pack
+from tests.support.tables import table
+from tests.support.tiers import everything
 
 MODEL = {"llama/config.json": "{}", "llama/model.safetensors": "w" * 40_000, "llama/serving.properties": "option.a=1"}
 WHOLE = {name.removeprefix("llama/"): text for name, text in MODEL.items()}
 SUFFIXES = (".tar.gz", ".zip")
 
 # Counts the lines of Python that unpacking takes; then unpacks into a new cache for each moment that is tried, in a process
-# that kills itself before that line. Every line of ours is a moment, and some of the library's.
+# that kills itself before that line. Every line of ours is a moment (`make test`: every fourth), and some of the library's.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -45,7 +45,7 @@ def unpack_until(moment, cache):
 
 unpack_until(0, caches / "first")  # what is imported meanwhile is none of it
 lines = unpack_until(0, caches / "second")
-for moment in [at for at, is_ours in enumerate(lines, 1) if is_ours or at % 37 == 0]:
+for moment in [at for at, is_ours in enumerate(lines, 1) if is_ours or at % 37 == 0][::int(sys.argv[3])]:
     if (child := os.fork()) == 0:
         unpack_until(moment, caches / str(moment))
         os._exit(0)
@@ -75,10 +75,11 @@ print(unpack(Path(sys.argv[1]), Path(sys.argv[2])), flush=True)
 """
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@table("suffix", SUFFIXES)
 def test_after_a_kill_at_any_moment_the_next_start_has_all_of_it(suffix: str, tmp_path: Path) -> None:
     archive, caches = pack(tmp_path / f"a{suffix}", MODEL), tmp_path / "caches"
-    words = [sys.executable, "-c", KILLED, str(archive), str(caches)]
+    step = 1 if everything() else 4
+    words = [sys.executable, "-c", KILLED, str(archive), str(caches), str(step)]
     told = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=300).stdout
     moments = told.split()
     kept = set()
@@ -91,7 +92,7 @@ def test_after_a_kill_at_any_moment_the_next_start_has_all_of_it(suffix: str, tm
         unpack(pack(tmp_path / f"b{suffix}", WHOLE), cache)  # whoever unpacks something takes away what was left
         assert not list(cache.glob(".*")), moment
     assert kept == {0, 1}, "kills before and after the model was there"
-    assert len(moments) > 60
+    assert len(moments) > 60 // step
 
 
 @contextmanager
@@ -115,8 +116,8 @@ def directory_of(process: subprocess.Popen[str]) -> Path:
     return Path(out.splitlines()[-1])
 
 
-@pytest.mark.parametrize("places", [("whole", "whole"), ("part", "part"), ("part", "whole")], ids=str)
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@table("places", [("whole", "whole"), ("part", "part"), ("part", "whole")], ids=str)
+@table("suffix", SUFFIXES)
 def test_first_starts_that_come_together_all_find_the_model(
     suffix: str, places: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -130,7 +131,7 @@ def test_first_starts_that_come_together_all_find_the_model(
     assert [path.name for path in cache.iterdir()] == [third.parent.name]
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@table("suffix", SUFFIXES)
 def test_one_that_is_killed_does_not_disturb_another(suffix: str, tmp_path: Path) -> None:
     archive, cache = pack(tmp_path / f"a{suffix}", MODEL), tmp_path / "cache"
     with held(archive, cache, "part") as one, held(archive, cache, "whole") as two:

@@ -24,6 +24,7 @@ from dragoman.config.kinds import (
     Value,
     WordOrAddress,
 )
+from tests.support.tables import table
 
 KINDS: list[Kind] = [
     Integer(1, 9), Integer(auto=True), Number(), Number(0.5, inclusive=True, auto=True), Switch(),
@@ -32,7 +33,7 @@ KINDS: list[Kind] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@table(
     ("kind", "text", "value"),
     [
         (Integer(), "12", 12),
@@ -53,7 +54,7 @@ def test_a_legal_text_gives_its_value(kind: Kind, text: str, value: Value) -> No
     assert kind.parse(text) == value
 
 
-@pytest.mark.parametrize(
+@table(
     ("kind", "text"),
     [
         (Integer(1), "0"), (Integer(0, 5), "6"), (Integer(), "auto"), (Integer(), "1.0"), (Integer(), ""),
@@ -67,7 +68,7 @@ def test_any_other_text_is_refused(kind: Kind, text: str) -> None:
         kind.parse(text)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
+@table("kind", KINDS, ids=lambda kind: type(kind).__name__)
 def test_every_kind_says_in_words_what_it_allows(kind: Kind) -> None:
     assert kind.allowed
     assert "\n" not in kind.allowed

@@ -9,6 +9,7 @@ import pytest
 from dragoman.config.links import links_out
 from dragoman.config.resolve import ConfigError, resolve
 from dragoman.config.sources import Given
+from tests.support.tables import table
 
 
 @pytest.fixture
@@ -20,11 +21,12 @@ def model(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("target", ["../secret", "/etc/hostname", "../nothing-there", ".."])
+@table("target", ["../secret", "/etc/hostname", "../nothing-there", ".."])
 def test_a_link_that_leads_out_stops_the_start_by_its_name(target: str, model: Path) -> None:
     (model / "chat_template.jinja").symlink_to(target)
     with pytest.raises(ConfigError) as caught:
         resolve([Given("MODEL_DIR", "option.model_id", str(model), "command line")], {}, model)
+    (model / "chat_template.jinja").unlink()
     [problem] = caught.value.problems
     assert problem.startswith(f"{model}/chat_template.jinja: leads to /")
     assert problem.endswith("out of the model's directory; put the file itself there")

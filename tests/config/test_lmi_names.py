@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from dragoman.config.foreign import ForeignOption
 from dragoman.config.names import NameIndex
 from dragoman.config.option import Option
 from dragoman.config.resolve import Config, ConfigError, resolve
 from dragoman.config.sources import Given, read_environment
+from tests.support.tables import table
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -140,21 +139,21 @@ def assert_not_dropped(said: Config | tuple[str, ...], name: str, found: list[Op
     assert acts or any(told_of(name, notice) for notice in said.notices)
 
 
-@pytest.mark.parametrize("key", FILE_KEYS)
+@table("key", FILE_KEYS)
 def test_a_key_acts_or_is_told(key: str, tmp_path: Path) -> None:
     found = targets(Given(key, key, "x", "a file"))
     assert found, "unknown"
     assert_not_dropped(outcome(tmp_path, file=f"{key}={VALUE}"), key, found)
 
 
-@pytest.mark.parametrize("key", FILE_KEYS)
+@table("key", FILE_KEYS)
 def test_the_variable_of_a_key_means_the_same(key: str) -> None:
     bare = key.removeprefix("option.")
     variable = ("OPTION_" if bare != key else "SERVING_") + bare.upper()
     assert targets(read_environment({variable: "x"})[0]) == targets(Given(key, key, "x", "a file"))
 
 
-@pytest.mark.parametrize("variable", VARIABLES)
+@table("variable", VARIABLES)
 def test_a_variable_acts_or_is_told(variable: str, tmp_path: Path) -> None:
     [given] = read_environment({variable: VALUE})
     found = targets(given)

@@ -13,6 +13,7 @@ from dragoman.config.ovms import read_graph
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.several import resolve_all
 from dragoman.config.sources import Given
+from tests.support.tables import table
 
 GRAPH = """
 input_stream: "HTTP_REQUEST_PAYLOAD:input"
@@ -57,7 +58,7 @@ def problems(directory: Path) -> list[str]:
     return [problem.replace(f"{directory}/", "") for problem in caught.value.problems]
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "name", "value"),
     [
         ("cache_size: 3", "kv_cache_gb", 3.0),
@@ -91,7 +92,7 @@ def test_an_option_that_means_the_same_here_acts(options: str, name: str, value:
         assert config.origins[name].source.startswith(f"{tmp_path}/model/graph.pbtxt line 9")
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "notice"),
     [
         ('device: "GPU"', "device=GPU (graph.pbtxt line 9): no effect here; the model runs on the CPU"),
@@ -130,7 +131,7 @@ def test_an_option_that_means_nothing_here_is_told_with_the_reason(options: str,
     assert found.replace(f"{tmp_path}/model/", "").startswith(notice)
 
 
-@pytest.mark.parametrize(
+@table(
     "options",
     [
         'device: "CPU"', "dynamic_split_fuse: true", "block_size: 32", "pipeline_type: LM_CB", "chat_template_mode: JINJA",
@@ -143,7 +144,7 @@ def test_an_option_that_asks_for_what_happens_anyway_is_not_mentioned(options: s
     assert config.notices == ()
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "problem"),
     [
         ("cache_size: -1", "cache_size=-1 (graph.pbtxt line 9): must be a number > 0"),
@@ -213,7 +214,7 @@ def test_a_list_of_models_is_served_as_one_process(tmp_path: Path) -> None:
     assert told == ['monitoring={"metrics"', "resnet (/config.json)", "subconfig=s.json (/config.json)"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("content", "problem"),
     [
         ({"model_config_list": []}, "config.json: lists no model that can be served"),

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.config.pbtxt import Field, Message, PbtxtError, parse_pbtxt
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "fields"),
     [
         ("", ()),
@@ -37,7 +38,7 @@ def test_every_field_knows_its_line() -> None:
     assert [one.line for one in parse_pbtxt("a: 1\n\nb: 2 c {\n}\n").fields] == [1, 3, 3]
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "problem"),
     [
         ("a", "line 1: the end stands where a colon or a message is expected"),

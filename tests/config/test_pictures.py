@@ -14,6 +14,7 @@ from dragoman.config.kinds import Hosts, ImageLimit
 from dragoman.config.resolve import Config, ConfigError, resolve
 from dragoman.pictures import PictureLimits
 from dragoman.pictures.places import HostRule
+from tests.support.tables import table
 from tests.support.tiers import examples
 
 
@@ -36,7 +37,7 @@ def test_every_limit_reaches_the_loader(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("properties", "environ", "name", "value"),
     [
         ("option.allowed_media_domains=a.example,b.example", {}, "allow_image_hosts", ("a.example", "b.example")),
@@ -57,7 +58,7 @@ def test_the_names_and_forms_of_other_servers_act(
     assert getattr(resolved(tmp_path, "", properties, environ).pictures, name) == value
 
 
-@pytest.mark.parametrize(
+@table(
     "properties",
     [
         "option.allowed_media_domains=[1]", 'option.allowed_media_domains={"a": 1}', "option.allowed_media_domains=[",
@@ -78,7 +79,7 @@ def test_a_time_without_hosts_is_told_to_do_nothing(tmp_path: Path) -> None:
     assert resolved(tmp_path, "--image-fetch-timeout-s 3 --allow-image-hosts *").notices == ()
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "limit"),
     [
         ("image=2", 2), ("image=0", 0), ("video=1, image=3", 3), ("video=1", None), ("2", 2), ("none", None), ("{}",
@@ -92,7 +93,7 @@ def test_limits_of_images(text: str, limit: int | None) -> None:
     assert ImageLimit().parse(text) == limit
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "image", "image=", "image=x", "image=-1", "image=1.5", "image=1,image=2", "images=1", "image=1,sound=1", "{",
@@ -107,7 +108,7 @@ def test_other_limits_are_refused(text: str) -> None:
         ImageLimit().parse(text)
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "a.example", "*", "*.a.example", "a.example:81", "*:81", "1.1.1.1", "1.1.1.1:81", "[2606::1]", "[2606::1]:81",
@@ -120,7 +121,7 @@ def test_hosts_of_every_form_are_taken(text: str) -> None:
     assert HostRule.read(text)
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "", ",", "https://a.example", "a.example/b", "a..example", ".a", "a.", "-a.example", "**", "*a.example", "a.*",

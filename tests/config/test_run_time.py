@@ -12,6 +12,7 @@ from dragoman.cli.arguments import read_arguments
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.run_time import ModelStore, NotStored
 from dragoman.config.several import resolve_all
+from tests.support.tables import table
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def refusals(found: ModelStore, url: str = "one", name: str = "", **options: str
 # --- where ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["one", "./one", "two/../one", "{}/one", "file://{}/one", "file://localhost{}/one/"])
+@table("form", ["one", "./one", "two/../one", "{}/one", "file://{}/one", "file://localhost{}/one/"])
 def test_every_way_to_write_a_path_of_the_store_means_it(store: Path, form: str) -> None:
     config = configured(opened(store), form.format(store))
     assert config.model_dir == (store / "one").resolve()
@@ -57,25 +58,26 @@ def test_a_file_url_is_unquoted(store: Path) -> None:
     assert configured(opened(store), f"file://{store}/one%20more", "x").model_dir.name == "one more"
 
 
-@pytest.mark.parametrize(
+@table(
     "form",
     ["../outside", "{}/../outside", "file://{}/../outside", "/etc", "..", ".", "{}", "link", "one/../../outside"],
 )
 def test_what_lies_outside_is_refused(store: Path, form: str) -> None:
-    (store / "link").symlink_to(store.parent / "outside")
+    if "link" in form:
+        (store / "link").symlink_to(store.parent / "outside")
     [problem] = refusals(opened(store), form.format(store))
     assert problem == (
         f"url={form.format(store)} (this call): must be the path of a model in the model store; no other is loaded"
     )
 
 
-@pytest.mark.parametrize("form", ["a\0b", "circle/x"])
-def test_what_is_no_path_is_refused(store: Path, form: str) -> None:
+def test_what_is_no_path_is_refused(store: Path) -> None:
     (store / "circle").symlink_to(store / "circle")
-    assert len(refusals(opened(store), form)) == 1
+    for form in ("a\0b", "circle/x"):
+        assert len(refusals(opened(store), form)) == 1
 
 
-@pytest.mark.parametrize("scheme", ["s3", "http", "HTTPS", "djl"])
+@table("scheme", ["s3", "http", "HTTPS", "djl"])
 def test_other_places_are_refused_by_name(store: Path, scheme: str) -> None:
     [problem] = refusals(opened(store), f"{scheme}://bucket/one")
     assert f"{scheme}:// is not read here, nothing is downloaded" in problem
@@ -91,7 +93,7 @@ def test_a_link_within_the_store_is_followed(store: Path) -> None:
     assert configured(opened(store), "latest").model_dir == (store / "two").resolve()
 
 
-@pytest.mark.parametrize("form", ["three", "one/config.json", "{}/three"])
+@table("form", ["three", "one/config.json", "{}/three"])
 def test_what_is_not_there_is_not_found(store: Path, form: str) -> None:
     with pytest.raises(NotStored, match="holds no directory or archive there"):
         opened(store).entry(form.format(store))
@@ -154,12 +156,12 @@ def test_name_and_version_are_the_calls(store: Path) -> None:
     assert configured(opened(store, env={"OPTION_NAME": "given"}), "one").model.name == ("one",)
 
 
-@pytest.mark.parametrize("name", ["a b", "a,b", "a\nb", "x" * 257])
+@table("name", ["a b", "a,b", "a\nb", "x" * 257])
 def test_a_name_is_one_word(store: Path, name: str) -> None:
     assert "must be one word" in refusals(opened(store), "one", name)[0]
 
 
-@pytest.mark.parametrize(
+@table(
     "name",
     ["model_id", "option.model_id", "OPTION.MODEL_ID", "draft_model", "cache_dir", "entryPoint", "option.entryPoint",
      "entrypoint", "handler", "hooks", "chat_template", "port", "host", "model_store", "load_models", "config_file",

@@ -11,6 +11,7 @@ from dragoman.cli.arguments import read_arguments
 from dragoman.config.combinations import Origin
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.several import resolve_all
+from tests.support.tables import table
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ HOME = {"MODEL_SERVER_HOME": "{}"}
 # --- where it is ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "env"),
     [
         ("-f {}/my.properties", {}),

@@ -12,6 +12,7 @@ from dragoman.cli.arguments import read_arguments
 from dragoman.config.entries import ModelList, parse_entry
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.several import Resolved, resolve_all
+from tests.support.tables import table
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_a_store_beside_other_models_is_where_more_may_come_from(models: Path) -
         assert found.store == models
 
 
-@pytest.mark.parametrize("word", ["NONE", "none"])
+@table("word", ["NONE", "none"])
 def test_a_server_may_begin_without_a_model(models: Path, word: str) -> None:
     found = resolved(models, line=f"--load-models {word} --model-store {{}} --port 9")
     assert found.models == ()
@@ -209,7 +210,7 @@ def test_the_command_line_cannot_say_both(models: Path) -> None:
     assert found.endswith("contradicts MODEL_DIR; give one of them")
 
 
-@pytest.mark.parametrize("text", ["NONE,a", "s3://bucket/model", "=dir", "a=", "a:b:c:d:e=dir", "a,a", "ALL,b", ","])
+@table("text", ["NONE,a", "s3://bucket/model", "=dir", "a=", "a:b:c:d:e=dir", "a,a", "ALL,b", ","])
 def test_what_cannot_be_loaded_is_refused_with_what_is_allowed(models: Path, text: str) -> None:
     [found] = problems(models, env={"SERVING_LOAD_MODELS": text})
     assert found == f"SERVING_LOAD_MODELS={text} (environment): must be {ModelList().allowed}"
@@ -220,13 +221,13 @@ def test_a_directory_that_is_not_there_is_named_with_its_source(models: Path) ->
     assert found.startswith("directory=three (environment: SERVING_LOAD_MODELS): must be a directory")
 
 
-@pytest.mark.parametrize(
-    ("where", "why"), [("empty", "it is empty"), ("missing", "there is no directory of that name")]
-)
-def test_a_store_without_models_is_refused(models: Path, where: str, why: str) -> None:
+def test_a_store_without_models_is_refused(models: Path) -> None:
     (models / "empty").mkdir()
-    [found] = problems(models, line="--model-store {}/" + where)
-    assert found == f"{where} (command line: --model-store): must be a directory that holds at least one model; {why}"
+    for where, why in (("empty", "it is empty"), ("missing", "there is no directory of that name")):
+        [found] = problems(models, line="--model-store {}/" + where)
+        assert (
+            found == f"{where} (command line: --model-store): must be a directory that holds at least one model; {why}"
+        )
 
 
 def test_all_models_of_no_store_are_refused(models: Path) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dragoman.config.sources import Given, cache_home, read_environment, read_properties
+from tests.support.tables import table
 
 PROPERTIES = r"""
 # a comment
@@ -56,7 +55,7 @@ def test_a_directory_without_the_file_gives_nothing(tmp_path: Path) -> None:
     assert read_properties(tmp_path) == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "key"),
     [
         ("OPTION_MODEL_ID", "option.model_id"),
@@ -77,7 +76,7 @@ def test_empty_variables_are_not_given() -> None:
     assert read_environment({"OPTION_DTYPE": "", "OPTION_TASK": "  "}) == []
 
 
-@pytest.mark.parametrize("environ", [{}, {"XDG_CACHE_HOME": ""}, {"XDG_CACHE_HOME": "relative"}])
+@table("environ", [{}, {"XDG_CACHE_HOME": ""}, {"XDG_CACHE_HOME": "relative"}])
 def test_the_cache_directory_is_the_users_own_unless_an_absolute_one_is_set(environ: dict[str, str]) -> None:
     assert cache_home(environ) == Path.home() / ".cache"
     assert cache_home({"XDG_CACHE_HOME": "/var/cache/me"}) == Path("/var/cache/me")

@@ -12,6 +12,7 @@ from dragoman.compose import model_profile
 from dragoman.config.resolve import Config, ConfigError, resolve
 from dragoman.server.api import HttpCall
 from dragoman.server.apis import set_up_all
+from tests.support.tables import table
 
 
 def resolved(tmp_path: Path, line: str, properties: str = "") -> Config:
@@ -19,7 +20,7 @@ def resolved(tmp_path: Path, line: str, properties: str = "") -> Config:
     return resolve(read_arguments(line.split()).givens, {}, tmp_path)
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "said"),
     [
         (
@@ -37,7 +38,7 @@ def test_who_guesses_and_a_draft_model_must_go_together(tmp_path: Path, line: st
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "name", "value"),
     [
         ("option.prompt_lookup=true", "speculation", "lookup"),
@@ -54,8 +55,8 @@ def test_the_names_of_other_servers_act(tmp_path: Path, line: str, name: str, va
     assert getattr(resolved(tmp_path, "", line + "\n").speculation, name) == value
 
 
-@pytest.mark.parametrize("route", ["openai.completions", "ovms.completions", "openai.chat", "ovms.chat"])
-@pytest.mark.parametrize(("line", "acts"), [("--speculation off", False), ("", True), ("--draft-model small", True)])
+@table("route", ["openai.completions", "ovms.completions", "openai.chat", "ovms.chat"])
+@table(("line", "acts"), [("--speculation off", False), ("", True), ("--draft-model small", True)])
 def test_the_requests_parameters_act_where_somebody_drafts(tmp_path: Path, route: str, line: str, acts: bool) -> None:
     dialect = set_up_all(model_profile(resolved(tmp_path, line)))[route]
     is_completion = route.endswith("completions")

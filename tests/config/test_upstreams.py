@@ -7,6 +7,7 @@ import pytest
 from dragoman.config.kinds import Urls
 from dragoman.config.resolve import Config, demo_model_dir, resolve
 from dragoman.config.sources import Given
+from tests.support.tables import table
 
 
 def resolved(environ: dict[str, str] | None = None, **options: str) -> Config:
@@ -22,7 +23,7 @@ def test_servers_are_listed_with_commas_or_blanks() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "",

@@ -11,6 +11,7 @@ from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.types import Limits
 from tests.dialects.lmi_calls import http
+from tests.support.tables import table
 
 HEADER = {"x_amzn_sagemaker_adapter_identifier": "in-header"}
 LMI = LmiDialect(LmiOptions(takes_adapters=True))
@@ -34,7 +35,7 @@ def test_body_and_header_name_adapters_and_the_header_counts_more() -> None:
     assert adapters({"inputs": ["x", "y"], "adapters": ["a", ""]}, **HEADER) == ["in-header", "in-header"]
 
 
-@pytest.mark.parametrize("named", [5, {"a": 1}, ["a", "b"], [], [None]])
+@table("named", [5, {"a": 1}, ["a", "b"], [], [None]])
 def test_other_forms_are_refused_by_the_field(named: Any) -> None:
     with pytest.raises(InvalidPayload, match="Field 'adapters' must be a name, or an array of one name"):
         adapters({"adapters": named})
@@ -45,7 +46,7 @@ def test_where_there_are_no_adapters_the_field_is_told_as_ignored() -> None:
     assert (call.ignored, call.requests[0].adapter) == (("adapters",), None)
 
 
-@pytest.mark.parametrize(("takes", "adapter", "ignored"), [(True, "a", ()), (False, None, ("adapter_id",))])
+@table(("takes", "adapter", "ignored"), [(True, "a", ()), (False, None, ("adapter_id",))])
 def test_tgi_names_one_among_the_parameters(takes: bool, adapter: str | None, ignored: tuple[str, ...]) -> None:
     dialect = TgiDialect(Limits(), takes_adapters=takes)
     call = dialect.parse(http({"inputs": "x", "parameters": {"adapter_id": "a"}}, "/generate"))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from dragoman.types import ChatPrompt, Limits
 from tests.dialects.anthropic_calls import CALL, PICTURE, PNG, QUESTION, WEATHER, ask, messages, request, text, told
 from tests.dialects.openai_calls import http_call, refusal
+from tests.support.tables import table
 
 
 def result(content: Any = "sunny", **more: Any) -> dict[str, Any]:
@@ -21,14 +20,14 @@ def after_call(*blocks: Any) -> list[Any]:
 
 
 class TestConversation:
-    @pytest.mark.parametrize("system", ["Be brief.", [text("Be brief.")], [text("Be brief.", cache_control=None)]])
+    @table("system", ["Be brief.", [text("Be brief.")], [text("Be brief.", cache_control=None)]])
     def test_the_system_prompt_comes_first(self, system: Any) -> None:
         assert told(system=system)[0] == {"role": "system", "content": "Be brief."}
 
     def test_blocks_of_a_system_prompt_are_lines(self) -> None:
         assert told(system=[text("One."), text("Two.")])[0]["content"] == "One.\nTwo."
 
-    @pytest.mark.parametrize("system", ["", [], None])
+    @table("system", ["", [], None])
     def test_no_system_prompt_makes_no_message(self, system: Any) -> None:
         assert told(system=system) == [QUESTION]
 
@@ -63,7 +62,7 @@ class TestConversation:
             {"role": "user", "content": "Well?"},
         ]
 
-    @pytest.mark.parametrize("content", [None, "", []])
+    @table("content", [None, "", []])
     def test_a_result_may_be_empty(self, content: Any) -> None:
         assert told(messages=after_call(result(content)))[2]["content"] == ""
 
@@ -123,14 +122,14 @@ class TestParameters:
         call = ask(**absent)
         assert (call.requests, call.ignored, call.stream) == (ask().requests, (), False)
 
-    @pytest.mark.parametrize("where", ["output_config", "output_format"])
+    @table("where", ["output_config", "output_format"])
     def test_a_schema_constrains_the_answer(self, where: str) -> None:
         asked = {"type": "json_schema", "schema": {"type": "object", "properties": {"b": {}, "a": {}}}}
         grammar = request(**{where: {"format": asked} if where == "output_config" else asked}).sampling.grammar
         assert grammar is not None
         assert (grammar.kind, json.loads(grammar.source)) == ("json_schema", asked["schema"])
 
-    @pytest.mark.parametrize(
+    @table(
         ("thinking", "is_on"),
         [
             ({"type": "enabled", "budget_tokens": 1024}, True),
@@ -149,9 +148,7 @@ class TestParameters:
         assert isinstance(prompt, ChatPrompt)
         assert prompt.template_kwargs == {}
 
-    @pytest.mark.parametrize(
-        ("effort", "told_as"), [("low", "low"), ("medium", "medium"), ("high", "high"), ("max", "high")]
-    )
+    @table(("effort", "told_as"), [("low", "low"), ("medium", "medium"), ("high", "high"), ("max", "high")])
     def test_templates_are_told_of_the_effort(self, effort: str, told_as: str) -> None:
         prompt = request(output_config={"effort": effort}).prompt
         assert isinstance(prompt, ChatPrompt)
@@ -214,7 +211,7 @@ class TestTools:
         }
         assert (asked.tool_choice, asked.parse_tool_calls, asked.parallel_tool_calls) == ("auto", True, True)
 
-    @pytest.mark.parametrize(
+    @table(
         ("choice", "wish"),
         [("auto", "auto"), ("any", "required"), ("none", "none"), ("tool", "get_weather")],
     )
@@ -383,7 +380,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "param", "words"), REFUSED, ids=lambda value: str(value)[:60])
+@table(("body", "param", "words"), REFUSED, ids=lambda value: str(value)[:60])
 def test_what_is_wrong_is_told_by_name(body: dict[str, Any], param: str, words: str) -> None:
     refused = refusal(messages(), http_call({"max_tokens": 2000, "messages": [QUESTION], **body}))
     assert (refused.status, refused.param) == (400, param)
@@ -403,7 +400,7 @@ def test_clients_that_leave_a_conversation_to_the_server_are_told_to_send_it_who
     assert told_so["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b'"x"', b""])
+@table("content", [b"{", b"[]", b'"x"', b""])
 def test_a_body_that_is_no_object_is_refused(content: bytes) -> None:
     assert refusal(messages(), http_call(content)).message.startswith("the body ")
 

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 
 from dragoman.server.api import Call
 from dragoman.server.apis.anthropic.encoder import tool_input
@@ -14,6 +13,7 @@ from dragoman.server.generation.fold import ResultFold
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, ToolCallDelta
 from tests.dialects.anthropic_calls import WEATHER, ask, events_of
 from tests.dialects.openai_calls import token
+from tests.support.tables import table
 
 PROMPT = PromptInfo("p", tuple(range(10)), num_cached_tokens=4)
 
@@ -101,8 +101,8 @@ NOTHING = [step(prompt=PROMPT, finish_reason=FinishReason.EOS)]
 CASES = {"text": TEXT, "thought": THOUGHT, "calls": CALLS, "only": ONLY_CALL, "space": SPACE, "nothing": NOTHING}
 
 
-@pytest.mark.parametrize("omits", [False, True])
-@pytest.mark.parametrize("name", CASES)
+@table("omits", [False, True])
+@table("name", CASES)
 def test_a_stream_makes_the_message_that_is_answered_whole(name: str, omits: bool) -> None:
     body: dict[str, Any] = {
         "thinking": {"type": "adaptive", "display": "omitted" if omits else "summarized"},
@@ -137,7 +137,7 @@ def test_one_tool_at_a_time_if_that_is_wished() -> None:
         assert [block["id"] for block in answer["content"] if block["type"] == "tool_use"] == ["call_1"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("reason", "match", "max_tokens", "said"),
     [
         (FinishReason.EOS, None, 9, ("end_turn", None)),
@@ -189,7 +189,7 @@ def test_tokens_of_the_cache_that_are_known_later_count_as_well() -> None:
         assert (answer["usage"]["input_tokens"], answer["usage"]["cache_read_input_tokens"]) == (1, 2)
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "told"),
     [
         ("", {}),

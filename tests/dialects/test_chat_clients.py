@@ -15,6 +15,7 @@ from dragoman.server.api import Dialect, HttpCall
 from dragoman.types import FinishReason, GenerationEvent, ToolCallDelta
 from tests.dialects.openai_calls import chats, completions, stream_bytes, token
 from tests.support.scripted import scripted_result
+from tests.support.tables import table
 
 MESSAGES: Any = [{"role": "user", "content": "Weather in Oslo?"}]
 TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
@@ -49,7 +50,7 @@ def client_of(dialect: Dialect, events: Sequence[GenerationEvent] | None = None)
     )
 
 
-@pytest.mark.parametrize("route", ["v1", "v3"])
+@table("route", ["v1", "v3"])
 def test_the_client_reads_a_conversation_whole_and_streamed(route: str) -> None:
     with client_of(chats(route)) as client:
         whole = client.chat.completions.create(model="m", messages=MESSAGES, logprobs=True, top_logprobs=2, n=2)
@@ -61,7 +62,7 @@ def test_the_client_reads_a_conversation_whole_and_streamed(route: str) -> None:
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
 
 
-@pytest.mark.parametrize("api", ["v1", "v3"])
+@table("api", ["v1", "v3"])
 def test_the_client_reads_a_completion_whole_and_streamed(api: Any) -> None:
     with client_of(completions(api)) as client:
         whole = client.completions.create(model="m", prompt=["a", "b"], logprobs=1, echo=True, max_tokens=3)
@@ -92,7 +93,7 @@ def test_the_client_puts_streamed_tool_calls_together() -> None:
     assert json.loads(call.function.arguments) == {"city": "Oslo"}
 
 
-@pytest.mark.parametrize("route", ["v1", "v3"])
+@table("route", ["v1", "v3"])
 def test_the_client_raises_its_own_error_class(route: str) -> None:
     with client_of(chats(route)) as client, pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="m", messages=MESSAGES, temperature=9)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from dragoman.errors import ServerError
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
@@ -13,6 +12,7 @@ from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
 from dragoman.server.apis.openai_wire.errors import OPENAI_ERRORS, OpenAiError
 from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
 from dragoman.server.apis.ovms.errors import OVMS_ERRORS
+from tests.support.tables import table
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "dialects"
 
@@ -21,7 +21,7 @@ def page(name: str) -> str:
     return (PAGES / f"{name}.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("schema", "pages"), [(CompletionBody, ["openai"]), (ChatBody, ["openai", "chat"])])
+@table(("schema", "pages"), [(CompletionBody, ["openai"]), (ChatBody, ["openai", "chat"])])
 def test_every_parameter_is_documented(schema: type[msgspec.Struct], pages: list[str]) -> None:
     text = "".join(page(name) for name in pages)
     assert [name for name in schema.__struct_fields__ if f"`{name}`" not in text] == []

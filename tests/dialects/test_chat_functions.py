@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from dragoman.server.api import Call
 from dragoman.types import (
     ChatPrompt,
@@ -19,6 +17,7 @@ from dragoman.types import (
     ToolCallDelta,
 )
 from tests.dialects.openai_calls import chat, chats, chunks, http_call, refusal, request, token
+from tests.support.tables import table
 
 ROUTES = ("v1", "v3", "invocations")
 WEATHER = {"name": "weather", "description": "Tells", "parameters": {"type": "object", "properties": {}}}
@@ -32,8 +31,8 @@ def prompt_of(call: Call) -> ChatPrompt:
     return prompt
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize(
+@table("route", ROUTES)
+@table(
     ("wish", "choice", "is_parsed"),
     [(None, "auto", True), ("auto", "auto", True), ("none", "none", False), ({"name": "weather"}, "weather", True)],
 )
@@ -46,12 +45,12 @@ def test_functions_are_tools_of_which_one_may_be_called(route: str, wish: Any, c
     assert call.ignored == ()
 
 
-@pytest.mark.parametrize("wish", [None, "none", "auto"])
+@table("wish", [None, "none", "auto"])
 def test_without_functions_there_is_nothing_to_wish(wish: str | None) -> None:
     assert request(chat(function_call=wish)).tool_choice is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param"),
     [
         ({"functions": [{"name": "a b"}]}, "functions[0].name"),
@@ -117,7 +116,7 @@ def choice_of(
     return parsed
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_the_call_is_answered_as_a_function_call(route: str) -> None:
     made = ToolCall("id1", "weather", '{"city": "Oslo"}')
     choice = choice_of(chat(route, functions=[WEATHER]), made, ToolCall("id2", "time", "{}"))
@@ -140,7 +139,7 @@ def test_a_call_that_was_cut_short_ends_with_length() -> None:
     assert choice_of(chat(functions=[WEATHER]), made, reason=FinishReason.LENGTH)["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_the_call_streams_name_first_and_arguments_in_pieces(route: str) -> None:
     events = [
         GenerationEvent(0, "", (token("a"),), tool_calls=(ToolCallDelta(0, "id1", "weather", ""),)),

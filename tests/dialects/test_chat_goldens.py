@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
 from dragoman.server.apis.openai_wire.common import ServedNames
 from tests.dialects.openai_calls import ROUTES
 from tests.support.golden import answer, case_names, check_golden, load_case
+from tests.support.tables import table
 
 NOW_S = 1_711_997_860.0
 
 
-@pytest.mark.parametrize("name", case_names("chat_"))
+@table("name", case_names("chat_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
     dialect = ChatDialect(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import pytest
-
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.lmi.negotiate import negotiate_shape
 from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
 from dragoman.server.apis.openai_wire.fields import peek_object
 from tests.dialects.openai_calls import ROUTES, chats, http_call, refusal
-from tests.support.tables import Rows
+from tests.support.tables import Rows, table
 
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
 SSE = {"accept": "text/event-stream"}
@@ -65,7 +63,7 @@ def test_the_shape_follows_the_route_the_configuration_and_who_is_calling() -> N
                 assert ROUTES[route].negotiate(options, http, peek_object(http)) == shape
 
 
-@pytest.mark.parametrize(
+@table(
     ("route", "headers", "status", "keys"),
     [
         ("v1", {}, 424, {"error", "code"}),

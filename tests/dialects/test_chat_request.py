@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.types import ChatPrompt, Grammar
 from tests.dialects.openai_calls import SERVED, answer, chat, chats, http_call, refusal, request, sampling
+from tests.support.tables import table
 
 ROUTES = ("v1", "v3", "invocations")
 USER = {"role": "user", "content": "hi"}
@@ -52,8 +51,8 @@ SAMPLING_ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize(("name", "body", "expected"), SAMPLING_ROWS, ids=[row[0] for row in SAMPLING_ROWS])
+@table("route", ROUTES)
+@table(("name", "body", "expected"), SAMPLING_ROWS, ids=[row[0] for row in SAMPLING_ROWS])
 def test_sampling_parameters_reach_the_engine(
     route: str, name: str, body: dict[str, Any], expected: dict[str, Any]
 ) -> None:
@@ -61,7 +60,7 @@ def test_sampling_parameters_reach_the_engine(
     assert {key: getattr(params, key) for key in expected} == expected
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_messages_reach_the_template(route: str) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is deep learning?"}]
     assert list(prompt(chat(route, messages=messages)).messages) == messages
@@ -73,8 +72,8 @@ def test_model_chooses_except_on_invocations() -> None:
     assert answer(chat("invocations", model="gpt2"))["model"] == SERVED
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize(
+@table("route", ROUTES)
+@table(
     ("body", "expected"),
     [
         ({}, None),
@@ -95,29 +94,29 @@ def test_max_tokens_is_thirty_where_lmi_is_reproduced_strictly() -> None:
     assert request(chat("v1", options={"lmi_strict": True, "chat_format": "openai"})).max_tokens is None
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize(("stop", "expected"), [("test", ("test",)), (["a", "b"], ("a", "b")), (None, ())])
+@table("route", ROUTES)
+@table(("stop", "expected"), [("test", ("test",)), (["a", "b"], ("a", "b")), (None, ())])
 def test_stop_is_a_string_or_an_array(route: str, stop: Any, expected: tuple[str, ...]) -> None:
     assert request(chat(route, stop=stop)).stop == expected
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize(("stream", "expected"), [(True, True), (False, False), (None, False)])
+@table("route", ROUTES)
+@table(("stream", "expected"), [(True, True), (False, False), (None, False)])
 def test_stream_selects_a_streamed_answer(route: str, stream: bool | None, expected: bool) -> None:
     assert chat(route, stream=stream).stream is expected
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_user_is_accepted_and_told_to_have_no_effect(route: str) -> None:
     assert chat(route, user="test").ignored == ("user",)
 
 
-@pytest.mark.parametrize(("route", "expected"), [("v1", "refuse"), ("v3", "refuse"), ("invocations", "clip")])
+@table(("route", "expected"), [("v1", "refuse"), ("v3", "refuse"), ("invocations", "clip")])
 def test_lmi_generates_what_fits_where_openai_refuses(route: str, expected: str) -> None:
     assert request(chat(route, max_tokens=5)).on_overflow == expected
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_null_means_not_given_for_every_parameter(route: str) -> None:
     given: dict[str, Any] = {"messages": [USER], "model": SERVED}
     nulls = {name: None for name in ChatBody.__struct_fields__ if name not in given}
@@ -131,7 +130,7 @@ def test_numbers_and_booleans_may_come_as_strings_where_lmi_takes_them() -> None
     assert (request(call).max_tokens, sampling(call).temperature, sampling(call).logprobs) == (256, 0.5, 1)
 
 
-@pytest.mark.parametrize(
+@table(
     "body",
     [
         {"frequency_penalty": 2.1},
@@ -168,7 +167,7 @@ def test_logprobs_alone_does_nothing_where_lmi_is_reproduced_strictly() -> None:
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "expected"),
     [
         ({"role": "system", "content": "s"}, {"role": "system", "content": "s"}),
@@ -202,9 +201,7 @@ def test_tool_calls_of_the_conversation_have_their_arguments_as_an_object() -> N
     }
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"), [("", {}), (None, {}), ({"a": 1}, {"a": 1}), ("{oops", "{oops"), ("[1]", "[1]")]
-)
+@table(("arguments", "expected"), [("", {}), (None, {}), ({"a": 1}, {"a": 1}), ("{oops", "{oops"), ("[1]", "[1]")])
 def test_arguments_that_are_no_json_object_stay_as_they_are(arguments: Any, expected: Any) -> None:
     message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
     [call] = prompt(chat(messages=[message])).messages[0]["tool_calls"]
@@ -234,9 +231,7 @@ def test_no_parts_are_no_text() -> None:
     assert content_of() == ""
 
 
-@pytest.mark.parametrize(
-    "url", [f"data:image/png;base64,{PNG}", "https://example.com/a.png", "http://example.com/a.png?b=c"]
-)
+@table("url", [f"data:image/png;base64,{PNG}", "https://example.com/a.png", "http://example.com/a.png?b=c"])
 def test_an_image_stays_a_part_and_parts_beside_it_stay_in_their_places(url: str) -> None:
     parts = [text("look"), text("here"), image(url), text("what?")]
     assert content_of(*parts) == parts
@@ -246,21 +241,19 @@ def test_bare_base64_data_becomes_a_data_address() -> None:
     assert content_of(image(PNG)) == [image(f"data:image/png;base64,{PNG}")]
 
 
-@pytest.mark.parametrize(
-    ("data", "kind"), [("/9j/4AAQ", "jpeg"), ("R0lGODlh", "gif"), ("UklGRiQA", "webp"), ("Qk1GAAAA", "bmp")]
-)
+@table(("data", "kind"), [("/9j/4AAQ", "jpeg"), ("R0lGODlh", "gif"), ("UklGRiQA", "webp"), ("Qk1GAAAA", "bmp")])
 def test_bare_base64_data_of_every_format_is_known_by_its_beginning(data: str, kind: str) -> None:
     assert content_of(image(data)) == [image(f"data:image/{kind};base64,{data}")]
 
 
-@pytest.mark.parametrize("detail", ["auto", "low", "high"])
+@table("detail", ["auto", "low", "high"])
 def test_how_closely_to_look_reaches_the_template_side(detail: str) -> None:
     part = {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": detail}}
     assert content_of(part) == [part]
 
 
-@pytest.mark.parametrize("route", ["v1", "v3", "invocations"])
-@pytest.mark.parametrize("detail", ["original", "", "LOW"])
+@table("route", ["v1", "v3", "invocations"])
+@table("detail", ["original", "", "LOW"])
 def test_another_detail_is_refused_with_what_is_allowed(route: str, detail: str) -> None:
     part = {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": detail}}
     answer = refusal(chats(route), http_call({"model": "m", "messages": [{"role": "user", "content": [part]}]}))
@@ -285,14 +278,14 @@ def test_an_image_address_may_come_without_its_object() -> None:
     ]
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://example.com/a", "data:text/html;base64,eA==", "", "a b"])
+@table("url", ["file:///etc/passwd", "ftp://example.com/a", "data:text/html;base64,eA==", "", "a b"])
 def test_an_image_address_of_another_kind_is_refused(url: str) -> None:
     answer = refusal(chats("v3"), http_call({"model": "m", "messages": [{"role": "user", "content": [image(url)]}]}))
     assert (answer.status, answer.param) == (400, "messages[0].content[0].image_url.url")
 
 
-@pytest.mark.parametrize("kind", ["input_audio", "video", "video_url", "file"])
-@pytest.mark.parametrize("route", ["v1", "invocations"])
+@table("kind", ["input_audio", "video", "video_url", "file"])
+@table("route", ["v1", "invocations"])
 def test_a_part_of_an_unknown_type_is_refused_and_not_dropped(route: str, kind: str) -> None:
     parts = [{"type": kind, kind: {"url": "https://example.com/a", "data": "AAAA"}}]
     dialect = chats(route, chat_format="openai")
@@ -306,7 +299,7 @@ def test_a_part_of_an_unknown_type_is_refused_and_not_dropped(route: str, kind: 
 PREFILL = [USER, {"role": "assistant", "content": "Sure, "}]
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "expected"),
     [
         ({"messages": PREFILL}, False),
@@ -322,7 +315,7 @@ def test_the_final_assistant_message_is_continued_if_asked(body: dict[str, Any],
     assert asked.template_kwargs == {}
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param"),
     [
         ({"messages": [USER], "continue_final_message": True}, "continue_final_message"),

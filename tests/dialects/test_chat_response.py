@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from dragoman.errors import EngineFailed
 from dragoman.server.apis.lmi import dialects as lmi
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
 from dragoman.types import FinishReason, GenerationEvent, PromptInfo, TokenOutput, TopToken
 from tests.dialects.openai_calls import SERVED, answer, chat, chunks, http_call, stream_bytes, token
 from tests.support.scripted import WORDS
+from tests.support.tables import table
 
 ROUTES = ("v1", "v3", "invocations")
 OPENAI, LMI = "v1", "invocations"
@@ -28,24 +27,24 @@ def end(reason: FinishReason, text: str = "x") -> GenerationEvent:
 # --- top level --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_id_is_the_same_in_every_object(route: str) -> None:
     assert answer(chat(route))["id"] == "chatcmpl-req-1"
     assert {chunk["id"] for chunk in chunks(chat(route, stream=True))} == {"chatcmpl-req-1"}
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_object_tells_answers_from_chunks(route: str) -> None:
     assert answer(chat(route))["object"] == "chat.completion"
     assert {chunk["object"] for chunk in chunks(chat(route, stream=True))} == {"chat.completion.chunk"}
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_created_is_the_unix_time_in_whole_seconds(route: str) -> None:
     assert answer(chat(route))["created"] == 1_716_825_108
 
 
-@pytest.mark.parametrize(("accept", "expected"), [("*/*", [11, 12]), ("text/event-stream", [10, 10])])
+@table(("accept", "expected"), [("*/*", [11, 12]), ("text/event-stream", [10, 10])])
 def test_created_is_per_chunk_in_lmis_streams_and_per_answer_in_openais(accept: str, expected: list[int]) -> None:
     ticks = iter([10.5, 11.5, 12.5])
     dialect = ChatDialect(ChatOptions(lmi.CHAT_ROUTE), clock=lambda: next(ticks))
@@ -53,13 +52,13 @@ def test_created_is_per_chunk_in_lmis_streams_and_per_answer_in_openais(accept: 
     assert [chunk["created"] for chunk in chunks(dialect.parse(http_call(body, accept=accept)))] == expected
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_model_is_in_every_object(route: str) -> None:
     assert answer(chat(route))["model"] == SERVED
     assert {chunk["model"] for chunk in chunks(chat(route, stream=True))} == {SERVED}
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_usage_counts_prompt_and_completion_tokens(route: str) -> None:
     messages = [{"role": "user", "content": "a b c"}]
     usage = answer(chat(route, messages=messages, n=2, max_tokens=3))["usage"]
@@ -74,7 +73,7 @@ def test_system_fingerprint_is_openais() -> None:
 # --- choices ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("route", "reason"), [("v1", "stop"), ("v3", "stop"), ("invocations", "eos_token")])
+@table(("route", "reason"), [("v1", "stop"), ("v3", "stop"), ("invocations", "eos_token")])
 def test_choices_hold_index_message_logprobs_and_finish_reason(route: str, reason: str) -> None:
     message = {"role": "assistant", "content": TEXT}
     assert answer(chat(route))["choices"] == [
@@ -82,12 +81,12 @@ def test_choices_hold_index_message_logprobs_and_finish_reason(route: str, reaso
     ]
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_n_choices_are_numbered(route: str) -> None:
     assert [choice["index"] for choice in answer(chat(route, n=3))["choices"]] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
+@table(
     ("reason", "openai", "lmi"),
     [
         (FinishReason.EOS, "stop", "eos_token"),
@@ -115,7 +114,7 @@ def test_lmi_streams_json_lines_and_openai_server_sent_events() -> None:
     assert openai.encoder.trailers() == ()
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_the_role_travels_with_the_first_token_of_each_choice_and_never_again(route: str) -> None:
     deltas: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
     for chunk in chunks(chat(route, stream=True, n=2, max_tokens=3)):
@@ -125,14 +124,14 @@ def test_the_role_travels_with_the_first_token_of_each_choice_and_never_again(ro
     assert deltas == {0: expected, 1: expected}
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_the_last_chunk_carries_text_and_finish_reason(route: str) -> None:
     *others, last = [chunk["choices"][0] for chunk in chunks(chat(route, stream=True, max_tokens=2))]
     assert (last["delta"], last["finish_reason"]) == ({"content": " learning"}, "length")
     assert {choice["finish_reason"] for choice in others} == {None}
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_streamed_contents_add_up_to_the_message(route: str) -> None:
     parts = [chunk["choices"][0]["delta"]["content"] for chunk in chunks(chat(route, stream=True))]
     assert "".join(parts) == TEXT
@@ -152,12 +151,12 @@ def test_only_the_content_of_an_event_is_shown() -> None:
     assert json.loads(call.encoder.event(0, event)[6:])["choices"][0]["delta"]["content"] == "x"
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_usage_is_absent_from_streams_unless_asked_for(route: str) -> None:
     assert all("usage" not in chunk for chunk in chunks(chat(route, stream=True)))
 
 
-@pytest.mark.parametrize("route", ["v1", "v3"])
+@table("route", ["v1", "v3"])
 def test_include_usage_adds_a_chunk_without_choices_and_null_elsewhere(route: str) -> None:
     *others, last = chunks(chat(route, stream=True, max_tokens=2, stream_options={"include_usage": True}))
     assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 2)
@@ -170,7 +169,7 @@ def test_include_usage_adds_a_line_to_lmis_streams_too() -> None:
     assert all("usage" not in chunk for chunk in others)
 
 
-@pytest.mark.parametrize(
+@table(
     ("route", "expected"),
     [
         (
@@ -189,8 +188,8 @@ def test_an_error_inside_a_stream_is_its_last_event(route: str, expected: bytes)
 # --- logprobs ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_stream", [False, True])
-@pytest.mark.parametrize("route", ROUTES)
+@table("is_stream", [False, True])
+@table("route", ROUTES)
 def test_logprobs_hold_token_logprob_bytes_and_top_logprobs(route: str, is_stream: bool) -> None:
     call = chat(route, logprobs=True, top_logprobs=2, max_tokens=1, stream=is_stream)
     choice = (chunks(call)[0] if is_stream else answer(call))["choices"][0]
@@ -199,13 +198,13 @@ def test_logprobs_hold_token_logprob_bytes_and_top_logprobs(route: str, is_strea
     assert choice["logprobs"] == {"content": [{**own, "top_logprobs": [own, alternative]}]}
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_logprobs_alone_show_the_chosen_tokens_without_alternatives(route: str) -> None:
     [entry] = answer(chat(route, logprobs=True, max_tokens=1))["choices"][0]["logprobs"]["content"]
     assert entry == {"token": " Deep", "logprob": -0.25, "bytes": DEEP, "top_logprobs": []}
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_bytes_are_the_tokens_own_where_a_character_has_several_tokens(route: str) -> None:
     """Clients join the bytes of neighbours to get the character; the joined text would be U+FFFD twice."""
     halves = (token("\ufffd", shown="", data=b"\xf0\x9f"), token("\ufffd", shown="🍊", data=b"\x8d\x8a"))
@@ -242,7 +241,7 @@ def test_strict_lmi_streams_have_logprobs_in_a_list_and_numbers_for_tokens() -> 
     assert whole["content"][0]["top_logprobs"][0]["token"] == " Deep"
 
 
-@pytest.mark.parametrize("is_stream", [False, True])
+@table("is_stream", [False, True])
 def test_prompt_logprobs_are_beside_the_choices(is_stream: bool) -> None:
     call = chat(OPENAI, prompt_logprobs=1, stream=is_stream, max_tokens=2)
     objects = chunks(call) if is_stream else [answer(call)]
@@ -256,7 +255,7 @@ def test_prompt_logprobs_are_beside_the_choices(is_stream: bool) -> None:
 THOUGHT = GenerationEvent(0, "hm", (token("hm"),), reasoning="hm", prompt=PromptInfo("x", (1,)))
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_reasoning_goes_out_under_both_its_names(route: str) -> None:
     first, second = chunks(chat(route, stream=True), [THOUGHT, end(FinishReason.EOS, "yes")])
     assert first["choices"][0]["delta"] == {"role": "assistant", "reasoning_content": "hm", "reasoning": "hm"}

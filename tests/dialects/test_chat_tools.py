@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from dragoman.server.api import Call
 from dragoman.types import (
     ChatPrompt,
@@ -19,6 +17,7 @@ from dragoman.types import (
     ToolCallDelta,
 )
 from tests.dialects.openai_calls import chat, chats, chunks, http_call, refusal, request, token
+from tests.support.tables import table
 
 ROUTES = ("v1", "v3", "invocations")
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -34,8 +33,8 @@ def tools_seen(call: Call) -> tuple[Any, ...]:
     return prompt.tools
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize(
+@table("route", ROUTES)
+@table(
     ("choice", "wish", "is_parsed"),
     [
         (None, "auto", True),
@@ -50,7 +49,7 @@ def test_tool_choice_becomes_a_wish_for_the_service(route: str, choice: Any, wis
     assert (asked.tool_choice, asked.parse_tool_calls) == (wish, is_parsed)
 
 
-@pytest.mark.parametrize("choice", [None, "auto", "none"])
+@table("choice", [None, "auto", "none"])
 def test_without_tools_there_is_no_wish(choice: str | None) -> None:
     empty: list[Any] = []
     for tools in (None, empty):
@@ -81,7 +80,7 @@ def test_a_whole_conversation_with_tool_results_reaches_the_template() -> None:
     assert prompt.messages[2] == messages[2]
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param"),
     [
         ({"tools": [{"type": "search", "function": {"name": "f"}}]}, "tools[0].type"),
@@ -118,7 +117,7 @@ def whole(call: Call, *, content: str = "", reason: FinishReason = FinishReason.
     return choice
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_a_message_with_tool_calls_has_null_content_and_the_finish_reason_tool_calls(route: str) -> None:
     choice = whole(chat(route, tools=[WEATHER, TIME]))
     assert choice["finish_reason"] == "tool_calls"
@@ -160,7 +159,7 @@ PIECES = [
 ]
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_tool_calls_stream_name_first_and_arguments_in_pieces(route: str) -> None:
     parts = [chunk["choices"][0] for chunk in chunks(chat(route, tools=[WEATHER, TIME], stream=True), PIECES)]
     begun = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}

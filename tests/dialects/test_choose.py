@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.lmi.choose import dialect_of_body
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "content_type", "expected"),
     [
         ('{"inputs": "a"}', "application/json", "lmi"),

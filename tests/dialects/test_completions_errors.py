@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.apis.ovms.errors import OVMS
 from tests.dialects.openai_calls import chats, completions, http_call, refusal
+from tests.support.tables import table
 from tests.support.tiers import examples
 
 SHAPES: dict[str, ErrorShape] = {"openai": OPENAI, "ovms": OVMS, "lmi": LMI_ERRORS}
@@ -42,7 +42,7 @@ STATUSES: dict[str, dict[str, int]] = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@table("shape", SHAPES)
 def test_statuses_are_those_that_clients_of_each_api_expect(shape: str) -> None:
     assert {kind: SHAPES[shape].rows[kind].status for kind in STATUSES[shape]} == STATUSES[shape]
 
@@ -57,7 +57,7 @@ def test_an_unknown_model_on_invocations_has_the_front_ends_shape() -> None:
     assert json.loads(reply.body) == {"code": 404, "type": "ModelNotFoundException", "message": "no such model"}
 
 
-@pytest.mark.parametrize("message", ["model x is unknown", "model x not found"])
+@table("message", ["model x is unknown", "model x not found"])
 def test_an_unknown_model_on_v3_always_says_not_found(message: str) -> None:
     assert "not found" in json.loads(OVMS.reply(NotFound(message)).body)["error"]
 
@@ -91,8 +91,8 @@ DIALECTS: list[tuple[str, Dialect, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("what", "body"), UNREADABLE, ids=[what for what, _ in UNREADABLE])
-@pytest.mark.parametrize(("route", "dialect", "status"), DIALECTS, ids=[route for route, _, _ in DIALECTS])
+@table(("what", "body"), UNREADABLE, ids=[what for what, _ in UNREADABLE])
+@table(("route", "dialect", "status"), DIALECTS, ids=[route for route, _, _ in DIALECTS])
 def test_a_body_that_is_no_json_object_is_refused_as_a_whole(
     route: str, dialect: Dialect, status: int, what: str, body: bytes
 ) -> None:
@@ -124,14 +124,14 @@ def check_any_value(dialect: Dialect, body: dict[str, Any]) -> None:
     assert dialect.error_reply(refused, http).status in (400, 412, 424)
 
 
-@pytest.mark.parametrize("api", ["v1", "v3"])
+@table("api", ["v1", "v3"])
 @given(name=st.sampled_from(CompletionBody.__struct_fields__), value=VALUES)
 @settings(max_examples=examples(50), deadline=None)
 def test_any_value_of_any_completion_parameter_is_taken_or_refused(api: Any, name: str, value: Any) -> None:
     check_any_value(completions(api), {"model": "m", "prompt": "x", "max_tokens": 5, name: value})
 
 
-@pytest.mark.parametrize("route", ["v1", "v3", "invocations"])
+@table("route", ["v1", "v3", "invocations"])
 @given(name=st.sampled_from(ChatBody.__struct_fields__), value=VALUES)
 @settings(max_examples=examples(50), deadline=None)
 def test_any_value_of_any_chat_parameter_is_taken_or_refused(route: Any, name: str, value: Any) -> None:
@@ -164,7 +164,7 @@ FORMATS = objects(
 )
 
 
-@pytest.mark.parametrize("route", ["v1", "v3", "invocations"])
+@table("route", ["v1", "v3", "invocations"])
 @given(
     body=objects(
         messages=st.lists(MESSAGES | SCALARS, max_size=2),
@@ -180,8 +180,8 @@ def test_any_conversation_is_taken_or_refused(route: Any, body: dict[str, Any]) 
     check_any_value(chats(route), {"model": "m", "messages": [{"role": "user"}], **body})
 
 
-@pytest.mark.parametrize("name", sorted(BOUNDS))
-@pytest.mark.parametrize("value", [10**400, -(10**400), 1e300, "nan", "inf", "-inf"])
+@table("name", sorted(BOUNDS))
+@table("value", [10**400, -(10**400), 1e300, "nan", "inf", "-inf"])
 def test_numbers_beyond_all_bounds_never_pass_unseen(name: str, value: Any) -> None:
     body = {"prompt": "x", "use_beam_search": True, "best_of": 2, "messages": [], name: value}
     unbounded = name in ("length_penalty", "diversity_penalty", "repetition_penalty")
@@ -193,7 +193,7 @@ def test_numbers_beyond_all_bounds_never_pass_unseen(name: str, value: Any) -> N
         assert refusal(completions(), http_call(body)).status == 400
 
 
-@pytest.mark.parametrize("name", sorted(name for name, bounds in BOUNDS.items() if bounds.low is not None))
+@table("name", sorted(name for name, bounds in BOUNDS.items() if bounds.low is not None))
 def test_a_number_out_of_range_is_refused_with_its_name_its_value_and_what_is_allowed(name: str) -> None:
     bounds = BOUNDS[name]
     assert bounds.low is not None
@@ -206,7 +206,7 @@ def test_a_number_out_of_range_is_refused_with_its_name_its_value_and_what_is_al
     assert str(bounds) in answer.message
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "message"),
     [
         ({"max_tokens": "many"}, 'max_tokens must be an integer, got "many"'),
@@ -227,7 +227,7 @@ def test_a_wrong_type_is_refused_with_its_place_and_value(body: dict[str, Any], 
 # --- choosing the model before parsing --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "name"),
     [
         (b'{"prompt": [1, 2, {"model": "inner"}], "model": "outer"}', "outer"),

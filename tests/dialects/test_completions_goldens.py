@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dragoman.server.apis.openai_wire.common import ServedNames
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from tests.dialects.openai_calls import PROFILES
 from tests.support.golden import answer, case_names, check_golden, load_case
+from tests.support.tables import table
 
 NOW_S = 1_716_825_108.0
 
 
-@pytest.mark.parametrize("name", case_names("openai_"))
+@table("name", case_names("openai_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
     options = CompletionsOptions(profile=PROFILES[case.options.get("api", "v1")], names=ServedNames("demo"))

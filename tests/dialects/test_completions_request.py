@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
 from dragoman.types import Grammar, Limits, TextPrompt, TokenPrompt
 from tests.dialects.openai_calls import (
@@ -18,6 +16,7 @@ from tests.dialects.openai_calls import (
     request,
     sampling,
 )
+from tests.support.tables import table
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -102,8 +101,8 @@ def ids(rows: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> list[str]:
     return [row[0] for row in rows]
 
 
-@pytest.mark.parametrize("api", BOTH)
-@pytest.mark.parametrize(("name", "body", "expected"), SAMPLING_ROWS, ids=ids(SAMPLING_ROWS))
+@table("api", BOTH)
+@table(("name", "body", "expected"), SAMPLING_ROWS, ids=ids(SAMPLING_ROWS))
 def test_sampling_parameters_reach_the_engine(
     api: CompletionsApi, name: str, body: dict[str, Any], expected: dict[str, Any]
 ) -> None:
@@ -111,8 +110,8 @@ def test_sampling_parameters_reach_the_engine(
     assert {key: getattr(params, key) for key in expected} == expected
 
 
-@pytest.mark.parametrize("api", BOTH)
-@pytest.mark.parametrize(("name", "body", "expected"), REQUEST_ROWS, ids=ids(REQUEST_ROWS))
+@table("api", BOTH)
+@table(("name", "body", "expected"), REQUEST_ROWS, ids=ids(REQUEST_ROWS))
 def test_request_parameters_reach_the_service(
     api: CompletionsApi, name: str, body: dict[str, Any], expected: dict[str, Any]
 ) -> None:
@@ -127,7 +126,7 @@ def test_a_bare_body_samples_at_temperature_one_without_any_filter() -> None:
     assert (params.length_penalty, params.num_beams, params.logprobs, params.grammar) == (1.0, 1, None, None)
 
 
-@pytest.mark.parametrize(("api", "seed", "max_tokens"), [("v1", None, 16), ("v3", 0, None), ("lmi", None, 16)])
+@table(("api", "seed", "max_tokens"), [("v1", None, 16), ("v3", 0, None), ("lmi", None, 16)])
 def test_each_route_has_its_own_default_seed_and_limit(
     api: CompletionsApi, seed: int | None, max_tokens: int | None
 ) -> None:
@@ -135,7 +134,7 @@ def test_each_route_has_its_own_default_seed_and_limit(
     assert (asked.sampling.seed, asked.max_tokens) == (seed, max_tokens)
 
 
-@pytest.mark.parametrize(
+@table(
     ("api", "body", "expected"),
     [
         ("v1", {}, "clip"),
@@ -167,7 +166,7 @@ def test_the_string_null_is_a_prompt_like_any_other() -> None:
     assert request(complete(prompt="null")).prompt == TextPrompt("null")
 
 
-@pytest.mark.parametrize("api", ["v1", "v3", "lmi"])
+@table("api", ["v1", "v3", "lmi"])
 def test_null_means_not_given_for_every_parameter(api: CompletionsApi) -> None:
     given = {"prompt": "Say it", "model": "served-model"}
     nulls = {name: None for name in CompletionBody.__struct_fields__ if name not in given}
@@ -180,8 +179,8 @@ def test_null_means_not_given_for_every_parameter(api: CompletionsApi) -> None:
 # --- prompts ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", BOTH)
-@pytest.mark.parametrize(
+@table("api", BOTH)
+@table(
     ("prompt", "expected"),
     [
         ("one", [TextPrompt("one")]),
@@ -203,7 +202,7 @@ def test_several_prompts_are_several_requests_with_ids_of_their_own() -> None:
     assert call.requests[0].sampling == call.requests[1].sampling
 
 
-@pytest.mark.parametrize(
+@table(
     ("prompt", "words"),
     [
         ([], "prompt is missing"),
@@ -234,7 +233,7 @@ def test_a_suffix_needs_a_prompt_of_text() -> None:
 # --- what several parameters say together -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("api", "body", "best_of", "num_beams"),
     [
         ("v1", {"best_of": 4, "n": 2}, 4, 1),
@@ -253,7 +252,7 @@ def test_best_of_is_the_beam_width_on_v3_and_counts_samples_elsewhere(
     assert (params.best_of, params.num_beams) == (best_of, num_beams)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param"),
     [
         ({"n": 3, "best_of": 2}, "n"),
@@ -343,15 +342,15 @@ def test_a_request_may_have_nothing_guessed() -> None:
     assert (sampling(call).num_assistant_tokens, call.ignored) == (0, ())
 
 
-@pytest.mark.parametrize("plainly", [{"best_of": 2, "use_beam_search": True}, {"prompt_logprobs": 1}])
+@table("plainly", [{"best_of": 2, "use_beam_search": True}, {"prompt_logprobs": 1}])
 def test_requests_that_never_speculate_list_all_speculative_parameters(plainly: dict[str, Any]) -> None:
     body = {"prompt": "x", "num_assistant_tokens": 3, "max_ngram_size": 2, **plainly}
     call = completions(proposer="lookup").parse(http_call(body))
     assert call.ignored == ("num_assistant_tokens", "max_ngram_size")
 
 
-@pytest.mark.parametrize("proposer", [None, "draft", "lookup"])
-@pytest.mark.parametrize(
+@table("proposer", [None, "draft", "lookup"])
+@table(
     ("body", "message"),
     [
         ({"num_assistant_tokens": 33}, "num_assistant_tokens must be between 0 and 32, got 33"),
@@ -376,7 +375,7 @@ def test_speculative_parameters_beyond_their_range_are_errors(
     assert [answer.message for answer in answers] == [message] * 3
 
 
-@pytest.mark.parametrize("value", [-1, 0, 2**32])
+@table("value", [-1, 0, 2**32])
 def test_every_refusal_of_a_limit_names_the_same_range(value: int) -> None:
     completion = refusal(completions(), http_call({"prompt": "x", "max_tokens": value}))
     assert completion.message == f"max_tokens must be between 1 and 4294967295 (or 0 with echo: true), got {value}"
@@ -401,7 +400,7 @@ def test_filters_are_listed_when_decoding_is_greedy() -> None:
 # --- which model ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [None, "", "default", "dummy", "tgi", "lmi", "model"])
+@table("name", [None, "", "default", "dummy", "tgi", "lmi", "model"])
 def test_a_placeholder_model_is_the_default_model(name: str | None) -> None:
     assert request(complete(model=name)).model is None
 

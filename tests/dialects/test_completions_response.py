@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dragoman.errors import EngineFailed
 from dragoman.types import (
     FinishReason,
@@ -28,6 +26,7 @@ from tests.dialects.openai_calls import (
     token,
 )
 from tests.support.scripted import WORDS
+from tests.support.tables import table
 
 BOTH: tuple[CompletionsApi, ...] = ("v1", "v3")
 ALL: tuple[CompletionsApi, ...] = ("v1", "v3", "lmi")
@@ -37,14 +36,14 @@ TEXT = "".join(WORDS)
 # --- the response table of the OVMS completions page ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", ALL)
+@table("api", ALL)
 def test_choices_hold_index_text_finish_reason_and_logprobs(api: CompletionsApi) -> None:
     assert answer(complete(api, max_tokens=9))["choices"] == [
         {"index": 0, "text": TEXT, "logprobs": None, "finish_reason": "stop"}
     ]
 
 
-@pytest.mark.parametrize("api", ALL)
+@table("api", ALL)
 def test_choices_index_numbers_the_choices_prompt_by_prompt(api: CompletionsApi) -> None:
     choices = answer(complete(api, prompt=["a", "b c"], n=2, echo=True, max_tokens=1))["choices"]
     assert [(choice["index"], choice["text"]) for choice in choices] == [
@@ -55,7 +54,7 @@ def test_choices_index_numbers_the_choices_prompt_by_prompt(api: CompletionsApi)
     ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("reason", "word"),
     [
         (FinishReason.EOS, "stop"),
@@ -65,19 +64,19 @@ def test_choices_index_numbers_the_choices_prompt_by_prompt(api: CompletionsApi)
         (FinishReason.ABORT, "length"),
     ],
 )
-@pytest.mark.parametrize("api", ALL)
+@table("api", ALL)
 def test_choices_finish_reason_is_stop_or_length(api: CompletionsApi, reason: FinishReason, word: str) -> None:
     [chunk] = chunks(complete(api, stream=True), [GenerationEvent(0, "x", (token("x"),), reason)])
     assert chunk["choices"][0]["finish_reason"] == word
 
 
-@pytest.mark.parametrize("api", ALL)
+@table("api", ALL)
 def test_choices_finish_reason_is_null_while_generation_continues(api: CompletionsApi) -> None:
     reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks(complete(api, stream=True, max_tokens=3))]
     assert reasons == [None, None, "length"]
 
 
-@pytest.mark.parametrize("api", ALL)
+@table("api", ALL)
 def test_choices_logprobs_hold_one_row_per_token(api: CompletionsApi) -> None:
     logprobs = answer(complete(api, logprobs=2, max_tokens=2))["choices"][0]["logprobs"]
     assert logprobs == {
@@ -88,12 +87,12 @@ def test_choices_logprobs_hold_one_row_per_token(api: CompletionsApi) -> None:
     }
 
 
-@pytest.mark.parametrize("api", ALL)
+@table("api", ALL)
 def test_created_is_the_unix_time_in_whole_seconds(api: CompletionsApi) -> None:
     assert answer(complete(api))["created"] == 1_716_825_108
 
 
-@pytest.mark.parametrize(
+@table(
     ("api", "named", "shown"),
     [
         ("v1", "llama3", "llama3"),
@@ -107,25 +106,23 @@ def test_model_is_the_name_that_chose_the_model(api: CompletionsApi, named: str 
     assert answer(complete(api, model=named))["model"] == shown
 
 
-@pytest.mark.parametrize("api", ALL)
+@table("api", ALL)
 def test_object_is_text_completion(api: CompletionsApi) -> None:
     assert answer(complete(api))["object"] == "text_completion"
 
 
-@pytest.mark.parametrize(
-    ("api", "name"), [("v1", "text_completion"), ("v3", "text_completion.chunk"), ("lmi", "text_completion")]
-)
+@table(("api", "name"), [("v1", "text_completion"), ("v3", "text_completion.chunk"), ("lmi", "text_completion")])
 def test_object_of_chunks_is_what_each_prefix_calls_them(api: CompletionsApi, name: str) -> None:
     assert {chunk["object"] for chunk in chunks(complete(api, stream=True))} == {name}
 
 
-@pytest.mark.parametrize("api", ALL)
+@table("api", ALL)
 def test_usage_counts_prompts_once_and_the_tokens_of_all_choices(api: CompletionsApi) -> None:
     usage = answer(complete(api, prompt=["a b", "c"], n=2, max_tokens=3))["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (3, 12, 15)
 
 
-@pytest.mark.parametrize("api", BOTH)
+@table("api", BOTH)
 def test_id_and_system_fingerprint_are_returned(api: CompletionsApi) -> None:
     body = answer(complete(api))
     assert body["id"] == "cmpl-req-1"
@@ -136,12 +133,12 @@ def test_id_and_system_fingerprint_are_returned(api: CompletionsApi) -> None:
 # --- echo -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", BOTH)
+@table("api", BOTH)
 def test_echo_repeats_the_prompt_before_the_completion(api: CompletionsApi) -> None:
     assert answer(complete(api, prompt="Say it", echo=True, max_tokens=1))["choices"][0]["text"] == "Say it Deep"
 
 
-@pytest.mark.parametrize("api", BOTH)
+@table("api", BOTH)
 def test_echo_without_generation_returns_the_prompt_and_its_logprobs(api: CompletionsApi) -> None:
     body = answer(complete(api, prompt="Say it now", echo=True, max_tokens=0, logprobs=1))
     [choice] = body["choices"]
@@ -166,7 +163,7 @@ def test_echo_of_a_fill_in_the_middle_prompt_is_the_text_before_the_gap() -> Non
     assert call.requests[0].prompt == complete(prompt="def f(", suffix="return").requests[0].prompt
 
 
-@pytest.mark.parametrize("api", BOTH)
+@table("api", BOTH)
 def test_echo_in_a_stream_comes_with_the_first_chunk_of_every_choice(api: CompletionsApi) -> None:
     call = complete(api, prompt=["Say it", "Go"], echo=True, n=2, stream=True, max_tokens=2)
     texts: dict[int, list[str]] = {}
@@ -180,8 +177,8 @@ def test_echo_in_a_stream_comes_with_the_first_chunk_of_every_choice(api: Comple
 # --- logprobs ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", BOTH)
-@pytest.mark.parametrize("echo", [False, True])
+@table("api", BOTH)
+@table("echo", [False, True])
 def test_streamed_logprobs_add_up_to_the_whole_answers(api: CompletionsApi, echo: bool) -> None:
     body: dict[str, Any] = {"prompt": "Say it", "logprobs": 2, "echo": echo, "max_tokens": 9, "n": 2}
     whole = answer(complete(api, **body))["choices"]
@@ -233,7 +230,7 @@ def test_text_offsets_follow_the_text_and_not_the_tokens() -> None:
     assert chunk["choices"][0]["logprobs"]["text_offset"] == [0, 0, 1]
 
 
-@pytest.mark.parametrize("is_stream", [False, True])
+@table("is_stream", [False, True])
 def test_prompt_logprobs_list_the_candidates_of_every_prompt_token(is_stream: bool) -> None:
     call = complete(prompt="Say it", prompt_logprobs=1, max_tokens=2, stream=is_stream)
     choice = (chunks(call)[0] if is_stream else answer(call))["choices"][0]
@@ -257,8 +254,8 @@ def test_prompt_logprobs_rank_is_unknown_outside_the_candidates() -> None:
 # --- what evaluation harnesses read -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", BOTH)
-@pytest.mark.parametrize("max_tokens", [1, 7])
+@table("api", BOTH)
+@table("max_tokens", [1, 7])
 def test_a_loglikelihood_call_gets_one_row_per_prompt_token_and_per_generated_token(
     api: CompletionsApi, max_tokens: int
 ) -> None:
@@ -319,19 +316,19 @@ def test_detokenize_true_changes_nothing() -> None:
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", ALL)
+@table("api", ALL)
 def test_stream_texts_add_up_to_the_whole_text(api: CompletionsApi) -> None:
     parts = chunks(complete(api, stream=True, max_tokens=9))
     assert "".join(part["choices"][0]["text"] for part in parts) == TEXT
 
 
-@pytest.mark.parametrize("api", BOTH)
+@table("api", BOTH)
 def test_the_last_chunk_carries_text_and_finish_reason(api: CompletionsApi) -> None:
     last = chunks(complete(api, stream=True, max_tokens=2))[-1]["choices"][0]
     assert (last["text"], last["finish_reason"]) == (" learning", "length")
 
 
-@pytest.mark.parametrize("api", BOTH)
+@table("api", BOTH)
 def test_a_stream_is_server_sent_events_that_end_in_done(api: CompletionsApi) -> None:
     call = complete(api, stream=True, max_tokens=1)
     assert call.stream
@@ -345,7 +342,7 @@ def test_usage_is_absent_from_streams_unless_asked_for() -> None:
         assert all("usage" not in chunk for chunk in chunks(complete(stream=True, stream_options=options)))
 
 
-@pytest.mark.parametrize("api", BOTH)
+@table("api", BOTH)
 def test_stream_options_include_usage_adds_a_chunk_without_choices_and_null_elsewhere(api: CompletionsApi) -> None:
     call = complete(api, prompt=["a b", "c"], stream=True, max_tokens=2, stream_options={"include_usage": True})
     *others, last = chunks(call)
@@ -391,7 +388,7 @@ def test_a_completion_on_invocations_streams_server_sent_events_if_asked() -> No
     assert stream_bytes(call).endswith(b"data: [DONE]\n\n")
 
 
-@pytest.mark.parametrize(
+@table(
     ("api", "expected"),
     [
         (

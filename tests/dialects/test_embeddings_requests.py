@@ -6,7 +6,6 @@ import base64
 from typing import Any
 
 import numpy as np
-import pytest
 
 from dragoman.errors import ALL_KINDS, Overloaded
 from dragoman.server.apis.tei.errors import ROWS
@@ -14,6 +13,7 @@ from dragoman.server.pooling import Truncation
 from tests.dialects.pooling_calls import called, embedding, http_call, reply_of, scoring
 from tests.support.every_api import CLASSES
 from tests.support.fake_pooling import vectors_of
+from tests.support.tables import table
 
 ROUTES = {"/v1/embeddings": "input", "/v3/embeddings": "input", "/embed": "inputs", "/invocations": "inputs"}
 OPENAI = ["/v1/embeddings", "/v3/embeddings"]
@@ -39,8 +39,8 @@ def rows_of(answer: Any) -> Any:
     return answer if isinstance(answer[0], list) else [answer]
 
 
-@pytest.mark.parametrize("path", ROUTES)
-@pytest.mark.parametrize(
+@table("path", ROUTES)
+@table(
     ("given", "texts"),
     [
         ("one text", ["one text"]),
@@ -58,8 +58,8 @@ def test_texts_and_token_ids_come_back_as_vectors_in_their_order(path: str, give
     assert rows_of(answer) == vectors_of(texts).tolist()
 
 
-@pytest.mark.parametrize("path", ROUTES)
-@pytest.mark.parametrize(
+@table("path", ROUTES)
+@table(
     ("given", "says"),
     [
         ([], "must hold at least one"),
@@ -84,21 +84,21 @@ def test_what_is_no_text_is_refused_by_its_place(path: str, given: Any, says: st
     assert message_of(answer).startswith(ROUTES[path])
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@table("path", ROUTES)
 def test_no_texts_at_all_are_missed_by_name(path: str) -> None:
     status, answer = called(path, {"model": "fake"}, embedding())
     assert status in (400, 422)
     assert ROUTES[path] in message_of(answer)
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@table("path", ROUTES)
 def test_null_is_as_good_as_absent(path: str) -> None:
     names = ["dimensions", "encoding_format", "normalize", "truncate", "prompt_name", "user", "parameters"]
     reply = reply_of(http_call(path, body_for(path, "a") | dict.fromkeys(names)), embedding())
     assert (reply.status, dict(reply.headers)) == (200, {})
 
 
-@pytest.mark.parametrize("path", OPENAI)
+@table("path", OPENAI)
 def test_base64_holds_the_same_numbers(path: str) -> None:
     _, numbers = called(path, body_for(path, ["a", "word"], encoding_format="float"), embedding())
     _, coded = called(path, body_for(path, ["a", "word"], encoding_format="base64"), embedding())
@@ -106,7 +106,7 @@ def test_base64_holds_the_same_numbers(path: str) -> None:
     assert rows == rows_of(numbers)
 
 
-@pytest.mark.parametrize("path", OPENAI)
+@table("path", OPENAI)
 def test_parameters_reach_the_service(path: str) -> None:
     service = embedding()
     more = {"dimensions": 2, "normalize": True, "add_special_tokens": False, "prompt_name": "query"}
@@ -120,7 +120,7 @@ def test_parameters_reach_the_service(path: str) -> None:
     assert answer["data"][0]["embedding"] == vectors_of(["a b c"])[0, :2].tolist()
 
 
-@pytest.mark.parametrize("path", OPENAI)
+@table("path", OPENAI)
 def test_too_long_texts_are_refused_unless_they_may_be_cut(path: str) -> None:
     texts = ["a", "b " * 20]
     status, answer = called(path, body_for(path, texts), embedding())
@@ -133,7 +133,7 @@ def test_too_long_texts_are_refused_unless_they_may_be_cut(path: str) -> None:
     assert called(path, body_for(path, texts, truncate_prompt_tokens=-1), embedding())[0] == 200
 
 
-@pytest.mark.parametrize(
+@table(
     ("more", "says"),
     [
         ({"dimensions": 0}, "dimensions must be between 1 and 4, got 0"),
@@ -162,7 +162,7 @@ def test_openvino_wants_a_model_and_strict_types() -> None:
     assert called("/v1/embeddings", {"input": "a", "dimensions": "2"}, embedding())[0] == 200
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@table("path", ROUTES)
 def test_what_has_no_effect_is_named_or_refused(path: str) -> None:
     body = body_for(path, "a", colour="red")
     assert "colour" in reply_of(http_call(path, body), embedding()).headers["x-dragoman-ignored"]
@@ -171,7 +171,7 @@ def test_what_has_no_effect_is_named_or_refused(path: str) -> None:
     assert "colour" in message_of(answer)
 
 
-@pytest.mark.parametrize("path", [*OPENAI, "/embed"])
+@table("path", [*OPENAI, "/embed"])
 def test_a_model_that_does_not_embed_says_so(path: str) -> None:
     for service, does in ((None, "generates text"), (scoring(), "scores pairs of texts")):
         status, answer = called(path, body_for(path, "a"), service)
@@ -179,7 +179,7 @@ def test_a_model_that_does_not_embed_says_so(path: str) -> None:
         assert message_of(answer) == f"model fake {does} and does not embed"
 
 
-@pytest.mark.parametrize("path", ROUTES)
+@table("path", ROUTES)
 def test_a_busy_server_says_when_to_come_back(path: str) -> None:
     service = embedding()
     service.failure = Overloaded("the queue is full", retry_after_s=7)
@@ -200,7 +200,7 @@ def test_tei_normalizes_unless_it_is_told_otherwise() -> None:
     assert (second.normalize, second.prompt_name, second.dimensions) == (False, "query", 3)
 
 
-@pytest.mark.parametrize(
+@table(
     ("more", "truncation"),
     [
         ({}, Truncation.RIGHT),
@@ -234,7 +234,7 @@ def test_tei_tells_what_is_wrong_in_its_own_shape() -> None:
     assert (status, answer["error"]) == (422, 'truncation_direction must be left or right, got "up"')
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@table("kind", ALL_KINDS)
 def test_tei_tells_every_kind_of_error(kind: str) -> None:
     service = embedding()
     service.failure = CLASSES[kind]("it failed")

@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
 from dragoman.server.api import HttpCall
 from dragoman.types import SamplingParams
 from tests.support.real_dialects import real_dialects
+from tests.support.tables import table
 
 MODEL: Mapping[str, Any] = {
     "temperature": 0.6,
@@ -52,13 +51,13 @@ def shown(params: SamplingParams) -> dict[str, Any]:
     return {name: getattr(params, name) for name in MODEL if name != "do_sample"}
 
 
-@pytest.mark.parametrize("api", APIS)
+@table("api", APIS)
 def test_what_is_left_out_is_the_models(api: str) -> None:
     expected = {name: value for name, value in MODEL.items() if name != "do_sample"}
     assert shown(sampling(api, MODEL, {})) == expected
 
 
-@pytest.mark.parametrize("api", APIS)
+@table("api", APIS)
 def test_what_a_client_says_counts(api: str) -> None:
     given = {"temperature": 0.3, "top_k": 5, "top_p": 0.5, "repetition_penalty": 1.0}
     found = shown(sampling(api, MODEL, given))
@@ -66,14 +65,14 @@ def test_what_a_client_says_counts(api: str) -> None:
     assert (found["min_p"], found["typical_p"]) == (0.05, 0.8)
 
 
-@pytest.mark.parametrize("api", APIS)
+@table("api", APIS)
 def test_without_the_option_the_apis_have_their_own_defaults(api: str) -> None:
     found = shown(sampling(api, {}, {}))
     assert {**found, "temperature": 1.0} == shown(SamplingParams())
     assert found["temperature"] == (0.0 if api in ("lmi", "tgi") else 1.0)
 
 
-@pytest.mark.parametrize("version", ["0.26", "0.31", "0.32"])
+@table("version", ["0.26", "0.31", "0.32"])
 def test_a_client_of_lmi_may_still_want_no_sampling(version: str) -> None:
     found = sampling("lmi", MODEL, {"do_sample": False}, settings={"lmi_version": version})
     assert found.is_greedy

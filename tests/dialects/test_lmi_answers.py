@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from dragoman.server.api import Call
 from dragoman.types import (
     FinishReason,
@@ -18,6 +16,7 @@ from dragoman.types import (
     TopToken,
 )
 from tests.dialects.lmi_calls import PROMPT, body_of, events_of, lines_of, parse, reply_to
+from tests.support.tables import table
 
 INFO = PromptInfo(PROMPT, (1, 2, 3), seed=9)
 
@@ -51,8 +50,8 @@ def stream_lines(call: Call, *events: GenerationEvent) -> list[Any]:
     return [json.loads(line) for line in body.splitlines()]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("version", ["0.26", "0.31", "0.32"])
+@table("stream", [False, True])
+@table("version", ["0.26", "0.31", "0.32"])
 def test_details_appear_only_when_asked_for(stream: bool, version: str) -> None:
     for wanted in (True, False):
         reply = reply_to({"details": wanted}, stream=stream, lmi_version=version)
@@ -61,7 +60,7 @@ def test_details_appear_only_when_asked_for(stream: bool, version: str) -> None:
         assert last["generated_text"] == " Deep learning is fun. 🍊"
 
 
-@pytest.mark.parametrize("options", [{}, {"lmi_version": "0.26"}, {"tgi_compat": True}])
+@table("options", [{}, {"lmi_version": "0.26"}, {"tgi_compat": True}])
 def test_token_texts_add_up_to_the_generated_text(options: dict[str, Any]) -> None:
     whole = body_of({"details": True}, **options)
     answer = whole[0] if isinstance(whole, list) else whole
@@ -71,7 +70,7 @@ def test_token_texts_add_up_to_the_generated_text(options: dict[str, Any]) -> No
     assert "".join(line["token"]["text"] for line in lines) == lines[-1]["generated_text"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("finish", "word"),
     [
         (FinishReason.EOS, "eos_token"),
@@ -126,8 +125,8 @@ def test_a_step_without_tokens_sends_nothing() -> None:
     assert parse({"stream": True}).encoder.event(0, event("")) == b""
 
 
-@pytest.mark.parametrize("logprob", [float("-inf"), float("nan"), -1e30])
-@pytest.mark.parametrize("tgi_compat", [False, True])
+@table("logprob", [float("-inf"), float("nan"), -1e30])
+@table("tgi_compat", [False, True])
 def test_json_never_has_what_json_cannot_say(logprob: float, tgi_compat: bool) -> None:
     call = parse({"stream": True, "top_n_tokens": 1, "output_formatter": "jsonlines"}, tgi_compat=tgi_compat)
     (line,) = stream_lines(call, event("a", token("a", logprob), finish=FinishReason.LENGTH))
@@ -142,7 +141,7 @@ def test_logprobs_of_tgi_are_floats_even_where_there_are_none() -> None:
     assert line["token"]["special"] is True
 
 
-@pytest.mark.parametrize("parameters", [{"n": 3}, {"best_of": 3}, {"best_of": 3, "n": 3}])
+@table("parameters", [{"n": 3}, {"best_of": 3}, {"best_of": 3, "n": 3}])
 def test_sequences_are_listed_by_their_log_probability(parameters: dict[str, Any]) -> None:
     answer = result_of(
         parse({**parameters, "do_sample": True}),
@@ -163,7 +162,7 @@ def test_beams_keep_the_order_of_the_engine_that_ranked_them() -> None:
     assert answer["generated_text"] == "a"
 
 
-@pytest.mark.parametrize("parameters", [{"best_of": 3, "n": 1}, {"num_beams": 2, "n": 1}])
+@table("parameters", [{"best_of": 3, "n": 1}, {"num_beams": 2, "n": 1}])
 def test_a_single_best_sequence_has_details_but_no_others(parameters: dict[str, Any]) -> None:
     answer = result_of(parse(parameters), sequence("a"))
     assert list(answer["details"]) == ["inputs", "finish_reason", "generated_tokens", "tokens"]
@@ -180,7 +179,7 @@ def test_the_full_text_begins_with_the_prompt_in_every_form() -> None:
     assert body_of(parameters | {"details": True}, tgi_compat=True)[0]["generated_text"] == text
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@table("stream", [False, True])
 def test_prefill_lists_the_prompts_tokens_first_without_log_prob(stream: bool) -> None:
     reply = reply_to({"details": True, "decoder_input_details": True}, stream=stream)
     answer = lines_of(reply)[-1] if stream else json.loads(reply.body)
@@ -194,7 +193,7 @@ def test_the_tokens_of_prompt_logprobs_carry_their_alternatives() -> None:
     assert [len(one["top_tokens"]) for one in prefill] == [0, 1, 1]
 
 
-@pytest.mark.parametrize("name", ["top_n_tokens", "logprobs"])
+@table("name", ["top_n_tokens", "logprobs"])
 def test_top_tokens_have_one_list_per_token(name: str) -> None:
     details = body_of({"details": True, name: 2, "max_new_tokens": 3})["details"]
     assert [len(tokens) for tokens in details["top_tokens"]] == [2, 2, 2]

@@ -17,6 +17,7 @@ from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.types import Limits, TextPrompt
 from tests.dialects.lmi_calls import http
 from tests.support.golden import answer
+from tests.support.tables import table
 from tests.support.tiers import examples
 
 DIALECT = LmiDialect(LmiOptions())
@@ -38,7 +39,7 @@ def multipart(**fields: str) -> bytes:
     return ("".join(parts) + "--XX--\r\n").encode()
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "content_type", "prompt", "max_tokens"),
     [
         (b'{"inputs": "a"}', "application/json", "a", 30),
@@ -61,7 +62,7 @@ def test_the_prompt_is_read_from_every_content_type(
     assert request.max_tokens == max_tokens
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "content_type"),
     [
         (b"inputs=a&inputs=b", FORM),
@@ -83,7 +84,7 @@ def test_a_form_can_ask_for_a_stream() -> None:
     assert DIALECT.parse(call(b"inputs=a&stream=true", FORM)).stream
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "content_type", "said"),
     [
         (b"x", "image/png", "Content type 'image/png' is not supported"),
@@ -161,7 +162,7 @@ DIALECTS: list[tuple[Dialect, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("dialect", "path"), DIALECTS)
+@table(("dialect", "path"), DIALECTS)
 @settings(max_examples=examples(60), deadline=None)
 @given(body=BODIES)
 def test_any_json_is_answered_with_json_or_refused_as_a_client_error(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dragoman.server.apis.lmi.parameters.table import VERSIONS
 from tests.dialects.lmi_calls import parse, request_of
+from tests.support.tables import table
 
 SAMPLE = {"do_sample": True}
 
 
-@pytest.mark.parametrize("parameters", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}])
-@pytest.mark.parametrize("version", ["0.26", "0.31"])
+@table("parameters", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}])
+@table("version", ["0.26", "0.31"])
 def test_sampling_parameters_alone_stay_greedy_and_are_reported(version: str, parameters: dict[str, Any]) -> None:
     call = parse(parameters, lmi_version=version)
     assert call.requests[0].sampling.is_greedy
@@ -21,9 +20,7 @@ def test_sampling_parameters_alone_stay_greedy_and_are_reported(version: str, pa
     assert call.ignored == tuple(parameters)
 
 
-@pytest.mark.parametrize(
-    "parameters", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}, {"typical_p": 0.5}]
-)
+@table("parameters", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}, {"typical_p": 0.5}])
 def test_in_0_32_any_sampling_parameter_samples(parameters: dict[str, Any]) -> None:
     call = parse(parameters, lmi_version="0.32")
     assert not call.requests[0].sampling.is_greedy
@@ -37,14 +34,14 @@ def test_in_0_32_an_explicit_do_sample_false_stays_greedy() -> None:
     assert call.ignored == ("temperature",)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@table("version", VERSIONS)
 def test_temperature_zero_is_greedy_even_with_do_sample(version: str) -> None:
     call = parse({"do_sample": True, "temperature": 0, "top_k": 3}, lmi_version=version)
     assert call.requests[0].sampling.is_greedy
     assert call.ignored == ("top_k",)
 
 
-@pytest.mark.parametrize("top_k", [0, -1])
+@table("top_k", [0, -1])
 def test_top_k_zero_and_minus_one_mean_all_tokens(top_k: int) -> None:
     call = parse(SAMPLE | {"top_k": top_k}, rolling_batch="vllm")
     assert call.requests[0].sampling.top_k == 0
@@ -62,7 +59,7 @@ def test_top_p_zero_alone_is_off_in_tensorrt() -> None:
     assert (sampling.top_p, sampling.top_k, sampling.temperature) == (1.0, 5, 1.0)
 
 
-@pytest.mark.parametrize(
+@table(
     ("parameters", "n", "best_of", "num_beams"),
     [
         ({"n": 2}, 2, None, 1),

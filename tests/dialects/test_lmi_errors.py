@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from dragoman.errors import ALL_KINDS, ServerError
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.types import Limits
 from tests.dialects.lmi_calls import PROMPT, http, parse
 from tests.support.golden import Failure
+from tests.support.tables import table
 
 DETAILS = {"finish_reason": "error", "generated_tokens": None, "inputs": None}
 
@@ -53,9 +52,9 @@ def error_of(kind: str) -> ServerError:
     return Failure(kind, f"It is {kind}").error()
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("options", [{}, {"rolling_batch": "disable"}, {"tgi_compat": True}])
+@table("kind", ALL_KINDS)
+@table("stream", [False, True])
+@table("options", [{}, {"rolling_batch": "disable"}, {"tgi_compat": True}])
 def test_every_kind_is_answered_with_its_status_and_text(kind: str, stream: bool, options: dict[str, Any]) -> None:
     call = http({"inputs": PROMPT, "stream": stream})
     reply = LmiDialect(LmiOptions(**options)).error_reply(error_of(kind), call)
@@ -66,7 +65,7 @@ def test_every_kind_is_answered_with_its_status_and_text(kind: str, stream: bool
     assert ("error_type" in body) is ("tgi_compat" in options)
 
 
-@pytest.mark.parametrize("kind", ["invalid_parameter", "unsupported", "capacity", "engine_failed", "timeout"])
+@table("kind", ["invalid_parameter", "unsupported", "capacity", "engine_failed", "timeout"])
 def test_a_failed_generation_looks_like_an_answer_that_says_so(kind: str) -> None:
     dialect = LmiDialect(LmiOptions())
     whole = json.loads(dialect.error_reply(error_of(kind), http({"inputs": PROMPT})).body)
@@ -77,7 +76,7 @@ def test_a_failed_generation_looks_like_an_answer_that_says_so(kind: str) -> Non
     assert streamed["details"] == DETAILS
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "body"),
     [
         ({}, {"stream": True}),
@@ -93,13 +92,13 @@ def test_the_error_has_the_streams_form_whichever_way_the_stream_was_asked_for(
     assert "token" in json.loads(reply.body)
 
 
-@pytest.mark.parametrize("body", [{"stream": False}, {"parameters": {"output_formatter": 5}}, {"stream": "perhaps"}, 7])
+@table("body", [{"stream": False}, {"parameters": {"output_formatter": 5}}, {"stream": "perhaps"}, 7])
 def test_the_error_has_the_whole_answers_form_otherwise(body: Any) -> None:
     reply = LmiDialect(LmiOptions()).error_reply(error_of("engine_failed"), http(body))
     assert "tokens" in json.loads(reply.body)["details"]
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@table("kind", ALL_KINDS)
 def test_any_failure_inside_a_stream_is_its_last_line(kind: str) -> None:
     last = parse({"stream": True}).encoder.stream_error(error_of(kind))
     assert last is not None
@@ -119,7 +118,7 @@ def test_a_stream_has_no_trailers() -> None:
     assert parse({"stream": True}).encoder.trailers() == ()
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@table("kind", ALL_KINDS)
 def test_tgi_answers_every_kind_with_its_own_status(kind: str) -> None:
     reply = TgiDialect(Limits()).error_reply(error_of(kind), http({"inputs": PROMPT}, "/generate"))
     assert reply.status == TGI_STATUS.get(kind, 424)

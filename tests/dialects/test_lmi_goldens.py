@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from tests.support.golden import answer, case_names, check_golden, load_case
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize("name", case_names("lmi_"))
+@table("name", case_names("lmi_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
     dialect = LmiDialect(LmiOptions(**case.options))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dragoman.server.apis.lmi.parameters.table import BACKENDS, TABLE, VERSIONS
 from dragoman.types import Grammar
 from tests.dialects.lmi_calls import parse, request_of, tgi_request, value_at
+from tests.support.tables import table
 
 COMMON_31 = [
     "do_sample",
@@ -152,7 +151,7 @@ REACH_THE_REQUEST = [
 ]
 
 
-@pytest.mark.parametrize(("version", "profile", "name"), REACH_THE_REQUEST)
+@table(("version", "profile", "name"), REACH_THE_REQUEST)
 def test_a_documented_parameter_sets_its_part_of_the_request(version: str, profile: str, name: str) -> None:
     parameters, expected = EFFECTS[name]
     options = {"rolling_batch": profile, "lmi_version": version}
@@ -164,8 +163,8 @@ def test_a_documented_parameter_sets_its_part_of_the_request(version: str, profi
     assert name not in parse(parameters | {"details": True}, **options).ignored
 
 
-@pytest.mark.parametrize("profile", BACKENDS)
-@pytest.mark.parametrize("version", VERSIONS)
+@table("profile", BACKENDS)
+@table("version", VERSIONS)
 def test_defaults_without_parameters_are_greedy_and_thirty_tokens(version: str, profile: str) -> None:
     request = request_of(rolling_batch=profile, lmi_version=version)
     assert request.sampling.temperature == 0.0
@@ -175,7 +174,7 @@ def test_defaults_without_parameters_are_greedy_and_thirty_tokens(version: str, 
     assert (request.on_overflow, request.sampling.seed, request.stop) == ("clip", None, ())
 
 
-@pytest.mark.parametrize(
+@table(
     ("version", "profile", "expected"),
     [
         ("0.31", "auto", (1.0, 0, 1.0)),
@@ -195,12 +194,12 @@ def test_sampling_defaults_are_those_of_the_backend(
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == expected
 
 
-@pytest.mark.parametrize(("version", "expected"), [("0.26", 0), ("0.31", 1), ("0.32", 1)])
+@table(("version", "expected"), [("0.26", 0), ("0.31", 1), ("0.32", 1)])
 def test_tensorrt_generates_at_least_one_token_since_0_31(version: str, expected: int) -> None:
     assert request_of(rolling_batch="trtllm", lmi_version=version).sampling.min_tokens == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "profile"),
     [("typical_p", "vllm"), ("truncate", "vllm"), ("min_p", "trtllm"), ("n", "scheduler"), ("min_length", "vllm")],
 )
@@ -219,7 +218,7 @@ def test_null_means_not_given_for_every_parameter() -> None:
     assert tgi_request(nulls) == tgi_request()
 
 
-@pytest.mark.parametrize(
+@table(
     ("sent", "same_as"),
     [
         ({"max_new_tokens": "256"}, {"max_new_tokens": 256}),
@@ -270,13 +269,13 @@ def test_top_n_tokens_wins_over_logprobs() -> None:
     assert request_of({"top_n_tokens": 5, "logprobs": 2}).sampling.logprobs == 5
 
 
-@pytest.mark.parametrize("profile", [*BACKENDS, "disable"])
+@table("profile", [*BACKENDS, "disable"])
 def test_top_n_tokens_and_logprobs_are_taken_in_every_profile(profile: str) -> None:
     assert request_of({"top_n_tokens": 3}, rolling_batch=profile).sampling.logprobs == 3
     assert request_of({"logprobs": 2}, rolling_batch=profile).sampling.logprobs == 2
 
 
-@pytest.mark.parametrize(
+@table(
     ("parameters", "expected"),
     [
         ({"logit_bias": {"5": 1.5, "6": -100}}, {"sampling.logit_bias": {5: 1.5, 6: -100.0}}),
@@ -298,7 +297,7 @@ def test_top_n_tokens_and_logprobs_are_taken_in_every_profile(profile: str) -> N
         ({"use_beam_search": True, "best_of": 2}, {"sampling.num_beams": 2, "sampling.n": 2}),
     ],
 )
-@pytest.mark.parametrize("profile", ["auto", "vllm", "lmi-dist"])
+@table("profile", ["auto", "vllm", "lmi-dist"])
 def test_vllm_profiles_take_the_engines_further_parameters(
     profile: str, parameters: dict[str, Any], expected: dict[str, Any]
 ) -> None:

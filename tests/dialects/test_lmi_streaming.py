@@ -12,6 +12,7 @@ from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.types import FinishReason, GenerationEvent
 from tests.dialects.lmi_calls import PROMPT, events_of, http, lines_of, parse, reply_to
 from tests.support.golden import answer
+from tests.support.tables import table
 
 LINES = "application/jsonlines"
 EVENTS = "text/event-stream"
@@ -62,7 +63,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "top_level", "parameters", "accept", "media_type"), CASES)
+@table(("options", "top_level", "parameters", "accept", "media_type"), CASES)
 def test_the_form_of_an_answer_is_chosen_by_request_then_accept_then_operator(
     options: dict[str, Any], top_level: dict[str, Any], parameters: dict[str, Any], accept: str, media_type: str
 ) -> None:
@@ -80,7 +81,7 @@ def test_an_unknown_formatter_is_reported() -> None:
     assert parse({"output_formatter": "custom"}).ignored == ("output_formatter",)
 
 
-@pytest.mark.parametrize(
+@table(
     ("top_level", "parameters", "ignored"),
     [
         ({"stream": False}, {"stream": True}, ("stream",)),
@@ -97,7 +98,7 @@ def test_what_the_top_level_overrules_is_reported(
     assert call.ignored == ignored
 
 
-@pytest.mark.parametrize(("top_level", "parameters"), [({"stream": False}, {"stream": True}), ({"stream": False}, {})])
+@table(("top_level", "parameters"), [({"stream": False}, {"stream": True}), ({"stream": False}, {})])
 def test_an_error_has_the_form_that_the_answer_would_have_had(
     top_level: dict[str, Any], parameters: dict[str, Any]
 ) -> None:
@@ -108,7 +109,7 @@ def test_an_error_has_the_form_that_the_answer_would_have_had(
     assert parse({"output_formatter": "sse"}).ignored == ()
 
 
-@pytest.mark.parametrize("parameters", [{"n": 3}, {"best_of": 3}, {"num_beams": 3}, {"best_of": 3, "n": 2}])
+@table("parameters", [{"n": 3}, {"best_of": 3}, {"num_beams": 3}, {"best_of": 3, "n": 2}])
 def test_a_stream_is_of_one_sequence_that_is_the_best_drawn(parameters: dict[str, Any]) -> None:
     call = parse({**parameters, "stream": True})
     sampling = call.requests[0].sampling

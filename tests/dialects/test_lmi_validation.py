@@ -9,9 +9,10 @@ import pytest
 from dragoman.errors import InvalidParameter
 from dragoman.types import Limits
 from tests.dialects.lmi_calls import parse
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("parameters", "param", "said"),
     [
         ({"temperature": -1}, "temperature", "'temperature' must be a number of at least 0, got -1"),

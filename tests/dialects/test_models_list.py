@@ -12,6 +12,7 @@ from dragoman.errors import InvalidParameter
 from dragoman.server.apis.lmi.front.models import lmi_model, lmi_models
 from dragoman.server.apis.openai_wire.models import openai_model, openai_models
 from dragoman.server.model_facts import ModelFacts
+from tests.support.tables import table
 
 SMALL = ModelFacts("small", 1_700_000_000, url="file:///models/small", max_model_len=2048, queue_size=9, num_waiting=2)
 LARGE = ModelFacts("org/large", 1_700_000_001, url="file:///models/large", version="2")
@@ -54,7 +55,7 @@ def test_the_lmi_list_comes_in_pages() -> None:
     assert "nextPageToken" not in second
 
 
-@pytest.mark.parametrize("query", [{"limit": "0"}, {"limit": "x"}, {"next_page_token": "-1"}, {"limit": "²"}])
+@table("query", [{"limit": "0"}, {"limit": "x"}, {"next_page_token": "-1"}, {"limit": "²"}])
 def test_a_page_that_is_no_number_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(InvalidParameter, match=next(iter(query))):
         lmi_models(MODELS, query)

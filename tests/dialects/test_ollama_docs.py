@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from dragoman.server.apis.ollama.api import NOT_OFFERED
 from dragoman.server.apis.ollama.errors import STATUSES
@@ -17,13 +16,12 @@ from dragoman.server.apis.ollama.schema import (
     OllamaMessage,
     OllamaPullBody,
 )
+from tests.support.tables import table
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "dialects" / "ollama.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "schema", [OllamaGenerateBody, OllamaChatBody, OllamaEmbedBody, OllamaMessage, OllamaOptions, OllamaPullBody]
-)
+@table("schema", [OllamaGenerateBody, OllamaChatBody, OllamaEmbedBody, OllamaMessage, OllamaOptions, OllamaPullBody])
 def test_every_parameter_is_documented(schema: type[msgspec.Struct]) -> None:
     assert [name for name in schema.__struct_fields__ if f"`{name}`" not in PAGE] == []
 

@@ -24,10 +24,11 @@ from tests.dialects.ollama_calls import (
     text,
 )
 from tests.support.real_dialects import fake_profile
+from tests.support.tables import table
 
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
-BOTH = pytest.mark.parametrize("ask", [generate, chat])
+BOTH = table("ask", [generate, chat])
 Ask = Callable[..., Call]
 
 
@@ -62,7 +63,7 @@ def test_the_models_own_defaults_come_before_ollamas(ask: Ask) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(
+@table(
     ("name", "value", "neutral", "expected"),
     [
         ("temperature", 0.3, "temperature", 0.3),
@@ -98,13 +99,13 @@ def test_penalties_that_look_at_no_token_are_off(ask: Ask) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(("wanted", "limit"), [(5, 5), (-1, None), (-2, None), (0, None), (None, None)])
+@table(("wanted", "limit"), [(5, 5), (-1, None), (-2, None), (0, None), (None, None)])
 def test_num_predict_limits_the_answer(ask: Ask, wanted: int | None, limit: int | None) -> None:
     assert only_request(ask(options={"num_predict": wanted})).max_tokens == limit
 
 
 @BOTH
-@pytest.mark.parametrize(("stop", "expected"), [("x", ("x",)), (["a", "b"], ("a", "b")), ([], ()), (None, ())])
+@table(("stop", "expected"), [("x", ("x",)), (["a", "b"], ("a", "b")), ([], ()), (None, ())])
 def test_stop_is_a_text_or_several(ask: Ask, stop: Any, expected: tuple[str, ...]) -> None:
     assert only_request(ask(options={"stop": stop})).stop == expected
 
@@ -128,7 +129,7 @@ def test_filters_are_named_where_nothing_is_drawn(ask: Ask) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(
+@table(
     ("name", "value", "allowed"),
     [
         ("temperature", -1, "at least 0.0"),
@@ -168,7 +169,7 @@ def test_answers_are_streamed_unless_they_are_not_to_be(ask: Ask) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(
+@table(
     ("value", "expected"),
     [
         (None, None),
@@ -185,7 +186,7 @@ def test_format_constrains_the_answer(ask: Ask, value: Any, expected: Grammar | 
 
 
 @BOTH
-@pytest.mark.parametrize("value", ["xml", 5, {"type": "strange"}])
+@table("value", ["xml", 5, {"type": "strange"}])
 def test_a_bad_format_is_refused(ask: Ask, value: Any) -> None:
     param, message = refusal(ask, format=value)
     assert param == "format"
@@ -193,7 +194,7 @@ def test_a_bad_format_is_refused(ask: Ask, value: Any) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(
+@table(
     ("think", "kwargs"),
     [
         (None, {}),
@@ -220,7 +221,7 @@ def test_thinking_is_refused_where_the_model_does_not(ask: Ask) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("value", ["5m", "1h30m", "-1", "0", 300, 0.5, -1])
+@table("value", ["5m", "1h30m", "-1", "0", 300, 0.5, -1])
 def test_keep_alive_is_accepted_and_named(ask: Ask, value: Any) -> None:
     call = ask(keep_alive=value)
     assert call.ignored == ("keep_alive",)
@@ -248,7 +249,7 @@ def test_truncation_and_shifting_are_named_where_they_are_asked_for(ask: Ask) ->
 
 
 @BOTH
-@pytest.mark.parametrize("model", [None, ""])
+@table("model", [None, ""])
 def test_a_model_has_to_be_named(ask: Ask, model: str | None) -> None:
     assert refusal(ask, model=model) == ("model", "model is required")
 
@@ -256,7 +257,7 @@ def test_a_model_has_to_be_named(ask: Ask, model: str | None) -> None:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "served"),
     [
         ("demo", "demo"),
@@ -325,7 +326,7 @@ def test_context_comes_before_the_prompt() -> None:
     assert (prompt.before_ids, prompt.add_special_tokens) == ((1, 2), False)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "param"),
     [
         ({"raw": True, "system": "x"}, "system"),
@@ -398,7 +399,7 @@ def test_what_the_assistant_began_it_goes_on_with() -> None:
     assert not conversation(chat(messages=[{"role": "assistant", "tool_calls": [call_of("a")]}])).continue_final_message
 
 
-@pytest.mark.parametrize(
+@table(
     ("messages", "param"),
     [
         ([{"content": "x"}], "messages[0].role"),
@@ -415,9 +416,7 @@ def test_a_bad_message_is_refused_by_its_place(messages: Any, param: str) -> Non
     assert refusal(chat, messages=messages)[0] == param
 
 
-@pytest.mark.parametrize(
-    ("path", "body"), [("/api/generate", {"prompt": ""}), ("/api/generate", {}), ("/api/chat", {"messages": []})]
-)
+@table(("path", "body"), [("/api/generate", {"prompt": ""}), ("/api/generate", {}), ("/api/chat", {"messages": []})])
 def test_only_calls_that_ask_for_nothing_are_answered_at_once(path: str, body: dict[str, Any]) -> None:
     assert dialect_for(path).open(http_call(path, {"model": "fake", **body})).answer is not None
     asked = {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dragoman.server.api import Dialect
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
 from dragoman.server.apis.openai_wire.common import ServedNames
@@ -11,6 +9,7 @@ from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDial
 from dragoman.server.apis.ovms.api import CHAT_ROUTE
 from dragoman.server.apis.ovms.profile import V3
 from tests.support.golden import answer, case_names, check_golden, load_case
+from tests.support.tables import table
 
 NOW_S = 1_716_825_108.0
 
@@ -22,7 +21,7 @@ def dialect_of(path: str) -> Dialect:
     return CompletionsDialect(CompletionsOptions(profile=V3, names=ServedNames("demo")), clock=lambda: NOW_S)
 
 
-@pytest.mark.parametrize("name", case_names("ovms_"))
+@table("name", case_names("ovms_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
     check_golden(name, answer(dialect_of(case.path), case.http(), case.failure), update=update_golden)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dragoman.server.api import Call
 from tests.dialects.openai_calls import answer, chat, chunks, complete, request, sampling
+from tests.support.tables import table
 
 
 def on_both(**body: Any) -> list[Call]:
@@ -30,7 +29,7 @@ def test_ignoring_the_end_of_sequence_stops_at_4000_tokens() -> None:
     assert [request(call).max_tokens for call in on_both(ignore_eos=True, max_tokens=4000)] == [4000, 4000]
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "is_included"),
     [
         ({}, False),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from dragoman.errors import CapacityError
 from dragoman.server.api import Dialect
 from dragoman.types import Limits
 from tests.dialects.openai_calls import chats, completions, http_call, refusal
+from tests.support.tables import table
 
 _TOO_MANY_STOPS = ["x"] * 17
 _UINT32 = 4294967295
@@ -187,14 +186,14 @@ def on_chat(body: dict[str, Any]) -> tuple[Dialect, dict[str, Any]]:
     return chats("v3"), {"model": "m", "messages": [{"role": "user", "content": "x"}], **body}
 
 
-@pytest.mark.parametrize(("body", "text"), SHARED + COMPLETIONS, ids=lambda value: str(value)[:60])
+@table(("body", "text"), SHARED + COMPLETIONS, ids=lambda value: str(value)[:60])
 def test_completions_refuse_in_the_words_of_ovms(body: dict[str, Any], text: str) -> None:
     dialect, whole = on_completions(body)
     answer = refusal(dialect, http_call(whole))
     assert (answer.status, answer.body) == (400, {"error": text})
 
 
-@pytest.mark.parametrize(("body", "text"), SHARED + CHAT, ids=lambda value: str(value)[:60])
+@table(("body", "text"), SHARED + CHAT, ids=lambda value: str(value)[:60])
 def test_chat_refuses_in_the_words_of_ovms(body: dict[str, Any], text: str) -> None:
     dialect, whole = on_chat(body)
     answer = refusal(dialect, http_call(whole))
@@ -212,14 +211,14 @@ UNUSABLE: list[tuple[bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize("dialect", [completions("v3"), chats("v3")], ids=["completions", "chat"])
-@pytest.mark.parametrize(("body", "reason"), UNUSABLE, ids=[reason for _, reason in UNUSABLE])
+@table("dialect", [completions("v3"), chats("v3")], ids=["completions", "chat"])
+@table(("body", "reason"), UNUSABLE, ids=[reason for _, reason in UNUSABLE])
 def test_an_unusable_body_is_412(dialect: Dialect, body: bytes, reason: str) -> None:
     answer = refusal(dialect, http_call(body))
     assert (answer.status, answer.body) == (412, {"error": f"The file is not valid json - {reason}"})
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "text"),
     [
         (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
 from dragoman.server.apis.openai_wire.common import ServedNames
 from dragoman.server.generation.service import Service
@@ -14,11 +12,12 @@ from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import FakeEngine, saying
 from tests.support.golden import answer_of_service, case_names, check_golden, load_case
 from tests.support.seeing import STRINGS, seeing_service
+from tests.support.tables import table
 
 NOW_S = 1_711_997_860.0
 
 
-@pytest.mark.parametrize("name", case_names("picture_"))
+@table("name", case_names("picture_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
     options = dict(case.options)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dragoman.server.pooling import Truncation
 from tests.dialects.pooling_calls import called, embedding, http_call, reply_of, scoring
 from tests.support.fake_pooling import scores_of
+from tests.support.tables import table
 
 QUERY = "what is deep learning"
 TEXTS = ["bread", "deep learning is fun", "what bread is", "water"]
@@ -28,7 +27,7 @@ def message_of(answer: Any) -> str:
     return str(error["message"] if isinstance(error, dict) else error)
 
 
-@pytest.mark.parametrize("path", BY_DOCUMENTS)
+@table("path", BY_DOCUMENTS)
 def test_documents_come_back_best_first(path: str) -> None:
     status, answer = called(path, rerank_body(), scoring())
     values = scores_of([(QUERY, text) for text in TEXTS]).tolist()
@@ -39,7 +38,7 @@ def test_documents_come_back_best_first(path: str) -> None:
     assert all("document" not in one for one in answer["results"])
 
 
-@pytest.mark.parametrize("path", BY_DOCUMENTS)
+@table("path", BY_DOCUMENTS)
 def test_the_best_are_told_and_their_texts_if_asked_for(path: str) -> None:
     documents = [{"text": text, "title": "t"} for text in TEXTS]
     body = rerank_body(documents=documents, top_n=2, return_documents=True, rank_fields=["text"])
@@ -59,7 +58,7 @@ def test_each_api_tells_the_fields_of_its_own() -> None:
     }
 
 
-@pytest.mark.parametrize("path", BY_DOCUMENTS)
+@table("path", BY_DOCUMENTS)
 def test_parameters_reach_the_service(path: str) -> None:
     service = scoring()
     called(path, rerank_body(), service)
@@ -72,7 +71,7 @@ def test_parameters_reach_the_service(path: str) -> None:
     assert third.truncation is Truncation.NONE
 
 
-@pytest.mark.parametrize(
+@table(
     ("more", "says"),
     [
         ({"documents": []}, "documents must hold at least one document, got none"),
@@ -90,14 +89,14 @@ def test_parameters_reach_the_service(path: str) -> None:
         ({"truncate_prompt_tokens": 13}, "truncate_prompt_tokens must be between 1 and 12, got 13"),
     ],
 )
-@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
+@table("path", ["/v1/rerank", "/v2/rerank"])
 def test_what_is_wrong_is_named_with_what_is_allowed(path: str, more: dict[str, Any], says: str) -> None:
     status, answer = called(path, rerank_body(**more), scoring())
     assert status == (422 if path == "/v2/rerank" and "rank_fields" in more else 400)
     assert message_of(answer) == says
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "status", "says"),
     [
         ({"query": QUERY, "documents": TEXTS}, 412, "model field is missing"),
@@ -116,7 +115,7 @@ def test_openvino_has_words_of_its_own(body: dict[str, Any], status: int, says: 
     assert (found, says in answer["error"]) == (status, True), answer
 
 
-@pytest.mark.parametrize("path", BY_DOCUMENTS)
+@table("path", BY_DOCUMENTS)
 def test_what_has_no_effect_is_named(path: str) -> None:
     body = rerank_body(max_chunks_per_doc=10, max_tokens_per_doc=100, colour="red")
     named = reply_of(http_call(path, body), scoring()).headers["x-dragoman-ignored"]
@@ -125,7 +124,7 @@ def test_what_has_no_effect_is_named(path: str) -> None:
     assert (status, "colour" in message_of(answer)) == (400, True)
 
 
-@pytest.mark.parametrize("path", [*BY_DOCUMENTS, *SCORING])
+@table("path", [*BY_DOCUMENTS, *SCORING])
 def test_a_model_that_embeds_ranks_by_similarity_and_one_that_generates_does_not(path: str) -> None:
     body = rerank_body() if path in BY_DOCUMENTS else {"text_1": QUERY, "text_2": TEXTS}
     assert called(path, body, embedding())[0] == 200
@@ -153,7 +152,7 @@ def test_tei_tells_texts_and_the_output_itself() -> None:
     assert (service.scored[0].raw, service.scored[0].truncation) == (True, Truncation.LEFT)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "status", "says"),
     [
         (
@@ -182,11 +181,9 @@ def test_tei_ranks_with_models_that_score_only() -> None:
 # --- scores -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", SCORING)
-@pytest.mark.parametrize(
-    "names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
-)
-@pytest.mark.parametrize(
+@table("path", SCORING)
+@table("names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")])
+@table(
     ("one", "other", "pairs"),
     [
         ("a", "b", [("a", "b")]),
@@ -204,7 +201,7 @@ def test_pairs_are_scored_in_their_order(path: str, names: tuple[str, str], one:
     assert answer["usage"] == {"prompt_tokens": 5 * len(pairs), "total_tokens": 5 * len(pairs)}
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "says", "param"),
     [
         ({}, "text_1 is missing: give text_1 and text_2, or queries and documents", "text_1"),
@@ -239,7 +236,7 @@ def test_lmi_scores_pairs_of_key_and_value() -> None:
     assert called("/invocations", {"inputs": pairs[0]}, scoring()) == (200, values[:1])
 
 
-@pytest.mark.parametrize(
+@table(
     ("inputs", "says"),
     [
         ([], "inputs must hold at least one pair, got none"),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from dragoman.errors import ALL_KINDS, Cancelled, EngineFailed
 from dragoman.server.generation.fold import ResultFold
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, TokenOutput, ToolCallDelta
 from tests.dialects.openai_calls import answer, request, stream_bytes, token
 from tests.dialects.responses_calls import ID, TOOL, events_of, respond, streamed
 from tests.support.every_api import CLASSES
+from tests.support.tables import table
 
 TEXT = " Deep learning is fun. 🍊"
 HEX = ID.removeprefix("resp_")
@@ -73,7 +72,7 @@ def test_a_text_comes_in_all_its_events() -> None:
     assert events[-1]["response"]["output"] == [done]
 
 
-@pytest.mark.parametrize("route", ["v1", "v3"])
+@table("route", ["v1", "v3"])
 def test_a_whole_answer_is_the_end_of_its_stream(route: Any) -> None:
     whole = answer(respond(route))
     data = stream_bytes(respond(route, stream=True))
@@ -117,7 +116,7 @@ def test_reasoning_text_and_calls_are_items_of_their_own() -> None:
     assert events[-1]["response"]["usage"]["input_tokens_details"]["cached_tokens"] == 1
 
 
-@pytest.mark.parametrize(("route", "body"), [("v3", {}), ("v1", {"reasoning": {"summary": "auto"}})])
+@table(("route", "body"), [("v3", {}), ("v1", {"reasoning": {"summary": "auto"}})])
 def test_reasoning_stands_in_the_summary_s_place(route: Any, body: dict[str, Any]) -> None:
     data = stream_bytes(respond(route, stream=True, tools=[TOOL], **body), THINKING).decode()
     events = [json.loads(line[6:]) for line in data.split("\n") if line.startswith("data: {")]
@@ -129,7 +128,7 @@ def test_reasoning_stands_in_the_summary_s_place(route: Any, body: dict[str, Any
     assert (item["summary"], "content" in item) == ([{"text": "ab", "type": "summary_text"}], False)
 
 
-@pytest.mark.parametrize("body", [{}, {"parallel_tool_calls": False}, {"include": ["message.output_text.logprobs"]}])
+@table("body", [{}, {"parallel_tool_calls": False}, {"include": ["message.output_text.logprobs"]}])
 def test_whole_answers_have_the_items_of_streams(body: dict[str, Any]) -> None:
     call = respond(tools=[TOOL], **body)
     whole = json.loads(call.encoder.full([folded(call, THINKING)]).body)
@@ -146,7 +145,7 @@ def test_several_answers_follow_each_other() -> None:
     ]
 
 
-@pytest.mark.parametrize(("route", "reason"), [("v1", "max_output_tokens"), ("v3", "max_tokens")])
+@table(("route", "reason"), [("v1", "max_output_tokens"), ("v3", "max_tokens")])
 def test_an_answer_that_was_cut_is_incomplete(route: Any, reason: str) -> None:
     whole = answer(respond(route, max_output_tokens=2))
     assert (whole["status"], whole["incomplete_details"], whole["completed_at"]) == (
@@ -179,7 +178,7 @@ def test_log_probabilities_come_with_the_text() -> None:
     assert answer(respond(**body))["output"][0]["content"][0] == part
 
 
-@pytest.mark.parametrize("num_events", [0, 1, 6, 8])
+@table("num_events", [0, 1, 6, 8])
 def test_a_failure_ends_a_stream_in_events(num_events: int) -> None:
     call = respond(stream=True, tools=[TOOL])
     data = b"".join(call.encoder.event(0, event) for event in THINKING[:num_events])
@@ -198,8 +197,8 @@ def test_a_cancelled_response_says_so() -> None:
     assert failed["response"]["status"] == "cancelled"
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
-@pytest.mark.parametrize("route", ["v1", "v3"])
+@table("kind", ALL_KINDS)
+@table("route", ["v1", "v3"])
 def test_every_kind_of_failure_is_told_in_a_stream(route: Any, kind: str) -> None:
     last = respond(route, stream=True).encoder.stream_error(CLASSES[kind]("It is so")) or b""
     assert last.count(b"It is so") == 2

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from dragoman.errors import EngineFailed
 from dragoman.server.apis.responses.schema import ResponsesBody
 from dragoman.types import Grammar
 from tests.dialects.openai_calls import SERVED, http_call, refusal, request, sampling
 from tests.dialects.responses_calls import TOOL, events_of, messages, prompt, respond, responses
+from tests.support.tables import table
 
 USER = {"role": "user", "content": "Hi"}
 CALL = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}'}
@@ -56,9 +55,7 @@ CONVERSATIONS: list[tuple[str, list[Any], dict[str, Any], list[Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("items", "body", "expected"), [one[1:] for one in CONVERSATIONS], ids=[c[0] for c in CONVERSATIONS]
-)
+@table(("items", "body", "expected"), [one[1:] for one in CONVERSATIONS], ids=[c[0] for c in CONVERSATIONS])
 def test_items_become_messages(items: list[Any], body: dict[str, Any], expected: list[Any]) -> None:
     assert messages(items, **body) == expected
 
@@ -132,8 +129,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "param"), REFUSED, ids=lambda one: json.dumps(one)[:60])
-@pytest.mark.parametrize("route", ["v1", "v3"])
+@table(("body", "param"), REFUSED, ids=lambda one: json.dumps(one)[:60])
+@table("route", ["v1", "v3"])
 def test_what_is_wrong_or_not_offered_is_refused_by_name(route: Any, body: dict[str, Any], param: str) -> None:
     told = refusal(responses(route), http_call({"model": SERVED, "input": "a", **body}))
     assert (told.status, told.param) == (400, param)
@@ -142,7 +139,7 @@ def test_what_is_wrong_or_not_offered_is_refused_by_name(route: Any, body: dict[
     assert shown == told.message if route == "v3" else (shown["message"], shown["param"]) == (told.message, param)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "text"),
     [
         ({"input": None}, "input missing in request"),
@@ -189,8 +186,8 @@ def test_limits_and_sampling_are_those_of_the_body() -> None:
     assert (request(respond()).max_tokens, request(respond()).on_overflow) == (None, "clip")
 
 
-@pytest.mark.parametrize("route", ["v1", "v3"])
-@pytest.mark.parametrize("is_nested", [False, True])
+@table("route", ["v1", "v3"])
+@table("is_nested", [False, True])
 def test_a_tool_may_be_flat_or_nested(route: Any, is_nested: bool) -> None:
     function = {name: value for name, value in TOOL.items() if name != "type"}
     tool = {"type": "function", "function": function} if is_nested else TOOL
@@ -205,7 +202,7 @@ def test_a_tool_may_be_flat_or_nested(route: Any, is_nested: bool) -> None:
 OTHER = {**TOOL, "name": "other"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("choice", "names", "wish"),
     [
         (None, ["weather", "other"], "auto"),
@@ -226,7 +223,7 @@ def test_the_wish_about_tools(choice: Any, names: list[str], wish: str) -> None:
     assert answer_told(call)["tool_choice"] == (choice or "auto")
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "grammar"),
     [
         ({"text": {"format": {"type": "text"}}}, None),
@@ -238,7 +235,7 @@ def test_the_wish_about_tools(choice: Any, names: list[str], wish: str) -> None:
         ({"guided_regex": "a+"}, Grammar("regex", "a+")),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("route", ["v1", "v3"])
+@table("route", ["v1", "v3"])
 def test_structured_outputs_are_grammars(route: Any, body: dict[str, Any], grammar: Grammar | None) -> None:
     assert sampling(respond(route, **body)).grammar == grammar
 
@@ -249,7 +246,7 @@ def test_the_format_is_told_back() -> None:
     assert told["text"] == {"format": form, "verbosity": "low"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("effort", "kwargs"),
     [
         ("high", {"reasoning_effort": "high", "enable_thinking": True}),
@@ -262,7 +259,7 @@ def test_the_effort_reaches_the_template(effort: str, kwargs: dict[str, Any]) ->
     assert prompt(own).template_kwargs == {**kwargs, "enable_thinking": None, "x": 1}
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "top_n"),
     [
         ({}, None),
@@ -276,7 +273,7 @@ def test_log_probabilities_are_included_where_asked_for(body: dict[str, Any], to
     assert sampling(respond(**body)).logprobs == top_n
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "ignored"),
     [
         ({"user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "service_tier": "auto"},

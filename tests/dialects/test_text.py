@@ -11,6 +11,7 @@ from dragoman.errors import ALL_KINDS, InvalidPayload, ServerError
 from dragoman.server.api import Call, HttpCall
 from dragoman.server.apis.text.dialect import ERROR_STATUS, TextDialect, TextOptions
 from dragoman.types import ChatPrompt, FinishReason, GenerationEvent, Limits, SamplingParams, TextPrompt
+from tests.support.tables import table
 
 ONE = "/api/generate-one"
 BATCH = "/api/generate-batch"
@@ -64,7 +65,7 @@ class TestRequests:
     def test_a_limit_may_be_written_with_a_fraction_of_zero(self) -> None:
         assert parse(ONE, {**GOOD, "maxLength": 5.0}).requests[0].max_tokens == 5
 
-    @pytest.mark.parametrize(
+    @table(
         ("query", "is_stream"),
         [({}, True), *(({"stream": word}, word in ("true", "")) for word in ("true", "", "False", "0"))],
         ids=str,
@@ -73,7 +74,7 @@ class TestRequests:
         call = TextDialect(TextOptions(hold_ms=300)).parse(http(ONE, GOOD, **query))
         assert (call.stream, call.hold_s) == (is_stream, 0.3 if is_stream else 0.0)
 
-    @pytest.mark.parametrize(("query", "ignored"), [({}, ()), ({"stream": "true"}, ("stream",))], ids=str)
+    @table(("query", "ignored"), [({}, ()), ({"stream": "true"}, ("stream",))], ids=str)
     def test_a_batch_never_streams_and_says_so(self, query: dict[str, str], ignored: tuple[str, ...]) -> None:
         call = TextDialect().parse(http(BATCH, {"prompts": [GOOD]}, **query))
         assert (call.stream, call.ignored) == (False, ignored)
@@ -128,20 +129,20 @@ BAD_BATCH: list[tuple[Any, str]] = [
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(("body", "message"), BAD_ONE)
+    @table(("body", "message"), BAD_ONE)
     def test_a_bad_single_body_is_400_and_says_why(self, body: Any, message: str) -> None:
         status, text = refusal(ONE, body)
         assert status == 400
         assert message in text
         assert len(text) < 200
 
-    @pytest.mark.parametrize(("body", "message"), BAD_BATCH)
+    @table(("body", "message"), BAD_BATCH)
     def test_a_bad_batch_is_400_and_says_where(self, body: Any, message: str) -> None:
         status, text = refusal(BATCH, body)
         assert status == 400
         assert message in text
 
-    @pytest.mark.parametrize("path", [ONE, BATCH])
+    @table("path", [ONE, BATCH])
     def test_a_stream_query_that_is_no_truth_value_is_400(self, path: str) -> None:
         body = GOOD if path == ONE else {"prompts": [GOOD]}
         assert refusal(path, body, stream="maybe") == (400, "stream must be true or false, got 'maybe'")
@@ -156,7 +157,7 @@ class TestRefusals:
 
 
 class TestAnswers:
-    @pytest.mark.parametrize(
+    @table(
         ("reason", "status", "word"),
         [
             (FinishReason.EOS, "200", "eos"),

@@ -6,7 +6,6 @@ import json
 from itertools import count
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from dragoman.server.api import Call
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
 from dragoman.types import FinishReason, GenerationEvent, PromptInfo, ToolCallDelta
 from tests.dialects.openai_calls import ROUTES, CompletionsApi, chat, chunks, complete, http_call, stream_bytes, token
+from tests.support.tables import table
 
 PROMPT = PromptInfo("Hi", (1, 2))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -41,7 +41,7 @@ def test_a_chat_chunk_carries_any_text(text: str) -> None:
     assert middle == {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": None}
 
 
-@pytest.mark.parametrize("api", ["v1", "v3", "lmi"])
+@table("api", ["v1", "v3", "lmi"])
 @given(text=TEXTS)
 def test_a_completion_chunk_carries_any_text(api: CompletionsApi, text: str) -> None:
     _, middle, _ = choices_of(complete(api, stream=True), text)
@@ -54,8 +54,8 @@ def choices_of(call: Call, text: str) -> list[dict[str, Any]]:
     return [json.loads(frame.removeprefix(b"data: "))["choices"][0] for frame in frames]
 
 
-@pytest.mark.parametrize("usage", [True, False])
-@pytest.mark.parametrize("make", [chat, complete])
+@table("usage", [True, False])
+@table("make", [chat, complete])
 def test_chunks_of_one_stream_differ_in_their_choices_only(make: Any, usage: bool) -> None:
     call = make("v1", stream=True, n=2, stream_options={"include_usage": usage})
     found = chunks(call, answer("a", "b", "c", "d", num_sequences=2))[:8]

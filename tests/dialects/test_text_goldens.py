@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dragoman.server.apis.text.dialect import TextDialect, TextOptions
 from tests.support.golden import answer, case_names, check_golden, load_case
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize("name", case_names("text_"))
+@table("name", case_names("text_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
     dialect = TextDialect(TextOptions(**case.options))

@@ -16,6 +16,7 @@ from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.types import Limits
 from tests.support.golden import Failure, answer
+from tests.support.tables import table
 
 TEXT = " Deep learning is fun. 🍊"
 TGI = TgiDialect(Limits())
@@ -119,20 +120,20 @@ def test_the_last_streamed_item_has_text_and_details(stream_url: str) -> None:
     assert items[0].generated_text is None
 
 
-@pytest.mark.parametrize(("dialect", "path"), [(TGI, "/generate"), (LMI, "/invocations")])
+@table(("dialect", "path"), [(TGI, "/generate"), (LMI, "/invocations")])
 def test_a_bad_parameter_raises_the_clients_validation_error(dialect: Dialect, path: str) -> None:
     with serving(dialect) as base, pytest.raises(ValidationError, match="top_p"):
         InferenceClient(model=base + path).text_generation("Hi", top_p=3.0)
 
 
-@pytest.mark.parametrize(("dialect", "path"), [(TGI, "/generate"), (LMI, "/invocations")])
+@table(("dialect", "path"), [(TGI, "/generate"), (LMI, "/invocations")])
 def test_a_full_queue_raises_the_clients_overloaded_error(dialect: Dialect, path: str) -> None:
     failure = Failure("overloaded", "The queue is full")
     with serving(dialect, failure) as base, pytest.raises(OverloadedError, match="The queue is full"):
         InferenceClient(model=base + path).text_generation("Hi")
 
 
-@pytest.mark.parametrize(("dialect", "path"), [(TGI, "/generate_stream"), (LMI, "/invocations")])
+@table(("dialect", "path"), [(TGI, "/generate_stream"), (LMI, "/invocations")])
 def test_a_failure_inside_a_stream_raises_after_the_first_tokens(dialect: Dialect, path: str) -> None:
     with serving(dialect, Failure("engine_failed", "The engine failed", after=2)) as base:
         client = InferenceClient(model=base + path)

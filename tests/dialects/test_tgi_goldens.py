@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.types import Limits
 from tests.support.golden import answer, case_names, check_golden, load_case
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize("name", case_names("tgi_"))
+@table("name", case_names("tgi_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
     dialect = TgiDialect(Limits(**case.options))

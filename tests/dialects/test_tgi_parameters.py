@@ -11,6 +11,7 @@ from dragoman.server.apis.lmi.parameters.table import TABLE, TGI
 from dragoman.types import Grammar
 from tests.dialects.lmi_calls import tgi_request, value_at
 from tests.dialects.test_lmi_parameters import EFFECTS, SHAPE_THE_ANSWER
+from tests.support.tables import table
 
 TGI_EFFECTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     **{name: EFFECTS[name] for name in ("do_sample", "seed", "top_k", "top_p", "typical_p", "repetition_penalty")},
@@ -25,7 +26,7 @@ TGI_EFFECTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", TGI_EFFECTS)
+@table("name", TGI_EFFECTS)
 def test_a_parameter_of_tgi_sets_its_part_of_the_request(name: str) -> None:
     parameters, expected = TGI_EFFECTS[name]
     without = tgi_request({key: value for key, value in parameters.items() if key != name})
@@ -34,9 +35,7 @@ def test_a_parameter_of_tgi_sets_its_part_of_the_request(name: str) -> None:
     assert any(value_at(without, path) != value for path, value in expected.items())
 
 
-@pytest.mark.parametrize(
-    "value", [{"name": "x", "schema": {"type": "array"}}, {"type": "array"}], ids=["named schema", "schema"]
-)
+@table("value", [{"name": "x", "schema": {"type": "array"}}, {"type": "array"}], ids=["named schema", "schema"])
 def test_a_grammar_of_type_json_schema_takes_a_schema_with_or_without_a_name(value: dict[str, Any]) -> None:
     sampling = tgi_request({"grammar": {"type": "json_schema", "value": value}}).sampling
     assert sampling.grammar == Grammar("json_schema", '{"type":"array"}')
@@ -52,17 +51,17 @@ def test_tgi_has_its_own_defaults() -> None:
     assert (request.max_tokens, request.on_overflow, request.sampling.is_greedy) == (100, "refuse", True)
 
 
-@pytest.mark.parametrize("parameters", [{"temperature": 1.0}, {"top_p": 1.0}, {"do_sample": False}])
+@table("parameters", [{"temperature": 1.0}, {"top_p": 1.0}, {"do_sample": False}])
 def test_tgi_stays_greedy_with_neutral_values(parameters: dict[str, Any]) -> None:
     assert tgi_request(parameters).sampling.is_greedy
 
 
-@pytest.mark.parametrize("parameters", [{"temperature": 0.7}, {"top_p": 0.5}, {"top_k": 4}, {"typical_p": 0.5}])
+@table("parameters", [{"temperature": 0.7}, {"top_p": 0.5}, {"top_k": 4}, {"typical_p": 0.5}])
 def test_tgi_samples_with_any_other_value(parameters: dict[str, Any]) -> None:
     assert not tgi_request(parameters).sampling.is_greedy
 
 
-@pytest.mark.parametrize("parameters", [{"temperature": 0}, {"top_k": 0}, {"top_p": 0}, {"seed": -1}, {"stop": True}])
+@table("parameters", [{"temperature": 0}, {"top_k": 0}, {"top_p": 0}, {"seed": -1}, {"stop": True}])
 def test_tgi_refuses_what_is_out_of_its_own_ranges(parameters: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter):
         tgi_request(parameters)

@@ -16,6 +16,7 @@ from dragoman.errors import HookError
 from dragoman.server.apis.lmi.hooks import HandlerLoop, Output, create_non_stream_output, handle_streaming_response
 from tests.hooks.handling import handling, post
 from tests.support.fake_service import PATIENCE_S
+from tests.support.tables import table
 
 HELPERS = "from djl_python.async_utils import create_non_stream_output, create_stream_chunk_output\n"
 
@@ -34,7 +35,7 @@ class TestAnswers:
             assert (answer.status_code, answer.text) == (200, '{"got": {"inputs": "é"}}\n')
             assert (answer.headers["content-type"], answer.headers["x-own"]) == ("application/json", "1")
 
-    @pytest.mark.parametrize(
+    @table(
         ("line", "status", "error"),
         [
             ("return create_non_stream_output('', error='not so', code=409)", 409, "not so"),
@@ -119,7 +120,7 @@ return Output().add_stream_content(words())
             module.go.set()
             assert list(lines) == ['{"outputs": "two"}']
 
-    @pytest.mark.parametrize(
+    @table(
         ("line", "text"),
         [
             ('raise RuntimeError("no more")', "Custom handler failed: no more"),
@@ -238,7 +239,7 @@ class TestHelpers:
     def test_a_text_is_sent_as_it_is(self) -> None:
         assert create_non_stream_output("text").body() == b"text\n"
 
-    @pytest.mark.parametrize("accumulate", [True, False])
+    @table("accumulate", [True, False])
     def test_streams_go_through_a_formatter(self, accumulate: bool) -> None:
         def write(chunk: str, history: list[str] | None = None, mark: str = "") -> tuple[Any, ...]:
             if chunk == "bad":

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.hooks.handling import handling, post
 from tests.support.fake_service import Gate, Script
+from tests.support.tables import table
 
 
 def test_a_handler_can_generate(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_handler_can_generate(tmp_path: Path) -> None:
         assert (wrong.status_code, "top_p" in wrong.json()["error"]) == (424, True)
 
 
-@pytest.mark.parametrize("live", [True, False])
+@table("live", [True, False])
 def test_a_client_that_leaves_ends_what_its_handler_generates(tmp_path: Path, live: bool) -> None:
     source = """
     def handle(inputs):

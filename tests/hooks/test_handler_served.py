@@ -14,6 +14,7 @@ import pytest
 
 from dragoman.config.resolve import demo_model_dir
 from tests.support.server_process import ServerProcess, serve
+from tests.support.tables import table
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "handler" / "model.py"
 
@@ -108,7 +109,7 @@ class TestWithoutWeights:
             "voice": "deep",
         }
 
-    @pytest.mark.parametrize(
+    @table(
         ("path", "body"),
         [
             ("/v1/chat/completions", CHAT),
@@ -176,7 +177,7 @@ def test_switched_off_the_file_is_not_read(model_dir: Path) -> None:
         assert "generated_text" in ask(server, {"inputs": "Hi", "parameters": {"max_new_tokens": 2}}).json()
 
 
-@pytest.mark.parametrize(
+@table(
     ("source", "options", "messages"),
     [
         (

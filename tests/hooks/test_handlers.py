@@ -9,10 +9,10 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-import pytest
 
 from tests.hooks.handling import handling, png, post
 from tests.support.fake_service import PATIENCE_S
+from tests.support.tables import table
 
 ECHO = """
 def handle(inputs: Input) -> Output:
@@ -63,7 +63,7 @@ class TestAnswers:
             assert answer.headers["content-length"] == str(len(answer.content))
             assert answer.headers["x-request-id"]
 
-    @pytest.mark.parametrize(
+    @table(
         "body",
         [{"inputs": "a"}, {"messages": [{"role": "user", "content": "b"}]}, {"prompt": "c"}, {"mine": 1}, [1, 2], 3],
     )
@@ -102,7 +102,7 @@ class TestAnswers:
             assert (answer.status_code, answer.headers["x-own"]) == (200, "a x-evil: b")
             assert not {"x-evil", "bad name"} & set(answer.headers)
 
-    @pytest.mark.parametrize(
+    @table(
         ("made", "status", "body"),
         [
             ("None", 204, b""),
@@ -295,7 +295,7 @@ class TestStreams:
             answer = post(server)
             assert (answer.status_code, answer.json()["error"]) == (424, "division by zero")
 
-    @pytest.mark.parametrize(
+    @table(
         ("media_type", "end"),
         [
             ("application/jsonlines", '{"error": "no more", "code": 424}\n'),
@@ -332,7 +332,7 @@ class TestStreams:
 
 
 class TestFailures:
-    @pytest.mark.parametrize(
+    @table(
         ("line", "status", "error"),
         [
             ("raise ValueError('bad luck')", 424, "bad luck"),

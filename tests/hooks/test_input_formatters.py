@@ -14,6 +14,7 @@ from dragoman.server.api import HttpCall
 from dragoman.types import ChatPrompt, TextPrompt
 from tests.hooks.hooked import ECHO, ask, call_of, hooked, hooked_dialects, loaded, prompt, text_of
 from tests.support.real_dialects import real_dialects
+from tests.support.tables import table
 
 READ = """
 @input_formatter
@@ -39,7 +40,7 @@ class TestRequests:
         reply = ask(hooked(tmp_path, READ), {"question": "why?", "parameters": {"max_new_tokens": 1, "details": True}})
         assert json.loads(reply.body)["details"]["inputs"] == "why?"
 
-    @pytest.mark.parametrize("is_stream", [True, False])
+    @table("is_stream", [True, False])
     def test_the_formatters_parameters_make_it_a_stream(self, tmp_path: Path, is_stream: bool) -> None:
         reply = ask(hooked(tmp_path, READ), {"question": "why?", "parameters": {"stream": is_stream}})
         assert reply.is_stream is is_stream
@@ -74,9 +75,7 @@ class TestRequests:
         """
         assert text_of(hooked(tmp_path, source), {}) == "blue 6 5"
 
-    @pytest.mark.parametrize(
-        "body", [{"messages": [{"role": "user", "content": "q"}]}, {"prompt": "q"}, {"inputs": "q"}]
-    )
+    @table("body", [{"messages": [{"role": "user", "content": "q"}]}, {"prompt": "q"}, {"inputs": "q"}])
     def test_it_reads_every_body_of_the_lmi_routes(self, tmp_path: Path, body: dict[str, Any]) -> None:
         dialects = hooked_dialects(loaded(tmp_path, reader("return TextInput(input_text='mine')")))
         for dialect in (dialects["lmi"], dialects["lmi.chat"], dialects["lmi.completions"]):
@@ -139,7 +138,7 @@ class TestWhatItGets:
 class TestWhichFormatterAnswers:
     NAMED = ECHO + "\ndef named(output: RequestOutput):\n    return 'named'\n"
 
-    @pytest.mark.parametrize(
+    @table(
         ("chosen", "wanted"),
         [("named", "named"), ("'named'", "named"), ("None", "[ Deep]."), ("'json'", '{"generated_text":" Deep"}')],
         ids=["function", "name", "none", "built-in"],
@@ -160,7 +159,7 @@ class TestWhichFormatterAnswers:
     def test_a_client_cannot_name_a_function_of_the_file(self, tmp_path: Path) -> None:
         assert text_of(hooked(tmp_path, self.NAMED), prompt(max_new_tokens=1, output_formatter="named")) == "[ Deep]."
 
-    @pytest.mark.parametrize("chosen", ["'missing'", "lambda a, b: ''"])
+    @table("chosen", ["'missing'", "lambda a, b: ''"])
     def test_a_choice_that_cannot_act_fails_the_request(self, tmp_path: Path, chosen: str) -> None:
         source = self.NAMED + reader(f"return TextInput(input_text='hi', output_formatter={chosen})")
         with pytest.raises(HookError, match="Input Parsing failed"):
@@ -168,7 +167,7 @@ class TestWhichFormatterAnswers:
 
 
 class TestFailures:
-    @pytest.mark.parametrize(
+    @table(
         ("body", "reason"),
         [
             ("raise ValueError('no such user')", "Ensure that the request payload is valid. no such user"),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from dragoman.config.resolve import demo_model_dir
 from dragoman.errors import EngineFailed
@@ -16,6 +15,7 @@ from dragoman.server.apis.lmi.dialect import LmiOptions
 from tests.hooks.handling import handling, post
 from tests.support.fake_service import Script
 from tests.support.server_process import serve
+from tests.support.tables import table
 
 # The example's idea: the body has a password besides LMI's fields, and `parse_input` is replaced by one that checks it.
 PASSWORD = """
@@ -166,7 +166,7 @@ class TestPostProcessing:
 
 
 class TestTheServices:
-    @pytest.mark.parametrize(("module", "name"), SERVICES)
+    @table(("module", "name"), SERVICES)
     def test_each_answers_with_the_served_model(self, tmp_path: Path, module: str, name: str) -> None:
         with handling(tmp_path, PLAIN.format(module=module, name=name)) as (server, _):
             answer = post(server, {"inputs": "hi", "parameters": THREE})
@@ -196,7 +196,7 @@ class TestTheServices:
             *_, last = post(server, {"inputs": "hi", "parameters": THREE}).text.splitlines()
             assert json.loads(last)["code"] == 424
 
-    @pytest.mark.parametrize(
+    @table(
         ("body", "said"),
         [
             ({"inputs": "hi", "parameters": {"top_p": 7}}, "top_p"),

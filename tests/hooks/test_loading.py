@@ -11,6 +11,7 @@ import pytest
 from dragoman.server.apis.lmi.hooks import HookLoadError, load_hooks
 from dragoman.server.apis.lmi.hooks.importer import LMI_PATH
 from tests.hooks.hooked import ECHO, hooked, loaded, prompt, text_of, write_file
+from tests.support.tables import table
 
 
 class TestWhichFile:
@@ -20,7 +21,7 @@ class TestWhichFile:
     def test_an_empty_file_changes_nothing(self, tmp_path: Path) -> None:
         assert loaded(tmp_path, "").is_empty
 
-    @pytest.mark.parametrize("entry_point", ["own.py", "own"])
+    @table("entry_point", ["own.py", "own"])
     def test_a_file_is_named_with_or_without_its_ending(self, tmp_path: Path, entry_point: str) -> None:
         path = write_file(tmp_path, ECHO, "own.py")
         hooks = load_hooks(entry_point, [tmp_path])
@@ -52,7 +53,7 @@ class TestWhichFile:
 
 
 class TestWhatStopsTheStart:
-    @pytest.mark.parametrize(
+    @table(
         ("entry_point", "reason"),
         [("missing.py", "there is none of that name"), ("https://host/model.py", "code is not downloaded")],
     )
@@ -60,7 +61,7 @@ class TestWhatStopsTheStart:
         with pytest.raises(HookLoadError, match=reason):
             load_hooks(entry_point, [tmp_path])
 
-    @pytest.mark.parametrize(
+    @table(
         ("source", "reason"),
         [
             ("def broken(:\n", "SyntaxError"),
@@ -152,7 +153,7 @@ class TestImports:
         loaded(tmp_path, "import beside\n")
         assert not (tmp_path / "__pycache__").exists()
 
-    @pytest.mark.parametrize(
+    @table(
         ("statement", "value"),
         [
             ("import words", "words.WORD"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dragoman.server.apis.lmi.hooks.ndlist import NAMES, read_ndlist, write_ndlist
+from tests.support.tables import table
 
 # One array of 32-bit floats [[1.0, 2.0]], with a name, in the byte order of Java: put together from the format by hand.
 NAMED = (
@@ -33,8 +34,8 @@ def test_arrays_are_written_in_little_endian() -> None:
     assert write_ndlist([np.array([1, 256], dtype="int16")]) == PLAIN
 
 
-@pytest.mark.parametrize("dtype", NAMES, ids=str)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 1)])
+@table("dtype", NAMES, ids=str)
+@table("shape", [(), (0,), (3,), (2, 3, 1)])
 def test_what_is_written_is_read_again(dtype: np.dtype, shape: tuple[int, ...]) -> None:
     array = np.arange(int(np.prod(shape)), dtype="int8").reshape(shape).astype(dtype)
     (read,) = read_ndlist(write_ndlist([array]))
@@ -42,7 +43,7 @@ def test_what_is_written_is_read_again(dtype: np.dtype, shape: tuple[int, ...]) 
     assert read.dtype.newbyteorder("=") == dtype
 
 
-@pytest.mark.parametrize(
+@table(
     ("content", "message"),
     [
         (b"", "it ends after 0 bytes"),

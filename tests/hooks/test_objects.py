@@ -16,6 +16,7 @@ from dragoman.server.apis.lmi.hooks import HookTokenizer, Input, Output, Token, 
 from dragoman.server.apis.lmi.hooks import Sequence as GeneratedSequence
 from dragoman.types import ChatPrompt
 from tests.support.byte_tokenizer import BOS_ID, EOS_ID, VOCAB_SIZE, ByteTokenizer
+from tests.support.tables import table
 
 
 def item(content: bytes, name: str = "data") -> Input:
@@ -40,7 +41,7 @@ class TestInput:
         with pytest.raises(KeyError):
             request.get_properties()["missing"]
 
-    @pytest.mark.parametrize("key", [None, "data"])
+    @table("key", [None, "data"])
     def test_content_is_decoded_on_demand(self, key: str | None) -> None:
         request = item(b'{"a": 1}')
         assert request.get_as_bytes(key) == b'{"a": 1}'
@@ -100,7 +101,7 @@ class TestInput:
         assert request.get_content() == [("data", b"x")]
 
 
-@pytest.mark.parametrize(
+@table(
     ("content_type", "content", "expected"),
     [
         (None, b'{"inputs": "a"}', {"inputs": "a"}),
@@ -121,9 +122,7 @@ def test_decode_reads_numpys_formats() -> None:
 
 
 class TestOutput:
-    @pytest.mark.parametrize(
-        ("value", "expected"), [("ü", "ü".encode()), (b"\xff", b"\xff"), ({"a": 1}, b'{\n  "a": 1\n}')]
-    )
+    @table(("value", "expected"), [("ü", "ü".encode()), (b"\xff", b"\xff"), ({"a": 1}, b'{\n  "a": 1\n}')])
     def test_strings_and_bytes_are_added_as_they_are_the_rest_as_json(self, value: Any, expected: bytes) -> None:
         assert Output().add(value, key="k").content == [("k", expected)]
 
@@ -153,7 +152,7 @@ class TestOutput:
         ]  # fmt: skip
         assert Output().add_stream_content([1], output_formatter=None).stream_formatter(1) == 1
 
-    @pytest.mark.parametrize(
+    @table(
         ("accept", "media_type"),
         [(None, "application/json"), ("tensor/npy", "tensor/npy"), ("tensor/npz", "tensor/npz")],
     )

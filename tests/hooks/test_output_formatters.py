@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pytest
-
 from dragoman.server.api import Call
 from dragoman.server.apis.lmi.hooks import TextGenerationOutput, TextInput, Token
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, SequenceResult, TokenOutput
 from tests.hooks.hooked import ECHO, ask, call_of, hooked, prompt, text_of
+from tests.support.tables import table
 
 STREAM = {"stream": True}
 LAGGING = """
@@ -42,7 +41,7 @@ class TestCalls:
         assert (reply.media_type, reply.is_stream) == ("application/json", False)
         assert reply.body == b"[ Deep][ learning][ is]."
 
-    @pytest.mark.parametrize("body", [prompt(), prompt() | STREAM], ids=["whole", "stream"])
+    @table("body", [prompt(), prompt() | STREAM], ids=["whole", "stream"])
     def test_one_that_never_advances_is_called_once_per_token(self, tmp_path: Path, body: dict[str, Any]) -> None:
         assert text_of(hooked(tmp_path, NEVER_ADVANCES), body) == "123!"
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from dragoman.server.apis.lmi.hooks import HookPool
 from tests.hooks.hooked import ECHO, hooked_dialects, loaded, prompt
 from tests.support.fake_service import PATIENCE_S, Script
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 STREAM = {"stream": True}
 FAILS_AT = """
@@ -66,7 +66,7 @@ def test_answers_and_streams_are_the_formatters_words(tmp_path: Path) -> None:
         assert len([line for line in server.service.journal.lines if line.startswith("end ")]) == 2
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@table("stream", [False, True])
 def test_a_failure_before_the_head_is_424(tmp_path: Path, stream: bool) -> None:
     with serving(tmp_path, FAILS_AT) as (server, _):
         answer = post(server, prompt(fails_at=" Deep") | {"stream": stream})
@@ -132,7 +132,7 @@ def test_hooks_run_away_from_the_event_loop(tmp_path: Path) -> None:
         assert threading.current_thread().name not in module.names
 
 
-@pytest.mark.parametrize("route", ["invocations", "invocations-response-stream"])
+@table("route", ["invocations", "invocations-response-stream"])
 def test_sagemakers_routes_run_them_too_and_away_from_the_event_loop(tmp_path: Path, route: str) -> None:
     source = """
     import threading

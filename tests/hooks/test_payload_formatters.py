@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from dragoman.server.api import HttpCall
 from tests.hooks.hooked import ask, hooked, hooked_dialects, loaded, prompt
+from tests.support.tables import table
 
 RENAME = """
 @input_formatter
@@ -32,7 +31,7 @@ def test_other_content_types_are_decoded_first(tmp_path: Path) -> None:
     assert getattr(request.prompt, "text", None) == "plain words"
 
 
-@pytest.mark.parametrize("annotation", ["dict", "dict[str, object]", "'dict'", "'Dict[str, int]'"])
+@table("annotation", ["dict", "dict[str, object]", "'dict'", "'Dict[str, int]'"])
 def test_the_returned_body_chooses_the_dialect(tmp_path: Path, annotation: str) -> None:
     source = f"""
     @input_formatter
@@ -54,7 +53,7 @@ def test_an_output_formatter_still_writes_what_lmi_would(tmp_path: Path) -> None
     assert ask(dialect, {"question": "hi", "parameters": {"max_new_tokens": 2}}).body == b" Deep learning"
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "error"),
     [
         ("raise ValueError('not so')", "not so"),

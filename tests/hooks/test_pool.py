@@ -13,6 +13,7 @@ import pytest
 from dragoman.errors import HookError, Overloaded
 from dragoman.server.apis.lmi.hooks import HookPool
 from tests.support.fake_service import PATIENCE_S
+from tests.support.tables import table
 
 SHORT_S = 0.05
 
@@ -62,7 +63,7 @@ async def test_calls_run_on_threads_of_their_own() -> None:
     assert thread.daemon, "a call that hangs must not keep the process alive"
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "expected"),
     [
         (ValueError("bad"), ValueError),

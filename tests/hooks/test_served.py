@@ -13,6 +13,7 @@ import pytest
 
 from dragoman.config.resolve import demo_model_dir
 from tests.support.server_process import serve
+from tests.support.tables import table
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "formatter" / "model.py"
 
@@ -48,7 +49,7 @@ def test_switched_off_the_file_is_not_read(model_dir: Path) -> None:
         assert "generated_text" in httpx.post(f"{server.base_url}/invocations", json=body, timeout=60).json()
 
 
-@pytest.mark.parametrize(
+@table(
     ("source", "options", "message"),
     [
         ("def broken(:\n", [], "SyntaxError"),

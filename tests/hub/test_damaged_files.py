@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dragoman.hub.cache import graph_files, missing
 from dragoman.hub.inventory import bundled_models
+from tests.support.tables import table
 
 NESTED = '{"model_type":' * 200_000
-DAMAGED = pytest.mark.parametrize(
+DAMAGED = table(
     "text", [NESTED + "0" + "}" * 200_000, NESTED, '{"model_type": ' + "[" * 200_000, "[]", "", '{"model_type": "phi'],
     ids=["nested", "nested and cut", "a nested list", "no object", "empty", "cut"],
 )  # fmt: skip

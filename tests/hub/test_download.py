@@ -18,6 +18,7 @@ from dragoman.hub.environment import hub_environment
 from dragoman.hub.errors import HubError
 from dragoman.hub.names import HubModel, hub_model
 from tests.support.fake_hub import FakeHub
+from tests.support.tables import table
 
 WEIGHTS = bytes(range(256)) * 400
 FILES = {"config.json": b'{"model_type": "llama"}', "tokenizer.json": b"{}" * 800, "model.safetensors": WEIGHTS}
@@ -270,7 +271,7 @@ def test_the_cache_lies_where_the_library_has_it(tmp_path: Path) -> None:
     assert hub_environment(os.environ).cache == Path(constants.HF_HUB_CACHE)
 
 
-@pytest.mark.parametrize(("text", "is_offline"), [("1", True), ("ON", True), ("true", True), ("0", False), ("", False)])
+@table(("text", "is_offline"), [("1", True), ("ON", True), ("true", True), ("0", False), ("", False)])
 def test_offline_mode_is_read_as_the_library_reads_it(text: str, is_offline: bool) -> None:
     assert hub_environment({"HF_HUB_OFFLINE": text}).is_offline is is_offline
 

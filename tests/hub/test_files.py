@@ -9,6 +9,7 @@ import pytest
 from dragoman.hub.errors import HubError
 from dragoman.hub.files import HubFile, choose_files, gguf_type
 from dragoman.hub.names import HubModel, hub_model
+from tests.support.tables import table
 
 TEXT = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 OTHER = (
@@ -26,7 +27,7 @@ def chosen(names: Sequence[str], gguf: str = "") -> set[str]:
     return {file.name for file in choose_files(HubModel("org/name", gguf=gguf), [HubFile(name) for name in names]).all}
 
 
-@pytest.mark.parametrize(
+@table(
     "weights",
     [
         ("model.safetensors",),
@@ -67,7 +68,7 @@ def test_small_files_come_before_weights() -> None:
 GGUFS = ("Name-Q4_0.gguf", "Name-Q8_0-00001-of-00002.gguf", "Name-Q8_0-00002-of-00002.gguf", "mmproj-Q8_0.gguf")
 
 
-@pytest.mark.parametrize(("wanted", "count"), [("Q4_0", 1), ("q8_0", 2)])
+@table(("wanted", "count"), [("Q4_0", 1), ("q8_0", 2)])
 def test_of_gguf_files_one_quantisation_is_brought_with_all_its_parts(wanted: str, count: int) -> None:
     found = chosen([*GGUFS, "config.json", "model.safetensors"], wanted)
     assert found == {"config.json", *(name for name in GGUFS[:3] if wanted.upper() in name)}
@@ -84,7 +85,7 @@ def test_a_repository_of_ggufs_says_how_to_choose_one() -> None:
         chosen(GGUFS)
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "pytorch_model-00001-of-00002.bin", "model.ckpt"])
+@table("name", ["pytorch_model.bin", "model.pt", "pytorch_model-00001-of-00002.bin", "model.ckpt"])
 def test_a_repository_of_pickles_is_refused_with_the_command_that_converts(name: str) -> None:
     with pytest.raises(
         HubError, match=r"pickles only.*python -c .*from_pretrained\(s, torch_dtype='auto'\).save_pretr"
@@ -97,7 +98,7 @@ def test_a_repository_without_weights_is_refused() -> None:
         chosen(["config.json", "README.md"])
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "wanted"),
     [
         ("qwen2.5-0.5b-instruct-q4_k_m.gguf", "Q4_K_M"), ("Llama-3.2-1B.IQ4_NL.gguf", "IQ4_NL"), ("a/b-BF16.gguf", "BF16"),
@@ -108,7 +109,7 @@ def test_the_name_of_a_gguf_file_tells_its_quantisation(name: str, wanted: str) 
     assert gguf_type(name) == wanted
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "model"),
     [
         ("Qwen/Qwen3-0.6B", HubModel("Qwen/Qwen3-0.6B")),
@@ -121,7 +122,7 @@ def test_names_of_the_hub_are_known_and_written_back(text: str, model: HubModel)
     assert str(model) == text
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     ["./org/name", "/org/name", "~/org", "name", "a/b/c", "org/..", "../name", "org/", "", "org/na me", "s3://a/b",
      "org/a--b", "org/name@", "org/name@../x", "file://a/b"],

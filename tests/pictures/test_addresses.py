@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dragoman.pictures.addresses import is_public
 from dragoman.pictures.places import BadPlace, HostRule, Place, read_place
+from tests.support.tables import table
 
 
 def words(text: str) -> list[str]:
@@ -38,12 +39,12 @@ PUBLIC = words("""
 """)
 
 
-@pytest.mark.parametrize("text", NOT_PUBLIC)
+@table("text", NOT_PUBLIC)
 def test_an_address_that_is_not_everybodys_is_not_public(text: str) -> None:
     assert not is_public(ip_address(text))
 
 
-@pytest.mark.parametrize("text", PUBLIC)
+@table("text", PUBLIC)
 def test_an_address_of_the_internet_is_public(text: str) -> None:
     assert is_public(ip_address(text))
 
@@ -56,7 +57,7 @@ def test_nothing_is_public_that_python_knows_to_be_private(address: object) -> N
         assert [kind for kind in kinds if getattr(there, kind)] == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("url", "place"),
     [
         ("http://a.example", Place("http", "a.example", 80, "/")),
@@ -94,7 +95,7 @@ http://-a.example/ http://a-.example/ http://*/ http://a,b/ http://a;b/ http://a
 """)
 
 
-@pytest.mark.parametrize(
+@table(
     "url",
     [
         *ODD, "", "http://a.example:/", "http://a.example /", "http://a.example/a b", " http://a.example/", "http://a.example/\n",
@@ -117,7 +118,7 @@ def test_any_text_is_refused_or_read_the_same_when_written_down(url: str) -> Non
     assert read_place(place.url) == place
 
 
-@pytest.mark.parametrize(
+@table(
     ("rule", "allowed", "refused"),
     [
         ("a.example", ["http://a.example", "https://A.EXAMPLE./x"], ["http://b.a.example", "http://a.example:8080", "http://aa.example"]),

@@ -18,6 +18,7 @@ from dragoman.pictures.decoding import decode_picture
 from dragoman.pictures.limits import PictureFault, PictureLimits, PixelBudget
 from tests.pictures.drawing import drawn, encoded, png
 from tests.pictures.test_decoding import chunk, png_file
+from tests.support.tables import table
 from tests.support.tiers import examples
 
 LIMITS = PictureLimits()
@@ -56,7 +57,7 @@ def gif_screen(width: int, height: int) -> bytes:
 
 
 class TestNoPicture:
-    @pytest.mark.parametrize(
+    @table(
         "data",
         [
             b"", b"x", b"this is text", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7", b"II*\0\x08\0\0\0",
@@ -68,13 +69,13 @@ class TestNoPicture:
         assert fault.problem == "content"
         assert "a png, jpeg, webp, gif or bmp image" in fault.message
 
-    @pytest.mark.parametrize("kind", ["tiff", "ppm", "ico", "tga", "eps", "pdf"])
+    @table("kind", ["tiff", "ppm", "ico", "tga", "eps", "pdf"])
     def test_formats_that_pillow_reads_as_well_are_refused(self, kind: str) -> None:
         assert refused(encoded(drawn(32, 32), kind)).problem == "content"
 
 
 class TestTooLarge:
-    @pytest.mark.parametrize(
+    @table(
         "data",
         [
             png_file(2**31 - 1, 2**31 - 1, 8, 2, b""),
@@ -133,13 +134,13 @@ class TestTooLarge:
 
 
 class TestDamaged:
-    @pytest.mark.parametrize("kind", FILES)
+    @table("kind", FILES)
     def test_a_file_that_is_cut_off_is_refused(self, kind: str) -> None:
         data = FILES[kind]
         for length in (len(data) // 2, 30, 12, 4):
             assert refused(data[:length]).problem == "content"
 
-    @pytest.mark.parametrize("kind", FILES)
+    @table("kind", FILES)
     def test_whole_files_are_taken(self, kind: str) -> None:
         assert decode_picture(FILES[kind], LIMITS, NAME).width in (9, 33)
 

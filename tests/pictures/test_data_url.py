@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dragoman.pictures.data_url import read_data_url
 from dragoman.pictures.limits import PictureFault, PictureLimits
+from tests.support.tables import table
 
 NAME = "messages[0].content[1].image_url.url"
 DATA = bytes(range(256)) + b"\xfb\xff\xfe"  # whose base64 has + and /, and padding
@@ -30,7 +31,7 @@ def refused(url: str, limits: PictureLimits | None = None) -> PictureFault:
     return caught.value
 
 
-@pytest.mark.parametrize(
+@table(
     "head",
     [
         "data:image/png;base64", "DATA:IMAGE/PNG;BASE64", "data:image/jpg;base64", "data:image/svg+xml;base64",
@@ -42,7 +43,7 @@ def test_heads_of_all_kinds_of_images_are_taken(head: str) -> None:
     assert read(f"{head},{BASE64}") == DATA
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         BASE64, f"\n{BASE64}\n ", BASE64.rstrip("="), BASE64 + "==", quote(BASE64, safe=""), quote(BASE64 + "\n"),
@@ -54,7 +55,7 @@ def test_base64_is_taken_as_clients_write_it(text: str) -> None:
     assert read(f"data:image/png;base64,{text}") == DATA
 
 
-@pytest.mark.parametrize(
+@table(
     "head",
     [
         "", "data:", "data:;base64", "data:image/png", "data:text/plain;base64", "data:application/octet-stream;base64",
@@ -72,7 +73,7 @@ def test_a_head_alone_is_refused() -> None:
     assert refused("data:image/png;base64").problem == "address"
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "not base64!", "a", "AAAAA", "AA=A", "=AAA", "AAAA,AAAA", "<svg></svg>", "AAA\0", "ä", "\ud800", "%", "%zz",

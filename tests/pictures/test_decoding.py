@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from dragoman.pictures.decoding import decode_picture
 from dragoman.pictures.limits import PictureLimits
 from tests.pictures.drawing import Pixels, colours, drawn, encoded, pixels_of, png
+from tests.support.tables import table
 
 LIMITS = PictureLimits()
 
@@ -39,11 +39,11 @@ def png_file(width: int, height: int, depth: int, colour_type: int, rows: bytes,
 
 
 class TestFormats:
-    @pytest.mark.parametrize(("kind", "facts"), [("png", {}), ("bmp", {}), ("webp", {"lossless": True})])
+    @table(("kind", "facts"), [("png", {}), ("bmp", {}), ("webp", {"lossless": True})])
     def test_a_format_without_loss_gives_the_very_pixels(self, kind: str, facts: dict[str, bool]) -> None:
         assert (decoded(encoded(drawn(), kind, **facts)) == colours()).all()
 
-    @pytest.mark.parametrize("facts", [{}, {"progressive": True}, {"subsampling": 0, "optimize": True}])
+    @table("facts", [{}, {"progressive": True}, {"subsampling": 0, "optimize": True}])
     def test_jpeg_gives_nearly_the_pixels(self, facts: dict[str, int]) -> None:
         smooth = np.add.outer(np.arange(32) * 3, np.arange(48) * 2).astype(np.uint8)
         image = Image.fromarray(np.stack([smooth, smooth // 2, 255 - smooth], axis=2))
@@ -51,7 +51,7 @@ class TestFormats:
         assert got.shape == (32, 48, 3)
         assert np.abs(got - np.asarray(image).astype(int)).mean() < 3
 
-    @pytest.mark.parametrize(("kind", "facts"), [("gif", {}), ("webp", {"lossless": True}), ("png", {})])
+    @table(("kind", "facts"), [("gif", {}), ("webp", {"lossless": True}), ("png", {})])
     def test_of_an_animation_the_first_frame_counts(self, kind: str, facts: dict[str, bool]) -> None:
         frames = [Image.new("RGB", (3, 2), colour) for colour in ((200, 0, 0), (0, 200, 0), (0, 0, 200))]
         data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], duration=10, **facts)
@@ -156,8 +156,8 @@ UPRIGHT: dict[int, Callable[[Pixels], Pixels]] = {
 
 
 class TestOrientation:
-    @pytest.mark.parametrize("orientation", range(1, 9))
-    @pytest.mark.parametrize("kind", ["png", "webp"])
+    @table("orientation", range(1, 9))
+    @table("kind", ["png", "webp"])
     def test_a_picture_stands_upright(self, kind: str, orientation: int) -> None:
         exif = Image.Exif()
         exif[0x0112] = orientation
@@ -165,7 +165,7 @@ class TestOrientation:
         got = decoded(encoded(drawn(), kind, exif=exif, **facts))
         assert np.array_equal(got, UPRIGHT[orientation](colours()))
 
-    @pytest.mark.parametrize("orientation", range(1, 9))
+    @table("orientation", range(1, 9))
     def test_a_photograph_stands_upright(self, orientation: int) -> None:
         image = drawn().resize((40, 32), Image.Resampling.NEAREST)
         exif = Image.Exif()
@@ -173,7 +173,7 @@ class TestOrientation:
         stored = decoded(encoded(image, "jpeg"))
         assert np.array_equal(decoded(encoded(image, "jpeg", exif=exif)), UPRIGHT[orientation](stored))
 
-    @pytest.mark.parametrize("orientation", [0, 9, 65535])
+    @table("orientation", [0, 9, 65535])
     def test_an_orientation_that_does_not_exist_changes_nothing(self, orientation: int) -> None:
         exif = Image.Exif()
         exif[0x0112] = orientation

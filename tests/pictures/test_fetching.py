@@ -30,6 +30,7 @@ from tests.pictures.hosts import (
     sends,
     server_tls,
 )
+from tests.support.tables import table
 from tests.support.tiers import examples
 
 NAME = "messages[0].content[1].image_url.url"
@@ -92,7 +93,7 @@ class TestArrives:
     def test_whatever_it_is_called(self) -> None:
         assert fetched(ok(png(), "Content-Type: text/html")) == png()
 
-    @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+    @table("status", [301, 302, 303, 307, 308])
     def test_behind_redirects(self, status: int) -> None:
         answers = {
             "/a.png": redirect("/b", status),
@@ -166,7 +167,7 @@ class TestHosts:
         redirect("http://unknown.example/"),
     )
 
-    @pytest.mark.parametrize("number", range(len(BROKEN)))
+    @table("number", range(len(BROKEN)))
     def test_the_client_learns_one_sentence(self, number: int) -> None:
         fault = refused(self.BROKEN[number])
         assert (fault.message, fault.problem) == (FAULT, "fetch")
@@ -262,7 +263,7 @@ class TestSize:
             fetcher = Fetcher(LIMITS, MadeUpNetwork({HOST: [[PUBLIC]]}, {PUBLIC: host.port}))
             assert fault_of(fetcher.begin(f"http://{HOST}/", NAME).run).message == self.TOO_LARGE
 
-    @pytest.mark.parametrize(
+    @table(
         "head",
         [
             b"HTTP/1.1 200 OK\r\n\r\n",
@@ -324,7 +325,7 @@ class TestTime:
             assert fault_of(fetcher.begin(f"http://{HOST}/", NAME).run).message == FAULT
             assert 3 < len(host.heads) <= 30
 
-    @pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"])
+    @table("first", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"])
     def test_a_host_that_falls_silent_is_left_at_the_deadline(self, first: bytes) -> None:
         limits = PictureLimits(timeout_s=0.2, allowed_hosts=("*",))
         with hosting({}) as host:

@@ -16,6 +16,7 @@ from dragoman.pictures.addresses import Address
 from dragoman.pictures.fetching import Fetcher
 from tests.pictures.drawing import colours, data_url, pixels_of, png
 from tests.pictures.hosts import PUBLIC, MadeUpNetwork, hosting, ok
+from tests.support.tables import table
 
 PATIENCE_S = 60
 NAME = "messages[0].content[1].image_url.url"
@@ -104,9 +105,7 @@ def test_the_operators_hosts_are_those_of_the_limits() -> None:
         run(lambda: limited.load("http://b.example/", NAME))
 
 
-@pytest.mark.parametrize(
-    "url", ["http://a.example/", "https://a.example/", "file:///etc/passwd", "/etc/passwd", "hello", ""]
-)
+@table("url", ["http://a.example/", "https://a.example/", "file:///etc/passwd", "/etc/passwd", "hello", ""])
 def test_nothing_else_is_taken_where_no_host_is_allowed(plain: PictureLoader, url: str) -> None:
     with pytest.raises(PictureFault, match="this server fetches no images") as caught:
         run(lambda: plain.load(url, NAME))

@@ -17,6 +17,7 @@ from dragoman.pictures.limits import PictureFault, PictureLimits
 from tests.pictures.drawing import png
 from tests.pictures.hosts import PUBLIC, Host, MadeUpNetwork, hosting, ok, redirect
 from tests.pictures.test_addresses import NOT_PUBLIC, ODD
+from tests.support.tables import table
 
 NAME = "image_url.url"
 UNFETCHED = f"{NAME} must be an image at a public address, sent within 30 seconds; it could not be fetched"
@@ -71,14 +72,14 @@ def refusal(fetcher: Fetcher, url: str) -> PictureFault:
     return caught.value
 
 
-@pytest.mark.parametrize("form", FORMS)
+@table("form", FORMS)
 def test_not_by_its_address(form: str, inside: Host) -> None:
     network = WatchedNetwork()
     refusal(Fetcher(limits(inside), network), form.replace("PORT", str(inside.port)))
     assert (inside.num_connections, network.connected) == (0, [])
 
 
-@pytest.mark.parametrize("address", [text for text in NOT_PUBLIC if "%" not in text])
+@table("address", [text for text in NOT_PUBLIC if "%" not in text])
 def test_not_by_a_name(address: str, inside: Host) -> None:
     network = MadeUpNetwork({"a.example": [[address]]}, {address: inside.port})
     assert refusal(Fetcher(limits(inside), network), "http://a.example/").message == UNFETCHED
@@ -93,9 +94,7 @@ def test_not_by_a_name_that_the_machine_resolves(inside: Host) -> None:
     assert (inside.num_connections, network.connected) == (0, [])
 
 
-@pytest.mark.parametrize(
-    "answer", [["127.0.0.1", PUBLIC], [PUBLIC, "127.0.0.1"], [PUBLIC, "::ffff:127.0.0.1"], [PUBLIC] * 9 + ["::1"]]
-)
+@table("answer", [["127.0.0.1", PUBLIC], [PUBLIC, "127.0.0.1"], [PUBLIC, "::ffff:127.0.0.1"], [PUBLIC] * 9 + ["::1"]])
 def test_not_by_a_name_with_a_public_address_as_well(answer: list[str], inside: Host) -> None:
     network = MadeUpNetwork({"a.example": [answer]}, {"127.0.0.1": inside.port, PUBLIC: inside.port})
     assert refusal(Fetcher(limits(inside), network), "http://a.example/").message == UNFETCHED
@@ -123,12 +122,12 @@ def test_not_by_a_resolver_that_changes_its_answer_for_a_redirect(inside: Host) 
     assert (inside.num_connections, network.connected) == (0, [PUBLIC])
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@table("status", [301, 302, 303, 307, 308])
 def test_not_by_a_redirect_of_any_status(status: int, inside: Host) -> None:
     assert_not_redirected(f"http://127.0.0.1:{inside.port}/", inside, status)
 
 
-@pytest.mark.parametrize("form", [*FORMS, "http://inside.example:PORT/", "//inside.example:PORT/", *(ODD)])
+@table("form", [*FORMS, "http://inside.example:PORT/", "//inside.example:PORT/", *(ODD)])
 def test_not_by_a_redirect_to_any_form(form: str, inside: Host) -> None:
     assert_not_redirected(form.replace("PORT", str(inside.port)), inside, 302)
 
@@ -153,9 +152,7 @@ def test_not_by_a_redirect_to_a_host_that_is_not_allowed() -> None:
         assert (len(host.heads), network.resolved) == (1, ["a.example"])
 
 
-@pytest.mark.parametrize(
-    "url", ["http://b.example/", "http://a.example:22/", "https://a.example.b.example/", "http://xa.example/"]
-)
+@table("url", ["http://b.example/", "http://a.example:22/", "https://a.example.b.example/", "http://xa.example/"])
 def test_hosts_and_ports_that_are_not_on_the_list_are_not_even_resolved(url: str) -> None:
     network = MadeUpNetwork({})
     fault = refusal(Fetcher(PictureLimits(allowed_hosts=("a.example",)), network), url)

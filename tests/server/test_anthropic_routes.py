@@ -16,6 +16,7 @@ from dragoman.server.app import ServerConfig
 from tests.support.fake_service import Gate, Script
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 TEXT = " Deep learning is fun. 🍊"
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
@@ -81,7 +82,7 @@ class TestClient:
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
+    @table(
         ("more", "kind", "words"),
         [
             ({"model": "nobody"}, anthropic.NotFoundError, "served: fake, nickname"),
@@ -101,7 +102,7 @@ class TestErrors:
         assert caught.value.request_id
         assert caught.value.type in ("not_found_error", "invalid_request_error")
 
-    @pytest.mark.parametrize(
+    @table(
         ("error", "status", "kind", "words"),
         [
             (Overloaded("the queue is full"), 429, "rate_limit_error", "the queue is full"),
@@ -155,7 +156,7 @@ class TestErrors:
             with anthropic.Anthropic(base_url=server.url, auth_token="secret", max_retries=0) as client:
                 assert ask(client).content
 
-    @pytest.mark.parametrize(
+    @table(
         ("method", "path"),
         [
             ("POST", "/v1/messages/batches"),
@@ -198,7 +199,7 @@ class TestModels:
         last = page("after_id=nickname")
         assert last == {"data": [], "has_more": False, "first_id": None, "last_id": None}
 
-    @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "after_id=nobody", "before_id=nobody"])
+    @table("query", ["limit=0", "limit=1001", "limit=x", "after_id=nobody", "before_id=nobody"])
     def test_pages_that_there_are_not_are_refused(self, client: httpx.Client, query: str) -> None:
         answer = client.get(f"/v1/models?{query}", headers=VERSION)
         assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
@@ -208,9 +209,7 @@ class TestModels:
         answer = client.get("/v1/models?limit=0")
         assert (answer.status_code, answer.json()["object"]) == (200, "list")
 
-    @pytest.mark.parametrize(
-        ("path", "status"), [("/v1/models/nobody", 404), ("/v1/complete", 404), ("/v1/models", 405)]
-    )
+    @table(("path", "status"), [("/v1/models/nobody", 404), ("/v1/complete", 404), ("/v1/models", 405)])
     def test_errors_below_v1_are_told_to_each_client_in_its_words(
         self, client: httpx.Client, path: str, status: int
     ) -> None:

@@ -24,6 +24,7 @@ from tests.support.fake_engine import FakeEngine as SteppingEngine
 from tests.support.fake_engine import saying
 from tests.support.fake_service import Gate, Script
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
+from tests.support.tables import table
 
 WHOLE = " Deep learning is fun. 🍊"
 LINES = [f"0:{word}\n" for word in (" Deep", " learning", " is", " fun", ".", " 🍊", "")]
@@ -67,7 +68,7 @@ class TestWholeAnswers:
         assert answer.json() == {"dialect": "lmi", "kind": "engine_failed", "message": "the second prompt failed"}
         server.service.journal.wait_for(lambda lines: {"abort mixed-0", "abort mixed-2"} <= set(lines))
 
-    @pytest.mark.parametrize("leave", [socket.socket.close, reset], ids=["close", "reset"])
+    @table("leave", [socket.socket.close, reset], ids=["close", "reset"])
     def test_a_client_that_leaves_aborts_the_request(self, server: RunningServer, leave: Any) -> None:
         server.service.script = Script(gates={3: Gate()})
         request_id = f"left-{leave.__name__}"
@@ -163,8 +164,8 @@ class TestStreams:
                 connection.sendall(post_bytes("/invocations", body(stream=True)))
                 assert read_until(connection, b"the end\n\r\n0\r\n\r\n").startswith(b"HTTP/1.1 200 OK\r\n")
 
-    @pytest.mark.parametrize("leave", [socket.socket.close, reset], ids=["close", "reset"])
-    @pytest.mark.parametrize("position", [0, 3], ids=["before the head", "in the middle"])
+    @table("leave", [socket.socket.close, reset], ids=["close", "reset"])
+    @table("position", [0, 3], ids=["before the head", "in the middle"])
     def test_a_client_that_leaves_aborts_the_request(self, server: RunningServer, leave: Any, position: int) -> None:
         server.service.script = Script(gates={position: Gate()})
         request_id = f"gone-{leave.__name__}-{position}"
@@ -198,7 +199,7 @@ class TestFailures:
         assert answer.status_code == 400
         assert answer.json()["kind"] == "invalid_payload"
 
-    @pytest.mark.parametrize("stream", [False, True])
+    @table("stream", [False, True])
     def test_a_failure_before_the_first_event_has_a_status(
         self, server: RunningServer, client: httpx.Client, stream: bool
     ) -> None:
@@ -240,7 +241,7 @@ class TestFailures:
             assert "".join(answer.iter_text()).endswith("error engine_failed\n")
         server.service.journal.wait_for(lambda lines: "abort half-1" in lines)
 
-    @pytest.mark.parametrize("place", ["parse", "full"])
+    @table("place", ["parse", "full"])
     def test_a_defect_is_a_500_and_its_traceback_is_logged(
         self, client: httpx.Client, caplog: pytest.LogCaptureFixture, place: str
     ) -> None:
@@ -251,7 +252,7 @@ class TestFailures:
         assert "defect" not in answer.json()["message"]
         assert f"defect in {place}" in caplog.text
 
-    @pytest.mark.parametrize("place", ["head", "event"])
+    @table("place", ["head", "event"])
     def test_a_defect_in_a_stream_ends_it_in_the_dialects_way(
         self, client: httpx.Client, caplog: pytest.LogCaptureFixture, place: str
     ) -> None:
@@ -340,7 +341,7 @@ class TestAdmission:
             assert answer.status_code == 200
             assert httpx.post(f"{server.url}/invocations", json={}).status_code == 200
 
-    @pytest.mark.parametrize(("max_running", "max_queued"), [(0, 1), (1, -1)])
+    @table(("max_running", "max_queued"), [(0, 1), (1, -1)])
     def test_impossible_limits_are_refused(self, max_running: int, max_queued: int) -> None:
         with pytest.raises(ValueError, match="is not allowed: it must be at least"):
             Admission("fake", max_running=max_running, max_queued=max_queued)

@@ -19,6 +19,7 @@ from tests.support.fake_service import Gate, Script
 from tests.support.golden import Failure
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 TEXT = " Deep learning is fun. 🍊"
 
@@ -160,8 +161,8 @@ SHAPES = [
 class TestShapes:
     """Errors that no dialect sees have the shape of the API whose prefix it is."""
 
-    @pytest.mark.parametrize(("path", "fields", "error_type"), SHAPES)
-    @pytest.mark.parametrize("method", ["PUT", "POST"])
+    @table(("path", "fields", "error_type"), SHAPES)
+    @table("method", ["PUT", "POST"])
     def test_unknown_paths_wrong_methods_and_wrong_keys(
         self, method: str, path: str, fields: set[str], error_type: str | None
     ) -> None:
@@ -201,7 +202,7 @@ class TestShapes:
         assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
         assert "AttributeError" not in answer.text
 
-    @pytest.mark.parametrize("kind", ALL_KINDS)
+    @table("kind", ALL_KINDS)
     def test_anthropics_clients_are_told_of_every_kind(self, kind: str) -> None:
         http = HttpCall("POST", "/v1/messages", b"", request_id="r-2")
         reply = AnthropicErrors().error_reply(Failure(kind, "the words").error(), http)

@@ -21,6 +21,7 @@ from dragoman.server.run import ListenConfig, bind
 from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService, Gate, Script
 from tests.support.line_dialect import line_dialects
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
+from tests.support.tables import table
 
 READINESS = ("/ping", "/health", "/v2/health/ready")
 
@@ -40,12 +41,12 @@ def model(name: str, *aliases: str) -> ServedModel:
 
 
 class TestHealth:
-    @pytest.mark.parametrize("path", READINESS)
+    @table("path", READINESS)
     def test_a_served_model_is_healthy(self, client: httpx.Client, path: str) -> None:
         answer = client.get(path)
         assert (answer.status_code, statuses(path, answer)) == (200, {"fake": {"status": "Healthy"}})
 
-    @pytest.mark.parametrize("path", READINESS)
+    @table("path", READINESS)
     def test_a_dead_engine_is_500(self, server: RunningServer, client: httpx.Client, path: str) -> None:
         server.engine.death = "out of memory"
         answer = client.get(path)
@@ -78,7 +79,7 @@ class TestIndex:
         answer = client.get("/", headers={"accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"})
         assert (answer.status_code, answer.headers["location"]) == (307, "playground")
 
-    @pytest.mark.parametrize("accept", ["*/*", "text/html"])
+    @table("accept", ["*/*", "text/html"])
     def test_it_is_as_healthy_as_the_server(self, server: RunningServer, client: httpx.Client, accept: str) -> None:
         server.engine.death = "out of memory"
         assert client.get("/", headers={"accept": accept}).status_code == 500
@@ -96,12 +97,12 @@ class TestModelLists:
         }  # fmt: skip
         assert client.get("/v3/models").json()["data"][0]["owned_by"] == "OVMS"
 
-    @pytest.mark.parametrize("name", ["fake", "nickname", "default"])
-    @pytest.mark.parametrize("version", ["v1", "v3"])
+    @table("name", ["fake", "nickname", "default"])
+    @table("version", ["v1", "v3"])
     def test_one_model_can_be_looked_up(self, client: httpx.Client, version: str, name: str) -> None:
         assert client.get(f"/{version}/models/{name}").json()["id"] == "fake"
 
-    @pytest.mark.parametrize(
+    @table(
         ("path", "dialect"),
         [
             ("/v1/models/nobody", "openai.completions"),
@@ -286,7 +287,7 @@ sys.exit(run(ModelRegistry(line_dialects()), ServerConfig(), ListenConfig(port=0
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@table("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_signal_ends_the_process_cleanly(number: signal.Signals) -> None:
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}

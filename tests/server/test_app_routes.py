@@ -9,7 +9,6 @@ from typing import Any
 from uuid import RFC_4122, UUID
 
 import httpx
-import pytest
 
 from dragoman.server.apis import all_apis
 from dragoman.server.app import ServerConfig
@@ -21,6 +20,7 @@ from tests.support.fake_service import FakeService
 from tests.support.line_dialect import line_dialects
 from tests.support.live_routes import live_operations
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
+from tests.support.tables import table
 
 BROKEN = b"{"  # each line dialect names itself in its errors, so a broken body tells which one was asked
 
@@ -41,14 +41,14 @@ ROUTES = [
 ]
 
 
-@pytest.mark.parametrize(("path", "dialect"), ROUTES, ids=[path for path, _ in ROUTES])
+@table(("path", "dialect"), ROUTES, ids=[path for path, _ in ROUTES])
 def test_each_inference_route_speaks_its_dialect(client: httpx.Client, path: str, dialect: str) -> None:
     answer = client.post(path, content=BROKEN)
     assert answer.status_code == 400
     assert answer.json()["dialect"] == dialect
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "dialect"),
     [
         ({"inputs": "x"}, "lmi"),
@@ -67,7 +67,7 @@ def test_the_body_decides_the_dialect_on_lmi_routes(body: Any, dialect: str) -> 
         assert answer.json()["dialect"] == dialect
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "body", "headers"),
     [
         ("/invocations?model_name=other", {}, {}),
@@ -94,13 +94,13 @@ def test_a_call_reaches_the_model_it_names(path: str, body: Any, headers: Mappin
         assert server.service.requests == []
 
 
-@pytest.mark.parametrize("name", [None, "", "default", "dummy", "tgi", "lmi", "model", "fake", "nickname"])
-@pytest.mark.parametrize("path", ["/v1/completions", "/v3/chat/completions"])
+@table("name", [None, "", "default", "dummy", "tgi", "lmi", "model", "fake", "nickname"])
+@table("path", ["/v1/completions", "/v3/chat/completions"])
 def test_placeholder_names_mean_the_default_model(client: httpx.Client, path: str, name: str | None) -> None:
     assert client.post(path, json={"model": name}).status_code == 200
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "body", "dialect"),
     [
         ("/invocations?model_name=nobody", {}, "lmi"),
@@ -121,14 +121,14 @@ def test_an_unknown_model_is_404_in_the_dialects_shape(
     assert "nobody" in answer.json()["message"]
 
 
-@pytest.mark.parametrize("name", ["nobody", "nickname2"])
+@table("name", ["nobody", "nickname2"])
 def test_an_unknown_model_is_told_which_ones_there_are(client: httpx.Client, name: str) -> None:
     for method, path in (("POST", "/v1/completions"), ("GET", f"/v1/models/{name}"), ("GET", f"/models/{name}")):
         message = client.request(method, path, json={"model": name}).json()["message"]
         assert "(served: fake, nickname)" in message
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "nearest"),
     [
         ("/v1/chat/completion", "/v1/chat/completions"),
@@ -205,7 +205,7 @@ OWNERS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "dialect"), OWNERS)
+@table(("path", "dialect"), OWNERS)
 def test_who_owns_a_prefix_tells_that_there_is_no_such_path_or_method(
     client: httpx.Client, path: str, dialect: str
 ) -> None:
@@ -216,7 +216,7 @@ def test_who_owns_a_prefix_tells_that_there_is_no_such_path_or_method(
     assert ("allow" in answer.headers) is (answer.status_code == 405)
 
 
-@pytest.mark.parametrize(
+@table(
     ("method", "path", "allow"),
     [
         ("GET", "/invocations", "OPTIONS, POST"),
@@ -238,7 +238,7 @@ def test_a_wrong_method_is_405_and_names_the_right_ones(
     assert answer.headers["allow"] == allow
 
 
-@pytest.mark.parametrize(
+@table(
     ("method", "path", "status", "words"),
     [
         ("GET", "/adapters", 400, "LoRA is not enabled."),
@@ -268,7 +268,7 @@ READ = [
 ]
 
 
-@pytest.mark.parametrize("path", READ)
+@table("path", READ)
 def test_head_gives_the_head_of_get(client: httpx.Client, path: str) -> None:
     path = path.replace("{name}", "fake")
     headers = {"x-request-id": "same", "accept-encoding": "identity"}
@@ -290,7 +290,7 @@ def test_the_head_of_an_error_has_no_body(server: RunningServer) -> None:
     assert heads[-1] == b""
 
 
-@pytest.mark.parametrize("path", ["/invocations", "/nowhere", "/ping", "/v1/models/nobody"])
+@table("path", ["/invocations", "/nowhere", "/ping", "/v1/models/nobody"])
 def test_every_answer_echoes_the_request_id_and_forbids_caching(client: httpx.Client, path: str) -> None:
     answer = client.request("POST" if path == "/invocations" else "GET", path, headers={"x-request-id": "mine-1"})
     assert answer.headers["x-request-id"] == "mine-1"
@@ -314,7 +314,7 @@ def test_sagemakers_inference_id_serves_as_request_id(client: httpx.Client) -> N
     assert answer.headers["x-request-id"] == "sm-7"
 
 
-@pytest.mark.parametrize("body", [{}, {"stream": True}, {"fails_at": "full"}], ids=["full", "stream", "error"])
+@table("body", [{}, {"stream": True}, {"fails_at": "full"}], ids=["full", "stream", "error"])
 def test_ignored_parameters_are_listed_in_a_header(client: httpx.Client, body: Mapping[str, Any]) -> None:
     names = ["plain", "größe", "a,b", "new\nline", *[f"p{number}" for number in range(30)]]
     answer = client.post("/invocations", json={**body, "ignored": names})
@@ -332,7 +332,7 @@ class TestKeys:
 
     CONFIG = ServerConfig(api_keys=frozenset({"secret", "schlüssel"}))
 
-    @pytest.mark.parametrize("header", [None, "Bearer wrong", "secret", "Basic secret", "Bearer", "Bearer sécret"])
+    @table("header", [None, "Bearer wrong", "secret", "Basic secret", "Bearer", "Bearer sécret"])
     def test_a_missing_or_wrong_key_is_401(self, header: str | None) -> None:
         headers = {} if header is None else {b"authorization": header.encode()}
         with running_server(self.CONFIG) as server:
@@ -342,15 +342,15 @@ class TestKeys:
                 assert answer.json()["kind"] == "unauthorized"
                 assert answer.headers["www-authenticate"] == "Bearer"
 
-    @pytest.mark.parametrize("key", ["secret", "schlüssel"])
-    @pytest.mark.parametrize("header", ["authorization", "api-key", "x-api-key"])
+    @table("key", ["secret", "schlüssel"])
+    @table("header", ["authorization", "api-key", "x-api-key"])
     def test_each_key_opens_wherever_clients_put_it(self, header: str, key: str) -> None:
         headers = {header.encode(): (f"Bearer {key}" if header == "authorization" else key).encode()}
         with running_server(self.CONFIG) as server:
             assert httpx.post(f"{server.url}/v1/completions", json={}, headers=headers).status_code == 200
             assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
 
-    @pytest.mark.parametrize("header", ["api-key", "x-api-key", "authorization"])
+    @table("header", ["api-key", "x-api-key", "authorization"])
     def test_a_wrong_key_opens_nothing_wherever_it_is(self, header: str) -> None:
         with running_server(self.CONFIG) as server:
             for text in ("wrong", "Bearer wrong", "", "Bearer", "secret2", "secret secret"):
@@ -362,7 +362,7 @@ class TestKeys:
         with running_server(self.CONFIG) as server:
             assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
 
-    @pytest.mark.parametrize(("path", "dialect"), [(path, dialect) for path, dialect in ROUTES if path != "/models"])
+    @table(("path", "dialect"), [(path, dialect) for path, dialect in ROUTES if path != "/models"])
     def test_who_owns_the_prefix_tells_that_the_key_is_wrong(self, path: str, dialect: str) -> None:
         owner = {"lmi.v1_chat": "openai.completions", "ovms.chat": "ovms.completions"}.get(dialect, dialect)
         with running_server(self.CONFIG) as server:
@@ -455,7 +455,7 @@ def test_cors_headers_are_sent_when_configured() -> None:
         assert "access-control-allow-methods" not in headers
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/invocations", "/api/generate-one", "/models/fake"])
+@table("path", ["/v1/chat/completions", "/invocations", "/api/generate-one", "/models/fake"])
 def test_a_preflight_passes_without_a_key(path: str) -> None:
     config = ServerConfig(
         api_keys=frozenset({"secret"}),

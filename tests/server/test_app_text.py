@@ -13,6 +13,7 @@ from dragoman.server.apis.text.dialect import TextDialect, TextOptions
 from tests.support.fake_service import Gate, Script
 from tests.support.line_dialect import line_dialects
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
+from tests.support.tables import table
 
 TEXT = " Deep learning is fun. 🍊"
 ONE = b'{"id": "123", "prompt": "What is Deep Learning?", "maxLength": 50}'
@@ -95,7 +96,7 @@ def test_a_batch_with_a_cut_text_is_206(client: httpx.Client) -> None:
     assert (answer.status_code, answer.json()[1]) == (206, {"id": 2, "data": " Deep learning"})
 
 
-@pytest.mark.parametrize(
+@table(
     ("bad", "reason"),
     [
         ({"id": "far too long"}, 'the prompt is too long (id "far too long")'),
@@ -104,7 +105,7 @@ def test_a_batch_with_a_cut_text_is_206(client: httpx.Client) -> None:
         ({"id": "x" * 99}, f'the prompt is too long (id "{"x" * 59}...)'),
     ],
 )
-@pytest.mark.parametrize("others", [0, 2])
+@table("others", [0, 2])
 def test_a_batch_with_a_prompt_that_does_not_fit_names_its_id(
     server: RunningServer, client: httpx.Client, bad: dict[str, Any], reason: str, others: int
 ) -> None:

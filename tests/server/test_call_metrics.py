@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from dragoman.engine.base import EngineStats, Health
 from dragoman.errors import EngineFailed, InvalidRequest, ServerError
 from dragoman.histogram import Histogram
@@ -15,6 +13,7 @@ from dragoman.server.observation.call_metrics import CallMetrics
 from dragoman.server.observation.record import CallRecord, RequestRecord, SequenceRecord
 from dragoman.types import FinishReason
 from tests.support.openmetrics import openmetrics_families
+from tests.support.tables import table
 
 
 def request(*sequences: SequenceRecord, **changes: Any) -> RequestRecord:
@@ -73,7 +72,7 @@ def test_what_has_not_begun_has_no_phases_and_what_made_no_token_no_mean() -> No
 ENDED = [sequence(104.0, ended=reason) for reason in FinishReason]
 
 
-@pytest.mark.parametrize(
+@table(
     ("requests", "changes", "reasons"),
     [
         ([request(*ENDED)], {}, dict.fromkeys(FinishReason, 1)),
@@ -92,7 +91,7 @@ def test_sequences_are_counted_by_why_they_ended(
     assert metrics_of(*requests, **changes).finish_reasons("another") == {}
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "is_client_gone", "failures"),
     [
         (None, False, {}),

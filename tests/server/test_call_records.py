@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dragoman.errors import (
     DeadlineTooShort,
     EngineFailed,
@@ -14,9 +12,10 @@ from dragoman.errors import (
     ServerError,
 )
 from dragoman.server.observation.record import CallRecord, Outcome, RequestRecord, SequenceRecord
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "status", "num_tokens", "outcome"),
     [
         (None, 200, 5, Outcome.FINISHED),

@@ -21,6 +21,7 @@ from tests.support.aws import aws_runtime
 from tests.support.fake_service import PATIENCE_S, Gate, Script
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 TEXT = " Deep learning is fun. 🍊"
 BODY = {"inputs": "hi", "parameters": {"max_new_tokens": 50}}
@@ -138,7 +139,7 @@ def test_nobody_waits_so_nobody_can_leave(server: RunningServer, client: httpx.C
         assert poll_until_done(other, token)[0].json() == {"generated_text": TEXT}
 
 
-@pytest.mark.parametrize("path", ["/predictions/fake", "/models/fake/invoke", "/v1/chat/completions", "/invocations"])
+@table("path", ["/predictions/fake", "/models/fake/invoke", "/v1/chat/completions", "/invocations"])
 def test_every_lmi_route_defers_and_polls(client: httpx.Client, path: str) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}]}
     token = begin(client, body, path)
@@ -147,16 +148,14 @@ def test_every_lmi_route_defers_and_polls(client: httpx.Client, path: str) -> No
     assert answer.json()["choices"][0]["message"]["content"] == TEXT
 
 
-@pytest.mark.parametrize(
-    "token", ["nonsense", "00000000-0000-0000-0000-000000000000", "{token}-99"], ids=["text", "unknown", "beyond"]
-)
+@table("token", ["nonsense", "00000000-0000-0000-0000-000000000000", "{token}-99"], ids=["text", "unknown", "beyond"])
 def test_a_token_that_nobody_gave_is_400(client: httpx.Client, token: str) -> None:
     answer = poll(client, token.format(token=begin(client)))
     assert (answer.status_code, answer.json()["type"]) == (400, "BadRequestException")
     assert "x-starting-token" in answer.json()["message"]
 
 
-@pytest.mark.parametrize("items", ["0", "-1", "many", "1.5"])
+@table("items", ["0", "-1", "many", "1.5"])
 def test_an_impossible_page_size_is_400(client: httpx.Client, items: str) -> None:
     answer = poll(client, begin(client), **{"x-max-items": items})
     assert answer.status_code == 400

@@ -12,6 +12,7 @@ import pytest
 from dragoman.logs import OperatorFormatter
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, running_server
+from tests.support.tables import table
 
 EVIL = (
     "a\r\nx-evil: 1",
@@ -43,7 +44,7 @@ def heads(answer: httpx.Response) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", EVIL, ids=ascii)
+@table("name", EVIL, ids=ascii)
 def test_names_in_bodies_and_paths_stay_on_their_line(name: str, client: httpx.Client) -> None:
     for body in (
         {"model": "fake", "prompt": "Hi", name: 1},
@@ -60,10 +61,8 @@ def test_names_in_bodies_and_paths_stay_on_their_line(name: str, client: httpx.C
     assert heads(client.post("/models", json={"model_name": name, "url": name}))
 
 
-@pytest.mark.parametrize("field", ["x-request-id", "x-amzn-sagemaker-inference-id"])
-@pytest.mark.parametrize(
-    "value", [b"\x1b[2J", b"a\x00b", b"a\rx-evil: 1", b"a\x7f", b"\xff\x80", b"a\tb", b"x" * 10_000, b""]
-)
+@table("field", ["x-request-id", "x-amzn-sagemaker-inference-id"])
+@table("value", [b"\x1b[2J", b"a\x00b", b"a\rx-evil: 1", b"a\x7f", b"\xff\x80", b"a\tb", b"x" * 10_000, b""])
 def test_an_id_of_a_client_is_echoed_harmless_or_not_at_all(server: RunningServer, field: str, value: bytes) -> None:
     head, _, body = post_bytes("/v1/completions", BODY, "content-type: application/json").partition(b"\r\n\r\n")
     with server.connect() as connection:
@@ -76,7 +75,7 @@ def test_an_id_of_a_client_is_echoed_harmless_or_not_at_all(server: RunningServe
     assert sum(map(len, lines)) < MOST_HEAD_BYTES
 
 
-@pytest.mark.parametrize("name", EVIL, ids=ascii)
+@table("name", EVIL, ids=ascii)
 def test_a_line_of_the_log_is_one_line(name: str) -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)

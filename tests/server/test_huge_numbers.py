@@ -22,6 +22,7 @@ from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import running_server
+from tests.support.tables import table
 
 CONTEXT = 99
 MAX_ANSWER_BYTES = 200_000  # 20 sequences of the whole context with 20 alternatives for each token are less
@@ -96,16 +97,14 @@ def is_bounded(answer: httpx.Response) -> bool:
     return is_answered and 0 < len(answer.content) <= MAX_ANSWER_BYTES
 
 
-@pytest.mark.parametrize(("path", "family", "name"), CASES, ids=[f"{path} {name}" for path, _, name in CASES])
+@table(("path", "family", "name"), CASES, ids=[f"{path} {name}" for path, _, name in CASES])
 def test_a_huge_number_is_answered(client: httpx.Client, path: str, family: Family, name: str) -> None:
     for value in HUGE:
         answer = client.post(path, json=family.call(name, value))
         assert is_bounded(answer), (value, answer.status_code, answer.text[:200])
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/completions", "/v3/completions", "/predictions/bytes", "/generate?model_name=bytes"]
-)
+@table("path", ["/v1/completions", "/v3/completions", "/predictions/bytes", "/generate?model_name=bytes"])
 def test_a_number_of_thousands_of_digits_is_answered(client: httpx.Client, path: str) -> None:
     for number in (b"9" * 5000, b'"' + b"9" * 5000 + b'"', b"1e99999", b"-" + b"9" * 400):
         fields = b'"model": "bytes", "prompt": "Hi", "max_tokens": ' + number
@@ -116,7 +115,7 @@ def test_a_number_of_thousands_of_digits_is_answered(client: httpx.Client, path:
         assert len(answer.content) < 2_000
 
 
-@pytest.mark.parametrize(("name", "num_listed"), [("limit", 2), ("next_page_token", 0)])
+@table(("name", "num_listed"), [("limit", 2), ("next_page_token", 0)])
 def test_a_page_of_thousands_of_digits_is_beyond_the_list(client: httpx.Client, name: str, num_listed: int) -> None:
     answer = client.get("/models", params={name: "9" * 5000})
     assert (answer.status_code, len(answer.json()["models"])) == (200, num_listed)
@@ -174,7 +173,7 @@ LISTS: list[tuple[str, tuple[str, ...], Callable[[int], Json], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("paths", "body", "most"), [case[1:] for case in LISTS], ids=[case[0] for case in LISTS])
+@table(("paths", "body", "most"), [case[1:] for case in LISTS], ids=[case[0] for case in LISTS])
 def test_a_list_has_an_end(
     client: httpx.Client, paths: tuple[str, ...], body: Callable[[int], Json], most: int
 ) -> None:
@@ -187,7 +186,7 @@ def test_a_list_has_an_end(
         assert f"at most {most}" not in allowed.text, allowed.text[:200]
 
 
-@pytest.mark.parametrize("path", [V1, V3])
+@table("path", [V1, V3])
 def test_a_bias_names_token_ids_of_a_size_that_ids_have(client: httpx.Client, path: str) -> None:
     for key in ("9" * 5000, "9" * 19):
         answer = client.post(path, json=prompt_of(logit_bias={key: 1}))
@@ -197,7 +196,7 @@ def test_a_bias_names_token_ids_of_a_size_that_ids_have(client: httpx.Client, pa
     assert (many.status_code, "at most 300000" in many.text) == (400, True)
 
 
-@pytest.mark.parametrize("max_length", [CONTEXT, CONTEXT + 1])
+@table("max_length", [CONTEXT, CONTEXT + 1])
 def test_padding_goes_as_far_as_the_context(client: httpx.Client, max_length: int) -> None:
     body = {"model": "bytes", "text": "Hi", "max_length": max_length, "pad_to_max_length": True}
     answer = client.post(TOKENIZE_V3, json=body)

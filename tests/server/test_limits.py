@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
-import pytest
 
 from dragoman.errors import DeadlineTooShort, QueueTimeout, ServerError
 from dragoman.server.admission import Admission, QueueBounds
@@ -25,6 +24,7 @@ from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 TEMPLATE = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -49,7 +49,7 @@ ROUTES = (
     Route("/generate?model_name=bytes", {"inputs": "Hi"}, 429, 422, 424),
     Route("/api/generate-one?model_name=bytes", {"id": 1, "prompt": "Hi", "maxLength": 5}, 503, 400, 504),
 )
-EVERY_ROUTE = pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path.partition("?")[0])
+EVERY_ROUTE = table("route", ROUTES, ids=lambda route: route.path.partition("?")[0])
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def full_of_one_key(calls: ExitStack) -> Admission:
 
 
 @EVERY_ROUTE
-@pytest.mark.parametrize("full", [full_of_tokens, full_of_requests, full_of_one_key], ids=lambda full: full.__name__)
+@table("full", [full_of_tokens, full_of_requests, full_of_one_key], ids=lambda full: full.__name__)
 def test_a_full_queue_is_told_with_the_apis_status_and_when_to_come_again(route: Route, full: Any) -> None:
     with ExitStack() as calls, serving(admission=full(calls)) as (client, engine):
         answer = client.post(route.path, json=route.body)
@@ -155,7 +155,7 @@ def test_who_has_waited_too_long_is_told_as_if_the_queue_was_full(route: Route) 
 
 
 @EVERY_ROUTE
-@pytest.mark.parametrize(("field", "value"), [("x-request-timeout-ms", "500"), ("grpc-timeout", "500m")])
+@table(("field", "value"), [("x-request-timeout-ms", "500"), ("grpc-timeout", "500m")])
 def test_a_deadline_that_cannot_be_met_is_told_with_its_name_and_the_forecast(
     route: Route, field: str, value: str
 ) -> None:
@@ -236,7 +236,7 @@ def test_more_prompts_in_a_call_than_the_operator_allows_are_refused_in_every_ap
         assert client.post("/v1/completions", json={"model": "bytes", "prompt": ["a", "b"]}).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v3/completions"])
+@table("path", ["/v1/completions", "/v1/chat/completions", "/v3/completions"])
 def test_a_salt_reaches_the_engine_unless_it_is_none(path: str) -> None:
     body = {"model": "bytes", **(CHAT if "chat" in path else {"prompt": "Hi"})}
     with serving() as (client, engine):
@@ -253,7 +253,7 @@ def test_a_salt_reaches_the_engine_unless_it_is_none(path: str) -> None:
         assert "cache_salt" in told.text
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v3/completions"])
+@table("path", ["/v1/completions", "/v1/chat/completions", "/v3/completions"])
 def test_the_smaller_priority_goes_first_and_the_operator_bounds_it(path: str) -> None:
     body = {"model": "bytes", **(CHAT if "chat" in path else {"prompt": "Hi"})}
     with serving() as (client, engine):

@@ -15,6 +15,7 @@ from dragoman.server.app import ServerConfig
 from tests.support.fake_service import Gate, Script
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 BODY = {"inputs": "hi", "parameters": {"max_new_tokens": 50}}
 TEXT = " Deep learning is fun. 🍊"
@@ -65,7 +66,7 @@ class TestRegistering:
         assert len(server.hosting.services["small"][0].requests) == 3
         assert server.service.requests == []
 
-    @pytest.mark.parametrize(
+    @table(
         ("url", "name"),
         [
             ("a/b/", "b"),
@@ -79,6 +80,7 @@ class TestRegistering:
         self, server: RunningServer, client: httpx.Client, url: str, name: str
     ) -> None:
         assert client.post("/models", params={"url": url}).json() == {"status": f'Model "{name}" registered.'}
+        assert client.delete(f"/models/{name}").status_code == 200
 
     def test_every_parameter_acts_or_is_named(self, server: RunningServer, client: httpx.Client) -> None:
         query = {
@@ -99,7 +101,7 @@ class TestRegistering:
         assert answer.status_code == 200
         assert "x-dragoman-ignored" not in answer.headers
 
-    @pytest.mark.parametrize(
+    @table(
         "content",
         [
             (
@@ -124,13 +126,14 @@ class TestRegistering:
             answer = client.post("/models", json=content)
         assert (answer.status_code, answer.json()) == (200, {"status": 'Model "m" registered.'})
         assert "x-dragoman-ignored" not in answer.headers
-        assert server.hosting.sources[0].options == {"batch_size": "4"}
+        assert server.hosting.sources.pop().options == {"batch_size": "4"}
+        assert client.delete("/models/m").status_code == 200
 
     def test_json_that_curl_calls_a_form_is_json(self, client: httpx.Client) -> None:
         headers = {"content-type": "application/x-www-form-urlencoded"}
         assert client.post("/models", content=b'{"url": "a"}', headers=headers).status_code == 200
 
-    @pytest.mark.parametrize(
+    @table(
         ("query", "content", "media_type", "words"),
         [
             ("", b"", "", "Parameter url is required."),
@@ -232,7 +235,7 @@ class TestWithoutWaiting:
         assert status_of(client, "fake")["loadedAtStartup"] is True
         assert client.post("/predictions/slow", json=BODY).status_code == 200
 
-    @pytest.mark.parametrize(
+    @table(
         ("url", "reason"),
         [("broken", "no weights"), ("nothing", "url=nothing: the model store holds no directory or archive there")],
     )

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 CHAT, COMPLETION = {"messages": MESSAGES}, {"prompt": "Hi"}
@@ -47,7 +48,7 @@ def add(server: RunningServer, name: str, alias: str) -> None:
     server.registry.add(replace(first, name=name, aliases=(alias,), dialects=dialects))
 
 
-@pytest.mark.parametrize(("path", "body"), LMI_CALLS)
+@table(("path", "body"), LMI_CALLS)
 def test_in_lmis_shapes_an_unknown_name_means_the_only_model_and_is_reported(
     one: httpx.Client, path: str, body: dict[str, Any]
 ) -> None:
@@ -56,8 +57,8 @@ def test_in_lmis_shapes_an_unknown_name_means_the_only_model_and_is_reported(
     assert answer.headers["x-dragoman-ignored"] == "model"
 
 
-@pytest.mark.parametrize("name", ["fake", "", "default", "dummy", None])
-@pytest.mark.parametrize(("path", "body"), LMI_CALLS)
+@table("name", ["fake", "", "default", "dummy", None])
+@table(("path", "body"), LMI_CALLS)
 def test_a_name_that_means_the_model_is_not_reported(
     one: httpx.Client, path: str, body: dict[str, Any], name: str | None
 ) -> None:
@@ -66,7 +67,7 @@ def test_a_name_that_means_the_model_is_not_reported(
     assert "x-dragoman-ignored" not in answer.headers
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "body", "headers"),
     [
         ("/v1/chat/completions", CHAT, BEARER),
@@ -86,7 +87,7 @@ def test_elsewhere_an_unknown_name_is_refused_with_the_names_there_are(
     assert "not found: gpt-4 (served: fake, nickname)" in message
 
 
-@pytest.mark.parametrize(("path", "body"), [call for call in LMI_CALLS if "/p" not in call[0] and "/e" not in call[0]])
+@table(("path", "body"), [call for call in LMI_CALLS if "/p" not in call[0] and "/e" not in call[0]])
 def test_a_server_with_several_models_refuses_unknown_names_in_lmis_shape(
     several: httpx.Client, path: str, body: dict[str, Any]
 ) -> None:
@@ -96,8 +97,8 @@ def test_a_server_with_several_models_refuses_unknown_names_in_lmis_shape(
     assert "not found: gpt-4 (served: fake, nickname, other, second)" in answer.json()["message"]
 
 
-@pytest.mark.parametrize("name", ["other", "second"])
-@pytest.mark.parametrize(("path", "body"), [call for call in LMI_CALLS if "/p" not in call[0] and "/e" not in call[0]])
+@table("name", ["other", "second"])
+@table(("path", "body"), [call for call in LMI_CALLS if "/p" not in call[0] and "/e" not in call[0]])
 def test_a_server_with_several_models_answers_with_the_one_that_is_named(
     several: httpx.Client, path: str, body: dict[str, Any], name: str
 ) -> None:

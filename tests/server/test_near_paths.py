@@ -17,6 +17,7 @@ from dragoman.server.security.gate import Gate
 from tests.support.live_routes import live_operations
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 PATHS = sorted({operation.path for operation in live_operations()})
 TABLE = RouteTable([Route(path) for path in PATHS])
@@ -63,7 +64,7 @@ def test_a_slip_is_told_the_path_that_was_meant(server: RunningServer, client: h
     assert wrong == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "nearest"),
     [
         ("/v1/response", "/v1/responses"),
@@ -122,7 +123,7 @@ def names_in(body: object, above: str = "") -> Iterator[str]:
         yield above
 
 
-@pytest.mark.parametrize(("path", "nearest", "names"), SHAPES)
+@table(("path", "nearest", "names"), SHAPES)
 def test_an_unknown_path_is_told_in_the_shape_of_the_api_that_is_meant(
     client: httpx.Client, path: str, nearest: str, names: list[str] | None
 ) -> None:

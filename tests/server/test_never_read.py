@@ -33,6 +33,7 @@ from tests.support.fake_service import PATIENCE_S, FakeService
 from tests.support.line_dialect import LineDialect, LineEncoder, line_dialects
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, post_bytes, running_server
+from tests.support.tables import table
 
 NUM_CLIENTS = 50
 LONG_TOKEN = 8000  # characters: the kernel's buffers are full soon
@@ -84,7 +85,7 @@ async def never() -> Exception:
     raise AssertionError("an event that nobody sets was set")
 
 
-@pytest.mark.parametrize("num_alternatives", [0, 5, 20])
+@table("num_alternatives", [0, 5, 20])
 def test_the_events_that_wait_take_no_more_memory_than_is_said(num_alternatives: int) -> None:
     service = EndlessService(num_alternatives)
 
@@ -223,7 +224,7 @@ def long_answers() -> dict[str, Dialect]:
     return {name: LongDialect(name) for name in line_dialects()}
 
 
-@pytest.mark.parametrize("request_of", CLOSING.values(), ids=CLOSING)
+@table("request_of", CLOSING.values(), ids=CLOSING)
 def test_an_answer_that_nobody_takes_does_not_keep_its_connection(request_of: Callable[[bytes], bytes]) -> None:
     listen = ListenConfig(port=0, stall_timeout_s=0.2, arrival_timeout_s=0.2, keep_alive_s=1)
     with running_server(listen=listen, dialects=long_answers()) as server, server.connect() as lazy:

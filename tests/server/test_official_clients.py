@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncGenerator, Iterator
 
 import openai
@@ -14,6 +15,7 @@ from dragoman.types import GenerationEvent, GenerationRequest
 from tests.support.fake_service import FakeService, Gate, Script
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
+from tests.support.tables import table
 
 MESSAGES = [{"role": "user", "content": "Say it"}]
 TEXT = " Deep learning is fun. 🍊"
@@ -57,15 +59,16 @@ def failing_server() -> Iterator[RunningServer]:
     server.join()
 
 
-@pytest.mark.parametrize(
-    "error", [EngineDead("the engine restarts"), Overloaded("the queue is full")], ids=lambda error: error.kind
-)
-@pytest.mark.parametrize("is_stream", [False, True])
+@table("error", [EngineDead("the engine restarts"), Overloaded("the queue is full")], ids=lambda error: error.kind)
+@table("is_stream", [False, True])
 def test_the_client_succeeds_after_two_retries(
-    error: ServerError, is_stream: bool, failing_server: RunningServer
+    error: ServerError, is_stream: bool, failing_server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(failing_server.service, FailingService)
     failing_server.service.errors = [error, error]
+    num_lines = len(failing_server.service.journal.lines)
+    waits_s: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits_s.append)  # the client waits between its calls
     with openai.OpenAI(base_url=f"{failing_server.url}/v1", api_key="key", max_retries=2) as client:
         if is_stream:
             chunks = list(client.completions.create(model="fake", prompt="a", stream=True))
@@ -73,8 +76,10 @@ def test_the_client_succeeds_after_two_retries(
         else:
             text = client.completions.create(model="fake", prompt="a").choices[0].text
     assert text == TEXT
-    kinds = [line.split()[0] for line in failing_server.service.journal.lines]
+    kinds = [line.split()[0] for line in failing_server.service.journal.lines[num_lines:]]
     assert kinds == ["fail", "fail", "start", "end"]
+    assert len(waits_s) == 2
+    assert isinstance(error, EngineDead) or waits_s == [1.0, 1.0]  # as the answer says
 
 
 def test_raw_answers_show_the_request_id_and_what_had_no_effect(official: openai.OpenAI) -> None:
@@ -91,7 +96,7 @@ def test_raw_answers_show_the_request_id_and_what_had_no_effect(official: openai
     assert answer._request_id == "mine"
 
 
-@pytest.mark.parametrize("num_choices", [1, 3])
+@table("num_choices", [1, 3])
 def test_choices_and_log_probabilities_are_the_same_streamed_as_whole(
     num_choices: int, official: openai.OpenAI
 ) -> None:
@@ -111,7 +116,7 @@ def test_choices_and_log_probabilities_are_the_same_streamed_as_whole(
     }
 
 
-@pytest.mark.parametrize(
+@table(
     ("failure", "expected"),
     [(EngineFailed("broke"), openai.InternalServerError), (Overloaded("full"), openai.RateLimitError)],
     ids=["engine_failed", "overloaded"],
@@ -159,7 +164,7 @@ STREAMS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "body"), STREAMS, ids=[path for path, _ in STREAMS])
+@table(("path", "body"), STREAMS, ids=[path for path, _ in STREAMS])
 def test_a_stream_arrives_while_the_generation_still_runs(
     path: str, body: dict[str, object], server: RunningServer
 ) -> None:

@@ -24,6 +24,7 @@ from tests.dialects.ollama_calls import able_profile
 from tests.support.fake_service import FakeService, Gate, Script
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 MESSAGES = [{"role": "user", "content": "Say it"}]
 WORDS = [" Deep", " learning", " is", " fun", ".", " 🍊"]
@@ -67,7 +68,7 @@ def check_end(answer: ollama.GenerateResponse | ollama.ChatResponse, num_tokens:
     assert abs((datetime.now(UTC) - made).total_seconds()) < 60
 
 
-@pytest.mark.parametrize("name", ["fake", "fake:latest", "nickname", "nickname:latest"])
+@table("name", ["fake", "fake:latest", "nickname", "nickname:latest"])
 def test_a_prompt_is_answered_under_every_name(name: str, official: ollama.Client) -> None:
     answer = official.generate(name, "Say it")
     assert (answer.model, answer.response) == (name, WHOLE)
@@ -132,7 +133,7 @@ def test_context_is_told_and_taken(official: ollama.Client, server: RunningServe
     assert official.generate("fake", "Say it", raw=True).context is None
 
 
-@pytest.mark.parametrize("keep_alive", [None, "10m", 0, -1])
+@table("keep_alive", [None, "10m", 0, -1])
 def test_without_a_prompt_the_model_is_said_to_be_there(keep_alive: Any, official: ollama.Client) -> None:
     reason = "unload" if keep_alive == 0 else "load"
     generated, chatted = (
@@ -193,7 +194,7 @@ def test_tool_calls_come_whole_with_objects_and_thinking_apart(calling: RunningS
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@table("name", UNKNOWN)
 def test_a_missing_model_is_said_to_be_missing(name: str, official: ollama.Client) -> None:
     for ask in (official.generate, official.chat, official.show, official.embed):
         with pytest.raises(ollama.ResponseError) as caught:
@@ -241,7 +242,7 @@ def test_a_missing_key_is_told_in_ollamas_shape() -> None:
             assert keyed.generate("fake", "Say it").response == WHOLE
 
 
-@pytest.mark.parametrize(
+@table(
     ("verb", "ask"),
     [
         ("pull", lambda one: one.pull("llama3")),

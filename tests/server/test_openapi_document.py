@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import httpx
-import pytest
 from openapi_spec_validator import validate
 
 from dragoman.server.api import ModelProfile
@@ -21,6 +20,7 @@ from dragoman.server.app import ServerConfig
 from dragoman.types import Limits
 from tests.support.live_routes import live_document, live_operations
 from tests.support.running_server import running_server
+from tests.support.tables import table
 
 DOCUMENT = live_document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
@@ -58,7 +58,7 @@ def test_every_placeholder_in_a_path_is_a_described_parameter() -> None:
         assert in_path == re.findall(r"{(\w+)}", path), path
 
 
-@pytest.mark.parametrize(
+@table(
     ("struct", "rows", "schemas"),
     [
         (

@@ -6,12 +6,12 @@ import json
 from functools import cache
 
 import msgspec
-import pytest
 
 from dragoman.server.api import ModelProfile
 from tests.support.api_document import Checker
 from tests.support.golden import GOLDENS, case_names, load_case
 from tests.support.live_routes import live_document
+from tests.support.tables import table
 
 PREDICTIONS = "/predictions/"
 
@@ -30,7 +30,7 @@ def answer_file(name: str) -> tuple[int, str, bytes]:
     return int(status), media_type, body.removesuffix(b"<connection cut>")
 
 
-@pytest.mark.parametrize("name", case_names(""))
+@table("name", case_names(""))
 def test_a_golden_answer_is_a_documented_one(name: str) -> None:
     case = load_case(name)
     checker = checker_for(json.dumps(case.options if name.startswith("lmi_") else {}))

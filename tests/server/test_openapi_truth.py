@@ -23,6 +23,7 @@ from tests.support.fake_pooling import FakePooling
 from tests.support.live_routes import live_document, live_operations
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 DOCUMENT = live_document()
 CHECKER = Checker(DOCUMENT)
@@ -192,7 +193,7 @@ def pooling_servers() -> Iterator[dict[PoolingKind, RunningServer]]:
         yield {EMBED: embeds, SCORE: scores}
 
 
-@pytest.mark.parametrize("family", POOLING, ids=lambda family: family.path)
+@table("family", POOLING, ids=lambda family: family.path)
 def test_a_model_that_generates_nothing_takes_exactly_what_is_documented(
     family: Family, pooling_servers: dict[PoolingKind, RunningServer]
 ) -> None:
@@ -201,7 +202,7 @@ def test_a_model_that_generates_nothing_takes_exactly_what_is_documented(
         assert check_family(family, client) == {True, False}
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *COUNTING], ids=lambda family: family.slot or family.path)
+@table("family", [*FAMILIES, *COUNTING], ids=lambda family: family.slot or family.path)
 def test_the_server_takes_exactly_what_is_documented(family: Family, client: httpx.Client) -> None:
     taken = check_family(family, client)
     assert taken == {True, False} or (family in COUNTING and taken == {True})  # some have parameters without limits
@@ -254,7 +255,7 @@ def parsed(dialect: Dialect, family: Family, body: Mapping[str, Any]) -> Any:
     return [msgspec.structs.replace(request, on_overflow="clip") for request in call.requests], call.stream
 
 
-@pytest.mark.parametrize("case", list(defaults()), ids=lambda case: case.id)
+@table("case", list(defaults()), ids=lambda case: case.id)
 def test_sending_a_documented_default_is_the_same_as_leaving_it_out(case: Case) -> None:
     body = copy.deepcopy(dict(case.family.body))
     (body.setdefault(case.family.inside, {}) if case.family.inside else body)[case.name] = case.value
@@ -270,7 +271,7 @@ OF_POOLING_MODELS = {operation.path for operation in live_operations() if isinst
 
 def examples() -> list[Any]:
     return [
-        pytest.param(path, media_type, content["example"], id=path)
+        (path, media_type, content["example"])
         for path, item in DOCUMENT["paths"].items()
         for operation in item.values()
         for media_type, content in operation.get("requestBody", {}).get("content", {}).items()
@@ -278,7 +279,7 @@ def examples() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("path", "media_type", "example"), examples())
+@table(("path", "media_type", "example"), examples())
 def test_every_example_is_documented_and_answered(
     path: str, media_type: str, example: Any, client: httpx.Client
 ) -> None:
@@ -294,7 +295,7 @@ METRICS = ("/metrics", "/server/metrics")
 READ = [path for path, item in DOCUMENT["paths"].items() if "get" in item and path not in METRICS]
 
 
-@pytest.mark.parametrize("path", READ)
+@table("path", READ)
 def test_every_page_that_is_read_answers_as_documented(path: str, client: httpx.Client) -> None:
     for name in ("fake", "nobody"):
         answer = client.get(path.replace("{name}", name))
@@ -311,7 +312,7 @@ OPERATIONS.sort(key=lambda operation: operation[0] == "DELETE")  # what they del
 POLLED = [path for path, item in DOCUMENT["paths"].items() if polls(item)]
 
 
-@pytest.mark.parametrize("path", POLLED)
+@table("path", POLLED)
 def test_an_answer_to_poll_for_is_documented(path: str, client: httpx.Client) -> None:
     example = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"]
     url = re.sub(r"{\w+}", "fake", path)
@@ -339,7 +340,7 @@ def test_every_path_that_can_be_polled_says_so(client: httpx.Client) -> None:
     assert polled == POLLED
 
 
-@pytest.mark.parametrize("query", ["", "limit=", "limit=1", "next_page_token="])
+@table("query", ["", "limit=", "limit=1", "next_page_token="])
 def test_a_page_of_models_is_documented(query: str, client: httpx.Client) -> None:
     parameters = DOCUMENT["components"]["parameters"]
     for name, value in httpx.QueryParams(query).items():
@@ -348,13 +349,13 @@ def test_a_page_of_models_is_documented(query: str, client: httpx.Client) -> Non
     assert client.get(f"/models?{query}").status_code == 200
 
 
-@pytest.mark.parametrize("value", DOCUMENT["components"]["parameters"]["stream_query"]["schema"]["enum"])
+@table("value", DOCUMENT["components"]["parameters"]["stream_query"]["schema"]["enum"])
 def test_every_way_to_say_stream_is_taken(value: str, client: httpx.Client) -> None:
     body = {"id": 1, "prompt": "a", "maxLength": 1}
     assert client.post(f"/api/generate-one?stream={value}", json=body).status_code == 206
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=x", "next_page_token=-1"])
+@table("query", ["limit=0", "limit=x", "next_page_token=-1"])
 def test_a_page_of_models_that_cannot_be_is_refused_as_documented(query: str, client: httpx.Client) -> None:
     answer = client.get(f"/models?{query}")
     assert answer.status_code == 400

@@ -12,6 +12,7 @@ from dragoman.errors import Conflict, EngineFailed, NoMemory
 from tests.support.fake_service import Gate
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 OK = {"error_code": "OK", "error_message": "OK"}
 
@@ -89,7 +90,7 @@ def test_what_failed_is_told_and_the_rest_was_done(server: RunningServer, client
     assert client.get("/v1/config").json()["b"] == available()
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "status"), [(Conflict("The models are being reloaded already"), 409), (NoMemory("a needs 2 GiB"), 507)]
 )
 def test_a_reload_that_is_refused_is_told_in_that_servers_shape(

@@ -15,6 +15,7 @@ from dragoman.server.registry import ServerState
 from tests.support.fake_service import Gate
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 OK = {"error_code": "OK", "error_message": "OK"}
 MODEL_PATHS = ("/v2/models/{}", "/v2/models/{}/ready", "/v1/models/{}/versions/1")
@@ -58,7 +59,7 @@ def test_the_server_says_what_it_is(client: httpx.Client) -> None:
     assert answer_of(client, "/v2") == (200, {"name": "dragoman", "version": __version__, "extensions": []})
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "body"),
     [
         ("/v2/models/fake/ready", {"name": "fake", "ready": True}),
@@ -80,7 +81,7 @@ def test_a_model_is_ready_and_described_with_and_without_its_version(
     assert answer_of(client, path) == (200, body)
 
 
-@pytest.mark.parametrize("path", MODEL_PATHS)
+@table("path", MODEL_PATHS)
 def test_a_model_that_is_not_served_is_not_found(client: httpx.Client, path: str) -> None:
     status, body = answer_of(client, path.format("nobody"))
     assert status == 404
@@ -88,7 +89,7 @@ def test_a_model_that_is_not_served_is_not_found(client: httpx.Client, path: str
     assert "nobody" in body["error"]
 
 
-@pytest.mark.parametrize("path", OF_VERSION)
+@table("path", OF_VERSION)
 def test_another_version_is_not_found_and_the_one_that_is_there_is_named(client: httpx.Client, path: str) -> None:
     expected = "Model or workflow not found: two version 3 (served: version 2)"
     assert answer_of(client, path.format("3")) == (404, {"error": expected})
@@ -110,7 +111,7 @@ def test_a_version_that_loads_or_failed_has_a_state_and_is_not_ready(
     assert client.get("/v2/models/broken/ready").status_code == 404
 
 
-@pytest.mark.parametrize("is_recovering", [True, False])
+@table("is_recovering", [True, False])
 def test_a_model_whose_engine_is_dead_is_described_but_not_ready(
     server: RunningServer, client: httpx.Client, is_recovering: bool
 ) -> None:
@@ -148,7 +149,7 @@ def test_a_model_of_the_start_is_loading_until_it_is_served() -> None:
         server.join()
 
 
-@pytest.mark.parametrize("path", ["/v2", *(path.format("fake") for path in MODEL_PATHS)])
+@table("path", ["/v2", *(path.format("fake") for path in MODEL_PATHS)])
 def test_they_need_a_key_where_keys_are_asked_for(path: str) -> None:
     config = ServerConfig(api_keys=frozenset({"secret"}))
     with (
@@ -159,7 +160,7 @@ def test_they_need_a_key_where_keys_are_asked_for(path: str) -> None:
         assert client.get(path, headers={"x-api-key": "secret"}).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v2/models/fake/infer", "/v2/models/fake/versions/1/infer"])
+@table("path", ["/v2/models/fake/infer", "/v2/models/fake/versions/1/infer"])
 def test_tensors_are_refused_by_name(client: httpx.Client, path: str) -> None:
     answer = client.post(path, json={"inputs": []})
     assert answer.status_code == 400
@@ -174,7 +175,7 @@ def test_openais_clients_are_told_of_a_model_as_before(client: httpx.Client) -> 
         assert (status, body["id"], body["object"], body["owned_by"]) == (200, "fake", "model", owner)
 
 
-@pytest.mark.parametrize("path", ["/v2/model/fake", "/v2/models", "/v2/health/readyy", "/v2/nothing"])
+@table("path", ["/v2/model/fake", "/v2/models", "/v2/health/readyy", "/v2/nothing"])
 def test_paths_below_v2_that_are_none_are_told_in_its_shape(client: httpx.Client, path: str) -> None:
     status, body = answer_of(client, path)
     assert (status, list(body)) == (404, ["error"])

@@ -23,6 +23,7 @@ from tests.support.fake_service import PATIENCE_S
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, post_bytes, running_server
 from tests.support.seeing import SEEING, seeing_service, what_it_sees
+from tests.support.tables import table
 
 ROUTES = ["/invocations", "/predictions/seeing", "/v1/chat/completions", "/v3/chat/completions"]
 
@@ -67,7 +68,7 @@ def asking(*parts: dict[str, Any], model: str = "seeing", **more: Any) -> dict[s
     return {"model": model, "messages": [{"role": "user", "content": list(parts)}], **more}
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@table("route", ROUTES)
 def test_every_route_takes_pictures(route: str, client: httpx.Client) -> None:
     body = asking({"type": "text", "text": "?"}, image(data_url(png(3, 2))), image(data_url(png(2, 2)), detail="low"))
     answer = client.post(route, json=body)
@@ -79,7 +80,7 @@ def test_every_route_takes_pictures(route: str, client: httpx.Client) -> None:
     assert "x-dragoman-ignored" not in streamed.headers
 
 
-@pytest.mark.parametrize("prefix", ["v1", "v3"])
+@table("prefix", ["v1", "v3"])
 def test_openais_client_sends_pictures(prefix: str, server: RunningServer) -> None:
     parts: Any = [{"type": "text", "text": "What is it?"}, image(data_url(png(4, 1)), detail="high")]
     with openai.OpenAI(base_url=f"{server.url}/{prefix}", api_key="none", max_retries=0) as client:
@@ -107,8 +108,8 @@ def test_many_conversations_at_a_time_keep_their_own_pictures(client: httpx.Clie
         assert list(pool.map(ask, widths)) == [f"{width}x1 auto at 7+{width}" for width in widths]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("route", ["/invocations", "/v1/chat/completions"])
+@table("stream", [False, True])
+@table("route", ["/invocations", "/v1/chat/completions"])
 def test_a_client_that_leaves_ends_the_bringing_of_its_pictures(
     route: str, stream: bool, server: RunningServer
 ) -> None:

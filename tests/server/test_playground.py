@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 from importlib.resources import files
 
 import httpx
-import pytest
 
 from dragoman.server.app import ServerConfig
 from dragoman.server.security.scopes import Scope
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 PAGE_DIR = files("dragoman.server.apis.playground").joinpath("page")
@@ -79,7 +79,7 @@ class TestTheWayThere:
 
 
 class TestHowItIsSent:
-    @pytest.mark.parametrize("name", NAMES)
+    @table("name", NAMES)
     def test_every_file_comes_plain_and_compressed_and_only_once(self, client: httpx.Client, name: str) -> None:
         path = f"/playground/{name}"
         plain = client.get(path, headers={"accept-encoding": "identity"})
@@ -101,12 +101,12 @@ class TestHowItIsSent:
                  for name in NAMES]  # fmt: skip
         assert sum(sizes) < 64 * 1024
 
-    @pytest.mark.parametrize("coding", ["", "identity", "br", "gzip;q=0", "gzip; q=0.0", "deflate, gzip;q=0"])
+    @table("coding", ["", "identity", "br", "gzip;q=0", "gzip; q=0.0", "deflate, gzip;q=0"])
     def test_clients_that_do_not_take_gzip_get_none(self, client: httpx.Client, coding: str) -> None:
         answer = client.get("/playground", headers={"accept-encoding": coding})
         assert "content-encoding" not in answer.headers
 
-    @pytest.mark.parametrize("name", ["nothing.js", "..%2Fapi.py", "../assets.py", "sub/page.js", ""])
+    @table("name", ["nothing.js", "..%2Fapi.py", "../assets.py", "sub/page.js", ""])
     def test_no_other_file_is_served(self, client: httpx.Client, name: str) -> None:
         assert client.get(f"/playground/{name}").status_code == 404
 
@@ -177,7 +177,7 @@ class TestWhatItIsMadeOf:
         for name, call in made:
             assert "aria-label" in call or "...shared" in call or '"unseen"' in call, (name, call)
 
-    @pytest.mark.parametrize("theme", ["light", "dark"])
+    @table("theme", ["light", "dark"])
     def test_texts_stand_out_from_what_is_behind_them(self, theme: str) -> None:
         """WCAG 2.2, 1.4.3: at least 4.5 to 1."""
         colours = dict(palettes(TEXTS["style.css"]))[theme]

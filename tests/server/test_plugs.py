@@ -26,6 +26,7 @@ from tests.support.every_api import NAMES_WITH_TOY
 from tests.support.every_api import TOY as TOY_NAME
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "adding-an-api.md"
 TOY = Path(__file__).resolve().parents[1] / "support" / "toy_api.py"
@@ -75,7 +76,7 @@ def test_its_model_is_the_one_that_its_body_names(client: httpx.Client) -> None:
     assert answer.json()["complaint"].startswith("Model or workflow not found: nobody")
 
 
-@pytest.mark.parametrize(
+@table(
     ("method", "path", "status", "about"),
     [
         ("POST", "/parrot/nothing", 404, "Unknown path /parrot/nothing: the nearest one is /parrot/"),
@@ -143,7 +144,7 @@ def test_it_stands_in_the_banner() -> None:
 PARROT = import_module(TOY_NAME).API
 
 
-@pytest.mark.parametrize(
+@table(
     "listed",
     [
         (*all_apis(), PARROT, replace(PARROT, name="macaw", operations=())),

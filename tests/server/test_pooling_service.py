@@ -41,6 +41,7 @@ from tests.support.pooling_checkpoint import (
     words,
     write_pooling_case,
 )
+from tests.support.tables import table
 
 EMBEDDING = [name for name in case_names() if "texts" in read_case(name)]
 SCORING = [name for name in case_names() if "pairs" in read_case(name)]
@@ -84,7 +85,7 @@ def refused(name: str, root: Path, kind: type[ServerError], request: EmbedReques
     return found
 
 
-@pytest.mark.parametrize("name", EMBEDDING)
+@table("name", EMBEDDING)
 def test_embeddings_are_those_of_sentence_transformers(name: str, tmp_path: Path) -> None:
     case, reference = read_case(name), recorded(name)
     texts = case_texts(case)
@@ -104,7 +105,7 @@ def test_embeddings_are_those_of_sentence_transformers(name: str, tmp_path: Path
         assert np.ptp(expected, axis=0).max() > 100 * TOLERANCE  # a mistake would be seen
 
 
-@pytest.mark.parametrize("name", SCORING)
+@table("name", SCORING)
 def test_scores_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     pairs, reference = case_pairs(read_case(name)), recorded(name)
 
@@ -174,7 +175,7 @@ def test_a_prompt_is_put_before_the_text(tmp_path: Path) -> None:
     assert np.abs(without - written).max() > 0.01
 
 
-@pytest.mark.parametrize(("truncation", "kept"), [(Truncation.RIGHT, "the way of"), (Truncation.LEFT, "of water now")])
+@table(("truncation", "kept"), [(Truncation.RIGHT, "the way of"), (Truncation.LEFT, "of water now")])
 def test_a_long_text_loses_its_end_or_its_beginning(truncation: Truncation, kept: str, tmp_path: Path) -> None:
     async def work(service: PoolingService) -> Any:
         asked = EmbedRequest(texts=["the way of water now"], truncation=truncation, max_tokens=5)
@@ -238,7 +239,7 @@ def test_megabytes_are_neither_tokenised_nor_put_together_for_a_few_tokens(
     assert sum(sizes) < 20 * 65_536
 
 
-@pytest.mark.parametrize(
+@table(
     ("request_", "param", "told"),
     [
         (EmbedRequest(texts=[]), "texts", "at least one"),
@@ -308,7 +309,7 @@ def test_a_model_says_what_it_does_not_do(tmp_path: Path) -> None:
         scorer(ModelProfile())
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "expected"),
     [
         ("--pooling max --normalize false", ("max", False)),

@@ -26,6 +26,7 @@ from dragoman.server.http.protocol import (
 from dragoman.server.run import ListenConfig
 from tests.support.fake_service import PATIENCE_S, Gate, Script
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
+from tests.support.tables import table
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Answer = Callable[[dict[str, Any], Send], Awaitable[None]]
@@ -73,12 +74,12 @@ class TestTrailers:
         assert payload.endswith(b"the end\n\r\n" + WITH_TRAILER)
         assert payload.count(b"\r\n0\r\n") == 1
 
-    @pytest.mark.parametrize("te", ["TE: gzip, Trailers", "te: trailers;q=0.5", "te: deflate\r\nte: trailers"])
+    @table("te", ["TE: gzip, Trailers", "te: trailers;q=0.5", "te: deflate\r\nte: trailers"])
     def test_the_field_may_be_written_in_any_legal_way(self, server: RunningServer, te: str) -> None:
         answer = ask(server.connect, post_bytes("/invocations", STREAM, te, "connection: close"))
         assert answer.endswith(WITH_TRAILER)
 
-    @pytest.mark.parametrize("te", ["te: gzip", "te: xtrailers", "x-te: trailers"])
+    @table("te", ["te: gzip", "te: xtrailers", "x-te: trailers"])
     def test_other_clients_get_neither_trailers_nor_their_announcement(self, server: RunningServer, te: str) -> None:
         answer = ask(server.connect, post_bytes("/invocations", STREAM, te, "connection: close"))
         assert b"trailer" not in answer.partition(b"\r\n\r\n")[0].lower()
@@ -244,11 +245,14 @@ UPGRADES = [
 ]
 
 
-@pytest.mark.parametrize("wish", UPGRADES, ids=["HTTP/2, as Java's client", "anything"])
+EVERY_WISH = table("wish", UPGRADES, ids=["HTTP/2, as Java's client", "anything"])
+
+
 class TestUpgrades:
     """Java's HTTP client offers HTTP/2 with every request: it is answered in HTTP/1.1, with its body."""
 
-    @pytest.mark.parametrize("size", [1, 7, 10_000])
+    @EVERY_WISH
+    @table("size", [1, 7, 10_000])
     def test_the_request_is_answered_however_its_bytes_come(self, server: RunningServer, wish: str, size: int) -> None:
         request = post_bytes("/invocations", STREAM, wish)
         with server.connect() as connection:
@@ -258,12 +262,14 @@ class TestUpgrades:
                     connection.sendall(request[begin : begin + size])
                 assert b"the end\n" in read_until(connection, b"0\r\n\r\n")
 
+    @EVERY_WISH
     def test_a_body_in_chunks_is_read(self, server: RunningServer, wish: str) -> None:
         head = f"POST /invocations HTTP/1.1\r\nhost: x\r\n{wish}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
         with server.connect() as connection:
             connection.sendall(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(STREAM), STREAM))
             assert b"the end\n" in read_until(connection, b"0\r\n\r\n")
 
+    @EVERY_WISH
     def test_what_follows_is_another_request(self, server: RunningServer, wish: str) -> None:
         ping = f"GET /ping HTTP/1.1\r\nhost: x\r\n{wish}\r\n\r\n".encode()
         with server.connect() as connection:
@@ -271,6 +277,7 @@ class TestUpgrades:
             answer = read_until(connection, b"the end\n\r\n0\r\n\r\n")
             assert answer.count(b"Healthy") == 2
 
+    @EVERY_WISH
     def test_any_number_may_come_at_once(self, server: RunningServer, wish: str) -> None:
         ping = f"GET /ping HTTP/1.1\r\nhost: x\r\n{wish}\r\n\r\n".encode()
         last = b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
@@ -310,14 +317,14 @@ CHUNKS = {
 class TestSmuggling:
     """What two servers in a row could take for different requests is no request, and ends the connection."""
 
-    @pytest.mark.parametrize("fields", SMUGGLED.values(), ids=SMUGGLED)
+    @table("fields", SMUGGLED.values(), ids=SMUGGLED)
     def test_heads_that_could_be_read_in_two_ways(self, server: RunningServer, fields: str) -> None:
         head = f"POST /invocations HTTP/1.1\r\nhost: x\r\n{fields}\r\n\r\n".encode()
         answer = ask(server.connect, head + b"0\r\n\r\nGET /ping HTTP/1.1\r\nhost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert b"Healthy" not in answer
 
-    @pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
+    @table("chunks", CHUNKS.values(), ids=CHUNKS)
     def test_chunks_that_could_be_read_in_two_ways(self, server: RunningServer, chunks: bytes) -> None:
         head = b"POST /invocations HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
         answer = ask(server.connect, head + chunks + b"GET /ping HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -326,7 +333,7 @@ class TestSmuggling:
 
 
 class TestBounds:
-    @pytest.mark.parametrize("filler", [b"x-more: 1\r\n", b"y"], ids=["many headers", "one long header"])
+    @table("filler", [b"x-more: 1\r\n", b"y"], ids=["many headers", "one long header"])
     def test_an_endless_head_is_431(self, server: RunningServer, filler: bytes) -> None:
         head = (filler * (MAX_HEAD_SIZE_BYTES + 1))[: MAX_HEAD_SIZE_BYTES + 1]
         with server.connect() as connection:
@@ -350,7 +357,7 @@ class TestBounds:
     def test_what_is_not_http_is_400(self, server: RunningServer) -> None:
         assert ask(server.connect, b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 
-    @pytest.mark.parametrize(
+    @table(
         "beginning",
         [b"G", b"POST /invocations HTTP/1.1\r\nhost: x\r\nx-slow: ", post_bytes("/invocations", b"{} ")[:-1]],
         ids=["request line", "head", "body"],
@@ -371,7 +378,7 @@ class TestBounds:
                 slow.sendall(b" ")
             assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
 
-    @pytest.mark.parametrize("beginning", [b"", b"GET /ping HTTP/1.1\r\nhost: x\r\n\r\n"], ids=["first", "next"])
+    @table("beginning", [b"", b"GET /ping HTTP/1.1\r\nhost: x\r\n\r\n"], ids=["first", "next"])
     def test_a_trickle_of_a_head_does_not_hold_a_connection_for_ever(self, beginning: bytes) -> None:
         """Each field comes in time, far from the bound on a head's size: only together they take too long."""
         with running_server(listen=ListenConfig(port=0, arrival_timeout_s=0.2)) as server, server.connect() as slow:

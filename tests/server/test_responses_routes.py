@@ -21,6 +21,7 @@ from dragoman.types import ChatPrompt, GenerationRequest
 from tests.support.fake_service import Gate, Script
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 TEXT = " Deep learning is fun. 🍊"
 Client = Any  # openai.OpenAI, whose unions of events would have to be told apart for every field
@@ -170,7 +171,7 @@ def test_a_response_that_has_ended_cannot_be_cancelled(official: Client) -> None
         official.responses.cancel(made.id)
 
 
-@pytest.mark.parametrize("way", ["cancel", "delete"])
+@table("way", ["cancel", "delete"])
 def test_a_running_response_can_be_ended(way: str, official: Client, server: RunningServer) -> None:
     gate = Gate()
     server.service.script = Script(gates={2: gate})
@@ -355,7 +356,7 @@ def test_the_operator_bounds_the_store() -> None:
         server.join()
 
 
-@pytest.mark.parametrize(("path", "nearest"), [("/v1/response", "/v1/responses"), ("/v3/response", "/v3/responses")])
+@table(("path", "nearest"), [("/v1/response", "/v1/responses"), ("/v3/response", "/v3/responses")])
 def test_an_unknown_path_names_the_nearest_one(path: str, nearest: str, server: RunningServer) -> None:
     answer = httpx.post(f"{server.url}{path}", json={})
     assert answer.status_code == 404

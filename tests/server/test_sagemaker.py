@@ -20,6 +20,7 @@ from tests.support.aws import aws_runtime
 from tests.support.fake_service import FakeService, Gate, Script
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 TEXT = " Deep learning is fun. 🍊"
 BODY = json.dumps({"inputs": "hi", "parameters": {"max_new_tokens": 50}})
@@ -97,7 +98,7 @@ class TestWholeAnswers:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("operation", ["invoke_endpoint", "invoke_endpoint_with_response_stream"])
+    @table("operation", ["invoke_endpoint", "invoke_endpoint_with_response_stream"])
     def test_the_models_error_is_a_model_error(self, client: Any, operation: str) -> None:
         body = json.dumps({"inputs": "hi", "parameters": {"max_new_tokens": -1}})
         with pytest.raises(client.exceptions.ModelError) as caught:
@@ -160,7 +161,7 @@ class TestStreams:
         assert answer["ContentType"] == "text/event-stream"
         assert all(line.startswith(b"data: ") for line in lines(answer["Body"]) if line)
 
-    @pytest.mark.parametrize(
+    @table(
         ("failure", "code"),
         [
             (EngineFailed("the kernel gave up"), b"StreamBroken"),

@@ -27,6 +27,7 @@ from dragoman.types import (
 )
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
+from tests.support.tables import table
 
 
 def service_over(engine: FakeEngine, **parts: Any) -> Service:
@@ -82,7 +83,7 @@ def test_a_stop_string_on_the_last_token_wins_over_the_engines_reason() -> None:
     assert (sequence.finish_reason, sequence.stop_match) == (FinishReason.STOP_STRING, ".")
 
 
-@pytest.mark.parametrize("num_read", [1, 3])
+@table("num_read", [1, 3])
 def test_closing_a_stream_aborts_its_request(num_read: int) -> None:
     engine = FakeEngine(saying("abcdef"))
 
@@ -120,7 +121,7 @@ def test_cancelling_a_reader_aborts_its_request_and_no_other() -> None:
     assert (engine.aborted, engine.finished, text) == (["r1"], ["r2"], "abc")
 
 
-@pytest.mark.parametrize("error_after", [0, 2])
+@table("error_after", [0, 2])
 def test_the_engines_errors_come_after_the_events_before_them(error_after: int) -> None:
     engine = FakeEngine(saying("abc"), error=EngineDead("the engine stopped"), error_after=error_after)
     texts: list[str] = []
@@ -135,7 +136,7 @@ def test_the_engines_errors_come_after_the_events_before_them(error_after: int) 
     assert engine.aborted == ["r1"]
 
 
-@pytest.mark.parametrize("is_empty", [True, False])
+@table("is_empty", [True, False])
 def test_an_engine_that_ends_too_early_has_failed(is_empty: bool) -> None:
     class Unfinished(FakeEngine):
         def _steps(self, request: EngineRequest) -> Any:

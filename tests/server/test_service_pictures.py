@@ -37,6 +37,7 @@ from tests.support.seeing import (
     seeing_service,
     what_it_sees,
 )
+from tests.support.tables import table
 
 PATIENCE_S = 30.0
 
@@ -110,7 +111,7 @@ def test_the_prompt_is_told_with_markers_and_counted_with_placeholders() -> None
     assert result.sequences[0].text == "3x3 auto at 8+11"
 
 
-@pytest.mark.parametrize("max_inline_chars", [0, 10**9])
+@table("max_inline_chars", [0, 10**9])
 def test_a_conversation_with_pictures_can_be_tokenised_without_running_it(max_inline_chars: int) -> None:
     service = seeing_service(limits=ServiceLimits(max_inline_chars=max_inline_chars))
     tokens = asyncio.run(service.tokenize(asking(image(2, 1)).prompt))
@@ -148,7 +149,7 @@ def test_texts_around_pictures_may_each_begin_as_texts_do() -> None:
     assert [(span.begin, span.length) for span in request.pictures] == [(8, 2), (13, 1)]
 
 
-@pytest.mark.parametrize(
+@table(
     "prompt",
     [
         ChatPrompt(({"role": "user", "content": f"<image>{PLACEHOLDER}"},)),
@@ -175,7 +176,7 @@ TALKATIVE = ChatTemplate("{% for m in messages %}{{ m.content }}{{ m.content }}{
 DEAF = ChatTemplate("{% for m in messages %}[{{ m.role }}]{% endfor %}")
 
 
-@pytest.mark.parametrize(
+@table(
     ("parts", "options", "service", "error", "says"),
     [
         ([image(), image(), image()], {}, {"max_pictures": 2}, InvalidParameter, r"at most 2 images .* got 3"),
@@ -237,7 +238,7 @@ def test_too_many_pictures_are_refused_before_any_is_brought() -> None:
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("content", [[text("a"), image()], [image()]])
+@table("content", [[text("a"), image()], [image()]])
 def test_a_model_that_takes_text_only_says_so_and_names_the_part(content: list[Any]) -> None:
     service = Service(name="m", engine=FakeEngine(saying("x")), tokenizer=ByteTokenizer(), chat_template=STRINGS)
     with pytest.raises(TextOnly, match=r"messages\[0\].content\[\d\] of type image_url is not supported") as caught:

@@ -32,6 +32,7 @@ from dragoman.types import (
 )
 from tests.support.byte_tokenizer import BOS_ID, EOS_ID, FIM_IDS, VOCAB_SIZE, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
+from tests.support.tables import table
 
 CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 TEMPLATE = ChatTemplate(CHAT)
@@ -74,7 +75,7 @@ class RecordingTokenizer(ByteTokenizer):
 # --- prompts ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("prompt", "expected"),
     [
         (TextPrompt("Hi"), [BOS_ID, *b"Hi"]),
@@ -126,7 +127,7 @@ def test_only_short_prompts_of_templates_that_somebody_vouches_for_are_prepared_
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("num_prompt", "max_tokens", "on_overflow", "expected"),
     [
         (4, None, "refuse", 6),
@@ -148,7 +149,7 @@ def test_a_clipped_sequence_ends_with_length() -> None:
     assert (sequence.text, sequence.finish_reason) == ("a long", FinishReason.LENGTH)
 
 
-@pytest.mark.parametrize(
+@table(
     ("num_prompt", "max_tokens", "on_overflow", "says", "param"),
     [
         (
@@ -177,7 +178,7 @@ def test_what_exceeds_the_context_is_refused_with_both_numbers(
     assert engine.requests == []
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(None, 10), (7, 7), (50, 10)])
+@table(("limit", "expected"), [(None, 10), (7, 7), (50, 10)])
 def test_the_operator_can_only_shorten_the_context(limit: int | None, expected: int) -> None:
     engine = FakeEngine(saying("ok"), capabilities=CONTEXT)
     service = Service(name="m", engine=engine, tokenizer=ByteTokenizer(), limits=ServiceLimits(max_model_len=limit))
@@ -273,7 +274,7 @@ NOTHING = replace(ABILITIES, beam_search=False, best_of=False, grammar=False, pr
 OUTSIDE = VOCAB_SIZE
 
 
-@pytest.mark.parametrize(
+@table(
     ("request_", "error", "param", "says"),
     [
         (asking(num_beams=4), UnsupportedFeature, "num_beams", "num_beams 4 .* must be 1"),
@@ -312,7 +313,7 @@ def test_a_grammar_that_the_service_cannot_judge_is_left_to_the_engine() -> None
 # --- tokenising for its own sake --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_inline_chars", [0, 1000])
+@table("max_inline_chars", [0, 1000])
 def test_prompts_can_be_tokenised_without_running_them(max_inline_chars: int) -> None:
     service = Service(
         name="m",
@@ -326,7 +327,7 @@ def test_prompts_can_be_tokenised_without_running_them(max_inline_chars: int) ->
     assert asyncio.run(service.tokenize(TextPrompt("Hi"))).token_ids == (BOS_ID, *b"Hi")
 
 
-@pytest.mark.parametrize("max_inline_chars", [0, 2_000])
+@table("max_inline_chars", [0, 2_000])
 def test_token_ids_can_be_made_text_again(max_inline_chars: int) -> None:
     limits = ServiceLimits(max_inline_chars=max_inline_chars)
     service = Service(name="m", engine=FakeEngine(saying("ok")), tokenizer=ByteTokenizer(), limits=limits)
@@ -346,7 +347,7 @@ class Untouchable(ByteTokenizer):
         raise AssertionError("token ids were decoded")
 
 
-@pytest.mark.parametrize(
+@table(
     ("prompt", "told"),
     [
         (TextPrompt("x" * 100_000), "your prompt alone has at least 100000 tokens"),
@@ -363,7 +364,7 @@ def test_what_cannot_fit_is_refused_before_it_is_tokenised(prompt: Prompt, told:
         asyncio.run(service.generate(GenerationRequest("r", prompt)))
 
 
-@pytest.mark.parametrize("keep", [None, 5])
+@table("keep", [None, 5])
 def test_a_text_of_many_megabytes_is_not_tokenised_at_all(keep: int | None) -> None:
     engine = FakeEngine(saying("ok"), capabilities=replace(ABILITIES, max_model_len=10**9))
     service = Service(name="m", engine=engine, tokenizer=Untouchable())

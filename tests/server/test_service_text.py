@@ -25,6 +25,7 @@ from dragoman.types import (
 )
 from tests.support.byte_tokenizer import BOS_ID, END_OF_TURN_ID, EOS_ID, ByteTokenizer
 from tests.support.fake_engine import NUM_CACHED_TOKENS, FakeEngine, logprob_of, saying, top_of
+from tests.support.tables import table
 from tests.support.tiers import examples
 
 
@@ -131,7 +132,7 @@ def test_the_token_that_holds_text_and_stop_string_keeps_the_text_before_it() ->
     assert run().tokens[0].token_text == " on.\n\nAnd"
 
 
-@pytest.mark.parametrize(("min_tokens", "text"), [(0, "a"), (2, "a"), (3, "a.b"), (4, "a.b"), (5, "a.b.c")])
+@table(("min_tokens", "text"), [(0, "a"), (2, "a"), (3, "a.b"), (4, "a.b"), (5, "a.b.c")])
 def test_stop_strings_do_not_end_a_sequence_before_its_minimum_of_tokens(min_tokens: int, text: str) -> None:
     result = result_of(
         FakeEngine(saying("a.b.c.d")), asking(sampling=SamplingParams(min_tokens=min_tokens), stop=(".",))
@@ -139,7 +140,7 @@ def test_stop_strings_do_not_end_a_sequence_before_its_minimum_of_tokens(min_tok
     assert result.sequences[0].text == text
 
 
-@pytest.mark.parametrize(
+@table(
     ("ids", "options", "reason", "text", "match"),
     [
         (b"ab", {}, FinishReason.EOS, "ab", None),
@@ -189,7 +190,7 @@ def test_a_result_is_the_fold_of_the_stream() -> None:
     assert [sequence.text for sequence in result.sequences] == ["abc", "xyz"]
 
 
-@pytest.mark.parametrize("top", [None, 0, 3])
+@table("top", [None, 0, 3])
 def test_tokens_carry_their_log_probabilities_and_alternatives(top: int | None) -> None:
     result = result_of(FakeEngine(saying("ab")), asking(sampling=SamplingParams(logprobs=top)))
     (sequence,) = result.sequences

@@ -14,6 +14,7 @@ from tests.support.every_api import filled
 from tests.support.live_routes import live_document, live_operations
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 DOCUMENT = live_document()
 CHECKER = Checker(DOCUMENT)
@@ -60,7 +61,7 @@ def example_of(operation: GenerateOperation) -> bytes:
     return json.dumps({**example, "model": "fake"} if "model" in example else example).encode()
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.path)
+@table("operation", OPERATIONS, ids=lambda operation: operation.path)
 def test_a_strange_body_is_answered_as_documented(operation: GenerateOperation, client: httpx.Client) -> None:
     for name, (members, may_be_answered) in STRANGE.items():
         body = b"{" + members + b", " + example_of(operation)[1:]
@@ -75,7 +76,7 @@ def test_a_strange_body_is_answered_as_documented(operation: GenerateOperation, 
         assert may_be_answered or answer.status_code >= 400, (name, answer.text)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.path)
+@table("operation", OPERATIONS, ids=lambda operation: operation.path)
 def test_of_two_members_with_one_name_the_last_counts(operation: GenerateOperation, client: httpx.Client) -> None:
     example = example_of(operation)
     first = next(iter(json.loads(example)))
@@ -86,8 +87,8 @@ def test_of_two_members_with_one_name_the_last_counts(operation: GenerateOperati
     assert answers[0].status_code < 300
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/invocations"])
-@pytest.mark.parametrize("members", [{"tools": "null"}, {"functions": "null", "function_call": "none"}], ids=str)
+@table("path", ["/v1/chat/completions", "/invocations"])
+@table("members", [{"tools": "null"}, {"functions": "null", "function_call": "none"}], ids=str)
 def test_the_text_null_is_no_tools(path: str, members: dict[str, str], client: httpx.Client) -> None:
     """Where types are taken leniently, it is null for all other parameters."""
     body = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}], **members}

@@ -26,6 +26,7 @@ from tests.support.every_api import APIS, dialects_of, filled
 from tests.support.fake_pooling import FakePooling
 from tests.support.real_dialects import fake_profile
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 PROFILE = fake_profile()
 DIALECTS = dialects_of(PROFILE)
@@ -39,7 +40,7 @@ OPERATIONS = [
     for operation in api.operations
     if isinstance(operation, GenerateOperation) and not isinstance(operation, PoolingOperation)
 ]
-GENERATING = [pytest.param(operation, id=f"{api.name} {operation.path}") for api, operation in OPERATIONS]
+GENERATING = [operation for _, operation in OPERATIONS]
 IN_TRAILERS = ("/api/generate-one", "/api/generate", "/api/chat", "/v1/messages", "/v1/responses", "/v3/responses")
 """Where streams have timings: their events are counted and checked by their clients."""
 
@@ -56,7 +57,7 @@ def post(server: RunningServer, operation: GenerateOperation, body: Any, headers
     )
 
 
-@pytest.mark.parametrize("operation", GENERATING)
+@table("operation", GENERATING, ids=lambda operation: operation.path)
 def test_parameters_without_effect_are_errors_in_the_apis_own_shape(
     server: RunningServer, operation: GenerateOperation
 ) -> None:
@@ -86,16 +87,16 @@ def test_the_operator_decides_for_calls_that_say_nothing() -> None:
 
 EMBED, SCORE = PoolingKind.EMBED, PoolingKind.SCORE
 ANSWERED = [
-    pytest.param(SCORE if "score" in operation.path or "rerank" in operation.path else EMBED, operation.path, example)
+    (SCORE if "score" in operation.path or "rerank" in operation.path else EMBED, operation.path, example)
     for api in APIS
     for operation in api.operations
     if isinstance(operation, PoolingOperation)
     for example in [operation.example]
 ] + [
-    pytest.param(EMBED, "/invocations", {"inputs": "a"}),
-    pytest.param(EMBED, "/endpoints/fake/invocations", {"inputs": "a"}),
-    pytest.param(SCORE, "/predictions/fake", {"inputs": [{"key": "a", "value": "b"}]}),
-    pytest.param(SCORE, "/rerank", {"query": "a", "documents": ["b"]}),
+    (EMBED, "/invocations", {"inputs": "a"}),
+    (EMBED, "/endpoints/fake/invocations", {"inputs": "a"}),
+    (SCORE, "/predictions/fake", {"inputs": [{"key": "a", "value": "b"}]}),
+    (SCORE, "/rerank", {"query": "a", "documents": ["b"]}),
 ]
 """Calls that are answered without generating."""
 
@@ -111,7 +112,7 @@ def strict_servers() -> Iterator[dict[PoolingKind, RunningServer]]:
         yield {EMBED: embeds, SCORE: scores}
 
 
-@pytest.mark.parametrize(("kind", "path", "body"), ANSWERED)
+@table(("kind", "path", "body"), ANSWERED)
 def test_the_operator_decides_for_calls_that_are_answered_without_generating(
     kind: PoolingKind, path: str, body: dict[str, Any], strict_servers: dict[PoolingKind, RunningServer]
 ) -> None:
@@ -125,7 +126,7 @@ def test_the_operator_decides_for_calls_that_are_answered_without_generating(
     assert lax.headers["x-dragoman-ignored"] == "colour"
 
 
-@pytest.mark.parametrize(("path", "body"), [("/api/generate", {"model": "fake"}), ("/api/chat", {"model": "fake"})])
+@table(("path", "body"), [("/api/generate", {"model": "fake"}), ("/api/chat", {"model": "fake"})])
 def test_the_operator_decides_for_calls_that_only_load(path: str, body: dict[str, Any]) -> None:
     with running_server(ServerConfig(switches=Switches(is_strict=True)), dialects=DIALECTS) as strict:
         assert httpx.post(f"{strict.url}{path}", json=body).json()["done_reason"] == "load"
@@ -168,8 +169,8 @@ def blocks(answer: httpx.Response) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("is_stream", [True, False])
-@pytest.mark.parametrize("operation", GENERATING)
+@table("is_stream", [True, False])
+@table("operation", GENERATING, ids=lambda operation: operation.path)
 def test_every_answer_tells_its_timings_once_where_they_are_asked_for(
     server: RunningServer, operation: GenerateOperation, is_stream: bool
 ) -> None:
@@ -190,7 +191,7 @@ def test_every_answer_tells_its_timings_once_where_they_are_asked_for(
     assert records.trace is None
 
 
-@pytest.mark.parametrize("path", IN_TRAILERS)
+@table("path", IN_TRAILERS)
 def test_what_has_no_room_in_its_stream_has_them_in_a_trailer(path: str, server: RunningServer) -> None:
     [operation] = [one for _, one in OPERATIONS if filled(one.path) == path]
     content = json.dumps(operation.example | {"stream": True}).encode()

@@ -19,6 +19,7 @@ from tests.support.byte_tokenizer import BOS_ID, EOS_ID, VOCAB_SIZE, ByteTokeniz
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import running_server
+from tests.support.tables import table
 
 TEMPLATE = ChatTemplate(
     "{% if tools %}T{{ tools[0].function.name }}{% endif %}"
@@ -72,7 +73,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("path", BODIES)
+@table("path", BODIES)
 def test_what_has_no_effect_is_named_or_refused_as_the_operator_wants(
     path: str, client: httpx.Client, strict_client: httpx.Client
 ) -> None:
@@ -110,7 +111,7 @@ def test_a_prompt_is_told_in_tokens(client: httpx.Client) -> None:
     assert (bare["tokens"], bare["token_strs"]) == ([*b"Hi"], ["H", "i"])
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "text"),
     [
         ({}, "[user]Hi[go]"),
@@ -145,7 +146,7 @@ def test_the_tokenizer_describes_itself(client: httpx.Client) -> None:
     assert client.get("/tokenizer_info", params={"model": "plain"}).json()["chat_template"] is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "expected"),
     [
         ({"text": "Hi"}, tokens("Hi")),
@@ -167,7 +168,7 @@ def test_model_server_clients_get_tokens_cut_and_padded_as_they_ask(
     assert post(client, "/v3/tokenize", model="bytes", **options) == {"tokens": expected}
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "body", "status", "words"),
     [
         ("/tokenize", {}, 400, "prompt is missing"),

@@ -6,7 +6,6 @@ import json
 import string
 import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from dragoman.server.generation.output_parsers import TOOL_FORMATS, harmony
 from dragoman.types import ChatPrompt
 from tests.server.call_notations import MARKS, NOTATIONS, Call
 from tests.server.output_texts import USER, Output, calls_of, output_format, parsed, pieces, request, tool
+from tests.support.tables import table
 
 ANYTHING = {"type": ["integer", "number", "boolean", "null", "array", "object"]}
 SHAPES = (
@@ -105,7 +105,7 @@ def test_text_before_and_after_a_call_is_content(name: str, meant: Call, cuts: l
     assert calls_of(output) == [meant]
 
 
-@pytest.mark.parametrize("name", sorted(NOTATIONS))
+@table("name", sorted(NOTATIONS))
 def test_guaranteed_arguments_come_before_the_call_is_complete(name: str) -> None:
     meant = ("weather", {"city": "Oslo " * 20, "days": 3, "exact": True})
     text = NOTATIONS[name].write([meant])
@@ -119,7 +119,7 @@ def test_guaranteed_arguments_come_before_the_call_is_complete(name: str) -> Non
     assert len(early) >= 2
 
 
-@pytest.mark.parametrize("name", sorted(NOTATIONS))
+@table("name", sorted(NOTATIONS))
 def test_long_answers_take_no_longer_than_their_length(name: str) -> None:
     """Who looks at all of the text again for each piece takes far longer."""
     long_call: Call = ("weather", {"city": "x y\n" * 8_000})

@@ -31,6 +31,7 @@ from dragoman.types import ChatPrompt, GenerationRequest, GenerationResult, Gram
 from tests.server.output_texts import USER, request, tool
 from tests.support.byte_tokenizer import EOS_ID, FIM_IDS, VOCAB_SIZE, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
+from tests.support.tables import table
 from tests.tokenizer.conversations import FOLDER, SPECIAL_TOKENS
 
 TOOL_LOOP = "{% for tool in tools or [] %}{{ tool }}{% endfor %}"
@@ -53,7 +54,7 @@ class Tokens:
         return token_id in self._special.values()
 
 
-@pytest.mark.parametrize(
+@table(
     ("template", "tools", "reasoning"),
     [
         (HERMES, "hermes", None),
@@ -74,7 +75,7 @@ def test_the_chat_template_tells_the_formats(template: str | None, tools: str | 
     assert found.names == (tools, reasoning)
 
 
-@pytest.mark.parametrize(
+@table(
     ("family", "tools", "reasoning"),
     [
         ("command_r7b", "cohere", "cohere"),
@@ -134,9 +135,7 @@ def test_the_operator_chooses_by_name_or_chooses_none() -> None:
     assert none.parser(request(), "") is None
 
 
-@pytest.mark.parametrize(
-    ("option", "formats"), [("tool_call_parser", TOOL_FORMATS), ("reasoning_parser", REASONING_FORMATS)]
-)
+@table(("option", "formats"), [("tool_call_parser", TOOL_FORMATS), ("reasoning_parser", REASONING_FORMATS)])
 def test_the_options_name_every_format(option: str, formats: Mapping[str, object]) -> None:
     (row,) = [one.row for one in OPTIONS if one.name == option]
     assert isinstance(row.kind, Choice)
@@ -158,7 +157,7 @@ def test_marks_that_are_control_tokens_are_known_by_their_id() -> None:
     assert control.opens == Marker("<tool_call>", 3)
 
 
-@pytest.mark.parametrize(
+@table(
     ("ending", "prompt_text", "opening"),
     [
         (OPENED_BY_TEMPLATE, "[user]", "closed"),
@@ -175,9 +174,7 @@ def test_prompts_tell_where_the_reasoning_begins(ending: str, prompt_text: str, 
     assert found.reasoning.opening(prompt_text) == opening
 
 
-@pytest.mark.parametrize(
-    ("said", "opening"), [("<think>Hm", "open"), ("<think>Hm</think>Ye", "closed"), ("Ye", "maybe")]
-)
+@table(("said", "opening"), [("<think>Hm", "open"), ("<think>Hm</think>Ye", "closed"), ("Ye", "maybe")])
 def test_a_continued_message_tells_where_its_reasoning_stands(said: str, opening: Opening) -> None:
     assert REASONING_FORMATS["think"].opening(f"[assistant]{said}", said) == opening
 
@@ -240,7 +237,7 @@ def answer(
 OSLO_CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
-@pytest.mark.parametrize("choice", ["auto", "required", "weather"])
+@table("choice", ["auto", "required", "weather"])
 def test_the_engine_gets_a_grammar_and_the_client_gets_calls(choice: str) -> None:
     grammars: list[Grammar] = []
     result = answer(request(choice), OSLO_CALL, compile_grammar=compiler(grammars))
@@ -250,7 +247,7 @@ def test_the_engine_gets_a_grammar_and_the_client_gets_calls(choice: str) -> Non
     assert [grammar.covers_tool_calls for grammar in grammars] == [True]
 
 
-@pytest.mark.parametrize("tools", [(), (tool("f"),)], ids=["no tools", "tools"])
+@table("tools", [(), (tool("f"),)], ids=["no tools", "tools"])
 def test_a_form_behind_reasoning_that_has_begun_is_refused_where_no_grammar_has_a_frame(tools: Any) -> None:
     """An engine that follows the form alone would have to reason in it."""
     sampling = SamplingParams(grammar=Grammar("json_object"))

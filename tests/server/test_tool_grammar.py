@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-import pytest
 
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.server.generation.output_parsers import OutputFormat
@@ -15,6 +14,7 @@ from dragoman.server.generation.output_parsers.choose import REASONING_FORMATS, 
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, TextPrompt
 from tests.server.output_texts import USER, output_format, request, tool
+from tests.support.tables import table
 
 EOS, CALLS_MARK, THINK_MARK, END_MARK = 256, 257, 258, 259
 COMPILER = GrammarCompiler(
@@ -61,7 +61,7 @@ def constraint(
     return (layout or output_format()).constraint(asked, prompt_text)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "is_allowed"),
     [
         (OSLO_CALL, True),
@@ -87,14 +87,14 @@ def test_a_named_tool_is_called_once_and_no_other() -> None:
     assert not allows(grammar, f"{SUM_CALL}\n{SUM_CALL}")
 
 
-@pytest.mark.parametrize("choice", ["required", "auto"])
+@table("choice", ["required", "auto"])
 def test_without_parallel_calls_there_is_at_most_one(choice: str) -> None:
     grammar = constraint(request(choice, parallel_tool_calls=False))
     assert allows(grammar, OSLO_CALL)
     assert not allows(grammar, f"{OSLO_CALL}\n{SUM_CALL}")
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "is_allowed"),
     [
         ("Hello <b>there</b>.", True),
@@ -113,7 +113,7 @@ def test_a_free_choice_is_unconstrained_where_calls_look_like_text() -> None:
     assert constraint(request("auto"), output_format("llama3_json")) is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("tools", "text", "is_allowed"),
     [
         ("mistral", f"[TOOL_CALLS] [{OSLO}, {SUM}]", True),
@@ -137,7 +137,7 @@ def test_control_tokens_mark_calls_and_their_spelling_does_not() -> None:
     assert allows(grammar, f"[THINK]I might [/THINK][TOOL_CALLS] [{OSLO}]")
 
 
-@pytest.mark.parametrize(
+@table(
     ("prompt_text", "text", "is_allowed"),
     [
         ("<think>\n", f"Hm <tool_call> hm.\n</think>\n\n{OSLO_CALL}", True),
@@ -154,7 +154,7 @@ def test_reasoning_may_come_before_required_calls_where_the_model_reasons(
     assert allows(constraint(request("required"), output_format(reasoning="think"), prompt_text), text) is is_allowed
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "is_allowed"),
     [
         (f"<think>A <tool_call> is free here.</think>\n{OSLO_CALL}", True),
@@ -196,7 +196,7 @@ def test_a_clients_constraint_begins_after_the_reasoning() -> None:
     assert constraint(raw, layout, "<think>\n") == own
 
 
-@pytest.mark.parametrize(
+@table(
     ("parameters", "arguments", "is_allowed"),
     [
         (None, "{}", True),

@@ -18,6 +18,7 @@ from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams
 from tests.server.call_notations import NOTATIONS, Call, Notation
 from tests.server.output_texts import USER, calls_of, output_format, parsed, request, tool
+from tests.support.tables import table
 
 NAMES = sorted(NOTATIONS)
 EOS = 256
@@ -96,8 +97,8 @@ def allows(grammar: Grammar | None, text: str, *, has_tokens: bool = False) -> b
     return all(masker.advance(token_id) for token_id in [*tokens(text, has_tokens=has_tokens), EOS])
 
 
-@pytest.mark.parametrize("has_tokens", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@table("has_tokens", [False, True])
+@table("name", NAMES)
 def test_calls_that_must_come_are_written_as_the_model_writes_them(name: str, has_tokens: bool) -> None:
     layout = layout_of(name, has_tokens)
     notation = in_tokens(NOTATIONS[name]) if has_tokens else NOTATIONS[name]
@@ -120,7 +121,7 @@ def test_calls_that_must_come_are_written_as_the_model_writes_them(name: str, ha
     assert not allows(grammar, "", has_tokens=has_tokens)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_a_named_tool_is_called_once_and_no_other(name: str) -> None:
     notation = NOTATIONS[name]
     grammar = output_format(name).constraint(asked("weather"), "")
@@ -130,8 +131,8 @@ def test_a_named_tool_is_called_once_and_no_other(name: str) -> None:
         assert not allows(grammar, notation.write([OSLO, OSLO]))
 
 
-@pytest.mark.parametrize("has_tokens", [False, True])
-@pytest.mark.parametrize("name", [name for name in NAMES if name != harmony.NAME and TOOL_FORMATS[name].marked])
+@table("has_tokens", [False, True])
+@table("name", [name for name in NAMES if name != harmony.NAME and TOOL_FORMATS[name].marked])
 def test_a_free_choice_allows_text_and_well_formed_calls(name: str, has_tokens: bool) -> None:
     notation, layout = NOTATIONS[name], layout_of(name, has_tokens)
     grammar = layout.constraint(asked("auto"), "")
@@ -230,8 +231,8 @@ def walk(grammar: Grammar, seed: int, *, has_tokens: bool) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("has_tokens", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@table("has_tokens", [False, True])
+@table("name", NAMES)
 def test_whatever_the_grammar_lets_through_is_read_back_as_calls_that_follow_the_schema(
     name: str, has_tokens: bool
 ) -> None:
@@ -270,7 +271,7 @@ def test_whatever_the_grammar_lets_through_is_read_back_as_calls_that_follow_the
 CODER = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
 
 
-@pytest.mark.parametrize(
+@table(
     ("schema", "written", "value"),
     [
         ({"type": "string"}, "7", "7"),
@@ -306,7 +307,7 @@ def test_bare_text_has_the_type_that_the_schema_says(schema: Any, written: str, 
         assert allows(layout.constraint(wanted, ""), text)
 
 
-@pytest.mark.parametrize(
+@table(
     ("schema", "written", "is_allowed"),
     [
         ({"type": "string", "minLength": 2}, "a", False),
@@ -343,7 +344,7 @@ def test_a_strict_tool_with_what_bare_text_cannot_be_held_to_is_refused_by_name(
     assert output_format("qwen3_coder").constraint(asked("auto", tools=[own]), "") is None
 
 
-@pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "pythonic"])
+@table("name", ["qwen3_coder", "glm45", "pythonic"])
 def test_arguments_that_a_schema_leaves_open_may_be_named_by_the_model(name: str) -> None:
     own = tool("f")
     own["function"]["parameters"] = {"type": "object", "additionalProperties": True}

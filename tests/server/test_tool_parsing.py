@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.server.output_texts import Output, calls_of, output_format, parsed, parser
+from tests.support.tables import table
 
 OSLO = '{"name": "weather", "arguments": {"city": "Oslo"}}'
 SUM = '{"name": "add", "arguments": {"a": 1, "b": {"deep": ["}", "\\"]"]}}}'
@@ -17,8 +16,8 @@ def whole(tools: str, text: str, *, covered: bool = False) -> Output:
     return parsed(parser(output_format(tools), covered=covered), [text])
 
 
-@pytest.mark.parametrize("covered", [False, True])
-@pytest.mark.parametrize(
+@table("covered", [False, True])
+@table(
     ("tools", "text", "content", "calls"),
     [
         ("hermes", "Hello there.", "Hello there.", []),
@@ -44,7 +43,7 @@ def test_calls_are_found_and_the_rest_is_content(
     assert whole(tools, text, covered=covered) == Output(content, "", calls)
 
 
-@pytest.mark.parametrize(
+@table(
     ("tools", "text"),
     [
         ("hermes", "<tool_call>\nnot json\n</tool_call>"),
@@ -83,7 +82,7 @@ def test_a_bad_entry_in_a_list_becomes_content_and_the_good_ones_stay_calls() ->
     assert output == Output(", oops]", "", [OSLO_CALL])
 
 
-@pytest.mark.parametrize(
+@table(
     ("written", "arguments"),
     [
         ('{"arguments": {"city": "Oslo"}, "name": "weather"}', {"city": "Oslo"}),
@@ -137,7 +136,7 @@ def test_a_guaranteed_call_that_is_cut_off_before_its_arguments_is_content() -> 
     assert whole("hermes", text, covered=True) == Output(text, "", [])
 
 
-@pytest.mark.parametrize(
+@table(
     ("prompt_text", "text", "reasoning", "content"),
     [
         ("", "<think>\nHm.\n</think>\n\nYes.", "Hm.", "Yes."),
@@ -173,7 +172,7 @@ def test_marks_of_calls_mean_nothing_inside_the_reasoning() -> None:
 # --- what only some formats have --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("tools", "text", "calls"),
     [
         ("mistral_args", '[TOOL_CALLS]weather[CALL_ID]abcdefghi[ARGS]{"city": "Oslo"}', [("abcdefghi", "weather")]),
@@ -205,7 +204,7 @@ def test_variants_that_models_write_are_understood(
     assert (output.content, [(call_id, name) for call_id, name, _ in output.calls]) == ("", calls)
 
 
-@pytest.mark.parametrize(
+@table(
     ("written", "value"),
     [
         ("'Oslo'", "Oslo"),
@@ -221,7 +220,7 @@ def test_literals_of_python_and_of_json_become_json(written: str, value: object)
     assert calls_of(whole("pythonic", f"[weather(city={written})]")) == [("weather", {"city": value})]
 
 
-@pytest.mark.parametrize(
+@table(
     "written",
     ["city", "1 + 1", "__import__('os').system('true')", "[x for x in y]", "f'{city}'", "b'x'", "float('inf')", "{1: 2}",
      "'x", "=1", "", "*x", "1j", "..."],
@@ -238,8 +237,8 @@ def test_positions_without_names_are_no_arguments() -> None:
 HARMONY_CALL = '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Oslo"}'
 
 
-@pytest.mark.parametrize("covered", [False, True])
-@pytest.mark.parametrize(
+@table("covered", [False, True])
+@table(
     ("text", "content", "reasoning", "calls"),
     [
         ("<|channel|>final<|message|>Yes.<|return|>", "Yes.", "", []),
@@ -279,7 +278,7 @@ def test_a_harmony_message_goes_on_where_the_prompt_stopped() -> None:
     assert parsed(parser(output_format("gpt_oss"), thinking), [text]) == Output("7.", ", yes.", [])
 
 
-@pytest.mark.parametrize(
+@table(
     ("reasoning", "text", "expected"),
     [
         ("hunyuan_a13b", "<think>\nHm.\n</think>\n<answer>\nYes.\n</answer>", Output("Yes.", "Hm.", [])),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import httpx
-import pytest
 
 from dragoman.server.api import HttpCall, trace_of
 from dragoman.types import TraceContext
 from tests.support.openmetrics import openmetrics_families
 from tests.support.running_server import running_server
+from tests.support.tables import table
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
@@ -28,7 +28,7 @@ def test_what_newer_versions_add_is_left_out() -> None:
     assert trace(f"cc{PARENT[2:]}-and-more") == TraceContext(TRACE_ID, is_sampled=True)
 
 
-@pytest.mark.parametrize(
+@table(
     "parent",
     [
         "",

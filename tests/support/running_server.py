@@ -16,6 +16,7 @@ from dragoman.server.api import Dialects
 from dragoman.server.app import ServerConfig
 from dragoman.server.registry import GenerationService, ModelRegistry, ServedModel
 from dragoman.server.run import HttpServer, ListenConfig, ModelOwner, loop_factory
+from tests.support import haste  # noqa: F401  # it acts by being imported
 from tests.support.fake_hosting import FakeHosting
 from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService
 from tests.support.line_dialect import line_dialects

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from tests.support import haste  # noqa: F401  # it acts by being imported
+
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})? (\S+)$", re.MULTILINE)
 _READY = re.compile(r"serves .* at (https?://\S+)")
 

@@ -11,6 +11,7 @@ import pytest
 from dragoman.errors import InvalidRequest, UnsupportedFeature
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import ChatPrompt
+from tests.support.tables import table
 from tests.tokenizer.conversations import CONVERSATIONS, FOLDER, NOW, RENDERINGS, SPECIAL_TOKENS
 
 FAMILIES = sorted(path.stem for path in FOLDER.glob("*.jinja"))
@@ -23,8 +24,8 @@ def source(family: str) -> str:
     return Path(FOLDER / f"{family}.jinja").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", sorted(CONVERSATIONS))
-@pytest.mark.parametrize("family", FAMILIES)
+@table("name", sorted(CONVERSATIONS))
+@table("family", FAMILIES)
 def test_a_conversation_becomes_the_prompt_that_transformers_makes_of_it(family: str, name: str) -> None:
     conversation, expected = CONVERSATIONS[name], RECORDED[family][name]
     template = ChatTemplate(source(family), special_tokens=SPECIAL_TOKENS, now=lambda: NOW)

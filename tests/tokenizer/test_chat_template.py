@@ -16,6 +16,7 @@ from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.tokenizer.template_environment import RenderLimits
 from dragoman.types import ChatPrompt
+from tests.support.tables import table
 from tests.tokenizer.vocabularies import byte_level, write_model_dir
 
 CHATML = """
@@ -72,7 +73,7 @@ def rendered(source: str, *messages: Mapping[str, Any], **options: Any) -> str:
     return template.render(ChatPrompt(messages, **options))
 
 
-@pytest.mark.parametrize(
+@table(
     ("source", "messages", "expected"),
     [
         (CHATML, [message("user", "Hi")], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"),
@@ -103,7 +104,7 @@ def test_messages_that_the_template_forbids_are_refused_with_its_own_words() -> 
     assert caught.value.param == "messages"
 
 
-@pytest.mark.parametrize(
+@table(
     ("content", "expected"),
     [
         ("a", "a"),
@@ -114,7 +115,7 @@ def test_messages_that_the_template_forbids_are_refused_with_its_own_words() -> 
         (["a", {"type": "text", "text": "b"}], "a\nb"),
     ],
 )
-@pytest.mark.parametrize("source", [CHATML, PARTS_ONLY], ids=["strings", "parts"])
+@table("source", [CHATML, PARTS_ONLY], ids=["strings", "parts"])
 def test_content_reaches_the_template_in_the_form_it_understands(source: str, content: Any, expected: str) -> None:
     wrap = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n" if source == CHATML else "user:{}"
     assert rendered(source, message("user", content)) == wrap.format(expected)
@@ -125,7 +126,7 @@ def test_a_template_that_prints_parts_as_python_values_gets_strings() -> None:
     assert rendered(source, message("user", [{"type": "text", "text": "a"}])) == "a"
 
 
-@pytest.mark.parametrize(
+@table(
     ("content", "error", "says"),
     [
         ([{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}], UnsupportedFeature, "image_url"),
@@ -152,8 +153,8 @@ def test_the_developer_is_the_system_unless_the_template_knows_developers() -> N
     assert rendered(knowing, said) == "DEV"
 
 
-@pytest.mark.parametrize("source", [CHATML, LLAMA3, PARTS_ONLY], ids=["chatml", "llama3", "parts"])
-@pytest.mark.parametrize("words", ["The answer is", "The answer is ", "a", "x\n\ny"])
+@table("source", [CHATML, LLAMA3, PARTS_ONLY], ids=["chatml", "llama3", "parts"])
+@table("words", ["The answer is", "The answer is ", "a", "x\n\ny"])
 def test_a_final_message_is_continued_where_it_stopped_and_trimmed_where_the_template_trims(
     source: str, words: str
 ) -> None:
@@ -184,7 +185,7 @@ def test_the_template_for_tools_is_used_only_when_there_are_tools() -> None:
     assert template.render(ChatPrompt((message("user"),), tools=({}, {}))) == "with 2 tools"
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "expected"),
     [('{"a": 1}', '{"a": 1}'), ({"a": 1}, '{"a": 1}'), ("", "{}"), ("not json", '"not json"'), ("[1]", '"[1]"')],
 )
@@ -194,22 +195,20 @@ def test_arguments_of_tool_calls_reach_the_template_as_objects(arguments: Any, e
     assert rendered(source, message("assistant", None, tool_calls=[call])) == expected
 
 
-@pytest.mark.parametrize(
+@table(
     "source",
     [
         "{% for m in messages if m.tool_calls %}{{ '#' + m.tool_calls[0].function.arguments }}{% endfor %}",
         "{% for m in messages if m.tool_calls %}#{{ m.tool_calls[0].function.arguments }}{% endfor %}",
     ],
 )
-@pytest.mark.parametrize(
-    ("arguments", "expected"), [('{"a":  1}', '{"a":  1}'), ({"a": "é"}, '{"a": "é"}'), ("", "{}")]
-)
+@table(("arguments", "expected"), [('{"a":  1}', '{"a":  1}'), ({"a": "é"}, '{"a": "é"}'), ("", "{}")])
 def test_templates_that_take_arguments_for_text_get_text(source: str, arguments: Any, expected: str) -> None:
     call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
     assert rendered(source, message("assistant", None, tool_calls=[call])) == f"#{expected}"
 
 
-@pytest.mark.parametrize("given", ["reasoning_content", "reasoning", "thinking"])
+@table("given", ["reasoning_content", "reasoning", "thinking"])
 def test_templates_find_reasoning_under_the_name_they_know(given: str) -> None:
     source = "{% for m in messages %}{{ m.reasoning_content }} {{ m.thinking }}{% endfor %}"
     assert rendered(source, message("assistant", "x", **{given: "Hm."})) == "Hm. Hm."
@@ -221,7 +220,7 @@ def test_template_kwargs_reach_the_template_but_replace_neither_messages_nor_tok
     assert rendered(source, message("user", "yes"), template_kwargs=kwargs) == "fine <s> yes None"
 
 
-@pytest.mark.parametrize(
+@table(
     ("source", "expected"),
     [
         ("{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i > 3 %}{% break %}{% endif %}{{ i }}"
@@ -240,7 +239,7 @@ def test_templates_have_what_hugging_face_gives_them(source: str, expected: str)
     assert rendered(source, message("user")) == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("source", "says"),
     [
         ("{% for i in range(900) %}{{ 'aaaaaaaaaaaaaaaa' }}{% endfor %}", "rendered more than 10000 characters"),
@@ -251,7 +250,7 @@ def test_templates_have_what_hugging_face_gives_them(source: str, expected: str)
         ("{{ messages[0].content / 0 }}", "TypeError"),
     ],
 )
-@pytest.mark.parametrize("is_vouched", [True, False], ids=["here", "in a process"])
+@table("is_vouched", [True, False], ids=["here", "in a process"])
 def test_a_template_that_fails_is_an_error_of_the_request(source: str, says: str, is_vouched: bool) -> None:
     guarded = f"{{% if messages[0].content == 'Hi' %}}{source}{{% endif %}}"  # else it would not even load
     template = ChatTemplate(guarded, limits=RenderLimits(max_size=10_000), is_vouched=is_vouched)
@@ -312,7 +311,7 @@ def test_a_conversation_may_be_of_any_mappings_and_is_refused_if_json_cannot_say
         rendered(source, message("user", "a", more=object()))
 
 
-@pytest.mark.parametrize(
+@table(
     ("expression", "expected"),
     [
         ("'a-b'.replace('-', '+') ~ 'aa'.replace('a', 'b', 1)", "a+bba"),
@@ -330,14 +329,12 @@ def test_a_conversation_may_be_of_any_mappings_and_is_refused_if_json_cannot_say
         ("nothing ~ none ~ true", "NoneTrue"),
     ],
 )
-@pytest.mark.parametrize("place", ["{{ @ }}", "{% for m in messages %}{{ @ }}{% endfor %}"], ids=["plain", "loop"])
+@table("place", ["{{ @ }}", "{% for m in messages %}{{ @ }}{% endfor %}"], ids=["plain", "loop"])
 def test_what_makes_values_works_within_the_bounds(place: str, expression: str, expected: str) -> None:
     assert rendered(place.replace("@", expression), message("user")) == expected
 
 
-@pytest.mark.parametrize(
-    ("source", "says"), [("{% if %}", "default does not compile: line 1"), ({"tool_use": "x"}, "named default")]
-)
+@table(("source", "says"), [("{% if %}", "default does not compile: line 1"), ({"tool_use": "x"}, "named default")])
 def test_a_template_that_cannot_be_used_stops_the_start(source: str | dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         ChatTemplate(source)

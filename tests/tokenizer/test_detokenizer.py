@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as TokenizerFile
@@ -16,6 +15,7 @@ from dragoman.tokenizer.detokenizer import IncrementalDetokenizer
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.tokenizer.model_files import TextFiles
 from tests.support.byte_tokenizer import EOS_ID, ByteTokenizer
+from tests.support.tables import table
 from tests.support.tiers import examples
 from tests.tokenizer import vocabularies
 
@@ -79,7 +79,7 @@ def test_byte_level_text_survives_encoding_and_streaming(text: str, cut: int, sk
     )
 
 
-@pytest.mark.parametrize("style", ["llama2", "gemma", "metaspace", "bare_metaspace", "words"])
+@table("style", ["llama2", "gemma", "metaspace", "bare_metaspace", "words"])
 @given(data=st.data(), skips=st.booleans())
 def test_any_tokens_of_other_styles_stream_to_what_the_library_decodes_whole(
     style: str, data: st.DataObject, skips: bool
@@ -100,8 +100,8 @@ def test_bad_bytes_of_byte_fallback_spoil_no_character_beside_them(ids: list[int
     assert text == reference or "\ufffd" in reference
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("text", TEXTS)
+@table("style", STYLES)
+@table("text", TEXTS)
 def test_decode_agrees_with_the_library(style: str, text: str) -> None:
     ids = library(style).encode(text, add_special_tokens=False).ids
     for skips in (True, False):
@@ -141,7 +141,7 @@ def test_special_tokens_are_hidden_within_a_character_without_breaking_it() -> N
     assert [detokenizer.push(token_id) for token_id in [*orange[:2], EOS_ID, *orange[2:]]] == ["", "", "", "", "🍊"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("skips", "spaces", "expected"),
     [(True, True, "ab"), (True, False, "ab"), (False, True, "a</s> </s>b"), (False, False, "a</s></s>b")],
 )

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from dragoman.tokenizer.frames import cut, cut_pair, pair_frame, single_frame
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from tests.support.pooling_checkpoint import TOKENIZERS, words, write_pooling_case
+from tests.support.tables import table
 
 TEXTS = ("", "water", "What is the number of people?", "Ünïcode ☃ text, and 42 words!", words(20))
 
@@ -40,8 +41,8 @@ def test_a_framed_pair_is_what_the_tokenizer_makes_of_it(file: Tokenizer) -> Non
                 assert kinds == expected.type_ids
 
 
-@pytest.mark.parametrize("room", [1, 5, 8, 9, 10, 11, 30, 100])
-@pytest.mark.parametrize(("first", "second"), [(3, 40), (40, 3), (12, 12), (12, 13), (0, 20), (20, 0)])
+@table("room", [1, 5, 8, 9, 10, 11, 30, 100])
+@table(("first", "second"), [(3, 40), (40, 3), (12, 12), (12, 13), (0, 20), (20, 0)])
 def test_pairs_are_cut_as_the_library_cuts_them(room: int, first: int, second: int) -> None:
     file = TOKENIZERS["bert"]()[0]
     texts = words(first, 1), words(second, 2)
@@ -59,7 +60,7 @@ def test_a_text_is_cut_at_either_end() -> None:
     assert cut([1, 2, 3], 0, "left") == []
 
 
-@pytest.mark.parametrize("lowers", [True, False])
+@table("lowers", [True, False])
 def test_a_vocabulary_of_word_pieces_is_a_tokenizer(lowers: bool, tmp_path: Path) -> None:
     directory = write_pooling_case("bert_mean", tmp_path)
     whole = load_tokenizer(directory)

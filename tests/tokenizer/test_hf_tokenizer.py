@@ -15,6 +15,7 @@ from dragoman.tokenizer.base import FimTokens
 from dragoman.tokenizer.chat_template import load_chat_template
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.types import ChatPrompt
+from tests.support.tables import table
 from tests.tokenizer import vocabularies
 from tests.tokenizer.vocabularies import byte_fallback, byte_level, metaspace, with_bos, write_model_dir
 
@@ -36,7 +37,7 @@ def test_the_demo_models_tokenizer_speaks_chat_and_fills_in_the_middle() -> None
     assert tokenizer.is_control_to_llguidance(call)
 
 
-@pytest.mark.parametrize(
+@table(
     ("files", "expected"),
     [
         ({}, set()),
@@ -60,7 +61,7 @@ def test_end_of_sequence_tokens_come_from_every_file_that_names_them(
     assert tokenizer.eos_token_id in (tokenizer.eos_token_ids or {None})
 
 
-@pytest.mark.parametrize(
+@table(
     ("posts_bos", "config", "text", "num_bos"),
     [
         (False, {}, "is", 0),
@@ -99,7 +100,7 @@ def test_tokens_that_only_the_other_files_call_special_are_special_and_never_spl
     assert tokenizer.decode(tokenizer.encode("is</s>")) == "is"
 
 
-@pytest.mark.parametrize(("style", "leads"), [(byte_level, False), (byte_fallback, True), (metaspace, True)])
+@table(("style", "leads"), [(byte_level, False), (byte_fallback, True), (metaspace, True)])
 def test_a_continuation_has_no_implied_space(tmp_path: Path, style: Any, leads: bool) -> None:
     tokenizer = load_tokenizer(write_model_dir(tmp_path, style()))
     inside = b"".join(map(tokenizer.token_bytes, tokenizer.encode_continuation("ing")))
@@ -108,7 +109,7 @@ def test_a_continuation_has_no_implied_space(tmp_path: Path, style: Any, leads: 
     assert ahead == (b" ing" if leads else b"ing")
 
 
-@pytest.mark.parametrize(
+@table(
     ("names", "expected"),
     [
         (("<PRE>", "<SUF>", "<MID>"), [1, 10, 2, 20, 3]),
@@ -146,7 +147,7 @@ def test_text_that_is_not_unicode_is_encoded_with_a_mark_in_its_place(tmp_path: 
     assert tokenizer.decode(tokenizer.encode("a\ud83cb")) == "a?b"
 
 
-@pytest.mark.parametrize(
+@table(
     ("problem", "says"),
     [("missing", "tokenizer.json is missing"), ("broken", "cannot be used"), ("ctc", "decoder CTC")],
 )
@@ -162,7 +163,7 @@ def test_a_tokenizer_that_cannot_be_used_is_refused_with_its_path(tmp_path: Path
     assert str(tmp_path) in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["{", "[]"])
+@table("content", ["{", "[]"])
 def test_a_broken_file_beside_the_tokenizer_is_refused_by_name(tmp_path: Path, content: str) -> None:
     write_model_dir(tmp_path, byte_level())
     (tmp_path / "generation_config.json").write_text(content, encoding="utf-8")
@@ -170,7 +171,7 @@ def test_a_broken_file_beside_the_tokenizer_is_refused_by_name(tmp_path: Path, c
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("add_special_tokens", [True, False])
+@table("add_special_tokens", [True, False])
 def test_long_texts_have_the_same_tokens_as_the_library_gives(add_special_tokens: bool) -> None:
     directory = demo_model_dir()
     tokenizer = load_tokenizer(directory)
@@ -184,7 +185,7 @@ def test_long_texts_have_the_same_tokens_as_the_library_gives(add_special_tokens
     assert tokenizer.decode(ids) == text
 
 
-@pytest.mark.parametrize("text", [" " * 3_000, "the " * 1_000, "Größe 🍊" * 500, "<|im_start|>" * 500])
+@table("text", [" " * 3_000, "the " * 1_000, "Größe 🍊" * 500, "<|im_start|>" * 500])
 def test_no_token_stands_for_more_characters_than_the_tokenizer_says(text: str) -> None:
     tokenizer = load_tokenizer(demo_model_dir())
     assert len(tokenizer.encode(text)) * tokenizer.max_token_chars >= len(text)

@@ -16,6 +16,7 @@ from dragoman.config.resolve import demo_model_dir
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.tokenizer.ranked_bytes import PATTERNS
 from dragoman.tokenizer.sentencepiece_model import read_model
+from tests.support.tables import table
 from tests.support.tiers import examples
 from tests.tokenizer.odd_texts import TEXTS
 
@@ -46,7 +47,7 @@ JOINED = next(text for text in TEXTS if text.startswith("e\u0301\u0302"))
 HAS_RULES = ("bpe_rules", "unigram")
 
 
-@pytest.mark.parametrize("name", [*SENTENCEPIECES, *TIKTOKENS])
+@table("name", [*SENTENCEPIECES, *TIKTOKENS])
 def test_the_tokens_are_those_of_the_original(name: str, tmp_path: Path) -> None:
     tokenizer = load(tmp_path, name)
     for text, wanted in zip(TEXTS, ENCODINGS[name], strict=True):
@@ -62,7 +63,7 @@ def is_a_tie(found: list[int], wanted: list[int]) -> bool:
     return sorted(found) == sorted(wanted)
 
 
-@pytest.mark.parametrize("name", ["bpe", "bpe_symbols", "bpe_no_prefix", "unigram_symbols", *TIKTOKENS])
+@table("name", ["bpe", "bpe_symbols", "bpe_no_prefix", "unigram_symbols", *TIKTOKENS])
 def test_tokens_become_the_text_again(name: str, tmp_path: Path) -> None:
     tokenizer = load(tmp_path, name)
     for text in TEXTS:
@@ -70,7 +71,7 @@ def test_tokens_become_the_text_again(name: str, tmp_path: Path) -> None:
         assert tokenizer.decode(tokenizer.encode(plain, add_special_tokens=False)) == plain
 
 
-@pytest.mark.parametrize("name", SENTENCEPIECES)
+@table("name", SENTENCEPIECES)
 def test_control_pieces_are_special_and_prompts_begin_with_bos(name: str, tmp_path: Path) -> None:
     tokenizer = load(tmp_path, name, eos_token="</s>")
     assert (tokenizer.token_to_id("<s>"), tokenizer.eos_token_id) == (1, 2)
@@ -89,7 +90,7 @@ def test_control_symbols_of_a_chat_are_found_in_text(tmp_path: Path) -> None:
     assert tokenizer.is_special(begin)
 
 
-@pytest.mark.parametrize(("legacy", "count"), [(True, 2), (None, 2), (False, 1)])
+@table(("legacy", "count"), [(True, 2), (None, 2), (False, 1)])
 def test_text_behind_a_special_token_begins_with_a_blank_as_the_class_has_it(
     legacy: bool | None, count: int, tmp_path: Path
 ) -> None:
@@ -159,7 +160,7 @@ def as_json(tokenizer: HfTokenizer) -> str:
 NUM_RANKS = 400
 
 
-@pytest.mark.parametrize("kind", ["Qwen2Tokenizer", "Qwen2TokenizerFast"])
+@table("kind", ["Qwen2Tokenizer", "Qwen2TokenizerFast"])
 def test_pairs_make_the_tokens_of_the_original(kind: str, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_pairs(tmp_path, tokenizer_class=kind))
     for text, wanted in zip(TEXTS, ENCODINGS["QWenTokenizer"], strict=True):
@@ -178,7 +179,7 @@ def test_tokens_are_added_behind_the_vocabulary(tmp_path: Path) -> None:
     assert tokenizer.eos_token_id == NUM_RANKS
 
 
-@pytest.mark.parametrize("part", ["text_config", "llm_config"])
+@table("part", ["text_config", "llm_config"])
 def test_what_ends_texts_is_found_in_the_part_of_config_that_is_about_them(part: str, tmp_path: Path) -> None:
     directory = write_pairs(tmp_path)
     (directory / "config.json").write_text(
@@ -197,7 +198,7 @@ def test_gpt2_cuts_text_by_its_own_pattern(tmp_path: Path) -> None:
     assert load_tokenizer(blank).encode("a") == load_tokenizer(gpt2).encode(" a")
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "content", "told"),
     [
         ("tokenizer_config.json", '{"tokenizer_class": "MyTokenizer"}', "not known of tokenizer_class 'MyTokenizer'"),
@@ -277,7 +278,7 @@ def test_tekken_without_its_facts_is_refused(tmp_path: Path) -> None:
         load_tokenizer(tekken(tmp_path, default_num_special_tokens=None))
 
 
-@pytest.mark.parametrize(
+@table(
     ("lines", "told"),
     [
         (["YQ== 0", "YQ== 1"], "token twice"),
@@ -323,7 +324,7 @@ def piece(text: str, kind: int = 1) -> bytes:
     return field(1, field(1, text.encode()) + field(3, kind))
 
 
-@pytest.mark.parametrize(
+@table(
     ("data", "told"),
     [
         (piece("<unk>", 2) + piece("a") + piece("a"), "a piece twice"),

@@ -11,6 +11,7 @@ import pytest
 from dragoman.errors import InvalidRequest, TextOnly
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import ChatPrompt
+from tests.support.tables import table
 from tests.tokenizer.conversations import FOLDER, SPECIAL_TOKENS
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
@@ -65,7 +66,7 @@ def rendered(source: str, marker: str, *contents: Any, **options: Any) -> str:
     return seeing(source, marker).render(ChatPrompt(tuple(messages), **options))
 
 
-@pytest.mark.parametrize(
+@table(
     ("source", "marker", "expected"),
     [
         (
@@ -83,12 +84,12 @@ def test_each_template_gets_pictures_in_the_form_it_understands(source: str, mar
     assert rendered(source, marker, [text("a"), text("b"), IMAGE, text("c"), IMAGE, IMAGE]) == expected
 
 
-@pytest.mark.parametrize(
+@table(
     "source",
     [INTERNVL, INTERNVL_STRINGS, INTERNVL.replace("<image>", "<IMG_CONTEXT>")],
     ids=["parts", "strings", "other marker"],
 )
-@pytest.mark.parametrize(
+@table(
     "content", [[IMAGE, IMAGE, text("What?")], [IMAGE, IMAGE, text("<image>\n<image>\nWhat?")]], ids=["parts", "told"]
 )
 def test_internvl_gets_pictures_on_lines_before_the_text_by_all_templates_that_it_came_with(
@@ -103,7 +104,7 @@ def test_a_familys_own_template_writes_its_marker() -> None:
     assert "<start_of_turn>user\n<start_of_image>What is it?<end_of_turn>" in shown
 
 
-@pytest.mark.parametrize("source", [QWEN_VL, SMOLVLM, LLAVA, STRINGS], ids=["qwen", "smolvlm", "llava", "strings"])
+@table("source", [QWEN_VL, SMOLVLM, LLAVA, STRINGS], ids=["qwen", "smolvlm", "llava", "strings"])
 def test_conversations_without_pictures_are_the_same_for_a_model_that_sees(source: str) -> None:
     prompt = ChatPrompt(
         (
@@ -117,7 +118,7 @@ def test_conversations_without_pictures_are_the_same_for_a_model_that_sees(sourc
     assert blind.with_pictures(QWEN_MARKER).render(prompt) == blind.render(prompt)
 
 
-@pytest.mark.parametrize(
+@table(
     ("content", "expected"),
     [
         ([text("<pic> or <pic>?"), IMAGE, IMAGE], "[user]<pic> or <pic>?"),
@@ -135,7 +136,7 @@ def test_markers_in_the_text_work_for_templates_that_take_parts() -> None:
     assert QWEN_MARKER + " y<|im_end|>" in rendered(QWEN_VL, QWEN_MARKER, [text(f"{QWEN_MARKER} y"), IMAGE])
 
 
-@pytest.mark.parametrize(
+@table(
     "contents",
     [
         ([text("<image><image>"), IMAGE],),
@@ -143,7 +144,7 @@ def test_markers_in_the_text_work_for_templates_that_take_parts() -> None:
         ("<image>", "", [IMAGE]),
     ],
 )
-@pytest.mark.parametrize("source", [QWEN_VL, SMOLVLM, LLAVA, STRINGS], ids=["qwen", "smolvlm", "llava", "strings"])
+@table("source", [QWEN_VL, SMOLVLM, LLAVA, STRINGS], ids=["qwen", "smolvlm", "llava", "strings"])
 def test_more_markers_than_pictures_are_refused(source: str, contents: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidRequest, match=r"<image>.*got 2") as caught:
         rendered(source, "<image>", *contents)
@@ -156,7 +157,7 @@ def test_a_role_that_the_template_does_not_show_cannot_have_pictures() -> None:
         rendered(source, "<image>", "a", [IMAGE])
 
 
-@pytest.mark.parametrize("source", [QWEN_VL, SMOLVLM, STRINGS], ids=["qwen", "smolvlm", "strings"])
+@table("source", [QWEN_VL, SMOLVLM, STRINGS], ids=["qwen", "smolvlm", "strings"])
 def test_a_final_message_with_pictures_is_continued_after_its_text(source: str) -> None:
     marker = QWEN_MARKER if source == QWEN_VL else "<image>"
     shown = rendered(source, marker, "a", [IMAGE, text("It is")], continue_final_message=True)
@@ -190,7 +191,7 @@ def test_without_pictures_numbered_markers_are_text() -> None:
     assert rendered(STRINGS, NUMBERED, "<|image_1|> and <|image_9|>") == "[user]<|image_1|> and <|image_9|>"
 
 
-@pytest.mark.parametrize(
+@table(
     ("contents", "problem"),
     [
         (([text("<|image_1|><|image_1|>"), IMAGE],), r"content must hold <\|image_1\|> at most 1 times.* got 2"),
@@ -211,7 +212,7 @@ def test_a_conversation_without_messages_is_refused() -> None:
         rendered(STRINGS, NUMBERED)
 
 
-@pytest.mark.parametrize(
+@table(
     "contents",
     [[[IMAGE]] * 60_000, [[text("x" * 1_000_000), *[IMAGE] * 20_000]]],
     ids=["many messages", "many pictures beside a long text"],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tokenizers import Tokenizer
 
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.tokenizer.turn_ends import turn_end_ids
+from tests.support.tables import table
 from tests.tokenizer.conversations import FOLDER
 from tests.tokenizer.vocabularies import byte_fallback, byte_level, metaspace, write_model_dir
 
@@ -31,8 +31,8 @@ def ends(directory: Path, file: Tokenizer, template: str, inside: tuple[str, ...
     return {text for text in (*ENDS, "<s>", "</s>") if tokenizer.token_to_id(text) in ids}
 
 
-@pytest.mark.parametrize("make", [byte_level, byte_fallback, metaspace])
-@pytest.mark.parametrize(
+@table("make", [byte_level, byte_fallback, metaspace])
+@table(
     ("template", "expected"),
     [
         (TURNS.format("<|im_end|>\n"), {"<|im_end|>"}),
@@ -54,7 +54,7 @@ def test_a_turn_ends_with_the_first_control_token_after_its_words(
     assert ends(tmp_path, make(), template, inside=("<|END_RESPONSE|>",)) == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("family", "expected"),
     [
         ("llama3", {"<|eot_id|>"}),

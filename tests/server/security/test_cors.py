@@ -12,6 +12,7 @@ from dragoman.server.security.cors import CorsRules
 from tests.support.every_api import filled
 from tests.support.live_routes import live_document, live_operations
 from tests.support.running_server import running_server
+from tests.support.tables import table
 
 PAGE, OTHER, EVIL = "https://page.example", "http://localhost:3000", "https://evil.example"
 LISTED = ServerConfig(cors=CorsRules(f"{PAGE},{OTHER}", allows_credentials=True), api_keys=frozenset({"k"}))
@@ -39,7 +40,7 @@ def test_every_route_answers_the_preflight_of_a_page_that_may() -> None:
             assert int(answer.headers["access-control-max-age"]) > 0
 
 
-@pytest.mark.parametrize("origin", [EVIL, "null", "https://page.example.evil.example", "http://page.example", "*"])
+@table("origin", [EVIL, "null", "https://page.example.evil.example", "http://page.example", "*"])
 def test_other_pages_are_told_nothing(origin: str) -> None:
     with running_server(LISTED) as server, httpx.Client(base_url=server.url) as client:
         asked = [preflight(client, live_operations()[0], origin), client.get("/ping", headers={"origin": origin})]
@@ -93,7 +94,7 @@ def test_nothing_is_said_where_nothing_is_allowed() -> None:
         assert not [name for name in answer.headers if name.startswith("access-control-") or name == "vary"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "origins"),
     [("*", "*"), ("https://A.example", "https://a.example"), (f"{PAGE}, {OTHER}", f"{PAGE},{OTHER}"),
      ("http://[::1]:80", "http://[::1]:80"), ("chrome-extension://abc", "chrome-extension://abc")],
@@ -102,7 +103,7 @@ def test_origins_are_read(text: str, origins: str) -> None:
     assert Origins().parse(text) == origins
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     ["", ",", "null", "page.example", "https://*.example", "https://page.example/", "*,https://page.example", "**"],
 )

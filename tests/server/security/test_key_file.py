@@ -10,6 +10,7 @@ import pytest
 from dragoman.server.security.callers import KeysError, Limits
 from dragoman.server.security.keyring import Keyring, KeySources
 from dragoman.server.security.scopes import ALL_SCOPES, read_scopes
+from tests.support.tables import table
 
 
 def keyring(path: Path, text: str, usual: Limits | None = None) -> Keyring:
@@ -69,12 +70,12 @@ def test_a_caller_may_have_two_keys_while_one_is_replaced(path: Path) -> None:
     assert found.find(b"old") == found.find(b"new") is not None
 
 
-@pytest.mark.parametrize("key", [b"", b"S3cret", b"s3cre", b"s3cret ", b"alice", b"alice: s3cret", b"\xff"])
+@table("key", [b"", b"S3cret", b"s3cre", b"s3cret ", b"alice", b"alice: s3cret", b"\xff"])
 def test_nothing_else_is_a_key(path: Path, key: bytes) -> None:
     assert keyring(path, "alice: s3cret").find(key) is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "told"),
     [
         ("s3cret and more", "line 1: must be a key, or `NAME: KEY`"),
@@ -103,7 +104,7 @@ def test_a_file_that_cannot_be_read_is_told(path: Path) -> None:
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "told"),
     [
         ("", "at least one key pair"),

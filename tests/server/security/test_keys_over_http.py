@@ -24,6 +24,7 @@ from tests.support.every_api import filled
 from tests.support.fake_service import PATIENCE_S, FakeService, note
 from tests.support.live_routes import live_operations
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 
 KEYS = "".join(f"{scope}-only: k-{scope} scopes={scope}\n" for scope in KEY_SCOPES) + "all: k-all\n"
 
@@ -150,7 +151,7 @@ def test_keys_change_at_once_when_the_server_is_told(path: Path) -> None:
         wait_for(lambda: opens(server, "new-key"), "the new key was not read")
 
 
-@pytest.mark.parametrize("text", ["", "alice: s3cret and more", None])
+@table("text", ["", "alice: s3cret and more", None])
 def test_old_keys_hold_while_the_file_is_wrong(path: Path, text: str | None, caplog: pytest.LogCaptureFixture) -> None:
     with running_server(config(path, "old"), ListenConfig(port=0, reload_s=0.02)) as server:
         if text is None:

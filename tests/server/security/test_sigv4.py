@@ -29,6 +29,7 @@ from dragoman.server.security.sigv4 import RawHead, read_signature
 from tests.support.aws import aws_runtime
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tables import table
 from tests.support.tiers import examples
 
 ALICE = KeyPair("ALICE", "s3cret/+=", Caller("alice"))
@@ -123,7 +124,7 @@ TAMPERED: Mapping[str, Callable[[RawHead], RawHead]] = {
 }
 
 
-@pytest.mark.parametrize("part", TAMPERED)
+@table("part", TAMPERED)
 def test_whatever_is_changed_on_the_way_is_refused(part: str) -> None:
     head, body = signed()
     with pytest.raises(BadSignature) as caught:
@@ -131,7 +132,7 @@ def test_whatever_is_changed_on_the_way_is_refused(part: str) -> None:
     assert ALICE.secret not in str(caught.value)
 
 
-@pytest.mark.parametrize("body", [b"", BODY + b" ", BODY.replace(b"hi", b"ho")])
+@table("body", [b"", BODY + b" ", BODY.replace(b"hi", b"ho")])
 def test_another_body_is_refused(body: bytes) -> None:
     with pytest.raises(BadSignature):
         taken(signed()[0], body)
@@ -142,18 +143,18 @@ def test_another_secret_is_refused() -> None:
         taken(*signed(pair=replace(ALICE, secret="guessed")))
 
 
-@pytest.mark.parametrize("skew_s", [-301, 301, -90_000])
+@table("skew_s", [-301, 301, -90_000])
 def test_an_old_signature_is_refused(skew_s: float) -> None:
     with pytest.raises(BadSignature, match="5 minutes"):
         taken(*signed(), skew_s)
 
 
-@pytest.mark.parametrize("skew_s", [-290, 0, 290])
+@table("skew_s", [-290, 0, 290])
 def test_clocks_may_differ_by_some_minutes(skew_s: float) -> None:
     assert taken(*signed(), skew_s).name == "alice"
 
 
-@pytest.mark.parametrize("told", ["UNSIGNED-PAYLOAD", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"])
+@table("told", ["UNSIGNED-PAYLOAD", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"])
 def test_a_body_that_is_not_signed_whole_is_refused_by_name(told: str) -> None:
     with pytest.raises(BadSignature, match=f"must be signed.*{told}"):
         taken(*signed(headers={"X-Amz-Content-SHA256": told}))
@@ -229,7 +230,7 @@ def test_boto3_calls_a_protected_server(credentials: Path) -> None:
         assert b"".join(event["PayloadPart"]["Bytes"] for event in stream["Body"])
 
 
-@pytest.mark.parametrize(
+@table(
     ("key_id", "secret", "code"),
     [
         ("ALICE", "wrong", "InvalidSignatureException"),
