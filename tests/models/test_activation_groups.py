@@ -21,6 +21,7 @@ from tests.support.exported_model import write_exported
 from tests.support.packed_layouts import LAYOUTS, LLAMA
 from tests.support.packers import write_pair
 from tests.support.random_checkpoint import write_checkpoint
+from tests.support.tiers import width
 
 PROPERTY = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 
@@ -41,9 +42,10 @@ def served(directory: Path, *more: Given) -> Config:
     return config
 
 
-@pytest.mark.parametrize(
-    ("asked", "group"), [("auto", 128), ("0", 0), ("32", 32), ("64", 64), ("<=64", 64), ("128", 128)]
-)
+ASKED = [("auto", 128), ("0", 0), ("32", 32), ("64", 64), ("<=64", 64), ("128", 128)]
+
+
+@pytest.mark.parametrize(("asked", "group"), width(ASKED, [("auto", 128), ("0", 0), ("<=64", 64)]))
 def test_the_graph_is_compiled_with_the_group_that_is_asked_for(asked: str, group: int, tmp_path: Path) -> None:
     options = RollingOptions(activation_group=asked).model_options
     loaded = load_model(write_checkpoint(LLAMA, tmp_path), options)

@@ -19,9 +19,10 @@ from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.facts import AttentionFacts, CacheKind, ExpertFacts, ModelFacts
 from dragoman.models.families import read_model
 from tests.support.family_checkpoint import first_case_names, read_case, write_family_checkpoint
+from tests.support.odd_values import ODD_VALUES
+from tests.support.tables import table
 
 NAMES = first_case_names()
-ODD_VALUES: tuple[Any, ...] = (None, True, 0, -3, 2**31 - 1, 2**40, 1.5, "odd", [], ["odd"], [0], {}, {"odd": 1})
 
 
 def config_of(name: str, **changes: Any) -> dict[str, Any]:
@@ -38,13 +39,13 @@ def attentions(facts: ModelFacts) -> list[AttentionFacts]:
     return list(facts.attention_layers.values())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_a_key_that_nobody_knows_is_refused_by_name(name: str) -> None:
     with pytest.raises(ModelError, match=r"not known for this architecture: score_scale \(2.5\)"):
         read_model(config_of(name, score_scale=2.5))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_an_odd_value_is_refused_or_changes_nothing_but_never_fails_otherwise(name: str) -> None:
     config = config_of(name)
     for key in [*config, "rope_scaling", "rope_parameters", "layer_types", "sliding_window", "head_dim"]:
@@ -53,7 +54,7 @@ def test_an_odd_value_is_refused_or_changes_nothing_but_never_fails_otherwise(na
                 assert read_model({**config, key: value}).facts.layers, (key, value)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_path: Path) -> None:
     directory = write_family_checkpoint(name, tmp_path)
     tensors = load_file(directory / "model.safetensors")

@@ -14,6 +14,7 @@ from dragoman.models.alibi import alibi_slopes
 from dragoman.models.families import read_model
 from tests.support.family_checkpoint import read_case, write_family_checkpoint
 from tests.support.forward import forward_batch
+from tests.support.tiers import width
 
 PROMPT = list(range(3, 40))
 
@@ -113,7 +114,7 @@ def answers(loaded: LoadedModel) -> Any:
     return np.concatenate([first, second])
 
 
-@pytest.mark.parametrize("case", ["bloom", "gpt2_by_layer", "opt_350m", "falcon_7b"])
+@pytest.mark.parametrize("case", width(["bloom", "gpt2_by_layer", "opt_350m", "falcon_7b"], ["bloom"]))
 def test_a_kept_graph_computes_the_same(case: str, tmp_path: Path) -> None:
     directory = write_family_checkpoint(case, tmp_path / "model")
     built, mapped = (load_model(directory, ModelOptions("int8", cache_dir=tmp_path / "kept")) for _ in range(2))

@@ -20,6 +20,7 @@ from tests.support.gguf_writer import write_tensors
 from tests.support.packed_layouts import LAYOUTS, LLAMA
 from tests.support.packers import PackedPair, write_pair
 from tests.support.random_checkpoint import write_checkpoint
+from tests.support.tiers import width
 
 PACKED = ("awq", "gptq, any order", "w8a8", "Q8_0", "Q4_0")
 """Layouts of checkpoints, and types of GGUF files."""
@@ -41,7 +42,7 @@ def pair_of(layout: str, directory: Path) -> PackedPair:
     return PackedPair(packed, source)
 
 
-@pytest.mark.parametrize("layout", PACKED)
+@pytest.mark.parametrize("layout", width(PACKED, ["gptq, any order", "Q8_0"]))
 def test_adapters_change_packed_weights_as_they_change_their_numbers(layout: str, tmp_path: Path) -> None:
     pair = pair_of(layout, tmp_path)
     adapter = write_adapter(tmp_path / "a", matrices_of(pair.plain, ALL_SEVEN), rank=8)
@@ -55,7 +56,7 @@ def test_adapters_change_packed_weights_as_they_change_their_numbers(layout: str
     assert np.abs(changed - plain).max() > 1e-2, "the adapter changes nothing"
 
 
-@pytest.mark.parametrize("layout", ["Q4_1", "Q5_0", "MXFP4", "fp8 in blocks"])
+@pytest.mark.parametrize("layout", width(["Q4_1", "Q5_0", "MXFP4", "fp8 in blocks"], ["MXFP4", "fp8 in blocks"]))
 def test_an_adapter_is_merged_into_weights_that_are_unpacked_when_they_are_read(layout: str, tmp_path: Path) -> None:
     pair = pair_of(layout, tmp_path)
     adapter = write_adapter(tmp_path / "a", matrices_of(pair.plain, ALL_SEVEN))

@@ -28,9 +28,9 @@ from dragoman.models.config import Config
 from dragoman.models.ir.phi3_vision import Phi3Vision
 from dragoman.models.vision.hd_tiles import HdPictures
 from dragoman.models.vision.tower import Tower
-from tests.models.test_family_configs import ODD_VALUES
 from tests.support.family_checkpoint import Array
 from tests.support.forward import forward_batch
+from tests.support.odd_values import ODD_VALUES
 from tests.support.seeing_export import PLACEHOLDER, REFERENCE, read_seeing_case, write_seeing_export
 from tests.support.vision_checkpoint import checksum, draw, prompt_pieces, sampled
 from tests.support.vision_model import embedded, relative_error

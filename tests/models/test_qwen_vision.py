@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dragoman.models.config import Config
 from dragoman.models.families import read_model
 from dragoman.models.storage.constants import WeightType
 from dragoman.models.vision.base import PictureProcessor
+from tests.support import tiers
 from tests.support.vision_checkpoint import draw, prompt_pieces, read_vision_case, vision_case_names
 from tests.support.vision_model import SeeingModel
 
@@ -167,8 +169,11 @@ def test_more_levels_than_the_text_has_layers_to_add_them_to_are_refused() -> No
         read_model(config, sees=True)
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
-@pytest.mark.parametrize("weight_type", ["f32", "int8"])
+TOWERS = list(product(["qwen2_vl", "qwen2_5_vl", "qwen3_vl"], ["f32", "int8"]))
+
+
+@pytest.mark.varies("what is fused depends on the processor")
+@pytest.mark.parametrize(("name", "weight_type"), tiers.width(TOWERS, [("qwen2_5_vl", "f32"), ("qwen3_vl", "int8")]))
 def test_scores_of_all_patches_are_never_in_memory_at_once(name: str, weight_type: WeightType, tmp_path: Path) -> None:
     """They would take gigabytes for a large picture; one fused node reads them in parts. Heads turn in one node too."""
     nodes = SeeingModel(name, tmp_path, ModelOptions(weight_type=weight_type)).tower_nodes()

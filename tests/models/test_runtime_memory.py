@@ -13,7 +13,10 @@ from tests.support import heaps
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 from tests.support.step_memory import CAN_TELL, measure
 
-pytestmark = pytest.mark.skipif(not CAN_TELL, reason="memory is read as Linux with glibc tells it")
+pytestmark = [
+    pytest.mark.skipif(not CAN_TELL, reason="memory is read as Linux with glibc tells it"),
+    pytest.mark.varies("memory is read from glibc"),
+]
 
 
 def test_kernels_of_ever_new_sizes_of_steps_do_not_pile_up(tmp_path: Path) -> None:

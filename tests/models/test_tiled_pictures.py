@@ -22,8 +22,8 @@ from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.vision.base import PictureProcessor, VisionFamily
 from dragoman.models.vision.tower import Tower
 from dragoman.models.weights import Weights
-from tests.models.test_family_configs import ODD_VALUES
 from tests.support.family_checkpoint import Array
+from tests.support.odd_values import ODD_VALUES
 from tests.support.vision_checkpoint import draw, read_vision_case, write_vision_case
 from tests.support.vision_model import SeeingModel, embedded
 

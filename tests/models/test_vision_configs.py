@@ -17,11 +17,12 @@ from dragoman.models.config import Config
 from dragoman.models.families import read_model
 from dragoman.models.vision.base import PictureProcessor
 from dragoman.models.vision.described import read_described
+from tests.support.odd_values import ODD_VALUES
+from tests.support.tables import table
 from tests.support.vision_checkpoint import draw, read_vision_case, vision_case_names
 from tests.support.vision_model import SeeingModel
 
 NAMES = vision_case_names()
-ODD_VALUES: tuple[Any, ...] = (None, True, 0, -3, 2**31 - 1, 2**40, 1.5, "odd", [], ["odd"], [0], {}, {"odd": 1})
 
 
 def processor_of(name: str, config: dict[str, Any], described: dict[str, Any]) -> PictureProcessor:
@@ -36,7 +37,7 @@ def processor_of(name: str, config: dict[str, Any], described: dict[str, Any]) -
     return vision.processor(Config({**case["preprocessor"], **described}, "preprocessor_config.json"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_a_key_that_nobody_knows_is_refused_by_name(name: str) -> None:
     with pytest.raises(ModelError, match=r"config.json vision_config has keys .*: gain \(2\)"):
         processor_of(name, {"vision_config.gain": 2}, {})
@@ -44,7 +45,7 @@ def test_a_key_that_nobody_knows_is_refused_by_name(name: str) -> None:
         processor_of(name, {}, {"sharpen": True})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_an_odd_value_is_refused_or_changes_nothing_but_never_fails_otherwise(name: str) -> None:
     case = read_vision_case(name)
     keys = [key for key, value in case["config"].items() if not isinstance(value, dict)]
@@ -58,7 +59,7 @@ def test_an_odd_value_is_refused_or_changes_nothing_but_never_fails_otherwise(na
                 processor_of(name, {}, {key: value})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_path: Path) -> None:
     model = SeeingModel(name, tmp_path, ModelOptions(weight_type="f32"))
     path = tmp_path / "model.safetensors"
