@@ -94,6 +94,16 @@ def test_a_model_comes_answers_changes_and_goes(client: httpx.Client, store: Pat
         ({"url": "second", "job_queue_size": "many"}, 400, "job_queue_size=many (this call)"),
         ({"url": "second", "option.port": "1"}, 400, "only the operator can set it"),
         ({"url": "second", "option.model_id": "/etc"}, 400, "only the operator can set it"),
+        (
+            {"url": "second", "option.engine": "remote", "option.upstream": "http://a"},
+            400,
+            "only the operator can set it",
+        ),
+        (
+            {"url": "second", "option.allow_image_hosts": "*"},
+            400,
+            "with --allow-image-hosts or OPTION_ALLOW_IMAGE_HOSTS",
+        ),
         ({"url": "second", "option.kv_cache_gb": "100000"}, 507, "MiB are available"),
     ],
 )

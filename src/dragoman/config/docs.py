@@ -33,6 +33,9 @@ Every option can be given in four places. Where it is given twice, the first of 
 Names that nobody knows, and values that are not allowed, stop the start. What other servers know and this one has no use for
 is told, see the end of this page; so is an option that does nothing beside the others. `dragoman config` prints what was
 resolved and where each value came from.
+
+A call that loads a model while the server runs, and the files of a model that came from the hub, set only the options at
+which "also set by" says so; all others are the operator's.
 """
 
 _FOREIGN = """\
@@ -45,6 +48,12 @@ anyway and are not mentioned. With `--engine vllm` those that are arguments of v
 | why | keys | harmless values |
 |---|---|---|
 """
+
+
+_OPEN_TO = {
+    "model": "the files of a model of the hub",
+    "load": "the files of a model of the hub, and a call that loads a model",
+}
 
 
 def options_page() -> str:
@@ -85,6 +94,8 @@ def _option_entry(option: Option) -> str:
         lines.append(f"- serving.properties: {keys}")
     variables = dict.fromkeys((option.variable, *(alias.name for alias in row.env)))
     lines.append(f"- environment: {', '.join(f'`{name}`' for name in variables)}")
+    if row.open_to != "operator":
+        lines.append(f"- also set by: {_OPEN_TO[row.open_to]}")
     return "\n".join(lines) + "\n"
 
 

@@ -14,15 +14,8 @@ from dragoman.config.foreign import OF_ENGINES, ForeignOption
 from dragoman.config.kinds import FilePath, Value
 from dragoman.config.names import NameIndex
 from dragoman.config.option import Option
-from dragoman.config.server_options import PER_MODEL, ServerSettings
 from dragoman.config.sources import Given
 from dragoman.hub.cache import repo_of
-
-_OF_THE_OPERATOR = frozenset({
-    "engine", "entry_point", "handler", "hooks", "lora", "upstream", "upstream_model", "ray_address", "ray_application",
-    "allow_image_hosts", "chat_template",
-})  # fmt: skip
-"""What names code, or whom this machine talks to, or what it reads elsewhere."""
 
 
 def trusted(directory: Path, givens: Sequence[Given], index: NameIndex) -> tuple[list[Given], list[str]]:
@@ -59,9 +52,7 @@ def _reaches_out(given: Given, index: NameIndex) -> bool:
 def _is_beyond(option: Option | ForeignOption, text: str) -> bool:
     if isinstance(option, ForeignOption):
         return any(option.key in names for names in OF_ENGINES.values())
-    if option.group is ServerSettings:
-        return option.name not in PER_MODEL
-    if option.name in _OF_THE_OPERATOR or option.row.is_secret:
+    if option.row.open_to == "operator":
         return True
     path = PurePath(text.strip().removeprefix("file://"))
     return isinstance(option.row.kind, FilePath) and (path.is_absolute() or bool({"..", "~"} & {*path.parts, text[:1]}))

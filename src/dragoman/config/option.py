@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from dragoman.config.kinds import Kind, Value
 
@@ -24,12 +24,19 @@ class Alias:
     allowed: str = ""
 
 
+OpenTo = Literal["operator", "model", "load"]
+"""Who may set an option beside the operator's command line, environment and files: nobody; the files of a model that came
+from the hub as well; these, and a call that loads a model. Nobody, unless it is said at the option: what names code, a
+place on this machine, or whom this machine talks to, and what guards callers from each other, is nobody else's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """The facts of one option that its field does not hold.
 
     `key` is the name in serving.properties; one that begins with `option.` has the variable OPTION_<NAME>, any other
     SERVING_<NAME>. `keys`, `env` and `flags` are further names. `unset` says what a default of None means.
+    `open_to`: who may set it beside the operator.
     """
 
     kind: Kind
@@ -41,6 +48,7 @@ class Row:
     env: tuple[Alias, ...] = ()
     flags: tuple[str, ...] = ()  # further flags: those of LMI's command line
     is_secret: bool = False  # neither flag nor key: visible to other users of the machine; the value is never shown
+    open_to: OpenTo = "operator"
 
 
 @dataclass(frozen=True, slots=True)

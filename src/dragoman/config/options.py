@@ -121,6 +121,7 @@ class ModelSettings:
         "there. A directory may hold a serving.properties, whose option.model_id may name another model. "
         "demo and demo-vision are the bundled models, where no directory of that name is there.",
         unset="the bundled demo model", env=(Alias("HF_MODEL_ID"), Alias("MODEL_ID")),
+        open_to="model",
     )  # fmt: skip
     revision: str | None = option(
         None, Text("REVISION"), "Branch, tag or commit of a model of the hub, where its name says none.",
@@ -132,6 +133,7 @@ class ModelSettings:
         "Name clients call the model by; further names are aliases.",
         key="option.served_model_name",
         unset="the directory's name",
+        open_to="model",
     )
     dtype: str = option(
         "auto",
@@ -139,6 +141,7 @@ class ModelSettings:
         "Type of the weight matrices; the int types compress them while loading. What a checkpoint has packed as integers "
         "(AWQ, GPTQ, compressed-tensors) stays as it is, but for f32: that is the numbers they stand for. auto: int8, and "
         "MXFP4 (gpt-oss) keeps its values in groups, where int8 by name stores them by row, a little faster.",
+        open_to="load",
     )
     kv_dtype: str = option(
         "auto",
@@ -147,6 +150,7 @@ class ModelSettings:
         "on Arm, and with weights of f32), but u8 where the machine's memory, or --kv-cache-gb, has room for fewer than "
         "--max-num-seqs sequences of 1,024 tokens or for none of full length.",
         keys=(Alias("option.kv_cache_dtype"),),
+        open_to="load",
     )
     activation_group: str = option(
         "auto",
@@ -154,6 +158,7 @@ class ModelSettings:
         "Columns of activations that are quantised together where weights are of int8 or int4; smaller groups lose less and "
         "are slower, 0 quantises none and is slower by far. A group must divide those of packed weights. auto: as large as "
         "these, at most 128.",
+        open_to="load",
     )
     max_model_len: int | None = option(
         None,
@@ -161,6 +166,7 @@ class ModelSettings:
         "Longest sequence: prompt and completion tokens together.",
         unit="tokens",
         unset="the model's context length",
+        open_to="load",
     )
     chat_template: str | None = option(
         None,
@@ -172,11 +178,13 @@ class ModelSettings:
         "auto",
         TOOL_PARSERS,
         "How the model writes tool calls; auto recognises it in the chat template, none leaves them in the text.",
+        open_to="load",
     )
     reasoning_parser: str = option(
         "auto",
         REASONING_PARSERS,
         "How the model marks its reasoning; auto recognises it in the chat template, none leaves it in the text.",
+        open_to="load",
     )
     task: str = option(
         "auto",
@@ -184,22 +192,26 @@ class ModelSettings:
         "What the model is for; auto: what its architecture, and modules.json if there is one, say (see "
         "dialects/embeddings.md).",
         env=(Alias("HF_TASK"),),
+        open_to="load",
     )
     pooling: str = option(
         "auto",
         POOLINGS,
         "How a model that embeds makes one vector of a text's tokens; auto: as 1_Pooling/config.json says.",
+        open_to="load",
     )
     normalize: str = option(
         "auto",
         Choice(("auto", "true", "false"), {"1": "true", "0": "false", "yes": "true", "no": "false"}),
         "Whether embeddings have length 1 where a request does not say it; auto: as modules.json says.",
+        open_to="load",
     )
     threads: int | None = option(
         None,
         Integer(1, 4096, auto=True),
         "Threads of the model's kernels.",
         unset="one per core",
+        open_to="load",
     )
     cache_dir: Path | None = option(
         None,
@@ -226,6 +238,7 @@ class EngineSettings:
         "Memory for the key/value cache.",
         unit="GiB",
         unset="from the memory that is free after loading",
+        open_to="load",
     )
     max_batch_tokens: int = option(
         512,
@@ -235,6 +248,7 @@ class EngineSettings:
         key="option.max_rolling_batch_prefill_tokens",
         keys=(Alias("option.max_num_batched_tokens"), Alias("option.max_num_tokens")),
         env=(Alias("MAX_BATCH_PREFILL_TOKENS"),),
+        open_to="load",
     )
     max_step_slowdown: float = option(
         2.5,
@@ -242,6 +256,7 @@ class EngineSettings:
         "How many times longer than a step that only decodes a step may take because it also computes prompts, so that "
         "streams stay even while long prompts come in; 0 = no limit. A step that computes prompts computes 16 "
         "tokens of them in any case, however long that takes: in smaller pieces they would cost more than they need.",
+        open_to="load",
     )
     max_num_seqs: int = option(
         64,  # more only slow each other down on the cores of one machine; LMI's defaults are 32 and 256
@@ -251,6 +266,7 @@ class EngineSettings:
         key="option.max_rolling_batch_size",
         keys=(Alias("option.max_num_seqs"),),
         env=(Alias("MAX_BATCH_SIZE"),),
+        open_to="load",
     )
     prefix_cache: str = option(
         "prompt",
@@ -260,6 +276,7 @@ class EngineSettings:
             Alias("option.enable_prefix_caching", _prefix_mode, "true or false"),
             Alias("option.enable_kv_cache_reuse", _prefix_mode, "true or false"),
         ),
+        open_to="load",
     )
     step_log: Path | None = option(
         None,
@@ -282,6 +299,7 @@ class SpeculationSettings:
         "the same text. suffix: that, and what followed in texts of requests before. draft: draft_model. auto: all of them, "
         "where the model allows it. However many are guessed, as many are verified as pay.",
         keys=(Alias("option.prompt_lookup", _lookup_mode, "true or false"),),
+        open_to="load",
     )
     speculation_across_keys: bool = option(
         False,
@@ -294,6 +312,7 @@ class SpeculationSettings:
         "A smaller model with the same vocabulary guesses tokens as well.",
         unset="no draft model",
         keys=(Alias("option.speculative_draft_model"), Alias("option.speculative_model")),
+        open_to="model",
     )
     num_assistant_tokens: int | None = option(
         None,
@@ -302,6 +321,7 @@ class SpeculationSettings:
         unset="as many as pay",
         unit="tokens",
         keys=(Alias("option.num_speculative_tokens"), Alias("option.speculative_length")),
+        open_to="load",
     )
     max_ngram_size: int | None = option(
         None,
@@ -310,6 +330,7 @@ class SpeculationSettings:
         unset="however long",
         unit="tokens",
         keys=(Alias("option.ngram_prompt_lookup_max"),),
+        open_to="load",
     )
     speculative_max_batch: int = option(
         8,
@@ -318,6 +339,7 @@ class SpeculationSettings:
         "many are verified as pay.",
         unit="sequences",
         keys=(Alias("option.speculative_disable_by_batch_size"),),
+        open_to="load",
     )
 
 
@@ -330,12 +352,14 @@ class PictureSettings:
         ImageLimit(),
         "Most images one prompt may have. image=0: none, and the part of the model that sees is not even loaded.",
         unset="as many as fit into the context",
+        open_to="load",
     )
     mm_processor_kwargs: str | None = option(
         None,
         JsonObject(),
         "Keys of preprocessor_config.json that count otherwise here, as JSON; max_pixels, say, bounds time and tokens.",
         unset="the file as it is",
+        open_to="load",
     )
     allow_image_hosts: tuple[str, ...] = option(
         (),
@@ -423,11 +447,13 @@ class ClientSettings:
             {"lmi_dist": "lmi-dist", "tensorrt-llm": "trtllm", "hf-accelerate": "scheduler", "tnx": "auto"},
         ),
         "LMI: whose parameter names and defaults apply; auto accepts all, disable gives the dynamic-batch shapes.",
+        open_to="load",
     )
     lmi_version: str = option(
         "0.31",
         Choice(("0.26", "0.31", "0.32")),
         "LMI: release whose shapes and defaults apply.",
+        open_to="load",
     )
     batch_size: int = option(
         1,
@@ -436,6 +462,7 @@ class ClientSettings:
         unit="requests",
         key="batch_size",
         keys=(Alias("max_dynamic_batch_size"),),
+        open_to="load",
     )
     output_formatter: str | None = option(
         None,
@@ -444,11 +471,17 @@ class ClientSettings:
         unset="as the request asks",
     )
     enable_streaming: bool = option(
-        False, Switch(("huggingface",)), "LMI: with rolling_batch=disable, stream every answer."
+        False,
+        Switch(("huggingface",)),
+        "LMI: with rolling_batch=disable, stream every answer.",
+        open_to="load",
     )
-    tgi_compat: bool = option(False, Switch(), "LMI: answer in the shape of Text Generation Inference.")
+    tgi_compat: bool = option(False, Switch(), "LMI: answer in the shape of Text Generation Inference.", open_to="load")
     lmi_strict: bool = option(
-        False, Switch(), "LMI chat: reproduce the documented slips (logprobs as an array, 30 tokens by default)."
+        False,
+        Switch(),
+        "LMI chat: reproduce the documented slips (logprobs as an array, 30 tokens by default).",
+        open_to="load",
     )
     entry_point: str | None = option(
         None,
@@ -485,12 +518,14 @@ class ClientSettings:
         "api",
         Choice(("api", "auto"), {"vllm": "api"}),
         "Sampling that a client leaves out: api = as its API documents it, auto = as the model's generation_config.json.",
+        open_to="load",
     )
     chat_format: str = option(
         "auto",
         Choice(("auto", "lmi", "openai")),
         "Shape of /v1/chat/completions. auto: LMI's where the server is configured as LMI's containers are (a "
         "serving.properties, or an OPTION_ or SERVING_ variable that LMI has) and for curl without a key; else OpenAI's.",
+        open_to="load",
     )
     max_stored_responses: int = option(
         1000,
@@ -515,11 +550,13 @@ class ClientSettings:
         Integer(0, 60_000),
         "Text service: how long the head of a streamed answer waits for the outcome, to carry the exact status.",
         unit="milliseconds",
+        open_to="load",
     )
     text_chat_template: bool = option(
         False,
         Switch(),
         "Text service: wrap the prompt as one user turn of the model's chat template.",
+        open_to="load",
     )
     max_best_of: int = option(
         _LIMITS.max_best_of,

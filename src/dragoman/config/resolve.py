@@ -518,11 +518,14 @@ class _Findings:
 
     def pass_on(self) -> dict[str, str]:
         """What LMI would hand to the operator's code although the server does not know it; that is then no mistake."""
-        for _, given, hint in self._unknown_options:
+        for layer, given, hint in self._unknown_options:
+            if layer == CALL:  # the operator's code takes it for the operator's word
+                continue
             self.problems.remove(f"{_quote(given)}: unknown option; {hint}")
             self.notices.append(f"{_quote(given)}: not an option of this server, passed on to model.py; {hint}")
         own = [(layer, given.key, given.text) for layer, given, _ in self._unknown_options]
         own += [(layer, one.key, given.text) for layer, one, given in self._foreign if not one.is_secret]
+        own = [one for one in own if one[0] != CALL]
         ordered = sorted(own, key=lambda one: one[0], reverse=True)  # the highest layer last, so that it stays
         return {key.removeprefix("option."): text for _, key, text in ordered if key.startswith("option.")}
 

@@ -6,8 +6,7 @@ sources.
 Does not: load anything. Called by `host` on worker threads, since it reads files; made by the command line at start-up.
 
 Nothing of a call is trusted: links and `..` are resolved before a path is compared with the store, and a call may set
-options of the model, but none of the whole server, none that names a path or code, and none that the command line has
-decided.
+the options whose rows say so (`open_to`), but none that the command line has decided.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from urllib.parse import unquote, urlsplit
 
 from dragoman.config.archives import archive_stem, is_archive
 from dragoman.config.entries import ModelEntry, store_entries
-from dragoman.config.kinds import FilePath, NamedDirectories
 from dragoman.config.names import NameIndex
 from dragoman.config.option import Option
 from dragoman.config.resolve import Config, ConfigError, resolve
@@ -29,9 +27,6 @@ from dragoman.config.sources import Given, read_environment
 from dragoman.model_texts import is_gguf
 
 CALL = "this call"
-
-# Beside the paths: what names code, or a file that would be read.
-_OF_THE_OPERATOR = frozenset({"name", "chat_template", "engine", "entry_point", "handler", "hooks", "revision"})
 
 # What the command line says of the model that it names, and of no other.
 _OF_ONE_MODEL = frozenset({"name", "model_id", "revision"})
@@ -141,18 +136,15 @@ def _targets(given: Given) -> set[str]:
 
 
 def _refusal(given: Given) -> str:
-    """Why a call may not set this; "" if it may, or if nobody knows it, which `resolve` tells."""
+    """Why a call may not set this; "" if it may, or if no table has it, which `resolve` tells."""
     found = [match.target for match in NameIndex().find(given)]
-    if not any(_is_of_the_operator(target) for target in found if isinstance(target, Option)):
-        return ""
-    return f"{given.name} ({CALL}): only the operator can set it, when the server starts or in the model's own file"
+    closed = [one for one in found if isinstance(one, Option) and one.row.open_to != "load"]
+    return f"{given.name} ({CALL}): only the operator can set it, {_how_to_set(closed[0])}" if closed else ""
 
 
-def _is_of_the_operator(option: Option) -> bool:
-    if option.group is ServerSettings and option.name not in PER_MODEL:
-        return True
-    return (
-        isinstance(option.row.kind, FilePath | NamedDirectories)
-        or option.name in _OF_THE_OPERATOR
-        or option.row.is_secret
-    )
+def _how_to_set(option: Option) -> str:
+    """Where the operator sets an option."""
+    names = " or ".join(name for name in (option.flag, option.variable) if name)
+    is_one_for_all = option.group is ServerSettings and option.name not in PER_MODEL
+    own = "" if is_one_for_all or not option.key else f", or with {option.key} in the model's own serving.properties"
+    return f"with {names} when the server starts{own}"

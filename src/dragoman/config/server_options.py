@@ -5,25 +5,12 @@ Does: declare them. Does not: read anything. Used by `options`, which joins all 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from dragoman.config.entries import ModelList
 from dragoman.config.kinds import Choice, CoreList, FilePath, Integer, Number, Origins, Some, Switch, Text
 from dragoman.config.option import Alias, option
-
-PER_MODEL = frozenset(
-    {
-        "job_queue_size",
-        "max_completion_tokens",
-        "max_prompt_tokens",
-        "max_queued_tokens",
-        "max_requests_per_key",
-        "predict_timeout",
-        "queue_timeout",
-    }
-)
-"""Of the server's settings those that each model has."""
 
 
 def _mebibytes(text: str) -> str:
@@ -178,6 +165,7 @@ class ServerSettings:
         unit="requests",
         key="job_queue_size",
         env=(Alias("MAX_CONCURRENT_REQUESTS"),),
+        open_to="load",
     )
     predict_timeout: float | None = option(
         None,
@@ -186,6 +174,7 @@ class ServerSettings:
         unit="seconds",
         unset="no limit",
         env=(Alias("SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS"), Alias("PREDICT_TIMEOUT")),
+        open_to="load",
     )
     max_queued_tokens: int | None = option(
         None,
@@ -194,6 +183,7 @@ class ServerSettings:
         unit="tokens",
         unset="no limit",
         key="max_queued_tokens",
+        open_to="load",
     )
     max_prompt_tokens: int | None = option(
         None,
@@ -203,6 +193,7 @@ class ServerSettings:
         unset="what fits into max_model_len",
         key="max_prompt_tokens",
         env=(Alias("MAX_INPUT_TOKENS"), Alias("MAX_INPUT_LENGTH")),
+        open_to="load",
     )
     max_completion_tokens: int | None = option(
         None,
@@ -211,6 +202,7 @@ class ServerSettings:
         unit="tokens",
         unset="what fits into max_model_len",
         key="max_completion_tokens",
+        open_to="load",
     )
     max_requests_per_key: int | None = option(
         None,
@@ -219,6 +211,7 @@ class ServerSettings:
         unit="requests",
         unset="no limit",
         key="max_requests_per_key",
+        open_to="load",
     )
     queue_timeout: float | None = option(
         None,
@@ -227,6 +220,7 @@ class ServerSettings:
         unit="seconds",
         unset="no limit",
         key="queue_timeout",
+        open_to="load",
     )
     config_file: Path | None = option(
         None,
@@ -409,3 +403,7 @@ class ServerSettings:
     def has_keys(self) -> bool:
         """True if callers need a key."""
         return any(getattr(self, name) for name in KEY_OPTIONS)
+
+
+PER_MODEL = frozenset(one.name for one in fields(ServerSettings) if one.metadata["row"].open_to == "load")
+"""Of the server's settings those that each model has."""
