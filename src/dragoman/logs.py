@@ -31,6 +31,9 @@ TOLD_WHOLE = (
 )
 """Loggers, with those below them, of what the operator does: messages of their exceptions hold nothing of clients'."""
 
+_CITING = ("python_multipart", "opentelemetry.trace", "opentelemetry.baggage", "opentelemetry.propagators")
+"""Loggers of libraries that cite what they were given to read; what is wrong with it, the client is told."""
+
 _HIDDEN = "(its message may hold what a client sent: --log-prompts shows it)"
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -164,6 +167,8 @@ def start_logging(writer: BackgroundWriter, formatter: logging.Formatter, level:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for name in _CITING:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     threading.excepthook = _tell_thread
 
 

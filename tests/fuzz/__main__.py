@@ -41,6 +41,7 @@ def summary(report: Report) -> dict[str, object]:
     """The report's numbers."""
     return {
         "cases": report.num_cases,
+        "talks": report.num_talks,
         "seconds": round(report.seconds, 1),
         "canaries": report.num_canaries,
         "slowest s": round(report.slowest_s, 2),

@@ -1,6 +1,7 @@
 """Sends cases and holds every answer to the document, while a canary's answers must not change.
 
-Does: send over sockets, a connection for each case; check statuses, bodies, ends and times; count. Does not: make cases.
+Does: send over sockets, a connection for each case, and several on one; check statuses, bodies, ends and times; count.
+Does not: make cases.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ import httptools
 
 from dragoman.server.operations import Operation
 from tests.fuzz.cases import DOCUMENT, Case, Maker, shown
+from tests.fuzz.talks import Talk, make_talk
 from tests.support.api_document import Checker
 
 PATIENCE_S = 30.0  # for one answer
 NUM_SHOWN = 20
 # Of what is unknown, or refused before there is an operation, no path's description speaks.
 COMMON_STATUSES = frozenset({400, 404, 405, 413, 431})
+ODD_STATUSES = frozenset({400, 408, 413, 431, 505})  # of what cannot be read
+TALK_SHARE = 0.15  # of connections, those on which several requests are sent
 CANARY_BODY = {"model": "fake", "prompt": "tweet", "max_tokens": 24, "temperature": 0.7, "seed": 11, "logprobs": 1}
 
 
@@ -71,11 +75,62 @@ async def send(port: int, case: Case) -> Answer:
     return answer
 
 
+class _Answers:
+    """All answers on one connection, in their order."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self._parser = httptools.HttpResponseParser(self)
+
+    def feed(self, piece: bytes) -> None:
+        """Raises: httptools.HttpParserError if it is no HTTP."""
+        self._parser.feed_data(piece)
+
+    def on_message_begin(self) -> None:
+        """Called by the parser."""
+        self.answers.append(Answer())
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        self.answers[-1].on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser."""
+        self.answers[-1].status = self._parser.get_status_code()
+
+    def on_body(self, piece: bytes) -> None:
+        """Called by the parser."""
+        self.answers[-1].on_body(piece)
+
+    def on_message_complete(self) -> None:
+        """Called by the parser."""
+        self.answers[-1].is_whole = True
+
+
+async def hold_talk(port: int, talk: Talk) -> list[Answer]:
+    """The answers on a connection. Raises: TimeoutError, httptools.HttpParserError if it is no HTTP."""
+    received = _Answers()
+    async with asyncio.timeout(PATIENCE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            for piece in talk.pieces:
+                writer.write(piece)
+                await asyncio.sleep(0)
+            while not talk.is_left and (piece := await reader.read(65_536)):
+                received.feed(piece)
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        finally:
+            writer.close()
+    return received.answers
+
+
 @dataclass
 class Report:
     """What was found. `problems`: the first of each kind, as lines."""
 
     num_cases: int = 0
+    num_talks: int = 0
     num_canaries: int = 0
     slowest_s: float = 0.0
     seconds: float = 0.0
@@ -115,7 +170,44 @@ class Run:
     async def _client(self) -> None:
         while self._num_left > 0:
             self._num_left -= 1
+            if self._maker.dice.random() < TALK_SHARE:
+                await self._try_talk(make_talk(self._maker))
             await self._try(self._maker.case())
+
+    async def _try_talk(self, talk: Talk) -> None:
+        try:
+            answers = await hold_talk(self._port, talk)
+        except TimeoutError:
+            problem = "hang: "
+        except httptools.HttpParserError as error:
+            problem = f"no HTTP: {error}"
+        else:
+            self.report.num_talks += 1
+            problem = "" if talk.is_left else self.talk_problem(talk, answers)
+        if problem:
+            kind, _, detail = problem.partition(": ")
+            sent = b"".join(talk.pieces)[:3000].decode("latin-1")
+            self.report.add(kind, f"{detail} {json.dumps([len(one) for one in talk.pieces])} {json.dumps(sent)}")
+
+    def talk_problem(self, talk: Talk, answers: list[Answer]) -> str:
+        """What is wrong with the answers on a connection, "" if nothing is."""
+        for case, answer in zip(talk.requests, answers, strict=False):
+            if problem := self.problem(case, answer):
+                return f"{problem} -> {answer.status} {answer.body[:300]!r}"
+        names = [value for answer in answers for name, value in answer.headers if name == b"x-request-id"]
+        if b"smuggled" in names or b"trailer" in names:
+            return "smuggling: what is no request was answered, or a trailer believed"
+        ended = [any(pair == (b"connection", b"close") for pair in answer.headers) for answer in answers]
+        if any(ended[:-1]):
+            return "answered on: after an answer that ends the connection"
+        if ended[-1:] != [True]:
+            return f"unanswered: {len(answers)} answers, and the connection ended"
+        most = len(talk.requests) + talk.is_odd
+        if len(answers) > most:
+            return f"smuggling: {len(answers)} answers to {most} requests"
+        if len(answers) == most and talk.is_odd and answers[-1].status not in ODD_STATUSES:
+            return f"odd: {answers[-1].status} for what cannot be read"
+        return ""
 
     async def _try(self, case: Case) -> None:
         begin = time.perf_counter()

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fuzz.cases import DOCUMENT, OPERATIONS, Maker
+from tests.fuzz.cases import DOCUMENT, OPERATIONS, Case, Maker
 from tests.fuzz.run import Answer, Run
+from tests.fuzz.talks import Talk
 from tests.fuzz.target import Target, running_target
 
-NUM_CASES = 600
+NUM_CASES = 450
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,7 @@ def test_every_answer_is_a_documented_one_and_nobody_else_is_hurt(target: Target
     assert report.problems == []
     assert (report.num_cases, target.idle_state(), target.defects.texts) == (NUM_CASES, {}, [])
     assert report.num_canaries > 1
+    assert report.num_talks > NUM_CASES // 10
     assert report.statuses[200] > NUM_CASES // 20  # what is spoiled is not all spoiled at the door
     assert report.statuses[400] > NUM_CASES // 20
 
@@ -57,3 +59,31 @@ def test_what_the_fuzz_looks_for_it_finds(answer: Answer, kind: str) -> None:
     case = next(case for case in iter(maker.case, None) if case.operation and case.operation.path == "/generate")
     assert run.problem(case, answer).startswith(kind)
     assert "/generate" in DOCUMENT["paths"]
+
+
+CLOSE = (b"connection", b"close")
+
+
+@pytest.mark.parametrize(
+    ("is_odd", "answers", "kind"),
+    [
+        (False, [Answer(200, "", [], b"", is_whole=True)] * 2, "unanswered"),
+        (False, [Answer(200, "", [CLOSE], b"", is_whole=True)] * 2, "answered on"),
+        (
+            False,
+            [Answer(200, "", [], b"", is_whole=True)] * 2 + [Answer(200, "", [CLOSE], b"", is_whole=True)],
+            "smuggling",
+        ),
+        (True, [Answer(200, "", [], b"", is_whole=True)] * 2 + [Answer(200, "", [CLOSE], b"", is_whole=True)], "odd"),
+        (False, [Answer(200, "", [CLOSE, (b"x-request-id", b"smuggled")], b"", is_whole=True)], "smuggling"),
+        (False, [Answer(200, "", [CLOSE], b"", is_whole=False)], "cut"),
+        (False, [], "unanswered"),
+        (False, [Answer(404, "", [CLOSE], b"", is_whole=True)], ""),
+        (True, [Answer(200, "", [], b"", is_whole=True)] * 2 + [Answer(400, "", [CLOSE], b"", is_whole=True)], ""),
+    ],
+)
+def test_what_the_fuzz_looks_for_on_a_connection_it_finds(is_odd: bool, answers: list[Answer], kind: str) -> None:
+    run = Run(0, Maker(random.Random(0)), 0)
+    found = run.talk_problem(Talk((Case("GET", "/none"), Case("GET", "/none")), (), is_odd), answers)
+    assert found.startswith(kind)
+    assert bool(found) is bool(kind)

@@ -131,6 +131,7 @@ class TestTrailers:
 
     def test_what_a_trailer_says_changes_nothing(self, server: RunningServer) -> None:
         trailers = b"x-request-id: late\r\nx-dragoman-strict: nonsense\r\nhost: y\r\ncontent-type: nonsense\r\n"
+        trailers += b"connection: close\r\nconnection: upgrade\r\nupgrade: h2c\r\n"
         with server.connect() as connection:
             for _ in range(2):  # and the connection is kept
                 connection.sendall(CHUNKED + b"2\r\n{}\r\n0\r\n" + trailers + b"\r\n")

@@ -6,6 +6,7 @@ import asyncio
 import io
 import logging
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ import httpx
 import pytest
 
 from dragoman.errors import EngineFailed
-from dragoman.logs import OperatorFormatter
+from dragoman.logs import BackgroundWriter, OperatorFormatter, start_logging
 from dragoman.server.app import ServerConfig
 from dragoman.server.observation.request_log import LogForm
 from dragoman.server.observation.tracing import TraceExport, missing_package
@@ -25,6 +26,7 @@ from tests.support.real_dialects import real_dialects
 from tests.support.running_server import running_server
 
 SECRETS = ("my ssn 078", "my_ssn_078", "ssn_078")
+TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 FORMS: tuple[LogForm, ...] = ("text", "json")
 
 
@@ -34,14 +36,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     monkeypatch.setattr(bodies, "TEXTS", SECRETS)
     monkeypatch.setattr(bodies, "KEYS", SECRETS)
     stream, root = io.StringIO(), logging.getLogger()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(OperatorFormatter())
-    kept = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    kept = root.handlers[:], root.level, threading.excepthook
+    start_logging(BackgroundWriter(stream), OperatorFormatter(), "info")
     yield stream
-    root.setLevel(kept)
-    root.removeHandler(handler)
+    root.handlers[:], root.level, threading.excepthook = kept
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -72,11 +70,12 @@ def test_no_line_and_no_span_holds_what_a_failure_says(told: io.StringIO) -> Non
     collector = Collector()
     config = ServerConfig(log_requests="json", traces=TraceExport(collector.url))
     with running_server(config, dialects=real_dialects()) as server:
+        odd = {"tracestate": f"{SECRETS[0]}=,,{SECRETS[1]}", "baggage": f"{SECRETS[0]}=;=,{SECRETS[2]}"}
         for failure in (RuntimeError(SECRETS[0]), EngineFailed(SECRETS[0])):
             for position in (0, 2):
                 for body in ({"prompt": "a"}, {"prompt": "a", "stream": True}):
                     server.service.script = Script(failures={position: failure})
-                    httpx.post(f"{server.url}/v1/completions", json=body, timeout=20)
+                    httpx.post(f"{server.url}/v1/completions", json=body, headers={**TRACE, **odd}, timeout=20)
     assert len(collector.spans) == 8
     assert not any(secret in str(span) for span in collector.spans for secret in SECRETS)
     collector.close()

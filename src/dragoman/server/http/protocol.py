@@ -252,6 +252,8 @@ class DragomanProtocol(HttpToolsProtocol):
     def _parse(self, piece: bytes) -> None:
         """Raises: Refusal."""
         is_body = self._is_in_message and not self._is_reading_head
+        if not self._is_in_message:
+            self.parser = httptools.HttpRequestParser(self)  # what the last one has seen in trailers must not count
         if not is_body:
             self._head_size_bytes += len(piece)
             if self._head_size_bytes > MAX_HEAD_SIZE_BYTES:
