@@ -10,6 +10,8 @@ from dragoman.errors import UnsupportedFeature
 from dragoman.types import Grammar, StopStrings
 from tests.contract.asking import Answer, asking, collect, run, running
 from tests.contract.engines import ENGINES, EngineUnderTest
+from tests.support.tables import table
+from tests.support.tiers import width
 
 (ROLLING,) = (one for one in ENGINES if one.name == "rolling on the demo model")
 
@@ -35,7 +37,7 @@ def _assert_alike(found: Answer, expected: Answer) -> None:
     assert (found.prompt_logprobs is None) == (expected.prompt_logprobs is None)
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@table("name", width(list(SEARCHES), ["ends", "groups", "stop strings", "the prompt"]))
 def test_beams_are_those_of_the_built_in_engine(name: str, under_test: EngineUnderTest) -> None:
     if under_test.prompt != ROLLING.prompt:
         pytest.skip("another model")
@@ -64,7 +66,7 @@ CHANGES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@table("name", CHANGES)
 def test_what_changes_log_probabilities_is_refused_by_name_where_beams_go_by_raw_ones(
     name: str, under_test: EngineUnderTest
 ) -> None:

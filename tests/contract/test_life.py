@@ -14,6 +14,7 @@ from dragoman.engine.base import Engine
 from dragoman.errors import Cancelled, EngineDead, Overloaded, QueueTimeout, RequestTimeout, UnsupportedFeature
 from tests.contract.asking import Answer, asking, collect, collect_if, first_output, run, running, until, until_idle
 from tests.contract.engines import MAX_MODEL_LEN, EngineUnderTest
+from tests.support.tables import table
 
 LONG = 150
 
@@ -143,7 +144,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@table("case", CASES)
 def test_a_request_that_is_closed_before_its_first_output_leaves_nothing(
     case: str, under_test: EngineUnderTest
 ) -> None:
@@ -167,7 +168,7 @@ def test_a_request_that_is_closed_before_its_first_output_leaves_nothing(
     run(test())
 
 
-@pytest.mark.parametrize("num_read", [1, 5])
+@table("num_read", [1, 5])
 def test_a_request_that_is_closed_between_outputs_leaves_nothing(num_read: int, under_test: EngineUnderTest) -> None:
     async def test() -> None:
         async with running(under_test) as engine:

@@ -23,6 +23,7 @@ from tests.contract.asking import (
     running,
 )
 from tests.contract.engines import MAX_MODEL_LEN, EngineUnderTest
+from tests.support.tables import table
 
 VARIED: list[dict[str, Any]] = [
     {},
@@ -62,7 +63,7 @@ def test_another_engine_of_the_kind_gives_the_same_and_another_seed_does_not(und
     run(test())
 
 
-@pytest.mark.parametrize("form", [msgspec.json, msgspec.msgpack], ids=["json", "msgpack"])
+@table("form", [msgspec.json, msgspec.msgpack], ids=["json", "msgpack"])
 def test_a_request_that_was_written_and_read_is_answered_like_the_original(
     form: Any, under_test: EngineUnderTest
 ) -> None:
@@ -89,7 +90,7 @@ async def plain(engine: Any, under_test: EngineUnderTest) -> list[int]:
     return answer.tokens[0]
 
 
-@pytest.mark.parametrize("kind", ["eos", "stop token", "both"])
+@table("kind", ["eos", "stop token", "both"])
 def test_end_tokens_end_a_sequence_and_belong_to_it(kind: str, under_test: EngineUnderTest) -> None:
     async def test() -> None:
         async with running(under_test) as engine:
@@ -165,7 +166,7 @@ def test_nothing_is_generated_where_only_the_prompt_is_wanted(under_test: Engine
 # --- log-probabilities ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_top", [0, 1, 4])
+@table("num_top", [0, 1, 4])
 def test_log_probabilities_come_with_every_token(num_top: int, under_test: EngineUnderTest) -> None:
     async def test() -> None:
         async with running(under_test) as engine:
@@ -253,9 +254,7 @@ def test_beams_come_whole_and_are_no_worse_than_greedy_decoding_allows(under_tes
 # --- grammars ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "values", [{}, {"n": 3, "temperature": 1.0}, {"num_beams": 2}], ids=["one", "several", "beams"]
-)
+@table("values", [{}, {"n": 3, "temperature": 1.0}, {"num_beams": 2}], ids=["one", "several", "beams"])
 def test_a_grammar_is_followed_to_its_end(values: dict[str, Any], under_test: EngineUnderTest) -> None:
     async def test() -> None:
         async with running(under_test) as engine:
@@ -311,7 +310,7 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@table("name", WRONG)
 def test_a_wrong_request_is_refused_alone(name: str, under_test: EngineUnderTest) -> None:
     async def test() -> None:
         async with running(under_test) as engine:

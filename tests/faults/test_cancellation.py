@@ -219,6 +219,7 @@ AT_AWAITS = width(
 )
 
 
+@pytest.mark.varies("how often a task gives its turn away depends on the Python")
 @table("calling, way", AT_AWAITS, ids=named)
 def test_a_call_may_end_at_every_await(
     calling: Calling, way: Literal["leaves", "cancelled", "task"], caplog: pytest.LogCaptureFixture
