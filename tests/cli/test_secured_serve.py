@@ -12,8 +12,9 @@ import pytest
 import trustme
 
 from dragoman.cli.arguments import read_arguments
-from dragoman.cli.serve import is_loopback, warn_if_open
+from dragoman.cli.serve import warn_if_open
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
+from dragoman.config.server_options import ServerSettings
 from dragoman.host.settings import server_config, tls_of
 from tests.support.fake_service import PATIENCE_S
 from tests.support.server_process import ServerProcess, serve
@@ -100,7 +101,7 @@ def test_an_open_server_on_other_addresses_says_so(words: str, told: str, caplog
      ("192.168.0.1", False), ("example.org", False)],
 )  # fmt: skip
 def test_which_addresses_only_this_machine_reaches(host: str, is_it: bool) -> None:
-    assert is_loopback(host) is is_it
+    assert ServerSettings(host=host).is_local is is_it
 
 
 def begin(*words: str) -> None:

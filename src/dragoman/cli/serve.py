@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import NoReturn, TextIO, cast
 
 from dragoman.cli.banner import BannerFacts, banner, empty_banner
@@ -222,7 +221,7 @@ def _listen_config(config: Config) -> ListenConfig:
 def warn_if_open(config: Config) -> None:
     """Say so if other machines may ask for everything."""
     server = config.server
-    if is_loopback(server.host):
+    if server.is_local:
         return
     if not server.has_keys and server.tls_client_ca is None:
         logger.warning(
@@ -233,11 +232,3 @@ def warn_if_open(config: Config) -> None:
         logger.warning(
             "keys and texts travel readable to %s: set --tls-cert, or have a proxy in front speak TLS", server.host
         )
-
-
-def is_loopback(host: str) -> bool:
-    """True if only this machine reaches what listens on `host`, an address or a name."""
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

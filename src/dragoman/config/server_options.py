@@ -6,10 +6,11 @@ Does: declare them. Does not: read anything. Used by `options`, which joins all 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from ipaddress import ip_address
 from pathlib import Path
 
 from dragoman.config.entries import ModelList
-from dragoman.config.kinds import Choice, CoreList, FilePath, Integer, Number, Origins, Some, Switch, Text
+from dragoman.config.kinds import Choice, CoreList, FilePath, Hosts, Integer, Number, Origins, Some, Switch, Text
 from dragoman.config.option import Alias, option
 
 
@@ -275,6 +276,14 @@ class ServerSettings:
         "Browsers may send cookies and certificates with the calls of such pages.",
         key="cors_allow_credentials",
     )
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        Hosts(),
+        "Names by which this server may be asked (the field Host), beside localhost and its own addresses; others get 403. "
+        "Pages from there are its own.",
+        unset="any; but none more where the server listens on this machine only, without keys",
+        key="allowed_hosts",
+    )
     drain_timeout: float = option(
         30.0,
         Number(0, inclusive=True),
@@ -398,6 +407,14 @@ class ServerSettings:
         unset="nobody's",
         key="metrics_compat",
     )
+
+    @property
+    def is_local(self) -> bool:
+        """True if only this machine reaches what listens on `host`, an address or a name."""
+        try:
+            return ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     @property
     def has_keys(self) -> bool:

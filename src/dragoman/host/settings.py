@@ -15,6 +15,7 @@ from dragoman.server.app import ServerConfig
 from dragoman.server.http.switches import Switches
 from dragoman.server.observation.request_log import LogForm
 from dragoman.server.observation.tracing import TraceExport, TraceProtocol, missing_package
+from dragoman.server.security.browsers import ANY
 from dragoman.server.security.callers import KeysError, Limits
 from dragoman.server.security.cors import CorsRules
 from dragoman.server.security.keyring import KeySources
@@ -54,6 +55,8 @@ def server_config(config: Config) -> ServerConfig:
         traces=_traces(config),
         left_out=frozenset() if server.playground else frozenset({PLAYGROUND}),
         asks_again=config.engine.engine == "ray" or server.numa != "off",
+        # Who asks without a key from this machine may be its browser, for a page whose name leads here.
+        allowed_hosts=server.allowed_hosts or (() if server.is_local and not server.has_keys else (ANY,)),
     )
     try:
         made.read_keys()

@@ -26,6 +26,7 @@ from dragoman.server.observation.watch import Watch
 from dragoman.server.pulling import ModelPulling
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import as_server_error, error_reply
+from dragoman.server.security.browsers import ANY, AllowedHosts, Visitors
 from dragoman.server.security.cors import NO_PAGES, Cors, CorsRules
 from dragoman.server.security.gate import Gate
 from dragoman.server.security.keyring import NO_FILES, Keyring, KeySources
@@ -45,6 +46,7 @@ class ServerConfig:
 
     `api_keys`: bare ones, which open everything; `open_scopes`: what needs no key even where there are some.
     `left_out`: names of APIs that are not served. `asks_again`: engines have replicas, which may be lost while they compute.
+    `allowed_hosts`: names that requests may be meant for, beside those of this machine.
     """
 
     max_request_size_bytes: int = 64 * 1024 * 1024  # LMI's max_request_size default
@@ -60,6 +62,7 @@ class ServerConfig:
     traces: TraceExport | None = None
     left_out: frozenset[str] = frozenset()
     asks_again: bool = False
+    allowed_hosts: tuple[str, ...] = (ANY,)
 
     def read_keys(self) -> Keyring | None:
         """All keys as they are now; None = nobody asks for keys. Reads files. Raises: KeysError."""
@@ -67,19 +70,24 @@ class ServerConfig:
 
     def gate(self) -> Gate:
         """What every call has to pass. Reads files. Raises: KeysError."""
+        cors = Cors(self.cors) if self.cors.origins else None
         return Gate(
             self.max_request_size_bytes,
             self.read_keys(),
             self.open_scopes,
             max_body_memory_bytes=self.max_body_memory_bytes,
+            visitors=Visitors(cors, AllowedHosts(self.allowed_hosts)),
         )
 
 
 class App:
     """The ASGI callable."""
 
-    def __init__(self, endpoints: Endpoints, rules: HeaderRules, cors: Cors | None = None) -> None:
+    def __init__(
+        self, endpoints: Endpoints, rules: HeaderRules, cors: Cors | None = None, hosts: AllowedHosts | None = None
+    ) -> None:
         self._endpoints = endpoints
+        self._hosts = hosts or AllowedHosts()
         self._cors = cors
         self._table = RouteTable(joined_routes(list(endpoints.routes())))
         self._rules = rules
@@ -111,7 +119,11 @@ class App:
                     self._endpoints.watch.refused(exchange.api, exchange, failure)
 
     async def _dispatch(self, exchange: Exchange) -> None:
-        """Answer with the handler of path and method. Raises: UnknownPath, WrongMethod, and what the handler raises."""
+        """Answer with the handler of path and method.
+
+        Raises: Forbidden, UnknownPath, WrongMethod, and what the handler raises.
+        """
+        self._hosts.check(exchange.headers)
         match = self._table.match(exchange.path)
         if match is None:
             raise self._table.unknown(exchange.path)
@@ -149,4 +161,5 @@ def build_app(
     watch = Watch(log, config.metrics_compat, None if config.traces is None else open_tracing(config.traces))
     declared = [name for api in apis for name in (*HEADERS, *api.headers)]
     cors = Cors(config.cors, declared) if config.cors.origins else None
-    return App(Endpoints(apis, registry, gate, hosting, watch, config.switches, pulling), rules, cors)
+    endpoints = Endpoints(apis, registry, gate, hosting, watch, config.switches, pulling)
+    return App(endpoints, rules, cors, AllowedHosts(config.allowed_hosts))

@@ -1,7 +1,7 @@
 """Which pages of other origins may read answers, and what their browsers are told.
 
 Does: the header fields of CORS, of every answer and of preflights. Does not: refuse calls: what a browser does without
-reading the answer, keys have to refuse. Made by the app, used on the event loop.
+reading the answer, keys and `browsers` refuse. Made by the app, used on the event loop.
 Source: Fetch Standard, "CORS protocol".
 """
 
@@ -57,11 +57,15 @@ class Cors:
         self._static = {name: value for name, value in self._static.items() if value}
         self._of_any = {"access-control-allow-origin": ANY, **self._static}
 
+    def allows(self, origin: str | None) -> bool:
+        """Whether pages of that origin may read answers; None = the browser does not say whose page it is."""
+        return ANY in self._origins or origin in self._origins
+
     def headers(self, origin: str | None) -> Mapping[str, str]:
         """The fields of an answer to a page of that origin, None = to no page."""
         if ANY in self._origins:
             return self._of_any
-        if origin is None or origin not in self._origins:
+        if origin is None or not self.allows(origin):
             return _VARY
         return {"access-control-allow-origin": origin, **self._static, **_VARY}
 

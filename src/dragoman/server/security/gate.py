@@ -13,6 +13,7 @@ from functools import partial
 from dragoman.errors import Forbidden, RateLimited, Unauthorized
 from dragoman.server.http.bodies import DEFAULT_BODY_MEMORY_BYTES, Bodies
 from dragoman.server.http.exchange import Exchange
+from dragoman.server.security.browsers import Visitors
 from dragoman.server.security.callers import Caller
 from dragoman.server.security.keyring import Keyring
 from dragoman.server.security.rate_limits import RateLimits
@@ -35,13 +36,15 @@ class Gate:
         open_scopes: frozenset[Scope] = frozenset(),
         limits: RateLimits | None = None,
         max_body_memory_bytes: int = DEFAULT_BODY_MEMORY_BYTES,
+        visitors: Visitors | None = None,
     ) -> None:
-        """`max_body_memory_bytes`: of the bodies of all calls together."""
+        """`max_body_memory_bytes`: of the bodies of all calls together. `visitors`: who may ask without a key."""
         self.bodies = Bodies(max_body_memory_bytes)
         self.max_request_size_bytes = max_request_size_bytes
         self.keyring = keyring
         self.open_scopes = open_scopes | {Scope.OPEN}
         self.limits = limits or RateLimits()
+        self._visitors = visitors or Visitors()
 
     def needs_key(self, scope: Scope) -> bool:
         """Whether calls of that scope have to carry a key."""
@@ -53,6 +56,10 @@ class Gate:
         `headers`: those of the call as dialects see them. Raises: Unauthorized, Forbidden, RateLimited.
         """
         if self.keyring is None or scope in self.open_scopes:
+            if (
+                scope is not Scope.OPEN
+            ):  # health checks and descriptions do nothing, and browsers hide them by themselves
+                self._visitors.check(exchange.headers)
             return None
         caller = find_caller(self.keyring, headers)
         if caller is not None:
