@@ -15,6 +15,7 @@ import pytest
 from dragoman.config.resolve import demo_model_dir
 from tests.support.server_process import ServerProcess, serve
 from tests.support.tables import table
+from tests.support.tiers import width
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "handler" / "model.py"
 
@@ -155,6 +156,7 @@ def model_dir(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.full("real weights beside a handler: test_handlers and test_handler_model have it with a scripted model")
 def test_beside_weights_the_other_routes_generate_and_so_can_the_handler(model_dir: Path) -> None:
     with serve(str(model_dir), "--kv-cache-gb", "0.01") as server:
         assert ask(server, {"inputs": "loud"}).text == "LOUD"
@@ -172,28 +174,28 @@ def test_weights_that_the_engine_cannot_serve_leave_the_handler(model_dir: Path)
         assert "is served by its handler only" in "".join(server.output)
 
 
+@pytest.mark.full("switched off on the command line, as test_served has it by the model's own file")
 def test_switched_off_the_file_is_not_read(model_dir: Path) -> None:
     with serve(str(model_dir), "--kv-cache-gb", "0.01", "--no-hooks") as server:
         assert "generated_text" in ask(server, {"inputs": "Hi", "parameters": {"max_new_tokens": 2}}).json()
 
 
-@table(
-    ("source", "options", "messages"),
-    [
-        (
-            "def handle(inputs):\n    raise RuntimeError('no licence')\n",
-            [],
-            ["handle() failed to initialise", 'model.py", line 2, in handle', "RuntimeError: no licence"],
-        ),
-        (
-            "from djl_python import Output\ndef handle(inputs):\n    return Output().error('no licence')\n",
-            [],
-            ["answered its initialisation with status 424", "no licence"],
-        ),
-        ("def handle(inputs): ...\n", ["--handler", "other"], ["option.handler=other: must be a function of"]),
-    ],
-    ids=["raises", "error", "name"],
-)
+FAULTS: list[tuple[str, list[str], list[str]]] = [
+    (
+        "def handle(inputs):\n    raise RuntimeError('no licence')\n",
+        [],
+        ["handle() failed to initialise", 'model.py", line 2, in handle', "RuntimeError: no licence"],
+    ),
+    (
+        "from djl_python import Output\ndef handle(inputs):\n    return Output().error('no licence')\n",
+        [],
+        ["answered its initialisation with status 424", "no licence"],
+    ),
+    ("def handle(inputs): ...\n", ["--handler", "other"], ["option.handler=other: must be a function of"]),
+]
+
+
+@table(("source", "options", "messages"), width(FAULTS, FAULTS[:2]))  # test_loading has the last, without a process
 def test_a_handler_that_cannot_start_stops_the_start(
     tmp_path: Path, source: str, options: list[str], messages: list[str]
 ) -> None:

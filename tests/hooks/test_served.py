@@ -14,6 +14,7 @@ import pytest
 from dragoman.config.resolve import demo_model_dir
 from tests.support.server_process import serve
 from tests.support.tables import table
+from tests.support.tiers import width
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "formatter" / "model.py"
 
@@ -49,16 +50,15 @@ def test_switched_off_the_file_is_not_read(model_dir: Path) -> None:
         assert "generated_text" in httpx.post(f"{server.base_url}/invocations", json=body, timeout=60).json()
 
 
-@table(
-    ("source", "options", "message"),
-    [
-        ("def broken(:\n", [], "SyntaxError"),
-        ("", ["--entry-point", "other.py"], "there is none of that name"),
-        ("", ["--output-formatter", "mine"], "has no function named mine"),
-        ("", ["--output-formatter", "mine", "--no-hooks"], "must not name a function while hooks are switched off"),
-    ],
-    ids=["syntax", "missing", "formatter", "switched-off"],
-)
+FAULTS = [
+    ("def broken(:\n", [], "SyntaxError"),
+    ("", ["--output-formatter", "mine", "--no-hooks"], "must not name a function while hooks are switched off"),
+    ("", ["--entry-point", "other.py"], "there is none of that name"),
+    ("", ["--output-formatter", "mine"], "has no function named mine"),
+]
+
+
+@table(("source", "options", "message"), width(FAULTS, FAULTS[:2]))  # test_loading has the others, without a process
 def test_a_file_that_cannot_act_stops_the_start(model_dir: Path, source: str, options: list[str], message: str) -> None:
     (model_dir / "model.py").write_text(source)
     command = [sys.executable, "-m", "dragoman", "serve", str(model_dir), "--port", "0", *options]

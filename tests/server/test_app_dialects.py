@@ -158,16 +158,22 @@ SHAPES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def keyed_server() -> Iterator[RunningServer]:
+    """A server that asks for a key."""
+    with running_server(KEYED, dialects=real_dialects()) as server:
+        yield server
+
+
 class TestShapes:
     """Errors that no dialect sees have the shape of the API whose prefix it is."""
 
     @table(("path", "fields", "error_type"), SHAPES)
     @table("method", ["PUT", "POST"])
     def test_unknown_paths_wrong_methods_and_wrong_keys(
-        self, method: str, path: str, fields: set[str], error_type: str | None
+        self, method: str, path: str, fields: set[str], error_type: str | None, keyed_server: RunningServer
     ) -> None:
-        with running_server(KEYED, dialects=real_dialects()) as server:
-            answer = httpx.request(method, f"{server.url}{path}", json={})
+        answer = httpx.request(method, f"{keyed_server.url}{path}", json={})
         assert answer.status_code in ({404, 405} if method == "PUT" else {401, 404, 405})
         body = answer.json()
         assert set(body) == fields

@@ -33,7 +33,7 @@ from tests.support.fake_service import PATIENCE_S, FakeService
 from tests.support.line_dialect import LineDialect, LineEncoder, line_dialects
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, post_bytes, running_server
-from tests.support.tables import table
+from tests.support.tables import Rows, table
 
 NUM_CLIENTS = 50
 LONG_TOKEN = 8000  # characters: the kernel's buffers are full soon
@@ -224,22 +224,25 @@ def long_answers() -> dict[str, Dialect]:
     return {name: LongDialect(name) for name in line_dialects()}
 
 
-@table("request_of", CLOSING.values(), ids=CLOSING)
-def test_an_answer_that_nobody_takes_does_not_keep_its_connection(request_of: Callable[[bytes], bytes]) -> None:
+def test_an_answer_that_nobody_takes_does_not_keep_its_connection() -> None:
     listen = ListenConfig(port=0, stall_timeout_s=0.2, arrival_timeout_s=0.2, keep_alive_s=1)
-    with running_server(listen=listen, dialects=long_answers()) as server, server.connect() as lazy:
-        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        lazy.sendall(request_of(b"{}"))
-        wait_for_reset(lazy)
+    with running_server(listen=listen, dialects=long_answers()) as server, ExitStack() as stack, Rows() as rows:
+        clients = {name: stack.enter_context(server.connect()) for name in CLOSING}
+        for name, lazy in clients.items():
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            lazy.sendall(CLOSING[name](b"{}"))
+        for name, lazy in clients.items():
+            with rows.row(name):
+                wait_for_reset(lazy)
 
 
 def test_an_answer_that_somebody_takes_slowly_is_whole() -> None:
-    listen = ListenConfig(port=0, stall_timeout_s=0.7, arrival_timeout_s=0.1)
+    listen = ListenConfig(port=0, stall_timeout_s=0.4, arrival_timeout_s=0.1)
     with running_server(listen=listen, dialects=long_answers()) as server, server.connect() as reader:
         reader.sendall(post_bytes("/invocations", b"{}", "connection: close"))
-        answer, ended_s = bytearray(), time.monotonic() + 2.0
+        answer, ended_s = bytearray(), time.monotonic() + 1.2
         while piece := reader.recv(LONG_BYTES // 100):
             answer += piece
-            while time.monotonic() < ended_s - 2.0 * (1 - len(answer) / LONG_BYTES):
+            while time.monotonic() < ended_s - 1.2 * (1 - len(answer) / LONG_BYTES):
                 pass  # the whole takes three times as long as a client may read nothing
         assert answer.endswith(b"the end")

@@ -16,6 +16,7 @@ from dragoman.cli.banner import BannerFacts, banner
 from dragoman.server import apis
 from dragoman.server.apis import all_apis
 from dragoman.server.app import ServerConfig
+from dragoman.server.describe.json_schema import used_components
 from dragoman.server.endpoints import Endpoints
 from dragoman.server.http.routes import joined_routes
 from dragoman.server.operations import Api
@@ -109,8 +110,10 @@ def test_it_tells_what_comes_before_it() -> None:
 
 
 def test_it_is_described(document: Any) -> None:
-    validate(document)
     schemas = document["components"]["schemas"]
+    paths = {path: item for path, item in document["paths"].items() if path.startswith("/parrot")}
+    components = {**document["components"], "schemas": used_components(paths, schemas)}
+    validate({**document, "paths": paths, "components": components})  # the rest has a test of its own
     assert schemas["Said"]["properties"] == {"said": {"type": "string"}}
     assert {"Question", "Squawk", "Complaint", "Perches"} <= set(schemas)
     say = document["paths"]["/parrot/say"]["post"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -61,18 +61,46 @@ async def served(name: str, root: Path, *more: str) -> AsyncIterator[ComposedMod
         await composed.served.engine.shutdown(5)
 
 
-def with_service(name: str, root: Path, work: Callable[[PoolingService], Awaitable[Any]], *more: str) -> Any:
-    """What `work` makes of the case's service."""
+Work = Callable[[PoolingService], Awaitable[Any]]
 
-    async def run() -> Any:
-        async with served(name, root, *more) as composed:
+
+class Models:
+    """The models that these tests ask, each made once, and the event loop that they live in."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._runner = asyncio.Runner()
+        self._ends = AsyncExitStack()
+        self._made: dict[tuple[str, ...], PoolingService] = {}
+
+    def ask(self, name: str, work: Work, *more: str) -> Any:
+        """What `work` makes of the case's service."""
+        return self._runner.run(asyncio.wait_for(self._ask(name, work, *more), 120))
+
+    def end(self) -> None:
+        """End all models and the loop."""
+        self._runner.run(self._ends.aclose())
+        self._runner.close()
+
+    async def _ask(self, *asked: Any) -> Any:
+        name, work, *more = asked
+        key = (name, *more)
+        if key not in self._made:
+            composed = await self._ends.enter_async_context(served(name, self._root / str(len(self._made)), *more))
             assert composed.served.pooling is not None
-            return await work(composed.served.pooling)
+            self._made[key] = composed.served.pooling
+        return await work(self._made[key])
 
-    return asyncio.run(asyncio.wait_for(run(), 120))
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
+    """No models yet."""
+    made = Models(tmp_path_factory.mktemp("models"))
+    yield made
+    made.end()
 
 
-def refused(name: str, root: Path, kind: type[ServerError], request: EmbedRequest | ScoreRequest) -> ServerError:
+def refused(models: Models, name: str, kind: type[ServerError], request: EmbedRequest | ScoreRequest) -> ServerError:
     """The error that a request meets."""
 
     async def work(service: PoolingService) -> ServerError:
@@ -80,13 +108,13 @@ def refused(name: str, root: Path, kind: type[ServerError], request: EmbedReques
             await (service.embed(request) if isinstance(request, EmbedRequest) else service.score(request))
         return caught.value
 
-    found: ServerError = with_service(name, root, work)
+    found: ServerError = models.ask(name, work)
     assert "\n" not in found.message
     return found
 
 
 @table("name", EMBEDDING)
-def test_embeddings_are_those_of_sentence_transformers(name: str, tmp_path: Path) -> None:
+def test_embeddings_are_those_of_sentence_transformers(name: str, models: Models) -> None:
     case, reference = read_case(name), recorded(name)
     texts = case_texts(case)
 
@@ -97,7 +125,7 @@ def test_embeddings_are_those_of_sentence_transformers(name: str, tmp_path: Path
             found[f"embeddings_{prompt}"] = (await service.embed(asked)).vectors
         return found
 
-    found = with_service(name, tmp_path, work)
+    found = models.ask(name, work)
     assert found.keys() == reference.keys()
     for key, expected in reference.items():
         assert found[key].shape == expected.shape
@@ -106,7 +134,7 @@ def test_embeddings_are_those_of_sentence_transformers(name: str, tmp_path: Path
 
 
 @table("name", SCORING)
-def test_scores_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
+def test_scores_are_those_of_the_reference(name: str, models: Models) -> None:
     pairs, reference = case_pairs(read_case(name)), recorded(name)
 
     async def work(service: PoolingService) -> Any:
@@ -115,13 +143,13 @@ def test_scores_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
         raw = await service.score(ScoreRequest(pairs=pairs, truncation=RIGHT, raw=True))
         return scores.values, raw.values
 
-    scores, logits = with_service(name, tmp_path, work)
+    scores, logits = models.ask(name, work)
     assert np.abs(scores - reference["scores"]).max() <= TOLERANCE
     assert np.abs(logits - reference["logits"]).max() <= TOLERANCE
     assert np.ptp(reference["logits"]) > 1000 * TOLERANCE
 
 
-def test_all_at_once_is_one_at_a_time(tmp_path: Path) -> None:
+def test_all_at_once_is_one_at_a_time(models: Models) -> None:
     texts = case_texts(read_case("bert_mean")) * 5
 
     async def work(service: PoolingService) -> Any:
@@ -129,23 +157,23 @@ def test_all_at_once_is_one_at_a_time(tmp_path: Path) -> None:
         beside = await asyncio.gather(*(service.embed(EmbedRequest(texts=[one], truncation=RIGHT)) for one in texts))
         return together, np.concatenate([one.vectors for one in beside]), [one.num_tokens[0] for one in beside]
 
-    together, alone, num_tokens = with_service("bert_mean", tmp_path, work)
+    together, alone, num_tokens = models.ask("bert_mean", work)
     assert np.abs(together.vectors - alone).max() <= 1e-6
     assert list(together.num_tokens) == num_tokens
 
 
-def test_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_token_ids_are_taken_as_they_are(models: Models) -> None:
     async def work(service: PoolingService) -> Any:
         ids = await service.tokenize("the way of water")
         answer = await service.embed(EmbedRequest(texts=["the way of water", ids]))
         assert answer.num_tokens == (len(ids), len(ids))
         return answer.vectors
 
-    first, second = with_service("bert_mean", tmp_path, work)
+    first, second = models.ask("bert_mean", work)
     assert np.abs(first - second).max() <= 1e-6
 
 
-def test_fewer_dimensions_are_the_first_ones_of_length_one(tmp_path: Path) -> None:
+def test_fewer_dimensions_are_the_first_ones_of_length_one(models: Models) -> None:
     async def work(service: PoolingService) -> Any:
         asked = [
             EmbedRequest(texts=["water"], dimensions=dimensions, normalize=normalize)
@@ -153,13 +181,13 @@ def test_fewer_dimensions_are_the_first_ones_of_length_one(tmp_path: Path) -> No
         ]
         return [(await service.embed(one)).vectors[0] for one in asked]
 
-    whole, plain, normed = with_service("bert_mean", tmp_path, work)
+    whole, plain, normed = models.ask("bert_mean", work)
     assert np.linalg.norm(whole) != pytest.approx(1.0, abs=0.1)
     assert plain == pytest.approx(whole[:8])
     assert normed == pytest.approx(whole[:8] / np.linalg.norm(whole[:8]), abs=1e-6)
 
 
-def test_a_prompt_is_put_before_the_text(tmp_path: Path) -> None:
+def test_a_prompt_is_put_before_the_text(models: Models) -> None:
     async def work(service: PoolingService) -> Any:
         asked = [
             EmbedRequest(texts=["people find: water"], prompt=""),
@@ -169,26 +197,26 @@ def test_a_prompt_is_put_before_the_text(tmp_path: Path) -> None:
         ]
         return [(await service.embed(one)).vectors[0] for one in asked]
 
-    written, given, named, without = with_service("bert_cls", tmp_path, work)
+    written, given, named, without = models.ask("bert_cls", work)
     assert given == pytest.approx(written, abs=1e-6)
     assert named == pytest.approx(written, abs=1e-6)
     assert np.abs(without - written).max() > 0.01
 
 
 @table(("truncation", "kept"), [(Truncation.RIGHT, "the way of"), (Truncation.LEFT, "of water now")])
-def test_a_long_text_loses_its_end_or_its_beginning(truncation: Truncation, kept: str, tmp_path: Path) -> None:
+def test_a_long_text_loses_its_end_or_its_beginning(truncation: Truncation, kept: str, models: Models) -> None:
     async def work(service: PoolingService) -> Any:
         asked = EmbedRequest(texts=["the way of water now"], truncation=truncation, max_tokens=5)
         cut, short = await service.embed(asked), await service.embed(EmbedRequest(texts=[kept]))
         assert cut.num_tokens == short.num_tokens == (5,)
         return cut.vectors, short.vectors
 
-    cut, short = with_service("bert_mean", tmp_path, work)
+    cut, short = models.ask("bert_mean", work)
     assert cut == pytest.approx(short, abs=1e-6)
 
 
-def test_a_text_that_is_too_long_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    error = refused("bert_mean", tmp_path, CapacityError, EmbedRequest(texts=["a", words(200)]))
+def test_a_text_that_is_too_long_is_refused_with_both_numbers(models: Models) -> None:
+    error = refused(models, "bert_mean", CapacityError, EmbedRequest(texts=["a", words(200)]))
     assert isinstance(error, CapacityError)
     assert "text 1 has " in error.message
     assert "at most 128" in error.message
@@ -255,32 +283,32 @@ def test_megabytes_are_neither_tokenised_nor_put_together_for_a_few_tokens(
     ],
 )
 def test_what_is_asked_wrongly_is_refused_by_name(
-    request_: EmbedRequest | ScoreRequest, param: str, told: str, tmp_path: Path
+    request_: EmbedRequest | ScoreRequest, param: str, told: str, models: Models
 ) -> None:
-    error = refused("bert_cls", tmp_path, InvalidParameter, request_)
+    error = refused(models, "bert_cls", InvalidParameter, request_)
     assert error.param == param
     assert told in error.message
 
 
-def test_an_instruction_changes_what_is_relevant(tmp_path: Path) -> None:
+def test_an_instruction_changes_what_is_relevant(models: Models) -> None:
     async def work(service: PoolingService) -> Any:
         assert service.facts.takes_instruction
         pairs = [("who", "people"), ("{document}", "{query}")]
         asked = [ScoreRequest(pairs=pairs, instruction=one, raw=True) for one in (None, "find water")]
         return [(await service.score(one)).values for one in asked]
 
-    usual, own = with_service("qwen3_reranker", tmp_path, work)
+    usual, own = models.ask("qwen3_reranker", work)
     assert np.abs(usual - own).min() > 1e-3
 
 
-def test_a_model_that_embeds_scores_by_similarity(tmp_path: Path) -> None:
+def test_a_model_that_embeds_scores_by_similarity(models: Models) -> None:
     async def work(service: PoolingService) -> Any:
         scores = await service.score(ScoreRequest(pairs=[("who", "water"), ("who", "people"), ("oil", "people")]))
         queries = await service.embed(EmbedRequest(texts=["who", "oil"], prompt_name="query"))
         documents = await service.embed(EmbedRequest(texts=["water", "people"], prompt_name="document"))
         return scores.values, queries.vectors @ documents.vectors.T
 
-    scores, products = with_service("bert_cls", tmp_path, work)
+    scores, products = models.ask("bert_cls", work)
     assert scores == pytest.approx([products[0, 0], products[0, 1], products[1, 1]], abs=1e-6)
 
 
@@ -316,19 +344,19 @@ def test_a_model_says_what_it_does_not_do(tmp_path: Path) -> None:
         ("--task text_embedding", ("mean", True)),
     ],
 )
-def test_options_decide(line: str, expected: tuple[str, bool], tmp_path: Path) -> None:
+def test_options_decide(line: str, expected: tuple[str, bool], models: Models) -> None:
     async def work(service: PoolingService) -> Any:
         return service.facts.pooling, service.facts.is_normalized
 
-    assert with_service("bert_mean", tmp_path, work, *line.split()) == expected
+    assert models.ask("bert_mean", work, *line.split()) == expected
 
 
-def test_the_operator_can_shorten_texts(tmp_path: Path) -> None:
+def test_the_operator_can_shorten_texts(models: Models) -> None:
     async def work(service: PoolingService) -> Any:
         answer = await service.embed(EmbedRequest(texts=[words(50)], truncation=RIGHT))
         return service.facts.max_tokens, answer.num_tokens
 
-    assert with_service("bert_mean", tmp_path, work, "--max-model-len", "16") == (16, (16,))
+    assert models.ask("bert_mean", work, "--max-model-len", "16") == (16, (16,))
 
 
 def test_an_engine_that_died_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from dragoman.types import ChatPrompt
 from tests.server.call_notations import MARKS, NOTATIONS, Call
 from tests.server.output_texts import USER, Output, calls_of, output_format, parsed, pieces, request, tool
 from tests.support.tables import table
+from tests.support.tiers import width
 
 ANYTHING = {"type": ["integer", "number", "boolean", "null", "array", "object"]}
 SHAPES = (
@@ -119,7 +120,7 @@ def test_guaranteed_arguments_come_before_the_call_is_complete(name: str) -> Non
     assert len(early) >= 2
 
 
-@table("name", sorted(NOTATIONS))
+@table("name", width(sorted(NOTATIONS), sorted(NOTATIONS)[::3]))  # most formats share their loops
 def test_long_answers_take_no_longer_than_their_length(name: str) -> None:
     """Who looks at all of the text again for each piece takes far longer."""
     long_call: Call = ("weather", {"city": "x y\n" * 8_000})

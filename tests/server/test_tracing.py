@@ -123,7 +123,10 @@ def test_the_sdk_can_be_switched_off(collector: Collector, monkeypatch: pytest.M
 
 
 @NEEDS_SDK
-def test_a_collector_that_is_gone_delays_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collector_that_is_gone_delays_nobody(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0.2")
     config = ServerConfig(traces=TraceExport("http://127.0.0.1:9/v1/traces"))
     with running_server(config, dialects=real_dialects()) as server:
         assert all(ask(server).status_code == 200 for _ in range(20))
