@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from botocore.auth import SigV4Auth  # type: ignore[import-untyped]
+from botocore.auth import SigV4Auth, SigV4QueryAuth  # type: ignore[import-untyped]
 from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]
 from botocore.credentials import Credentials  # type: ignore[import-untyped]
 from botocore.exceptions import ClientError  # type: ignore[import-untyped]
@@ -247,6 +247,16 @@ def test_aws_clients_are_told_in_words_that_they_know(credentials: Path, key_id:
             client.invoke_endpoint(EndpointName="e", Body=PROMPT)
         error = caught.value.response
         assert (error["Error"]["Code"], error["ResponseMetadata"]["HTTPStatusCode"]) == (code, 403)
+        assert server.service.requests == []
+
+
+def test_presigned_urls_open_nothing(credentials: Path) -> None:
+    with running_server(protected(credentials), dialects=real_dialects()) as server:
+        url = f"{server.url}/endpoints/e/invocations"
+        request = AWSRequest("POST", url, data=PROMPT, headers={"content-type": "application/json"})
+        SigV4QueryAuth(Credentials("ALICE", "s3cret/+="), "sagemaker", "us-east-1").add_auth(request)
+        answer = httpx.post(request.url, content=PROMPT, headers={"content-type": "application/json"}, timeout=20)
+        assert '"OriginalStatusCode":401' in answer.text
         assert server.service.requests == []
 
 

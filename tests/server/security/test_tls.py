@@ -182,6 +182,26 @@ def test_clients_need_a_certificate_where_an_authority_is_named(
         assert not is_answered(server, nobody)
 
 
+def test_no_session_is_resumed_where_clients_need_a_certificate(
+    files: Files, authorities: tuple[trustme.CA, trustme.CA]
+) -> None:
+    """Who resumes one is not asked for a certificate again; in TLS 1.2 nothing would prevent that."""
+    ours, _ = authorities
+    files.client_ca.write_bytes(ours.cert_pem.bytes())
+    friend, old = trusting(ours, client_of=ours), trusting(ours, client_of=ours)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with serving(TlsFiles(files.certificate, files.key, files.client_ca), friend) as server:
+        assert not is_answered(server, old)
+        session: ssl.SSLSession | None = None
+        for _ in range(2):
+            raw = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)
+            with friend.wrap_socket(raw, server_hostname="127.0.0.1", session=session) as connection:
+                connection.sendall(b"GET /ping HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")  # what the server gives is here by now
+                assert not connection.session_reused
+                session = connection.session
+
+
 def test_files_that_cannot_be_used_are_named(files: Files, tmp_path: Path) -> None:
     with pytest.raises(TlsError, match=r"cert\.pem and .*none\.pem: must be a certificate chain and its key"):
         Tls(TlsFiles(files.certificate, tmp_path / "none.pem"))

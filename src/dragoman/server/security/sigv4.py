@@ -1,7 +1,8 @@
 """Signatures of AWS clients, Signature Version 4, checked against the operator's key pairs.
 
 Does: read the header field, make the canonical request anew from what arrived, compare. Does not: take signatures in the
-query (presigned URLs), bodies that are not signed, or chunks that are signed one by one: they are refused by name.
+query (presigned URLs, which count as not signed); bodies that are not signed, or chunks that are signed one by one, are
+refused by name.
 Called by the gate, on the event loop: what the head tells before the body is read, the rest after it.
 Source: AWS IAM User Guide, "Create a signed AWS API request" and "Signature Version 4 request elements".
 """

@@ -72,8 +72,9 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
         ) from error
     if files.client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
-        # Whoever resumes a session is not asked for a certificate again, so none are resumed.
-        context.options |= ssl.OP_NO_TICKET
+        # Whoever resumes a session is not asked for a certificate again, so none are resumed. TLS 1.2 resumes them by a
+        # number, too, out of a cache that Python cannot switch off.
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0
         try:
             context.load_verify_locations(files.client_ca)
