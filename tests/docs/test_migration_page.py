@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import pytest
-
 from dragoman.cli.arguments import FLAG_KEYS
 from dragoman.config.foreign import ForeignOption
 from dragoman.config.names import NameIndex
@@ -14,6 +12,7 @@ from dragoman.config.option import Option
 from dragoman.config.sources import Given, read_environment
 from dragoman.server.apis import all_apis
 from tests.support.documented import ROOT
+from tests.support.tables import table
 
 PAGE = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
 ROUTES = {f"{operation.method} {operation.path}" for api in all_apis() for operation in api.operations}
@@ -58,7 +57,7 @@ def test_there_is_a_section_for_each_server_with_options_and_paths() -> None:
     assert all(text.count("| here |") == 2 for text in sections)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.theirs[:40])
+@table("row", ROWS, ids=lambda row: row.theirs[:40])
 def test_a_row_says_what_is_so(row: Row) -> None:
     names, routes = _NAME.findall(row.theirs), _ROUTE.findall(row.theirs)
     assert row.ours, row
@@ -75,7 +74,7 @@ def test_a_row_says_what_is_so(row: Row) -> None:
         assert [route for route in routes if route in ROUTES] == []
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.theirs[:40])
+@table("row", ROWS, ids=lambda row: row.theirs[:40])
 def test_what_a_row_names_here_exists(row: Row) -> None:
     ours = f"{row.ours} {row.differs}"
     flags = [name for name in _NAME.findall(ours) if name.startswith("--") and name not in ("--jinja",)]

@@ -21,6 +21,7 @@ def client(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[op
         yield client
 
 
+@pytest.mark.varies("a real server and an official client over HTTP")
 def test_openai_chat_streams_what_it_answers_whole(client: openai.OpenAI) -> None:
     whole = client.chat.completions.create(model="demo", messages=MESSAGES, temperature=0, max_tokens=40)  # type: ignore[arg-type]
     stream = client.chat.completions.create(  # type: ignore[call-overload]
