@@ -362,6 +362,7 @@ def model_profile(
     config: Config, operator_code: OperatorCode | None = None, adapters: ServedAdapters | None = None
 ) -> ModelProfile:
     """What client APIs are told of the model. Raises: ConfigError if its generation_config.json is unusable."""
+    defaults = generation_defaults(config.model_dir)
     return ModelProfile(
         name=config.name,
         aliases=_aliases(config),
@@ -371,9 +372,8 @@ def model_profile(
             "has_lmi_signs": config.has_lmi_signs,
         },
         default_sampling=default_sampling(config.model_dir),
-        generation_defaults=(
-            generation_defaults(config.model_dir) if config.clients.generation_config == "auto" else {}
-        ),
+        generation_defaults=defaults if config.clients.generation_config != "none" else {},
+        overriding_defaults=defaults if config.clients.generation_config == "all" else {},
         proposer=_proposer_kind(config),
         system_fingerprint=model_fingerprint(
             config.model_dir, config.model.dtype, config.model.kv_dtype, config.model.activation_group

@@ -1,4 +1,4 @@
-"""Where the operator wants it, parameters that a client leaves out are those of the model's generation_config.json."""
+"""Parameters that a client leaves out are those of generation_config.json, unless the API's document fixes them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ APIS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "lmi chat": ("/invocations", CHAT),
     "tgi": ("/generate", {"inputs": "Hi"}),
 }
-NAMES = {"openai chat": "openai.chat", "openai completions": "openai.completions", "ovms chat": "ovms.chat",
+NAMES = {"openai chat": "lmi.v1_chat", "openai completions": "openai.completions", "ovms chat": "ovms.chat",
          "ovms completions": "ovms.completions", "lmi": "lmi", "lmi chat": "lmi.chat", "tgi": "tgi"}  # fmt: skip
 
 
@@ -40,8 +40,10 @@ def sampling(api: str, defaults: Mapping[str, Any], given: Mapping[str, Any], **
     path, body = APIS[api]
     nested = "inputs" in body
     sent = {**body, "parameters": dict(given)} if nested else {**body, **given}
-    dialects = real_dialects(generation_defaults=defaults, **profile)
-    call = HttpCall("POST", path, json.dumps(sent).encode(), {"content-type": "application/json"}, request_id="r")
+    dialects = real_dialects(generation_defaults=defaults, **{"overriding_defaults": defaults, **profile})
+    call = HttpCall(
+        "POST", path, json.dumps(sent).encode(), {"content-type": "application/json", "user-agent": "x"}, request_id="r"
+    )
     (request,) = dialects[NAMES[api]].open(call).parse().requests
     return request.sampling
 
@@ -55,6 +57,15 @@ def shown(params: SamplingParams) -> dict[str, Any]:
 def test_what_is_left_out_is_the_models(api: str) -> None:
     expected = {name: value for name, value in MODEL.items() if name != "do_sample"}
     assert shown(sampling(api, MODEL, {})) == expected
+
+
+@table("api", APIS)
+def test_documented_defaults_stay_unless_the_operator_wants_the_files_everywhere(api: str) -> None:
+    found = shown(sampling(api, MODEL, {}, overriding_defaults={}))
+    if api in ("openai chat", "openai completions"):
+        assert found == {name: value for name, value in MODEL.items() if name != "do_sample"}
+    else:
+        assert {**found, "temperature": 1.0} == shown(SamplingParams())
 
 
 @table("api", APIS)

@@ -515,9 +515,10 @@ class ClientSettings:
         unit="calls",
     )
     generation_config: str = option(
-        "api",
-        Choice(("api", "auto"), {"vllm": "api"}),
-        "Sampling that a client leaves out: api = as its API documents it, auto = as the model's generation_config.json.",
+        "auto",
+        Choice(("auto", "none", "all"), {"vllm": "none", "api": "none"}),
+        "Whose clients get the sampling of the model's generation_config.json where they leave it out. auto: those of APIs "
+        "whose documents fix no defaults (OpenAI, Anthropic, Responses, Ollama); all: those of LMI, OVMS and TGI, too.",
         open_to="load",
     )
     chat_format: str = option(

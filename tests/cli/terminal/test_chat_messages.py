@@ -6,13 +6,21 @@ import base64
 import io
 import json
 import os
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from dragoman.cli import main
+from dragoman.cli.terminal.chat import chat_command
+from dragoman.cli.terminal.servers.answers import ModelServer
+from dragoman.cli.terminal.servers.opening import open_server
+from dragoman.cli.terminal.servers.target import Target
+from dragoman.config.resolve import Config, demo_model_dir
 from tests.support.scripted_chat_server import ScriptedChatServer, said, scripted_chat_server
 
 PNG = b"\x89PNG\r\n\x1a\n and so on"
@@ -204,3 +212,26 @@ def test_chat_with_a_model_in_this_process(monkeypatch: pytest.MonkeyPatch, caps
     assert capsys.readouterr().out.startswith("Deep learning is ")
     assert run(monkeypatch, "hello", "chat", "./nowhere") == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+def test_a_model_without_sampling_of_its_own_is_sampled_as_ollama_does(
+    server: ScriptedChatServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def opened(config: Config | None, target: Target, environ: Mapping[str, str], errors: TextIO) -> ModelServer:
+        return open_server(None, replace(target, url=server.url), environ, errors)
+
+    monkeypatch.setattr(chat_command, "open_server", opened)
+    model = tmp_path / "model"
+    shutil.copytree(demo_model_dir(), model)
+    (model / "generation_config.json").unlink(missing_ok=True)
+    server.answers += [said("Yes.")] * 3
+    assert run(monkeypatch, "Is it?", "chat", str(model)) == 0
+    assert run(monkeypatch, "Is it?", "chat", str(model), "--temperature", "0") == 0
+    (model / "generation_config.json").write_text('{"temperature": 0.6}', encoding="utf-8")
+    assert run(monkeypatch, "Is it?", "chat", str(model)) == 0
+    sampled = [{name: body.get(name) for name in ("temperature", "top_k", "top_p")} for body in server.bodies]
+    assert sampled == [
+        {"temperature": 0.8, "top_k": 40, "top_p": 0.9},
+        {"temperature": 0, "top_k": 40, "top_p": 0.9},
+        {"temperature": None, "top_k": None, "top_p": None},
+    ]

@@ -87,7 +87,12 @@ def _told(values: Values, ignored: frozenset[str], http: HttpCall, profile: Mode
         return {name for name, value in seen.items() if value != values[name]}
 
     by_field = {one.name: _decided(one, http, profile, changed) for one in _fields(http)}
-    by_model = changed(http, replace(profile, generation_defaults={}, default_sampling=SamplingParams(temperature=0.0)))
+    by_model = changed(
+        http,
+        replace(
+            profile, generation_defaults={}, overriding_defaults={}, default_sampling=SamplingParams(temperature=0.0)
+        ),
+    )
     by_option = {name: changed(http, _without(profile, name)) for name in profile.settings}
     parameters = []
     for name, value in values.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 from dragoman.cli.terminal.arguments import ChatArguments
 from dragoman.cli.terminal.chat.chat_session import ChatSession
@@ -20,7 +20,9 @@ from dragoman.cli.terminal.chat.slash_commands import Refused, completions, is_c
 from dragoman.cli.terminal.screen import Screen
 from dragoman.cli.terminal.servers.answers import AskFailed
 from dragoman.cli.terminal.servers.opening import open_server
+from dragoman.config.generation import generation_defaults
 from dragoman.config.resolve import Config
+from dragoman.server.apis.ollama.options import TEMPERATURE, TOP_K, TOP_P
 
 FAILED = 1
 INTERRUPTED = 130
@@ -61,13 +63,23 @@ def run_chat(config: Config | None, asked: ChatArguments, environ: Mapping[str, 
         return FAILED
     try:
         screen = Screen(streams.stdout, streams.stderr, environ)
-        session = ChatSession(server, conversation, screen, asked.parameters, tools)
+        session = ChatSession(server, conversation, screen, {**_usual_sampling(config), **asked.parameters}, tools)
         if not streams.is_interactive:
             return _answer_one(session, streams)
         history = InputHistory(history_path(environ) if asked.keeps_history else None)
         return _converse(session, history)
     finally:
         server.close()
+
+
+def _usual_sampling(config: Config | None) -> Mapping[str, Any]:
+    """Ollama's sampling for a model whose files say nothing of it: at temperature 1 small models lose the thread.
+
+    Servers at a URL have defaults of their own.
+    """
+    if config is None or generation_defaults(config.model_dir):
+        return {}
+    return {"temperature": TEMPERATURE, "top_k": TOP_K, "top_p": TOP_P}
 
 
 def _attach(conversation: Conversation, asked: ChatArguments) -> str:

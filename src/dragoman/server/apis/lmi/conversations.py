@@ -23,5 +23,7 @@ def _row(row: errors.ErrorRow) -> ErrorRow:
 # In a stream LMI knows one form only, whatever the status would have been.
 ERRORS = ErrorShape({kind: _row(row) for kind, row in errors.ERRORS.items()}, in_stream=errors.short_body)
 
-LMI = Profile(name="lmi", errors=ERRORS, finish_words=LMI_FINISH, ignores_model=True, clips_overflow=True)
+LMI = Profile(
+    name="lmi", errors=ERRORS, finish_words=LMI_FINISH, ignores_model=True, clips_overflow=True, fixes_defaults=True
+)
 """A completion or a conversation in LMI's shape."""

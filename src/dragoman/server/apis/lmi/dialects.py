@@ -37,7 +37,9 @@ def _negotiate(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) ->
 V1_CHAT_ROUTE = ChatRoute({"openai": V1, "lmi": LMI}, negotiate_shape)
 """A conversation on `/v1/chat/completions`, which OpenAI's document describes as well."""
 
-CHAT_ROUTE = ChatRoute({"openai": replace(V1, ignores_model=True, clips_overflow=True), "lmi": LMI}, _negotiate)
+CHAT_ROUTE = ChatRoute(
+    {"openai": replace(V1, ignores_model=True, clips_overflow=True, fixes_defaults=True), "lmi": LMI}, _negotiate
+)
 """A conversation on LMI's routes."""
 
 
@@ -58,7 +60,7 @@ class OperatorCode:
 def options_of(profile: ModelProfile) -> LmiOptions:
     """What the operator decided about LMI's schema; a formatter that is the operator's own is not one of LMI's."""
     options = profile.options(
-        LmiOptions, generation_defaults=profile.generation_defaults, takes_adapters=profile.takes_adapters
+        LmiOptions, generation_defaults=profile.overriding_defaults, takes_adapters=profile.takes_adapters
     )
     return options if options.output_formatter in FORMATTERS else replace(options, output_formatter=None)
 

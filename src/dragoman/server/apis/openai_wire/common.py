@@ -190,13 +190,15 @@ class ServedNames:
 class OpenAiOptions:
     """What a model's completions and its conversations are configured with alike.
 
-    `proposer`: who guesses tokens for speculative decoding, if anybody. `generation_defaults`: as in `ModelProfile`.
+    `proposer`: who guesses tokens for speculative decoding, if anybody. `generation_defaults` and
+    `overriding_defaults`: as in `ModelProfile`.
     """
 
     names: ServedNames = field(default_factory=ServedNames)
     limits: Limits = field(default_factory=Limits)
     proposer: ProposerKind | None = None
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
+    overriding_defaults: Mapping[str, Any] = field(default_factory=dict)
     system_fingerprint: str = "fp_dragoman"
 
 
@@ -207,5 +209,6 @@ def shared_options(profile: ModelProfile) -> dict[str, Any]:
         "limits": profile.limits,
         "proposer": profile.proposer,
         "generation_defaults": profile.generation_defaults,
+        "overriding_defaults": profile.overriding_defaults,
         "system_fingerprint": profile.system_fingerprint,
     }

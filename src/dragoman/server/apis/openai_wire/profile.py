@@ -56,6 +56,7 @@ class Profile:
     refuses_zero_top_p: bool = False  # while sampling; elsewhere the smallest nucleus is meant
     clips_overflow: bool = False  # prompt + max_tokens beyond the context: generate what fits instead of refusing
     chunk_object: ChunkName = "text_completion"
+    fixes_defaults: bool = False  # the API's document says how is sampled by default, whatever the model's file says
     restricted_beside_images: str = ""  # what no text of a conversation with images may hold
 
     def fault(self, param: str, problem: str, message: str, **values: object) -> InvalidRequest:

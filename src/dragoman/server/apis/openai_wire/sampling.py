@@ -248,7 +248,7 @@ def _check_min_tokens(body: SharedBody, profile: Profile, max_tokens: int | None
 
 
 def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -> SamplingParams:
-    search, model = _search(body, reading), reading.options.generation_defaults
+    search, model = _search(body, reading), _model_defaults(reading)
     temperature = _or(body.temperature, model.get("temperature", 1.0))
     return SamplingParams(
         temperature=0.0 if search.is_greedy else temperature,
@@ -292,6 +292,12 @@ def _grammar(body: SharedBody, profile: Profile) -> Grammar | None:
         raise profile.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
 
 
+def _model_defaults(reading: Reading) -> Mapping[str, Any]:
+    """The sampling that the model's own file puts in the place of what a client leaves out."""
+    options = reading.options
+    return options.overriding_defaults if reading.profile.fixes_defaults else options.generation_defaults
+
+
 def _or(value: ValueT | None, default: ValueT) -> ValueT:
     return default if value is None else value
 
@@ -302,7 +308,7 @@ def _top_p(body: SharedBody, reading: Reading, *, is_sampling: bool) -> float:
             "top_p", "zero", f"top_p must be {Bounds(0.0, 1.0, is_low_open=True)} when sampling, got 0"
         )
     # OpenAI allows 0; the smallest nucleus there can be holds just the most likely token.
-    top_p: float = _or(body.top_p, reading.options.generation_defaults.get("top_p", 1.0))
+    top_p: float = _or(body.top_p, _model_defaults(reading).get("top_p", 1.0))
     return max(top_p, 1e-9)
 
 

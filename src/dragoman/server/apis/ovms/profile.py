@@ -136,6 +136,7 @@ V3 = Profile(
     max_ignore_eos_tokens=4000,
     refuses_empty_prompt=True,
     refuses_zero_top_p=True,
+    fixes_defaults=True,
     chunk_object="text_completion.chunk",
 )
 

@@ -33,7 +33,7 @@ TAG = "Text Generation Inference"
 
 def set_up(profile: ModelProfile) -> Dialects:
     """Its dialect for a model."""
-    return {NAME: TgiDialect(profile.limits, profile.generation_defaults, takes_adapters=profile.takes_adapters)}
+    return {NAME: TgiDialect(profile.limits, profile.overriding_defaults, takes_adapters=profile.takes_adapters)}
 
 
 async def _info(http: HttpCall, server: Server) -> TgiInfo:
