@@ -308,6 +308,7 @@ def _service_limits(config: Config, engine: Engine) -> ServiceLimits:
         queue_timeout_s=config.server.queue_timeout,
         max_prompt_tokens=config.server.max_prompt_tokens,
         max_completion_tokens=config.server.max_completion_tokens,
+        prefix_cache_per_key=bool(config.engine.prefix_cache_per_key),
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -367,10 +368,10 @@ class EngineRequest(msgspec.Struct, frozen=True):
     engine can run it, the engine decides (`engine.base`). `max_tokens` >= 0 (0 = only the prompt's log-probabilities).
     `stop`: an engine must watch for them where it ranks sequences, because nobody sees their text before; elsewhere it may.
     `adapter`: one of the engine's, None = the model as it is. `cache_salt`: requests share cached prompts only with those of
-    the same salt. `priority`: of the requests that wait, those with the highest are admitted first. `caller`: who asks;
-    engines that can share what they have fairly among callers. `deadline_s`: when the engine gives the request up, in
-    seconds since the epoch, as it may have been made on another machine; `start_by_s`: when it gives it up unless its first
-    step has begun; None = never.
+    the same salt and owner; `cache_owner`: no client chooses it, "" = all are one. `priority`: of the requests that wait,
+    those with the highest are admitted first. `caller`: who asks; engines that can share what they have fairly among
+    callers. `deadline_s`: when the engine gives the request up, in seconds since the epoch, as it may have been made on
+    another machine; `start_by_s`: when it gives it up unless its first step has begun; None = never.
     `pictures`: in the order of their places in the prompt, which do not overlap. `trace`: the client's, which servers that
     an engine asks are to continue; None = it has named none.
     """
@@ -391,6 +392,14 @@ class EngineRequest(msgspec.Struct, frozen=True):
     trace: TraceContext | None = None
     caller: str = ""
     start_by_s: float | None = None
+    cache_owner: str = ""
+
+    @property
+    def cache_partition(self) -> str:
+        """What requests have in common that share cached prompts; no choice of a salt makes it another owner's."""
+        if not self.cache_owner:
+            return self.cache_salt
+        return f"{blake2b(self.cache_owner.encode(), digest_size=16).hexdigest()}:{self.cache_salt}"
 
     @property
     def is_ranked(self) -> bool:

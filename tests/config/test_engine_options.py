@@ -120,6 +120,20 @@ def test_that_the_model_runs_on_the_cpu_is_said_only_where_it_does(monkeypatch: 
         assert notice(option__engine="vllm").endswith(words)
 
 
+def test_callers_share_no_prompts_where_there_are_several_unless_somebody_says_otherwise() -> None:
+    for options, is_parted in (
+        ({}, False),
+        ({"api_key_file": "keys"}, True),
+        ({"api_key_file": "keys", "option__prefix_cache_per_key": "false"}, False),
+        ({"option__prefix_cache_per_key": "true"}, True),
+    ):
+        config = given(**options)
+        assert config.engine.prefix_cache_per_key is is_parted
+        assert not config.notices
+    (notice,) = given(option__prefix_cache="off", option__prefix_cache_per_key="true").notices
+    assert "nothing is reused" in notice
+
+
 @table("engine", ["remote", "vllm"])
 def test_that_texts_are_kept_for_guesses_is_told_to_be_idle_where_nobody_here_guesses(engine: str) -> None:
     (notice,) = given(option__engine=engine, option__speculation_across_keys="true").notices

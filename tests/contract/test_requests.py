@@ -351,20 +351,22 @@ def test_every_adapter_that_the_engine_names_can_be_asked_for(under_test: Engine
     run(test())
 
 
-def test_prompts_are_shared_within_a_salt_only_and_answers_do_not_change(under_test: EngineUnderTest) -> None:
+def test_prompts_are_shared_within_a_salt_and_an_owner_only_and_answers_do_not_change(
+    under_test: EngineUnderTest,
+) -> None:
     async def test() -> None:
         async with running(under_test) as engine:
             prompt = (under_test.prompt * 50)[:100]
             answers = []
-            for salt in ("a", "b", "a"):
-                request = asking(under_test, prompt_ids=prompt, cache_salt=salt)
+            for salt, owner in (("a", ""), ("b", ""), ("a", "x"), ("a", "y"), ("a", "x")):
+                request = asking(under_test, prompt_ids=prompt, cache_salt=salt, cache_owner=owner)
                 answer = await collect_if(engine.capabilities.cache_salt, engine, request)
                 if answer is None:
                     return
                 answers.append(answer)
-            assert answers[0] == answers[1] == answers[2]
+            assert all(answer == answers[0] for answer in answers)
             cached = [answer.outputs[0].num_cached_tokens for answer in answers]
-            assert cached[:2] == [0, 0]
+            assert cached[:4] == [0, 0, 0, 0]
 
     run(test())
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from dragoman.server.apis.lmi.front.deferred import RETENTION_S, STARTING_TOKEN,
 from dragoman.server.app import ServerConfig
 from dragoman.server.http.exchange import Exchange, HeaderRules
 from dragoman.server.http.replies import json_reply
+from dragoman.server.security.keyring import KeySources
 from tests.support.aws import aws_runtime
 from tests.support.fake_service import PATIENCE_S, Gate, Script
 from tests.support.real_dialects import real_dialects
@@ -137,6 +139,16 @@ def test_nobody_waits_so_nobody_can_leave(server: RunningServer, client: httpx.C
     server.service.journal.wait_for(lambda journal: "end alone" in journal)
     with httpx.Client(base_url=server.url) as other:
         assert poll_until_done(other, token)[0].json() == {"generated_text": TEXT}
+
+
+def test_a_token_is_good_for_the_key_that_it_was_given_to(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("alice: k-alice\nbob: k-bob\n", encoding="utf-8")
+    config = ServerConfig(key_sources=KeySources(key_file=tmp_path / "keys"))
+    with running_server(config, dialects=real_dialects()) as server, httpx.Client(base_url=server.url) as client:
+        token = begin(client, **{"x-api-key": "k-alice"})
+        assert poll(client, token, **{"x-api-key": "k-bob"}).status_code == 400
+        [answer] = poll_until_done(client, token, **{"x-api-key": "k-alice"})
+        assert answer.json() == {"generated_text": TEXT}
 
 
 @table("path", ["/predictions/fake", "/models/fake/invoke", "/v1/chat/completions", "/invocations"])

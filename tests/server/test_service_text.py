@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dragoman.server.generation.prepare import ServiceLimits
 from dragoman.server.generation.sequence_text import ParsedText
 from dragoman.server.generation.service import Extensions, Service
 from dragoman.types import (
@@ -24,7 +26,7 @@ from dragoman.types import (
     TopToken,
 )
 from tests.support.byte_tokenizer import BOS_ID, END_OF_TURN_ID, EOS_ID, ByteTokenizer
-from tests.support.fake_engine import NUM_CACHED_TOKENS, FakeEngine, logprob_of, saying, top_of
+from tests.support.fake_engine import ABILITIES, NUM_CACHED_TOKENS, FakeEngine, logprob_of, saying, top_of
 from tests.support.tables import table
 from tests.support.tiers import examples
 
@@ -217,6 +219,16 @@ def test_the_first_event_tells_about_the_prompt_even_if_the_first_output_waits()
     assert (prompt.text, prompt.token_ids, prompt.seed, prompt.tokens) == ("Hi", (72, 105), 5, ())
     assert prompt.num_cached_tokens == NUM_CACHED_TOKENS
     assert events[0].text == "ab"
+
+
+def test_what_an_engine_shares_among_callers_is_not_counted_where_they_share_nothing() -> None:
+    for can_part, num_cached in ((True, NUM_CACHED_TOKENS), (False, 0)):
+        engine = FakeEngine(saying("ab"), capabilities=replace(ABILITIES, cache_salt=can_part))
+        limits = ServiceLimits(prefix_cache_per_key=True)
+        service = Service(name="bytes", engine=engine, tokenizer=ByteTokenizer(), limits=limits)
+        prompt = asyncio.run(service.generate(asking("Hi"))).prompt
+        assert prompt is not None
+        assert prompt.num_cached_tokens == num_cached
 
 
 def test_prompt_tokens_carry_log_probabilities_when_asked() -> None:

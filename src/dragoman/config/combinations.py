@@ -94,6 +94,11 @@ _IDLE = (
         "only option.speculation=auto and suffix keep texts of other requests",
     ),
     _Idle(
+        ("prefix_cache_per_key",),
+        lambda values: values["prefix_cache"] == "off",
+        "nothing is reused with option.prefix_cache=off",
+    ),
+    _Idle(
         ("max_loras", "max_lora_rank", "lora_store"),
         lambda values: not values["enable_lora"],
         "no adapters come while the server runs without option.enable_lora",
@@ -170,6 +175,15 @@ def imply_engine(values: dict[str, Value], origins: dict[str, Origin]) -> None:
     if has_gpu() and has_vllm():
         values["engine"] = "vllm"
         origins["engine"] = Origin(f"implied by {cite('rolling_batch', values, origins)}, with a GPU")
+
+
+def imply_partition(values: dict[str, Value], origins: dict[str, Origin]) -> None:
+    """Keep callers' prompts apart where there are several callers and nobody has said otherwise."""
+    if values["prefix_cache_per_key"] is None:
+        named = next((name for name in KEY_OPTIONS if values[name]), None)
+        values["prefix_cache_per_key"] = named is not None
+        if named is not None:
+            origins["prefix_cache_per_key"] = Origin(f"implied by {named}")
 
 
 def imply(values: dict[str, Value], origins: dict[str, Origin]) -> Iterator[str]:

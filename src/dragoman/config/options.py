@@ -278,6 +278,13 @@ class EngineSettings:
         ),
         open_to="load",
     )
+    prefix_cache_per_key: bool | None = option(
+        None,
+        Switch(),
+        "Requests reuse prompts of their own API key only; else the cached tokens that an answer counts tell what other "
+        "keys have asked. Where the servers of --engine remote take no cache_salt, cached tokens are not counted instead.",
+        unset="on where keys are set",
+    )
     step_log: Path | None = option(
         None,
         FilePath("FILE"),

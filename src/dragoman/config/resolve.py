@@ -20,7 +20,16 @@ from dragoman.accelerators import vllm_uses_gpu
 from dragoman.config.adapter_settings import AdapterSettings
 from dragoman.config.archives import is_archive
 from dragoman.config.bundled import BUNDLED, DEMO_NAME, bundled_name, bundled_or
-from dragoman.config.combinations import Origin, Origins, cite, contradictions, imply, imply_engine, without_effect
+from dragoman.config.combinations import (
+    Origin,
+    Origins,
+    cite,
+    contradictions,
+    imply,
+    imply_engine,
+    imply_partition,
+    without_effect,
+)
 from dragoman.config.entries import ModelEntry, counted_from
 from dragoman.config.foreign import (
     FOREIGN_PREFIXES,
@@ -166,6 +175,7 @@ def resolve(
     values, origins = findings.choose()
     findings.check_call(origins)
     imply_engine(values, origins)
+    imply_partition(values, origins)
     engine_options = findings.pass_to_engine(str(values["engine"]), origins)
     findings.note_foreign(values)
     findings.notices += imply(values, origins)

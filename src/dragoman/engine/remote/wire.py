@@ -90,8 +90,8 @@ def fields(ask: Ask, profile: Profile) -> dict[str, Any]:
 def _addressed(ask: Ask, profile: Profile) -> dict[str, Any]:
     """What every request has: the prompt, who shares it, its turn; the model's name, or the adapter's in its place."""
     found: dict[str, Any] = {"model": ask.request.adapter or profile.model, "prompt": ask.prompt}
-    if ask.request.cache_salt:
-        found["cache_salt"] = ask.request.cache_salt
+    if salt := ask.request.cache_partition if profile.cache_salt else ask.request.cache_salt:
+        found["cache_salt"] = salt
     if ask.request.priority:
         found["priority"] = -ask.request.priority  # as servers count, the smallest goes first
     return found

@@ -264,7 +264,7 @@ class SequenceGroup:
     def root_digest_of(self, *, is_long: bool) -> bytes:
         """What the digests of blocks in a regime begin with."""
         adapter = "" if self.adapter is None else self.adapter.key
-        return root_digest(self.request.cache_salt, adapter, is_long=is_long)
+        return root_digest(self.request.cache_partition, adapter, is_long=is_long)
 
     def picture_keys(self, block_size: int) -> dict[int, bytes]:
         """See `PromptPictures.block_keys`; made once."""

@@ -332,7 +332,7 @@ class VllmEngine:
         if self._llm is None:
             raise EngineDead(self._reason())
         params = self._surface.make_params(sampling_arguments(request, index), words.lark)
-        prompt = self._surface.make_prompt(list(request.prompt_ids), request.cache_salt or None, words.pictures)
+        prompt = self._surface.make_prompt(list(request.prompt_ids), request.cache_partition or None, words.pictures)
         request_id = f"{request.request_id}-{next(self._ids)}"
         outputs = self._llm.generate(prompt, params, request_id, lora_request=words.adapter, priority=-request.priority)
         is_first = True

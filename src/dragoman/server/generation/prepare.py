@@ -53,6 +53,7 @@ class ServiceLimits:
 
     `max_prompt_tokens`, `max_completion_tokens`: of one sequence, None = what fits into the context. `request_timeout_s`
     bounds a request from its preparation to its last token, `queue_timeout_s` until its first step begins, None = no bound.
+    `prefix_cache_per_key`: callers share no cached prompts, and are told of none that they may share.
     Prompts of more than `max_inline_chars` characters are prepared off the event loop: tokenising takes about a microsecond
     per character.
     """
@@ -63,6 +64,7 @@ class ServiceLimits:
     queue_timeout_s: float | None = None
     max_prompt_tokens: int | None = None
     max_completion_tokens: int | None = None
+    prefix_cache_per_key: bool = False
 
 
 class Turn(NamedTuple):
@@ -164,6 +166,7 @@ class Preparer:
                 trace=request.trace,
                 priority=request.priority,
                 cache_salt=request.cache_salt,
+                cache_owner=f"key {turn.caller}" if self.limits.prefix_cache_per_key else "",
                 caller=turn.caller,
                 start_by_s=turn.start_by_s,
             ),

@@ -146,7 +146,9 @@ class Service:
         record.waits(prepared.engine_request)
         if call is not None:
             call.take(call, record)
-        progress = _Progress(prepared, self._pieces, self._extensions, record)
+        # An engine that cannot keep callers apart would tell one of them what another has asked.
+        hides_cached = self._limits.prefix_cache_per_key and not self._engine.capabilities.cache_salt
+        progress = _Progress(prepared, self._pieces, self._extensions, record, hides_cached=hides_cached)
         outputs = self._engine.generate(prepared.engine_request)
         bounded = None if deadline is None else _Bounded(outputs, deadline)
         try:
@@ -263,11 +265,27 @@ class Service:
 class _Progress:
     """The sequences of one running request. `is_finished`: each of them has had its last event."""
 
-    __slots__ = ("_num_unfinished", "_pieces", "_prepared", "_prompt", "_record", "_sequences", "_waits_for_prompt")
+    __slots__ = (
+        "_hides_cached",
+        "_num_unfinished",
+        "_pieces",
+        "_prepared",
+        "_prompt",
+        "_record",
+        "_sequences",
+        "_waits_for_prompt",
+    )
 
     def __init__(
-        self, prepared: PreparedRequest, pieces: TokenPieces, extensions: Extensions, record: RequestRecord
+        self,
+        prepared: PreparedRequest,
+        pieces: TokenPieces,
+        extensions: Extensions,
+        record: RequestRecord,
+        *,
+        hides_cached: bool,
     ) -> None:
+        self._hides_cached = hides_cached
         self._prepared = prepared
         self._record = record
         self._pieces = pieces
@@ -294,6 +312,8 @@ class _Progress:
     def push(self, output: EngineOutput) -> GenerationEvent | None:
         """The event that this output makes; None for one that is held back, or comes after its sequence's end."""
         sequence = self._sequences[output.index]
+        if self._hides_cached:
+            output.num_cached_tokens = 0
         if self._waits_for_prompt:
             self._begin(output)
         elif sequence.is_finished:

@@ -47,6 +47,7 @@ class _Record:
     """What one call has been answered so far. An item is one record of a stream, or a whole body."""
 
     touched_s: float
+    caller: str = ""  # the key whose answer it is
     status: int = 0  # 0 = not known yet
     media_type: str = ""
     headers: dict[str, str] = field(default_factory=dict)
@@ -104,19 +105,21 @@ class DeferredAnswers:
         if not self._make_room():
             raise Overloaded(_full(self._max_records))
         token = str(uuid.uuid4())
-        record = self._records[token] = _Record(self._clock())
+        record = self._records[token] = _Record(self._clock(), exchange.caller)
         record.task = asyncio.create_task(self._run(record, work, exchange.detached(record.receive_message)))
         return Reply(200, b"", TEXT_MEDIA_TYPE, _token_headers(token))
 
-    def poll(self, http: HttpCall) -> Polled:
+    def poll(self, http: HttpCall, caller: str = "") -> Polled:
         """What has been recorded since the token in `http` was made: 202 if that is nothing yet, 400 for a bad token.
+
+        A token of another caller's is a bad one.
 
         The same token gives the same items again: a poll whose answer was lost can be repeated.
         """
         given = http.headers[STARTING_TOKEN].strip()
         token, position = _parse_token(given)
         record = self._records.get(token)
-        if record is None or position > len(record.items):
+        if record is None or record.caller != caller or position > len(record.items):
             return Polled(bad_request(f"Invalid {STARTING_TOKEN}: {given}"), is_refused=True)
         limit = http.headers.get(MAX_ITEMS, "")
         if limit and not re.fullmatch(r"[1-9][0-9]{0,8}", limit):

@@ -30,7 +30,7 @@ class Polling:
         """Answer a poll, or start a call whose answer is polled for; False for a call that is to take its common path."""
         deferred = server.shared(DeferredAnswers.of)
         if is_poll(http):
-            await self._send_polled(exchange, deferred.poll(http))
+            await self._send_polled(exchange, deferred.poll(http, exchange.caller))
         elif "handler" in http.headers:
             refusal = bad_request("The handler can't be overridden in a request")
             await exchange.send_reply(self.wrap_refusal(refusal))
