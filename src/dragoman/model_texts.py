@@ -7,6 +7,8 @@ texts (their readers do). Called at load time by whoever reads config.json, toke
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dragoman.errors import ModelError
@@ -42,6 +44,17 @@ def is_gguf(model: Path) -> bool:
     if model.suffix.lower() == ".gguf" and model.is_file():
         return True
     return next(model.glob("*.gguf"), None) is not None and next(model.glob("*.safetensors"), None) is None
+
+
+@contextmanager
+def naming_gguf(model: Path) -> Iterator[None]:
+    """Where a GGUF file stands for the files of a directory, refusals of these name it."""
+    try:
+        yield
+    except ModelError as error:
+        if is_gguf(model) and str(model) not in str(error):
+            raise ModelError(f"{model}, as its metadata says it: {error}") from error
+        raise
 
 
 def model_name(model: Path) -> str:

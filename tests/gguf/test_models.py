@@ -180,7 +180,7 @@ def test_a_tensor_that_nobody_knows_is_refused_by_name(tmp_path: Path) -> None:
         ({"llama.attention.scale": 0.5}, "metadata that is not known for this architecture: llama.attention.scale"),
         ({"llama.attention.causal": False}, "metadata that is not known for this architecture: llama.attention.causal"),
         ({"llama.rope.scaling.type": "of-tomorrow"}, "rope.scaling.type is 'of-tomorrow', allowed: none, linear"),
-        ({"llama.block_count": "three"}, 'num_hidden_layers is "three", allowed: an integer'),
+        ({"llama.block_count": "three"}, "llama.block_count is 'three', allowed: a finite number"),
         ({"llama.block_count": None}, "config.json has no num_hidden_layers"),
         ({"llama.attention.head_count": [4, 2, 4]}, "attention.head_count is a list, allowed: the same value"),
         ({"general.type": "mmproj"}, "is what sees of a model"),

@@ -266,7 +266,9 @@ def test_reading_a_header_takes_no_more_memory_than_twice_the_file(kind: str, tm
         case "keys":
             data = file([key(f"{index:x}", 0, b"\0") for index in range(count)], rest=bytes(1 << 20))
         case _:
-            data = file([], [tensor(f"{index:x}", [1]) for index in range(count)], rest=bytes(3 << 20))
+            data = file(
+                [], [tensor(f"{index:x}", [1], offset=32 * index) for index in range(count)], rest=bytes(3 << 20)
+            )
     path.write_bytes(data)
     tracemalloc.start()
     try:

@@ -87,10 +87,13 @@ _TURNING_PARTS = (
 def head_size(model: GgufModel) -> int:
     """Dimensions of a head. Raises: ModelError if they are not said."""
     name = model.architecture
-    given = _value(model, "attention.key_length")
-    if isinstance(given, int):
-        return given
-    return model.metadata.count(f"{name}.embedding_length") // max(head_counts(model)[0], 1)
+    size = _value(model, "attention.key_length")
+    if not isinstance(size, int):
+        size = model.metadata.count(f"{name}.embedding_length") // max(head_counts(model)[0], 1)
+    if size < 1:
+        key = "attention.key_length" if f"{name}.attention.key_length" in model.metadata else "embedding_length"
+        raise model.metadata.error(f"{name}.{key}", "what makes heads of at least 1 dimension")
+    return size
 
 
 def head_counts(model: GgufModel) -> tuple[int, int]:
@@ -123,16 +126,25 @@ def layer_counts(model: GgufModel) -> tuple[int, int]:
 
 
 def _value(model: GgufModel, name: str) -> Any:
-    """What a key holds; of a list of one value for each layer that value. Raises: ModelError if layers differ."""
+    """The number or flag that a key holds; of a list of one for each layer that one.
+
+    Raises: ModelError if it holds something else, or layers differ.
+    """
     key = f"{model.architecture}.{name}"
     if not model.metadata.is_list(key):
-        return model.metadata.get(key)
-    values = {value for value in model.metadata[key] if value}
-    if len(values) > 1 or (name not in _MAY_BE_ZERO and 0 in model.metadata[key]):
+        if name in _FLAGS:
+            return model.metadata.flag(key, False) if key in model.metadata else None
+        return model.metadata.number(key)
+    listed = model.metadata.listed(key, float)
+    if not all(type(value) in (int, float) for value in listed[:1]):  # all are of one type
+        raise model.metadata.error(key, "a number, or one for each layer")
+    values = {value for value in listed if value}
+    if len(values) > 1 or (name not in _MAY_BE_ZERO and 0 in listed):
         raise model.metadata.error(key, "the same value for every layer")
     return next(iter(values), None)
 
 
+_FLAGS = ("use_parallel_residual", "expert_weights_norm")
 _MAY_BE_ZERO = ("attention.head_count_kv",)  # of layers that do not attend
 
 
@@ -270,10 +282,11 @@ def _mpt(model: GgufModel, config: Config) -> None:
     name = model.architecture
     values = model.metadata
     config["expansion_ratio"] = values.count(f"{name}.feed_forward_length") // max(config.get("d_model", 1), 1)
+    bias = values.number(f"{name}.attention.max_alibi_bias")
     config["attn_config"] = {
-        "alibi": (values.get(f"{name}.attention.max_alibi_bias") or 0) > 0,
-        "alibi_bias_max": values.get(f"{name}.attention.max_alibi_bias"),
-        "clip_qkv": values.get(f"{name}.attention.clamp_kqv") or None,
+        "alibi": (bias or 0) > 0,
+        "alibi_bias_max": bias,
+        "clip_qkv": values.number(f"{name}.attention.clamp_kqv") or None,
     }
 
 
@@ -330,14 +343,14 @@ def _deepseek2(model: GgufModel, config: Config) -> None:
     config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
     config.setdefault("first_k_dense_replace", 0)
     is_normalized = values.flag(f"{name}.expert_weights_norm", False)
-    if values.get(f"{name}.expert_gating_func") == 2 or _has(model, "exp_probs_b"):
+    if values.number(f"{name}.expert_gating_func") == 2 or _has(model, "exp_probs_b"):
         config["architectures"] = ["DeepseekV3ForCausalLM"]
         config["norm_topk_prob"] = is_normalized
     else:
         config["norm_topk_prob"] = is_normalized
         in_groups = config.get("n_group", 1) > 1
         config["topk_method"] = "group_limited_greedy" if in_groups else "greedy"
-    growth = values.get(f"{name}.rope.scaling.yarn_log_multiplier")
+    growth = values.number(f"{name}.rope.scaling.yarn_log_multiplier")
     if growth and "rope_scaling" in config:
         weight = round(growth * 10, 6)  # written as a tenth of it
         config["rope_scaling"] |= {"mscale": weight, "mscale_all_dim": weight}
@@ -345,10 +358,11 @@ def _deepseek2(model: GgufModel, config: Config) -> None:
 
 def _latent_sizes(model: GgufModel, config: Config) -> None:
     name, values = model.architecture, model.metadata
-    size = values.get(f"{name}.attention.key_length_mla") or values.count(f"{name}.attention.key_length")
-    config["v_head_dim"] = values.get(f"{name}.attention.value_length_mla") or values.count(
-        f"{name}.attention.value_length"
+    size, width = (
+        values.count(f"{name}.attention.{kind}_length_mla", 0) or values.count(f"{name}.attention.{kind}_length")
+        for kind in ("key", "value")
     )
+    config["v_head_dim"] = width
     config["qk_nope_head_dim"] = size - config.get("qk_rope_head_dim", 0)
 
 

@@ -8,10 +8,12 @@ of every string of a vocabulary, which takes seconds, and trusts what a file say
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,15 @@ class Metadata(Mapping[str, Any]):
         value = self.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise self.error(key, "an integer of at least 0")
+        return value
+
+    def number(self, key: str) -> int | float | None:
+        """A finite number, None if there is none. Raises: ModelError if the key holds something else."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.error(key, "a finite number")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
@@ -233,7 +244,14 @@ class _Reader:
             tensors[name] = self._tensor(name, shape, kind, begin + offset)
             if offset % alignment:
                 raise self._refusal(f"tensor {name!r} begins at {offset}, allowed: multiples of {alignment}")
+        self._refuse_overlaps(sorted(tensors.values(), key=lambda tensor: tensor.begin))
         return tuple(tensors.values())
+
+    def _refuse_overlaps(self, tensors: Sequence[GgufTensor]) -> None:
+        """`tensors` in the order of where they begin."""
+        for one, following in pairwise(tensors):
+            if following.begin < one.begin + one.size:
+                raise self._refusal(f"tensors {one.name!r} and {following.name!r} overlap at byte {following.begin}")
 
     def _tensor(self, name: str, shape: tuple[int, ...], kind: int, begin: int) -> GgufTensor:
         if kind not in TYPES:

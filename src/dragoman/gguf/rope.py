@@ -37,15 +37,15 @@ def rope_rule(model: GgufModel) -> dict[str, Any]:
         raise values.error(f"{prefix}.type", "none, linear, yarn or longrope")
     if "rope_factors_long.weight" in model.tensors:
         factors_of = {f"{name}_factor": _factors(model, f"rope_factors_{name}.weight") for name in ("short", "long")}
-        grown = values.get(f"{prefix}.attn_factor")
+        grown = values.number(f"{prefix}.attn_factor")
         return {"rope_type": "longrope", **factors_of} | ({"attention_factor": grown} if grown else {})
     if "rope_freqs.weight" in model.tensors:
         factors = _factors(model, "rope_freqs.weight")
         return {"rope_type": "factors", "factors": factors} if any(factor != 1.0 for factor in factors) else {}
     if kind == "linear":
-        return {"rope_type": "linear", "factor": values.get(f"{prefix}.factor")}
+        return {"rope_type": "linear", "factor": values.number(f"{prefix}.factor")}
     if kind == "yarn":
-        rule = {key: values.get(f"{prefix}.{name}") for key, name in _YARN.items()}
+        rule = {key: values.number(f"{prefix}.{name}") for key, name in _YARN.items()}
         return {"rope_type": "yarn"} | {key: value for key, value in rule.items() if value is not None}
     return {}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -21,6 +22,9 @@ Spec = dict[str, Any]
 
 _KEY = "tokenizer.ggml"
 _MOST_TOKENS = 1 << 20
+_MOST_CHARS = 1 << 24  # of all tokens together; the largest vocabularies have 2 million
+_MOST_MERGED = 1 << 25  # characters of all pairs that become tokens; Gemma's 256,000 tokens have 5 million
+_LONGEST = 1 << 10  # characters of a token, several times what any has: the time for one grows with its square
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 _FILLING = re.compile(r"\[PAD\d+\]")  # what the converter writes for rows that have no token
 _BLANK = "▁"
@@ -101,6 +105,10 @@ def _tokens(model: GgufModel) -> list[str]:
     tokens = model.metadata.listed(f"{_KEY}.tokens", str)
     if not tokens or len(tokens) > _MOST_TOKENS:
         raise ModelError(f"{model.path} {_KEY}.tokens has {len(tokens)} tokens, allowed: 1 to {_MOST_TOKENS}")
+    longest, count = max(map(len, tokens)), sum(map(len, tokens))
+    if longest > _LONGEST or count > _MOST_CHARS:
+        problem = f"has {count} characters, {longest} in one token, allowed: {_MOST_CHARS}, {_LONGEST} in one"
+        raise ModelError(f"{model.path} {_KEY}.tokens {problem}")
     return tokens
 
 
@@ -111,6 +119,8 @@ def _vocabulary(model: GgufModel) -> _Vocabulary:
     for name, items in (("token_type", types), ("scores", scores)):
         if len(items) != len(tokens):
             raise ModelError(f"{model.path} {_KEY}.{name} has {len(items)} values, allowed: {len(tokens)}, as tokens")
+    if not all(map(math.isfinite, scores)):
+        raise values.error(f"{_KEY}.scores", "finite numbers")
     return _Vocabulary(tokens, types, scores)
 
 
@@ -209,20 +219,31 @@ def _scored_pairs(model: GgufModel, vocabulary: _Vocabulary) -> Spec:
             "byte_fallback": True,
             "ignore_merges": False,
             "vocab": ids,
-            "merges": _merges_by_score(vocabulary, ids),
+            "merges": _merges_by_score(model, vocabulary, ids),
         },
     }
 
 
-def _merges_by_score(vocabulary: _Vocabulary, ids: Mapping[str, int]) -> list[list[str]]:
-    """Which pairs become a token, in the order of the tokens' scores: SentencePiece joins the pair of the best token."""
+def _merges_by_score(model: GgufModel, vocabulary: _Vocabulary, ids: Mapping[str, int]) -> list[list[str]]:
+    """Which pairs become a token, in the order of the tokens' scores: SentencePiece joins the pair of the best token.
+
+    Raises: ModelError if there are more than any vocabulary has: a few long tokens may be made of each other in many ways.
+    """
     pairs: list[tuple[float, int, int, str, str]] = []
+    lengths, num_chars = frozenset(map(len, ids)), 0
     for index, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True)):
         if kind != _NORMAL or ids.get(token) != index:
             continue
         for cut in range(1, len(token)):
+            if cut not in lengths or len(token) - cut not in lengths:
+                continue
             left, right = token[:cut], token[cut:]
             if left in ids and right in ids:
+                num_chars += len(token)
+                if num_chars > _MOST_MERGED:
+                    raise ModelError(
+                        f"{model.path} {_KEY}.tokens are made of each other in too many ways, up to {token!r:.40}"
+                    )
                 pairs.append((-vocabulary.scores[index], ids[left], ids[right], left, right))
     pairs.sort(key=lambda pair: pair[:3])
     return [[left, right] for *_, left, right in pairs]

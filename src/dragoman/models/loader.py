@@ -18,6 +18,7 @@ from typing import Any
 
 import openvino as ov
 
+from dragoman.model_texts import naming_gguf
 from dragoman.models.adapters.inputs import adapter_places
 from dragoman.models.adapters.loading import AdapterPlan, ModelAdapters, plan_adapters
 from dragoman.models.adapters.merging import MergedAdapter
@@ -116,7 +117,8 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     if is_ir(model_dir):
         return _ready(_load_exported(model_dir, options, report), report)
     raw_config, has_description = read_seeing_config(model_dir), is_described(model_dir)
-    model = read_model(raw_config, sees=options.sees and has_description)
+    with naming_gguf(model_dir):
+        model = read_model(raw_config, sees=options.sees and has_description)
     if options.sees and not has_description and has_tower(raw_config):
         model.facts = replace(model.facts, departures=(*model.facts.departures, NO_DESCRIPTION))
     if has_graph(model_dir):

@@ -16,7 +16,7 @@ from dragoman.engine.factory import EngineOptionError, EngineSetup
 from dragoman.engine.rolling.cache_size import PLENTY_BYTES, CacheShape, CacheUse, choose_num_blocks, is_scarce
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.options import RollingOptions
-from dragoman.model_texts import is_gguf
+from dragoman.model_texts import is_gguf, naming_gguf
 from dragoman.models import BLOCK_SIZE, ModelOptions
 from dragoman.models.adapters.loading import ModelAdapters
 from dragoman.models.blocks.experts import holds_grouped
@@ -219,7 +219,8 @@ def refuse_guesses(options: RollingOptions, facts: ModelFacts, draft: ModelFacts
 def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     if is_ir(model_dir):
         return _exported_size(model_dir, options)
-    model = read_model(read_seeing_config(model_dir), sees=options.sees and is_described(model_dir))
+    with naming_gguf(model_dir):
+        model = read_model(read_seeing_config(model_dir), sees=options.sees and is_described(model_dir))
     seeing = () if model.vision is None else model.vision.prefixes
     facts, weight_type = model.facts, options.weight_type
     weights, stored = stored_weights(model_dir, keeps_mxfp4=options.keeps_mxfp4), 0.0
