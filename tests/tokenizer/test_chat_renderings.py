@@ -12,6 +12,7 @@ from dragoman.errors import InvalidRequest, UnsupportedFeature
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import ChatPrompt
 from tests.support.tables import table
+from tests.support.tiers import everything
 from tests.tokenizer.conversations import CONVERSATIONS, FOLDER, NOW, RENDERINGS, SPECIAL_TOKENS
 
 FAMILIES = sorted(path.stem for path in FOLDER.glob("*.jinja"))
@@ -24,11 +25,23 @@ def source(family: str) -> str:
     return Path(FOLDER / f"{family}.jinja").read_text(encoding="utf-8")
 
 
-@table("name", sorted(CONVERSATIONS))
+@cache
+def template_of(family: str, is_vouched: bool) -> ChatTemplate:
+    """Made once: it must be the same for every conversation. Vouched for, it renders in this process."""
+    return ChatTemplate(source(family), special_tokens=SPECIAL_TOKENS, now=lambda: NOW, is_vouched=is_vouched)
+
+
+# How each conversation is rendered: here, in another process, or both.
+WAYS = {name: (True, False) if everything() or name in ("question", "tools") else (True,) for name in CONVERSATIONS}
+
+
+@table(("name", "is_vouched"), [(name, way) for name, ways in WAYS.items() for way in ways])
 @table("family", FAMILIES)
-def test_a_conversation_becomes_the_prompt_that_transformers_makes_of_it(family: str, name: str) -> None:
+def test_a_conversation_becomes_the_prompt_that_transformers_makes_of_it(
+    family: str, name: str, is_vouched: bool
+) -> None:
     conversation, expected = CONVERSATIONS[name], RECORDED[family][name]
-    template = ChatTemplate(source(family), special_tokens=SPECIAL_TOKENS, now=lambda: NOW)
+    template = template_of(family, is_vouched)
     kwargs = {**conversation.kwargs, **({} if conversation.prompts else {"add_generation_prompt": False})}
     prompt = ChatPrompt(conversation.as_sent(), conversation.tools, conversation.continues, kwargs)
     if conversation.tools and "tools" not in source(family):
