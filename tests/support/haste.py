@@ -17,7 +17,7 @@ from httpx._transports import default as transports
 
 _TICK_S = 0.01
 _contexts: dict[object, Any] = {}
-_create = transports.create_ssl_context
+_create = vars(transports)["create_ssl_context"]
 
 
 def _context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> Any:
