@@ -259,6 +259,11 @@ class Dialect(ErrorTeller, Protocol):
         ...
 
 
+def runner_for(http: HttpCall) -> Runner | None:
+    """How to parse a call: on a thread if it may have thousands of messages, else in place."""
+    return on_thread if len(http.body) > MAX_INLINE_BYTES else None
+
+
 async def on_thread(work: Callable[[], T]) -> T:
     """A `Runner` for work that only computes: others are served in between. Raises: what `work` raises."""
     return await asyncio.to_thread(work)
@@ -272,8 +277,8 @@ class PureDialect:
         raise NotImplementedError
 
     def open(self, http: HttpCall) -> Opening:
-        """The call, to be parsed in place, or on a thread if it may have thousands of messages."""
-        return Opening(partial(self.parse, http), on_thread if len(http.body) > MAX_INLINE_BYTES else None)
+        """The call, to be parsed in place, or on a thread if it is large."""
+        return Opening(partial(self.parse, http), runner_for(http))
 
 
 Dialects = Mapping[str, Dialect]

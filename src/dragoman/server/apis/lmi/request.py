@@ -82,16 +82,16 @@ def read_prompts(inputs: Any) -> Prompts:
     if inputs is None:
         raise InvalidPayload("Field 'inputs' is missing: it must be a string or an array of strings", param="inputs")
     texts = inputs if isinstance(inputs, list) else [inputs]
+    if len(texts) > MAX_PROMPTS:
+        raise InvalidPayload(
+            f"Field 'inputs' must have at most {MAX_PROMPTS} entries, got {len(texts)}", param="inputs"
+        )
     if not all(isinstance(text, str) for text in texts):
         raise InvalidPayload(
             f"Field 'inputs' must be a string or an array of strings, got {show(inputs)}", param="inputs"
         )
     if not texts or not all(texts):
         raise InvalidPayload(f"Field 'inputs' must not be empty, got {show(inputs)}", param="inputs")
-    if len(texts) > MAX_PROMPTS:
-        raise InvalidPayload(
-            f"Field 'inputs' must have at most {MAX_PROMPTS} entries, got {len(texts)}", param="inputs"
-        )
     return Prompts(tuple(texts), isinstance(inputs, list))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Opening, Reply, runner_for
 from dragoman.server.apis.ollama.encoder import AnswerFacts, Clock, OllamaEncoder, rfc3339
 from dragoman.server.apis.ollama.errors import OllamaErrors
 from dragoman.server.apis.ollama.options import WORDS
@@ -108,7 +108,7 @@ class GenerateDialect(_Dialect):
     def open(self, http: HttpCall) -> Opening:
         """The call; without a prompt it is answered at once."""
         is_empty = not any(http.field(name) for name in ("prompt", "suffix", "images"))
-        return Opening(partial(self.parse, http), answer=partial(self._load, http) if is_empty else None)
+        return Opening(partial(self.parse, http), runner_for(http), partial(self._load, http) if is_empty else None)
 
     async def _load(self, http: HttpCall, switches: CallSwitches) -> Reply:
         return self._done(read_body(http, OllamaGenerateBody), switches, is_chat=False)
@@ -163,7 +163,8 @@ class ChatDialect(_Dialect):
 
     def open(self, http: HttpCall) -> Opening:
         """The call; without messages it is answered at once."""
-        return Opening(partial(self.parse, http), answer=None if http.field("messages") else partial(self._load, http))
+        load = None if http.field("messages") else partial(self._load, http)
+        return Opening(partial(self.parse, http), runner_for(http), load)
 
     async def _load(self, http: HttpCall, switches: CallSwitches) -> Reply:
         return self._done(read_body(http, OllamaChatBody), switches, is_chat=True)

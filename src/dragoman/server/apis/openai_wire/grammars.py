@@ -154,7 +154,7 @@ def read_lark(param: str, value: Any) -> Grammar:
 
 def read_choice(param: str, value: Any) -> Grammar:
     """The grammar that allows exactly one of the given texts."""
-    if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
+    if not _are_texts(value) or not value or "" in value:
         raise GrammarFault(param, "value", f"must be a list of non-empty strings, got {shown(value)}")
     if len(value) > MAX_CHOICES:
         raise GrammarFault(param, "value", f"must have at most {MAX_CHOICES} strings, got {len(value)}")
