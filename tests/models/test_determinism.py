@@ -35,6 +35,10 @@ KINDS = [
     *("hybrid-bf16-bf16", "hybrid-int8-u8", "hybrid-f32-f32", "states-f32-f32"),
     *("few-int8-bf16", "few-f32-f32", "many-int8-bf16", "many-f32-f32"),
 ]
+FEW_KINDS = [
+    *("dense-int8-bf16", "dense-int4-u8", "dense-f32-f32", "hybrid-int8-u8", "hybrid-f32-f32", "states-f32-f32"),
+    *("few-int8-bf16", "many-int8-bf16", "many-f32-f32"),
+]
 
 
 def num_grouped(loaded: LoadedModel) -> int:
@@ -52,7 +56,7 @@ def write(kind: str, directory: Path) -> Path:
     return write_experts("many" if kind == "many" else "few", directory)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=width(KINDS, FEW_KINDS))
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     kind, weight_type, kv_type = request.param.split("-")
     directory = write(kind, tmp_path_factory.mktemp("model"))

@@ -141,7 +141,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("damage", width(list(DAMAGES), ["empty", "broken graph", "other version"]))
+@pytest.mark.parametrize("damage", width(list(DAMAGES), ["empty", "other version"]))
 def test_a_damaged_file_is_made_anew(damage: str, directory: Path, tmp_path: Path) -> None:
     options = ModelOptions(cache_dir=tmp_path)
     expected = answers(load_model(directory, options))
@@ -154,7 +154,7 @@ def test_a_damaged_file_is_made_anew(damage: str, directory: Path, tmp_path: Pat
     assert load_model(directory, options).from_cache
 
 
-@pytest.mark.parametrize("place", width([0.02, 0.3, 0.5, 0.8, 0.999], [0.3, 0.999]), ids=str)
+@pytest.mark.parametrize("place", width([0.02, 0.3, 0.5, 0.8, 0.999], [0.5]), ids=str)
 def test_a_file_of_which_one_bit_has_changed_is_told_and_made_anew(
     place: float,
     directory: Path,
@@ -314,7 +314,7 @@ def check_not_kept_and_made_anew(directory: Path, cache_dir: Path, failing: Abst
     kept_file(cache_dir)
 
 
-@pytest.mark.parametrize("room", [0.01, 0.9])
+@pytest.mark.parametrize("room", width([0.01, 0.9], [0.9]))
 def test_a_graph_that_the_disk_has_no_room_for_is_made_anew_at_the_next_start(
     room: float, directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -325,14 +325,14 @@ def test_a_graph_that_the_disk_has_no_room_for_is_made_anew_at_the_next_start(
     assert "cannot be kept" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("where", "number"),
-    [
-        ("tempfile.mkdtemp", errno.EROFS),
-        ("dragoman.models.runtime.kept_graph.append_seal", errno.ENOSPC),
-        ("pathlib.Path.replace", errno.EROFS),
-    ],
-)
+FAILING = [
+    ("tempfile.mkdtemp", errno.EROFS),
+    ("dragoman.models.runtime.kept_graph.append_seal", errno.ENOSPC),
+    ("pathlib.Path.replace", errno.EROFS),
+]
+
+
+@pytest.mark.parametrize(("where", "number"), width(FAILING, FAILING[1:2]))
 def test_a_graph_that_cannot_be_finished_is_made_anew_at_the_next_start(
     where: str, number: int, directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

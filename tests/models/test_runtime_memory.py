@@ -19,6 +19,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.full("kernels that pile up show only after hundreds of sizes of steps")
 def test_kernels_of_ever_new_sizes_of_steps_do_not_pile_up(tmp_path: Path) -> None:
     shape = RandomShape("narrow", seed=4, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1)
     sizes = [1 + 97 * i % 521 for i in range(520)]  # each once, in no order
