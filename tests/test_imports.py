@@ -23,6 +23,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.bitmask": (),
     "dragoman.cores": (),
     "dragoman.histogram": (),
+    "dragoman.logs": (),
     "dragoman.gguf": ("dragoman.errors",),
     "dragoman.model_texts": ("dragoman.errors", "dragoman.gguf"),
     "dragoman.ownership": (),
@@ -103,6 +104,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman",
         "dragoman.types",
         "dragoman.errors",
+        "dragoman.logs",
         "dragoman.histogram",
         "dragoman.together",
         "dragoman.engine.base",
@@ -140,6 +142,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.node_engine": (
         "dragoman.types",
         "dragoman.errors",
+        "dragoman.logs",
         "dragoman.config",
         "dragoman.cores",
         "dragoman.models",
@@ -206,6 +209,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.ray": (
         "dragoman.types",
         "dragoman.errors",
+        "dragoman.logs",
         "dragoman.config",
         "dragoman.cli.arguments",
         "dragoman.engine.affinity",
@@ -218,6 +222,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "dragoman.cli": (
         "dragoman.errors",
+        "dragoman.logs",
         "dragoman",
         "dragoman.nodes",
         "dragoman.cores",

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from dragoman.errors import ModelError
-from dragoman.logs import BackgroundWriter, OperatorFormatter, start_logging, tell_task, write_to
+from dragoman.logs import BackgroundWriter, OperatorFormatter, hide_messages, start_logging, tell_task, write_to
 
 SECRET = "my ssn 078"
 
@@ -111,6 +111,18 @@ class TestExceptions:
         assert SECRET in line_of("dragoman.server.run", failed(), OperatorFormatter())
         expected = line_of("dragoman.host", ModelError("config.json: no"), OperatorFormatter((ModelError,)))
         assert expected.endswith("it failed\nconfig.json: no")
+
+    def test_other_programs_formatters_tell_no_more(self) -> None:
+        kept = logging.getLogRecordFactory()
+        try:
+            hide_messages()
+            error = failed()
+            for name, is_whole in (("dragoman.server", False), ("ray.serve", False), ("dragoman.host", True)):
+                exc_info = (type(error), error, error.__traceback__)
+                record = logging.getLogger(name).makeRecord(name, logging.ERROR, "", 0, "it failed", (), exc_info)
+                assert (SECRET in logging.Formatter().format(record)) is is_whole
+        finally:
+            logging.setLogRecordFactory(kept)
 
     def test_what_nobody_catches_in_a_thread_or_task_is_told_likewise(self) -> None:
         target, root = io.StringIO(), logging.getLogger()

@@ -1,7 +1,8 @@
 """The log of a server: lines that hold nothing of what clients sent, written so that nobody waits for who reads them.
 
 Does: form lines, leave out the messages of exceptions, write on a thread, count what is dropped. Does not: decide what is
-logged. Set up by `dragoman serve` and by the processes of memory nodes, on their main threads; loggers are used from any.
+logged. Set up by `dragoman serve`, by the processes of memory nodes and by replicas on Ray Serve; loggers are used from any
+thread.
 """
 
 from __future__ import annotations
@@ -62,8 +63,29 @@ class OperatorFormatter(logging.Formatter):
             return line
         if isinstance(error, self._expected):
             return f"{line}\n{error}"
-        is_whole = self._shows_values or f"{record.name}.".startswith(TOLD_WHOLE)
-        return f"{line}\n{''.join(_lines_of(error, is_whole=is_whole)).rstrip()}"
+        return f"{line}\n{_told(error, is_whole=self._shows_values or _is_told_whole(record.name))}"
+
+
+def hide_messages() -> None:
+    """Have all formatters of this process leave out the messages of exceptions, where another program chooses them."""
+    make = logging.getLogRecordFactory()
+
+    def made(*words: Any, **more: Any) -> logging.LogRecord:
+        record = make(*words, **more)
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not _is_told_whole(record.name):
+            record.exc_text = _told(error, is_whole=False)  # which formatters take as it is
+        return record
+
+    logging.setLogRecordFactory(made)
+
+
+def _is_told_whole(name: str) -> bool:
+    return f"{name}.".startswith(TOLD_WHOLE)
+
+
+def _told(error: BaseException, *, is_whole: bool) -> str:
+    return "".join(_lines_of(error, is_whole=is_whole)).rstrip()
 
 
 def _lines_of(error: BaseException, *, is_whole: bool) -> Iterator[str]:

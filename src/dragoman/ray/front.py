@@ -13,6 +13,7 @@ from dataclasses import replace
 from dragoman.compose import ComposedModel, build_served_model, model_profile
 from dragoman.host.progress import log_progress
 from dragoman.host.settings import server_config
+from dragoman.logs import hide_messages
 from dragoman.ray.arguments import Application
 from dragoman.server.apis import set_up_all
 from dragoman.server.app import App, build_app
@@ -59,6 +60,8 @@ class Front:
     async def _start(self) -> None:
         config = await asyncio.to_thread(self._application.config)
         config = replace(config, engine=replace(config.engine, engine=self._engine_address))
+        if not config.server.log_prompts:
+            hide_messages()
         profile = model_profile(config)
         registry = ModelRegistry(set_up_all(profile), [config.name], profile)
         self._app = build_app(registry, server_config(config))

@@ -21,6 +21,7 @@ from dragoman.engine.base import EngineStats, Health
 from dragoman.engine.spread import Description, Failure
 from dragoman.errors import ServerError
 from dragoman.host.progress import log_progress
+from dragoman.logs import hide_messages
 from dragoman.ray.arguments import Application
 from dragoman.types import EngineOutput, EngineRequest
 
@@ -43,6 +44,8 @@ class EngineReplica:
     async def __init__(self, application: Application) -> None:  # type: ignore[misc]  # Serve awaits it
         """Load the model; the replica takes requests when this returns. Raises: ConfigError, ModelError, EngineDead."""
         config = await asyncio.to_thread(application.config)
+        if not config.server.log_prompts:
+            hide_messages()
         # An operator's code belongs to the texts of requests, which are the servers'.
         config = replace(config, clients=replace(config.clients, hooks=False, output_formatter=None))
         self._name = serve.get_replica_context().replica_id.unique_id
