@@ -70,6 +70,7 @@ def test_a_prompt_costs_for_each_token_at_least_its_attention(loaded: LoadedMode
     assert 0 <= cost.attention_ms < cost.ms_per_token
 
 
+@pytest.mark.full("a model as large as those that have windows; only the benchmark reads it")
 def test_tables_of_windows_leave_out_what_nobody_sees() -> None:
     runner = WindowRunner("u8", 0.01, 6, has_windows=True)
     context = WINDOW + 600

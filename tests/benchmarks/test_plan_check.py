@@ -34,6 +34,7 @@ def check(rate: float, measured_s: Sequence[float], *simulated_s: Sequence[float
     return Check(rate, rate / 10, seen(measured_s), [seen(firsts_s) for firsts_s in simulated_s])
 
 
+@pytest.mark.full("simulates minutes of service; tests/plan simulates shorter ones")
 def test_a_prediction_is_what_the_simulations_of_the_pieces_come_to() -> None:
     pieces = [replace(ASKED, seed=seed) for seed in range(3)]
     runs = predict(replica(), COSTS, pieces)

@@ -15,11 +15,12 @@ from benchmarks.starts import COLUMNS, rows
 from dragoman.models import ModelOptions, load_model
 from dragoman.models.sources.opening import stored_weights
 from tests.support.family_logits import logits_of
+from tests.support.tiers import width
 
 SHAPE = BenchShape(256, 2, 4, 2, 64, 512, max_position=256, vocab_size=320)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", width(list(FORMATS), list(FORMATS)[::3]))
 def test_it_loads_and_computes(name: str, tmp_path: Path) -> None:
     model = FORMATS[name].write(tmp_path / "model", SHAPE)
     assert sum(path.stat().st_size for path in weight_files(model)) > 100_000
