@@ -7,7 +7,6 @@ thread.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
@@ -16,7 +15,10 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 MAX_WAITING_CHARS = 1_048_576  # of lines that nobody has read yet; further ones are dropped and counted
 CLOSE_TIMEOUT_S = 1.0
@@ -200,7 +202,7 @@ def _tell_thread(told: threading.ExceptHookArgs) -> None:
         logging.getLogger("dragoman").error("the thread %s ended", name, exc_info=told.exc_value)
 
 
-def tell_task(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def tell_task(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
     """What an event loop does with errors that nobody awaits: asyncio itself would print them with their messages."""
     logging.getLogger("dragoman").error("%s", context["message"], exc_info=context.get("exception"))
 
