@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from dragoman.cli import main
@@ -46,11 +47,17 @@ def test_the_line_of_an_old_python_does_not_need_one(
     assert capsys.readouterr().err.startswith("dragoman: this is Python 3.10.2 (")
 
 
+@pytest.mark.varies("a start of the real server, a completion over HTTP, and how SIGTERM ends it")
 def test_a_home_that_cannot_be_written_is_told_and_served_from() -> None:
-    """Not even root makes files in /sys."""
+    """Not even root makes files in /sys. A supervisor ends the server cleanly."""
     home = {"HOME": "/sys", "XDG_CACHE_HOME": "/sys/cache", "HF_HOME": ""}
     with serve("--max-model-len", "64", "--max-num-seqs", "1", environ=home) as running:
         [note] = [line for line in running.output if "note:" in line]
+        body = {"model": "demo", "prompt": "The sea", "max_tokens": 2, "ignore_eos": True}
+        answer = httpx.post(f"{running.base_url}/v1/completions", json=body, timeout=60).json()
+        assert answer["usage"]["completion_tokens"] == 2
+        assert running.terminate() == 0
+    assert "Traceback" not in "".join(running.output)
     assert note.startswith("dragoman: note: /sys/cache/dragoman cannot be used (")
     assert "--cache-dir names another directory" in note
 

@@ -67,6 +67,7 @@ def test_keys_and_certificates_are_read_anew_on_sighup(store: tuple[str, ...], t
     assert "the keys were read anew" in "".join(server.output)
 
 
+@pytest.mark.full("a start for a line of the log, which is asked for below without one")
 def test_a_server_that_anybody_reaches_says_so(store: tuple[str, ...]) -> None:
     with serve(*store, "--host", "0.0.0.0") as server:
         assert server.terminate() == 0

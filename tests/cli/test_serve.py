@@ -158,16 +158,6 @@ def test_lmis_own_command_line_serves_a_packed_model(tmp_path: Path) -> None:
     assert "Traceback" not in "".join(running.output)
 
 
-@pytest.mark.varies("a start of the real server, a completion over HTTP, and how a signal ends it")
-def test_a_supervisors_signal_ends_the_server_cleanly() -> None:
-    with serve("--max-model-len", "64") as running:
-        body = {"model": "demo", "prompt": "The sea", "max_tokens": 2, "ignore_eos": True}
-        answer = httpx.post(f"{running.base_url}/v1/completions", json=body, timeout=60).json()
-        assert answer["usage"]["completion_tokens"] == 2
-        assert running.terminate() == 0
-    assert "Traceback" not in "".join(running.output)
-
-
 def failing(*words: str) -> str:
     """The errors of a command that cannot serve; it ends by itself, with an error code and without a traceback."""
     result = subprocess.run(

@@ -22,12 +22,6 @@ GB = 10**9
 GOOD_FLAGS = "fpu sse4_2 avx avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_int8"
 
 
-@pytest.fixture(autouse=True)
-def quick_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How fast memory is read is measured with as little of it as tells anything."""
-    monkeypatch.setattr("dragoman.memory_speed.BUFFER_BYTES", 32 << 20)
-
-
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

@@ -252,17 +252,10 @@ def test_a_model_that_embeds_tokenizes(server: ServerProcess) -> None:
     assert (answer["count"], answer["max_model_len"]) == (6, 128)
 
 
+@pytest.mark.full("two starts; tests/cli/test_banner.py has the words, and the routes are asked above")
 @pytest.mark.parametrize(
     ("case", "route", "key"),
-    [
-        ("bert_mean", "/v1/embeddings", "data"),
-        pytest.param(
-            "bert_reranker",
-            "/v1/rerank",
-            "results",
-            marks=pytest.mark.full("a start; tests/cli/test_banner.py has the words"),
-        ),
-    ],
+    [("bert_mean", "/v1/embeddings", "data"), ("bert_reranker", "/v1/rerank", "results")],
 )
 def test_the_command_that_a_server_of_such_a_model_suggests_is_answered(
     case: str, route: str, key: str, tmp_path: Path

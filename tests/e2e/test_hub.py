@@ -45,7 +45,7 @@ def completion(url: str, model: str) -> str:
     return str(answer.json()["choices"][0]["text"])
 
 
-def test_serving_by_name_downloads_once_and_then_works_without_the_hub(hub: FakeHub, environ: dict[str, str]) -> None:
+def test_serving_by_name_downloads_what_is_needed(hub: FakeHub, environ: dict[str, str]) -> None:
     with serve(NAME, "--dtype", "f32", environ=environ) as server:
         text = completion(server.base_url, "tiny-demo")
         assert completion(server.base_url, NAME) == text
@@ -53,6 +53,12 @@ def test_serving_by_name_downloads_once_and_then_works_without_the_hub(hub: Fake
         assert "tiny-demo" in listed
     assert "downloading org/tiny-demo" in "".join(server.output)
     assert hub.asked_for("pytorch_model.bin") == hub.asked_for("modeling_evil.py") == 0
+
+
+@pytest.mark.full("two starts; tests/hub/test_download.py takes models from it without the hub")
+def test_what_was_downloaded_is_served_without_the_hub(hub: FakeHub, environ: dict[str, str]) -> None:
+    with serve(NAME, "--dtype", "f32", environ=environ) as server:
+        text = completion(server.base_url, "tiny-demo")
     hub.is_failing = True
     with serve(NAME, "--dtype", "f32", environ={**environ, "HF_HUB_OFFLINE": "1"}) as server:
         assert completion(server.base_url, "tiny-demo") == text
