@@ -18,6 +18,8 @@ from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.several import resolve_all
 from tests.support.tables import table
 
+pytestmark = pytest.mark.varies("tarfile and zipfile refuse other things in other Pythons")
+
 FILES = {"config.json": "{}", "serving.properties": "option.max_model_len=64"}
 
 

@@ -11,10 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from dragoman.config.archives import unpack
 from tests.config.test_archives import contents, pack
 from tests.support.tables import table
 from tests.support.tiers import everything
+
+pytestmark = pytest.mark.varies("the lines that unpack are those of the Python's own library")
 
 MODEL = {"llama/config.json": "{}", "llama/model.safetensors": "w" * 40_000, "llama/serving.properties": "option.a=1"}
 WHOLE = {name.removeprefix("llama/"): text for name, text in MODEL.items()}

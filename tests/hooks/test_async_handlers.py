@@ -18,6 +18,8 @@ from tests.hooks.handling import handling, post
 from tests.support.fake_service import PATIENCE_S
 from tests.support.tables import table
 
+pytestmark = pytest.mark.varies("asyncio's loops and tasks differ between Pythons")
+
 HELPERS = "from djl_python.async_utils import create_non_stream_output, create_stream_chunk_output\n"
 
 

@@ -13,6 +13,8 @@ from dragoman.server.apis.lmi.hooks.importer import LMI_PATH
 from tests.hooks.hooked import ECHO, hooked, loaded, prompt, text_of, write_file
 from tests.support.tables import table
 
+pytestmark = pytest.mark.varies("import hooks, dataclasses and postponed annotations differ between Pythons")
+
 
 class TestWhichFile:
     def test_without_a_file_there_are_no_hooks(self, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ FAULTS = [
 ]
 
 
-@table(("source", "options", "message"), width(FAULTS, FAULTS[:2]))  # test_loading has the others, without a process
+@table(("source", "options", "message"), width(FAULTS, FAULTS[:1]))  # test_loading has most without a process
 def test_a_file_that_cannot_act_stops_the_start(model_dir: Path, source: str, options: list[str], message: str) -> None:
     (model_dir / "model.py").write_text(source)
     command = [sys.executable, "-m", "dragoman", "serve", str(model_dir), "--port", "0", *options]

@@ -23,6 +23,8 @@ from tests.support.line_dialect import line_dialects
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
 from tests.support.tables import table
 
+pytestmark = pytest.mark.varies("signals and the end of asyncio's loops differ between Pythons")
+
 READINESS = ("/ping", "/health", "/v2/health/ready")
 
 

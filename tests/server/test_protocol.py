@@ -28,6 +28,8 @@ from tests.support.fake_service import PATIENCE_S, Gate, Script
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
 from tests.support.tables import table
 
+pytestmark = pytest.mark.varies("the protocol builds on the insides of uvicorn, httptools and asyncio")
+
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Answer = Callable[[dict[str, Any], Send], Awaitable[None]]
 

@@ -21,6 +21,8 @@ from dragoman.server.security.tls import Tls, TlsError, TlsFiles, make_context
 from tests.support.fake_service import PATIENCE_S, Gate, Script
 from tests.support.running_server import RunningServer
 
+pytestmark = pytest.mark.varies("each Python brings its own ssl")
+
 
 class Files:
     """The operator's files: a certificate of one authority, its key, and whose certificates clients need."""
