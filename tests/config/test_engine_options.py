@@ -128,7 +128,7 @@ def test_callers_share_no_prompts_where_there_are_several_unless_somebody_says_o
         ({"option__prefix_cache_per_key": "true"}, True),
     ):
         config = given(**options)
-        assert config.engine.prefix_cache_per_key is is_parted
+        assert bool(config.engine.prefix_cache_per_key) is is_parted
         assert not config.notices
     (notice,) = given(option__prefix_cache="off", option__prefix_cache_per_key="true").notices
     assert "nothing is reused" in notice

@@ -179,11 +179,9 @@ def imply_engine(values: dict[str, Value], origins: dict[str, Origin]) -> None:
 
 def imply_partition(values: dict[str, Value], origins: dict[str, Origin]) -> None:
     """Keep callers' prompts apart where there are several callers and nobody has said otherwise."""
-    if values["prefix_cache_per_key"] is None:
-        named = next((name for name in KEY_OPTIONS if values[name]), None)
-        values["prefix_cache_per_key"] = named is not None
-        if named is not None:
-            origins["prefix_cache_per_key"] = Origin(f"implied by {named}")
+    named = next((name for name in KEY_OPTIONS if values[name]), None)
+    if named is not None and values["prefix_cache_per_key"] is None:
+        values["prefix_cache_per_key"], origins["prefix_cache_per_key"] = True, Origin(f"implied by {named}")
 
 
 def imply(values: dict[str, Value], origins: dict[str, Origin]) -> Iterator[str]:
