@@ -20,7 +20,7 @@ from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.storage.groups import quantize_groups
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from tests.support.packed_checkpoint import PackedCheckpoint, unpack
-from tests.support.tiers import examples
+from tests.support.tiers import everything, examples
 
 DEMO = demo_model_dir()
 
@@ -64,7 +64,8 @@ def test_calibrated_weights_lose_less_than_others(
 def test_with_eight_bits_hardly_anything_is_lost_so_factors_cancel(reference: LoadedModel, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(corpus(2, examples(10)))
-    assert main(["compress", str(DEMO), str(tmp_path / "out"), "--text", str(text), "--bits", "8"]) == 0
+    skipped = [] if everything() else ["--skip", r"layers\.[1-9]"]
+    assert main(["compress", str(DEMO), str(tmp_path / "out"), "--text", str(text), "--bits", "8", *skipped]) == 0
     assert divergence(PackedCheckpoint(tmp_path / "out").load(ModelOptions("f32")), reference) < 0.001
 
 

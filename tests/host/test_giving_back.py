@@ -10,6 +10,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from dragoman.cli.arguments import read_arguments
 from dragoman.compose import ComposedModel, Composer, model_profile
 from dragoman.config.resolve import demo_model_dir
@@ -89,6 +91,7 @@ async def use(host: ModelHost[ComposedModel], options: dict[str, str]) -> None:
     await host.unload("own")
 
 
+@pytest.mark.varies("what an interpreter holds on to depends on the Python")
 def test_nothing_of_an_unloaded_model_stays(tmp_path: Path) -> None:
     directory = tmp_path / "store" / "own"
     shutil.copytree(demo_model_dir(), directory)
