@@ -12,6 +12,7 @@ import pytest
 
 from dragoman.server.app import ServerConfig
 from dragoman.server.http import protocol
+from dragoman.server.http.chunks import ChunkEnds
 from dragoman.server.http.protocol import FULL_BYTES
 from dragoman.server.run import ListenConfig
 from tests.support.fake_service import Gate, Script
@@ -157,12 +158,37 @@ class TestTrailers:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 431 ")
         assert ask(server, LAST_PING).startswith(b"HTTP/1.1 200 ")
 
-    def test_small_chunks_may_be_many(self, server: RunningServer) -> None:
+    def test_small_chunks_may_be_many_but_not_for_ever(self, server: RunningServer) -> None:
         body = b"{" + b" " * 50_000 + b"}"
         chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
         with server.connect() as connection:
             connection.sendall(CHUNKED + chunks)
             assert read_until(connection, b"0: Deep").startswith(b"HTTP/1.1 200 ")
+            connection.sendall(CHUNKED)
+            assert sent_until_answered(connection, b"1\r\n \r\n" * 10_000, 64 << 20) < 16 << 20
+            assert b"HTTP/1.1 431 " in connection.recv(65_536)
+
+    @pytest.mark.parametrize(
+        "head", [b"", b"g", b"0x2", b"-2", b" 2", b"2 ", b"2\t;a", b"2,", b"1" * 17, b"2\n", b"\x00"]
+    )
+    def test_what_is_no_size_of_a_chunk_ends_the_connection(self, server: RunningServer, head: bytes) -> None:
+        answer = ask(server, CHUNKED + head + b"\r\n{}\r\n0\r\n\r\n" + PING)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"Healthy" not in answer
+
+    def test_the_end_of_a_body_is_found_in_one_go_whatever_is_in_it(self) -> None:
+        """Ends of lines could each be the end of a request, were they not inside of a chunk."""
+        inside = b"\r\n\r\n" * 100
+        body = b"%x;a=b\r\n%s\r\n1\r\n0\r\n0\r\na: b\r\n\r\n" % (len(inside), inside)
+        assert ChunkEnds().end_in(bytearray(body + PING)) == len(body)
+        for size in (1, 2, 5, 399, len(body)):
+            ends, waiting, count = ChunkEnds(), bytearray(), 0
+            for begin in range(0, len(body), size):
+                waiting += body[begin : begin + size]
+                end = ends.end_in(waiting)
+                count += end
+                del waiting[:end]
+            assert count == len(body)
 
 
 BEHIND = {

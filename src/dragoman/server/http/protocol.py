@@ -28,13 +28,14 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from dragoman.server.http.chunks import BadChunks, ChunkEnds
+
 TRAILERS_EXTENSION = "http.response.trailers"
 CUT_EXTENSION = "dragoman.response.cut"
 
-MAX_HEAD_SIZE_BYTES = 65_536  # request line and headers; trailers, and a chunk's head; the parser itself has no limit
+MAX_HEAD_SIZE_BYTES = 65_536  # request line and headers; the parser itself has no limit
 FULL_BYTES = 65_536  # behind a request that is being answered; then reading goes on by a piece at each look
 MAX_BEHIND_BYTES = 1_048_576  # a client that sends more before it has the answer is dropped
-MAX_FRAMING_RATIO = 8  # bytes of chunk heads for each byte of a body; chunks of one byte come with five
 DEFAULT_STALL_TIMEOUT_S = 120.0  # LMI 0.31 drops a connection after as long a silence (`chunked_read_timeout`)
 DEFAULT_ARRIVAL_TIMEOUT_S = 30.0  # for a head, and for a body beyond what its size needs at the least rate
 LEAST_BODY_RATE = 1024  # bytes a second
@@ -165,10 +166,8 @@ class DragomanProtocol(HttpToolsProtocol):
     _is_reading_head: bool = False
     _is_in_message: bool = False  # a request has begun and not all of it is here
     _head_size_bytes: int = 0
-    _body_left: int | None = None  # bytes of a body of known length; None = what comes next ends with an empty line
-    _num_body_bytes: int = 0  # of the request that is read
-    _num_framing_bytes: int = 0  # of its chunk heads and trailers
-    _num_bare_bytes: int = 0  # of these, since there was something of the body
+    _body_left: int | None = None  # bytes of a body of known length; None = it has none, or comes in chunks
+    _chunks: ChunkEnds | None = None  # of a body in chunks
     _due_s: float | None = None  # when a head or a body must be here, on the loop's clock; None = none is on its way
     _timer: asyncio.TimerHandle | None = None
     _num_unread: float = math.inf  # bytes of a closing connection that waited when it was last looked at
@@ -223,6 +222,8 @@ class DragomanProtocol(HttpToolsProtocol):
                 if self.transport.is_closing():
                     return
                 piece = bytes(self._behind[: self._end_of_piece()])
+                if not piece:  # not all of a chunk's size is here
+                    break
                 del self._behind[: len(piece)]
                 self._parse(piece)
         except Refusal as refusal:
@@ -240,9 +241,15 @@ class DragomanProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self._is_in_message and not self.cycle.response_complete
 
     def _end_of_piece(self) -> int:
-        """How much of `_behind` may be parsed at once, so that it does not reach into the next request."""
+        """How much of `_behind` may be parsed at once, so that it does not reach into the next request. Raises: Refusal."""
         if self._body_left is not None:
             return self._body_left
+        if self._chunks is not None:
+            try:
+                return self._chunks.end_in(self._behind)
+            except BadChunks as error:
+                too_large = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                raise Refusal(too_large if error.is_too_large else HTTPStatus.BAD_REQUEST, str(error)) from None
         place = (self._last_bytes + self._behind[:3]).find(_END_OF_HEAD)
         if place >= 0:
             return place + len(_END_OF_HEAD) - len(self._last_bytes)
@@ -251,20 +258,16 @@ class DragomanProtocol(HttpToolsProtocol):
 
     def _parse(self, piece: bytes) -> None:
         """Raises: Refusal."""
-        is_body = self._is_in_message and not self._is_reading_head
         if not self._is_in_message:
             self.parser = httptools.HttpRequestParser(self)  # what the last one has seen in trailers must not count
-        if not is_body:
+        if not self._is_in_message or self._is_reading_head:
             self._head_size_bytes += len(piece)
-            if self._head_size_bytes > MAX_HEAD_SIZE_BYTES:
-                raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The head of the request is too large.")
-        is_chunked, num_body_bytes = is_body and self._body_left is None, self._num_body_bytes
+        if self._head_size_bytes > MAX_HEAD_SIZE_BYTES:
+            raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The head of the request is too large.")
         if self._body_left is not None:
             self._body_left -= len(piece)
-        self._feed(piece)
         self._last_bytes = (self._last_bytes + piece[-3:])[-3:]
-        if is_chunked:
-            self._check_framing(len(piece), self._num_body_bytes - num_body_bytes)
+        self._feed(piece)
 
     def _feed(self, piece: bytes) -> None:
         try:
@@ -275,16 +278,6 @@ class DragomanProtocol(HttpToolsProtocol):
             reason = "Invalid HTTP request received."
             known = error.__context__
             raise known if isinstance(known, Refusal) else Refusal(HTTPStatus.BAD_REQUEST, reason) from error
-
-    def _check_framing(self, num_bytes: int, num_body_bytes: int) -> None:
-        """Raises: Refusal for trailers or chunk heads without end."""
-        self._num_framing_bytes += num_bytes - num_body_bytes
-        self._num_bare_bytes = 0 if num_body_bytes else self._num_bare_bytes + num_bytes
-        is_endless = self._num_framing_bytes > MAX_HEAD_SIZE_BYTES + MAX_FRAMING_RATIO * self._num_body_bytes
-        if is_endless or self._num_bare_bytes > MAX_HEAD_SIZE_BYTES:
-            raise Refusal(
-                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The trailers or chunk heads of the request are too large."
-            )
 
     def _stay_with_http_1(self) -> None:
         """Stay with HTTP/1.1, as a server may, when the client would rather speak something else.
@@ -307,7 +300,6 @@ class DragomanProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         super().on_message_begin()
         self._is_in_message = self._is_reading_head = True
-        self._num_body_bytes = self._num_framing_bytes = self._num_bare_bytes = 0
         self._expect_arrival()
 
     def on_url(self, url: bytes) -> None:
@@ -329,6 +321,7 @@ class DragomanProtocol(HttpToolsProtocol):
         self._is_reading_head, self._head_size_bytes = False, 0
         length = next((value for name, value in self.headers if name == b"content-length"), None)
         self._body_left = None if length is None else int(length)
+        self._chunks = ChunkEnds() if any(name == b"transfer-encoding" for name, _ in self.headers) else None
         if self.parser.should_upgrade():
             framing = (pair for pair in self.headers if pair[0] in (b"content-length", b"transfer-encoding"))
             self._framing = b"".join(b"%s: %s\r\n" % pair for pair in framing)
@@ -349,7 +342,6 @@ class DragomanProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Give time for more, at most as much as there was at the beginning."""
-        self._num_body_bytes += len(body)
         if self._due_s is not None:
             most_s = self.loop.time() + self.arrival_timeout_s
             self._due_s = min(self._due_s + len(body) / LEAST_BODY_RATE, most_s)
@@ -359,7 +351,8 @@ class DragomanProtocol(HttpToolsProtocol):
         """All of the request is here."""
         if self._framing:
             return
-        self._is_in_message, self._body_left, self._due_s = False, None, None
+        self._is_in_message, self._due_s = False, None
+        self._body_left = self._chunks = None
         super().on_message_complete()
 
     def _is_rest_short(self) -> bool:
