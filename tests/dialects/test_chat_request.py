@@ -342,8 +342,14 @@ def test_template_arguments_reach_the_template() -> None:
         "enable_thinking": False,
         "documents": [{"title": "a"}],
         "reasoning_effort": "low",
+        "thinking": True,
         "add_generation_prompt": False,
     }
+
+
+def test_no_effort_switches_thinking_off() -> None:
+    kwargs = prompt(chat(reasoning_effort="none")).template_kwargs
+    assert kwargs == {"reasoning_effort": "none", "enable_thinking": False, "thinking": False}
 
 
 def test_a_template_from_the_request_is_refused_by_name() -> None:

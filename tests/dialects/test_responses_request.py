@@ -249,8 +249,8 @@ def test_the_format_is_told_back() -> None:
 @table(
     ("effort", "kwargs"),
     [
-        ("high", {"reasoning_effort": "high", "enable_thinking": True}),
-        ("none", {"reasoning_effort": "none", "enable_thinking": False}),
+        ("high", {"reasoning_effort": "high", "enable_thinking": True, "thinking": True}),
+        ("none", {"reasoning_effort": "none", "enable_thinking": False, "thinking": False}),
     ],
 )
 def test_the_effort_reaches_the_template(effort: str, kwargs: dict[str, Any]) -> None:

@@ -48,6 +48,10 @@ def test_a_conversation_becomes_the_prompt_that_transformers_makes_of_it(
         with pytest.raises(UnsupportedFeature):  # transformers leaves the tools out without a word
             template.render(prompt)
         return
+    if expected is None and any(message["role"] == "system" for message in prompt.messages):
+        text = template.render(prompt)  # transformers refuses it; here it is a part of the user's turn
+        assert all(message["content"].strip() in text for message in prompt.messages[:2])
+        return
     if expected is None:
         with pytest.raises(InvalidRequest):
             template.render(prompt)

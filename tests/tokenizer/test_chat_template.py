@@ -99,8 +99,8 @@ def test_the_families_of_templates_render_as_their_models_were_trained(
 
 
 def test_messages_that_the_template_forbids_are_refused_with_its_own_words() -> None:
-    with pytest.raises(InvalidRequest, match='Roles must alternate user/assistant, "system" came') as caught:
-        rendered(MISTRAL, message("system", "Be brief."), message("user", "Hi"))
+    with pytest.raises(InvalidRequest, match='Roles must alternate user/assistant, "assistant" came') as caught:
+        rendered(MISTRAL, message("assistant", "Be brief."), message("user", "Hi"))
     assert caught.value.param == "messages"
 
 

@@ -11,10 +11,19 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from datetime import datetime
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
 from dragoman.errors import InvalidRequest, UnsupportedFeature
+from dragoman.tokenizer.conversation import (
+    SYSTEM,
+    has_system,
+    with_one_leading,
+    with_sorted_results,
+    with_system_in_turns,
+    with_whole_tools,
+)
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.tokenizer.message_content import (
     Part,
@@ -41,6 +50,7 @@ from dragoman.types import ChatPrompt
 TOOL_TEMPLATE = "tool_use"  # Hugging Face's name for the template that is used when there are tools
 
 _PROBE = "dragoman-probe"
+_QUESTION = {"role": "user", "content": "?"}
 _PROBE_ARGUMENTS = {_PROBE: "é"}
 _END_MARK = "\ue000dragoman-end\ue000"  # private-use characters: no conversation and no template has them
 _SMALL_BYTES = 8 << 10  # of a conversation, up to which a vouched template is surely done at once
@@ -118,11 +128,27 @@ class ChatTemplate:
         pictures that the model does not take, UnsupportedFeature for parts of other kinds, Overloaded if no process can be
         started to render them in.
         """
-        contents = [read_content(message.get("content"), i) for i, message in enumerate(prompt.messages)]
-        told = zip(prompt.messages, contents, self._markers(contents), strict=True)
-        messages = [self._message(*one, i) for i, one in enumerate(told)]
-        if not messages:
+        if not prompt.messages:
             raise InvalidRequest("messages must hold at least one message, got none", param="messages")
+        said = self._with_known_roles(with_sorted_results(prompt.messages))
+        if not has_system(said):
+            return self._rendered(prompt, said)
+        said = with_one_leading(said)
+        in_turns = with_system_in_turns(said, keeps_leading=self._takes_system)
+        if not self._takes_later_system:
+            return self._rendered(prompt, in_turns)
+        try:
+            return self._rendered(prompt, said)
+        except InvalidRequest:
+            if in_turns == said:
+                raise
+            return self._rendered(prompt, in_turns)
+
+    def _rendered(self, prompt: ChatPrompt, said: Sequence[Mapping[str, Any]]) -> str:
+        """The prompt text of the messages `said`, which are in the order that the template takes."""
+        contents = [read_content(message.get("content"), i) for i, message in enumerate(said)]
+        told = zip(said, contents, self._markers(contents), strict=True)
+        messages = [self._message(*one, i) for i, one in enumerate(told)]
         if prompt.continue_final_message:
             messages[-1] = _marked(messages[-1])
         name = TOOL_TEMPLATE if prompt.tools and TOOL_TEMPLATE in self.sources else "default"
@@ -136,12 +162,49 @@ class ChatTemplate:
             **prompt.template_kwargs,
             **self._special_tokens,
             "messages": messages,
-            "tools": list(prompt.tools) or None,
+            "tools": self._tools(prompt.tools) or None,
             "add_generation_prompt": bool(add_generation_prompt) and not prompt.continue_final_message,
         }
         text = self._render(name, variables, is_here=self.renders_at_once(prompt))
         self._check_markers(text, contents)
         return _up_to_mark(text) if prompt.continue_final_message else text
+
+    def _with_known_roles(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The messages, the developer's as the system's where the template does not know the word."""
+        if self._knows_developer:
+            return list(messages)
+        return [{**one, "role": SYSTEM} if one.get("role") == "developer" else one for one in messages]
+
+    def _tools(self, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The tools as the template takes them: some read what callers may leave out."""
+        return with_whole_tools(tools) if tools and self._wants_whole_tools else list(tools)
+
+    @cached_property
+    def _takes_system(self) -> bool:
+        """Whether the template writes a system message at the beginning."""
+        return self._writes([{"role": SYSTEM, "content": _PROBE}, _QUESTION])
+
+    @cached_property
+    def _takes_later_system(self) -> bool:
+        """Whether the template writes a system message behind other turns."""
+        answer = {"role": "assistant", "content": "!"}
+        return self._writes([_QUESTION, answer, {"role": SYSTEM, "content": _PROBE}, _QUESTION])
+
+    @cached_property
+    def _wants_whole_tools(self) -> bool:
+        """Whether the template takes a tool only with a description and parameters."""
+        bare: list[dict[str, Any]] = [{"type": "function", "function": {"name": _PROBE}}]
+        return not self._writes([_QUESTION], bare) and self._writes([_QUESTION], [*map(dict, with_whole_tools(bare))])
+
+    def _writes(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> bool:
+        """Whether the probe's word stands in what the template makes of a short conversation."""
+        name = TOOL_TEMPLATE if tools and TOOL_TEMPLATE in self.sources else "default"
+        if self._wants_parts:
+            messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
+        try:
+            return _PROBE in self._probe(name, messages, tools)
+        except ValueError:  # it takes too long for that
+            return False
 
     def _check(self, name: str) -> None:
         """Raises: ValueError if the template does not compile."""
@@ -224,8 +287,6 @@ class ChatTemplate:
     ) -> dict[str, Any]:
         """The message in the form that the template understands; `parts` are its content, `markers` its pictures'."""
         fitted = dict(message)
-        if fitted.get("role") == "developer" and not self._knows_developer:
-            fitted["role"] = "system"
         fitted["content"] = self._content(parts, markers, position)
         if calls := message.get("tool_calls"):
             fitted["tool_calls"] = [_tool_call(call, as_text=self._wants_argument_texts) for call in calls]

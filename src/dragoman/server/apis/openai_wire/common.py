@@ -202,6 +202,14 @@ class OpenAiOptions:
     system_fingerprint: str = "fp_dragoman"
 
 
+def effort_switches(effort: str | None) -> dict[str, Any]:
+    """What templates read of an effort at reasoning, under each of their names; `none` switches thinking off."""
+    if effort is None:
+        return {}
+    is_on = effort != "none"
+    return {"reasoning_effort": effort, "enable_thinking": is_on, "thinking": is_on}
+
+
 def shared_options(profile: ModelProfile) -> dict[str, Any]:
     """The values of `OpenAiOptions` for a model."""
     return {

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
+from dragoman.server.apis.openai_wire.common import effort_switches
 from dragoman.server.apis.openai_wire.fields import BOUNDS, check_number, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, ResponseFormat, read_response_format
 from dragoman.server.apis.openai_wire.profile import Profile
@@ -136,11 +137,8 @@ def response_format(body: ResponsesBody, profile: Profile) -> ResponseFormat | N
 
 def template_kwargs(body: ResponsesBody) -> dict[str, Any]:
     """What the template gets by name besides the conversation: the effort, and whether to think at all."""
-    own = body.chat_template_kwargs or {}
     effort = None if body.reasoning is None else body.reasoning.effort
-    if effort is None:
-        return dict(own)
-    return {"reasoning_effort": effort, "enable_thinking": effort != "none", **own}
+    return {**effort_switches(effort), **(body.chat_template_kwargs or {})}
 
 
 def idle_names(raw: Mapping[str, Any], body: ResponsesBody, logprobs: int | None) -> list[str]:

@@ -25,7 +25,7 @@ from dragoman.server.apis.openai_wire.chat.messages import (
     tool_use,
 )
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
-from dragoman.server.apis.openai_wire.common import OpenAiOptions
+from dragoman.server.apis.openai_wire.common import OpenAiOptions, effort_switches
 from dragoman.server.apis.openai_wire.fields import check_number, decode_object, peek_object, read_struct
 from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.apis.openai_wire.sampling import (
@@ -195,8 +195,9 @@ def _top_logprobs(body: ChatBody, route: _Route, reading: Reading, *, needs_top:
 
 def _template_kwargs(body: ChatBody, *, continues: bool) -> dict[str, Any]:
     """What the template gets by name besides the conversation."""
-    own: dict[str, Any] = {"documents": body.documents, "reasoning_effort": body.reasoning_effort}
-    kwargs = {name: value for name, value in own.items() if value is not None}
+    kwargs = effort_switches(body.reasoning_effort)
+    if body.documents is not None:
+        kwargs["documents"] = body.documents
     if body.add_generation_prompt is False and not continues:
         kwargs["add_generation_prompt"] = False
     return kwargs | (body.chat_template_kwargs or {})

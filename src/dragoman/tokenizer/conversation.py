@@ -1,0 +1,108 @@
+"""Fits a conversation to the rules that chat templates have for the order of messages, whichever API it came from.
+
+Does: put results of tool calls into the order of the calls, merge system messages, move them into the user's turn, fill in
+what a tool leaves out. Does not: render, or know which template wants what. Pure functions; called by the chat template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+Message = Mapping[str, Any]
+
+SYSTEM, USER, TOOL = "system", "user", "tool"
+_BETWEEN = "\n\n"  # texts of messages that become one
+
+
+def with_sorted_results(messages: Sequence[Message]) -> list[Message]:
+    """The messages, each run of results in the order of the calls that they answer: templates pair them by position.
+
+    A run stays as it is unless ids say for each of its messages which call it answers.
+    """
+    found: list[Message] = []
+    position = 0
+    while position < len(messages):
+        message = messages[position]
+        found.append(message)
+        position += 1
+        calls = message.get("tool_calls")
+        if not calls:
+            continue
+        run = list(takewhile(lambda one: one.get("role") == TOOL, messages[position:]))
+        order = {call.get("id"): place for place, call in enumerate(calls) if isinstance(call, Mapping)}
+        ids = [result.get("tool_call_id") for result in run]
+        if len(set(ids)) == len(ids) and all(one is not None and one in order for one in ids):
+            run.sort(key=lambda result: order[result["tool_call_id"]])
+        found += run
+        position += len(run)
+    return found
+
+
+def has_system(messages: Sequence[Message]) -> bool:
+    """Whether there is a system message."""
+    return any(message.get("role") == SYSTEM for message in messages)
+
+
+def with_one_leading(messages: Sequence[Message]) -> list[Message]:
+    """The messages, the system messages at their beginning merged into one."""
+    leading = list(takewhile(lambda message: message.get("role") == SYSTEM, messages))
+    if len(leading) < 2:
+        return list(messages)
+    merged = leading[0]
+    for message in leading[1:]:
+        merged = _merged(merged, message)
+    return [merged, *messages[len(leading) :]]
+
+
+def with_system_in_turns(messages: Sequence[Message], *, keeps_leading: bool) -> list[Message]:
+    """The messages, each system message a part of the user's turn beside it, or a turn of the user where there is none.
+
+    `keeps_leading`: but for the first one, where it begins the conversation.
+    """
+    found: list[Message] = []
+    was_moved = False
+    for position, message in enumerate(messages):
+        is_moved = message.get("role") == SYSTEM and not (keeps_leading and position == 0)
+        said = {**message, "role": USER} if is_moved else message
+        joins = bool(found) and found[-1].get("role") == said.get("role") == USER and (is_moved or was_moved)
+        if joins:
+            found[-1] = _merged(found[-1], said)
+        else:
+            found.append(said)
+        was_moved = is_moved
+    return found
+
+
+def with_whole_tools(tools: Sequence[Message]) -> list[Message]:
+    """The tools, each with the description and the parameters that the reference makes optional."""
+    return [_whole(tool) for tool in tools]
+
+
+def _whole(tool: Message) -> Message:
+    function = tool.get("function")
+    if not isinstance(function, Mapping):
+        return tool
+    usual = {"description": "", "parameters": {"type": "object", "properties": {}}}
+    parameters = function.get("parameters")
+    if isinstance(parameters, Mapping) and "properties" not in parameters:
+        usual["parameters"] = {"type": "object", "properties": {}, **parameters}
+        function = {name: value for name, value in function.items() if name != "parameters"}
+    return {**tool, "function": {**function, **{name: usual[name] for name in usual if name not in function}}}
+
+
+def _merged(first: Message, second: Message) -> Message:
+    """One message with the content of both; what else they hold is the first one's."""
+    one, other = first.get("content"), second.get("content")
+    if isinstance(one, str) and isinstance(other, str):
+        content: Any = _BETWEEN.join(text for text in (one, other) if text)
+    else:
+        content = [*_parts(one), *_parts(other)]
+    return {**first, "content": content}
+
+
+def _parts(content: Any) -> list[Any]:
+    if content is None or content == "":
+        return []
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
