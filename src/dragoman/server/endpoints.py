@@ -115,13 +115,13 @@ class Endpoints:
             check_body = self._gate.check(exchange, early.headers, operation.scope)
             if not operation.body:
                 if check_body is not None:
-                    check_body(b"")
+                    await check_body(b"")
                 made = await operation.answer(exchange.http_call(path_params=path_params), self)
             else:
                 with self._gate.bodies.hold() as held:
                     body = await exchange.read_body(self._gate.max_request_size_bytes, held)
                     if check_body is not None:
-                        check_body(body)
+                        await check_body(body)
                     call = exchange.http_call(body, path_params)
                     await call.decoded()
                     made = await run_unless_gone(exchange, operation.answer(call, self))
@@ -141,7 +141,7 @@ class Endpoints:
             with held:
                 body = await exchange.read_body(self._gate.max_request_size_bytes, held)
                 if check_body is not None:
-                    check_body(body)
+                    await check_body(body)
                 proceed = partial(self._proceed, api, operation, body, path_params, held)
                 # `before` does not go round the rest: each coroutine that waits for another costs something for every token
                 if operation.before is None or not await operation.before(exchange, early, self, proceed):

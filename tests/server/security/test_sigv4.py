@@ -226,6 +226,7 @@ def test_boto3_calls_a_protected_server(credentials: Path) -> None:
     with running_server(protected(credentials), dialects=real_dialects()) as server, runtime(server) as client:
         answer = client.invoke_endpoint(EndpointName="e", Body=PROMPT, TargetModel="fake", CustomAttributes="a=b c")
         assert json.loads(answer["Body"].read())["generated_text"]
+        assert client.invoke_endpoint(EndpointName="e", Body=PROMPT + " " * 100_000)["Body"].read()
         stream = client.invoke_endpoint_with_response_stream(EndpointName="a.b-c_d", Body=PROMPT)
         assert b"".join(event["PayloadPart"]["Bytes"] for event in stream["Body"])
 
@@ -243,10 +244,11 @@ def test_aws_clients_are_told_in_words_that_they_know(credentials: Path, key_id:
         running_server(protected(credentials), dialects=real_dialects()) as server,
         runtime(server, key_id, secret) as client,
     ):
-        with pytest.raises(ClientError) as caught:
-            client.invoke_endpoint(EndpointName="e", Body=PROMPT)
-        error = caught.value.response
-        assert (error["Error"]["Code"], error["ResponseMetadata"]["HTTPStatusCode"]) == (code, 403)
+        for body in (PROMPT, PROMPT + " " * 100_000):  # large ones are hashed on a thread
+            with pytest.raises(ClientError) as caught:
+                client.invoke_endpoint(EndpointName="e", Body=body)
+            error = caught.value.response
+            assert (error["Error"]["Code"], error["ResponseMetadata"]["HTTPStatusCode"]) == (code, 403)
         assert server.service.requests == []
 
 
