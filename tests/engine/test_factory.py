@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.support.family_checkpoint import write_family_checkpoint
 from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
 from tests.support.live_parts import LIVE_TOOLS
 from tests.support.random_checkpoint import UNTIED, write_checkpoint
+from tests.support.tiers import width
 from tests.support.windowed_model import windows_in_layers
 
 MIB = 1024**2
@@ -88,8 +90,10 @@ def check_cache_needs(setup: EngineSetup) -> MemoryNeeds:
     return needs
 
 
-@pytest.mark.parametrize("kv_dtype", ["auto", "u8"])
-@pytest.mark.parametrize("dtype", ["f32", "int8"])
+PRECISIONS = list(product(["f32", "int8"], ["auto", "u8"]))
+
+
+@pytest.mark.parametrize(("dtype", "kv_dtype"), width(PRECISIONS, [("f32", "u8"), ("int8", "auto")]))
 def test_the_cache_is_foretold_to_the_byte_and_the_weights_about(
     dtype: WeightType, kv_dtype: str, tmp_path: Path
 ) -> None:
@@ -111,8 +115,11 @@ def test_weights_that_are_packed_in_the_files_need_what_they_will_take(tmp_path:
     assert more == pytest.approx(1.05 * (2 * num_groups - 3 * num_rows), abs=2)
 
 
-@pytest.mark.parametrize("kv_cache_gb", [None, 0.001])
-@pytest.mark.parametrize("windows", [(0, 40), (40, 0), (64, 40), (40, 40)])
+IN_LAYERS = list(product([(0, 40), (40, 0), (64, 40), (40, 40)], [None, 0.001]))
+FEW_IN_LAYERS = [((0, 40), 0.001), ((64, 40), None), ((40, 40), 0.001)]
+
+
+@pytest.mark.parametrize(("windows", "kv_cache_gb"), width(IN_LAYERS, FEW_IN_LAYERS))
 def test_with_windows_the_cache_is_foretold_to_the_byte_too(
     windows: tuple[int, ...], kv_cache_gb: float | None, tmp_path: Path
 ) -> None:
