@@ -37,6 +37,7 @@ from dragoman.models.pooling.facts import Recipe
 from dragoman.models.pooling.recipe import chosen_of, read_recipe
 from dragoman.pictures import PictureLoader
 from dragoman.pictures.limits import MEBIBYTE, PictureLimits
+from dragoman.pictures.memory import process_memory
 from dragoman.server.adapters import ServedAdapters
 from dragoman.server.admission import Admission, QueueBounds
 from dragoman.server.api import Ability, Dialects, ModelProfile, ProposerKind
@@ -215,7 +216,7 @@ async def _build_generating(
     if built.reads_tokenizer:
         is_control = text.tokenizer.is_control_to_llguidance
         text = replace(text, output=_output_format(config, text.chat_template, text.tokenizer, is_control))
-    loader = None if built.pictures is None else PictureLoader(picture_limits(config))
+    loader = None if built.pictures is None else _picture_loader(config)
     service = Service(
         name=config.name,
         engine=engine,
@@ -441,6 +442,10 @@ def _picture_prompts(config: Config, built: BuiltEngine, loader: PictureLoader |
     if built.pictures is None or loader is None:
         return None
     return PicturePrompts(built.pictures, loader, config.pictures.limit_mm_per_prompt)
+
+
+def _picture_loader(config: Config) -> PictureLoader:
+    return PictureLoader(picture_limits(config), memory=process_memory(config.server.max_image_memory))
 
 
 def picture_limits(config: Config) -> PictureLimits:

@@ -94,7 +94,7 @@ Detail = Literal["auto", "low", "high"]
 """How closely a picture is looked at, where the model leaves a choice; OpenAI's word."""
 
 
-class Picture(msgspec.Struct, frozen=True):
+class Picture(msgspec.Struct, frozen=True, weakref=True):
     """A decoded picture: three bytes (red, green, blue) for each pixel, row by row from the top left.
 
     `digest`: a hash of size and pixels; two pictures with the same one are the same picture.

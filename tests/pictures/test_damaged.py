@@ -8,15 +8,16 @@ import time
 import zlib
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from dragoman.errors import InvalidRequest
-from dragoman.pictures.decoding import decode_picture
-from dragoman.pictures.limits import PictureFault, PictureLimits, PixelBudget
-from tests.pictures.drawing import drawn, encoded, png
+from dragoman.pictures.decoding import ORIENTATION, decode_picture, measure_picture
+from dragoman.pictures.limits import PictureFault, PictureLimits
+from tests.pictures.drawing import drawn, encoded, pixels_of, png
 from tests.pictures.test_decoding import chunk, png_file
 from tests.support.tables import table
 from tests.support.tiers import examples
@@ -107,14 +108,38 @@ class TestTooLarge:
         assert len(data) < 20_000
         assert refused(data, PictureLimits(max_pixels=8_999_999)).problem == "size"
 
-    def test_all_of_a_request_have_a_limit_together(self) -> None:
-        limits = PictureLimits(max_pixels=20)
-        budget = PixelBudget(limits)
-        for _ in range(4):
-            decode_picture(png(), limits, NAME, budget)
-        with pytest.raises(PictureFault, match="80 pixels in all") as caught:
-            decode_picture(png(), limits, NAME, budget)
-        assert caught.value.problem == "size"
+    def test_what_decoding_takes_is_told_by_the_head(self) -> None:
+        image = Image.new("RGB", (300, 200))
+        baseline, progressive = encoded(image, "jpeg"), encoded(image, "jpeg", progressive=True)
+        scan = baseline.index(b"\xff\xda")
+        first_alone = b"\xff\xda\0\x08\x01\x01\0\0\x3f\0"  # the head of a scan of one component
+        one_by_one = baseline[:scan] + first_alone + baseline[scan + 14 :]
+        for data, num_bytes in (
+            (baseline, 12),
+            (encoded(image, "png")[:60], 12),
+            (encoded(image, "gif"), 12),
+            (encoded(image, "bmp"), 12),
+            (progressive, 20),
+            (one_by_one, 20),
+            (encoded(image, "webp"), 20),
+        ):
+            assert measure_picture(data, LIMITS, NAME) == (60_000, num_bytes * 60_000)
+
+    def test_a_jpeg_of_up_to_four_times_the_pixels_is_decoded_at_half_its_sides(self) -> None:
+        exif = Image.Exif()
+        exif[ORIENTATION] = 6
+        image = Image.linear_gradient("L").resize((60, 40)).convert("RGB")
+        data = encoded(image, "jpeg", quality=95, exif=exif)
+        for limits in (PictureLimits(max_pixels=2399), PictureLimits(max_pixels=600)):
+            assert measure_picture(data, limits, NAME).num_pixels == 600
+            picture = decode_picture(data, limits, NAME)
+            assert (picture.width, picture.height) == (20, 30)
+            expected = np.asarray(image.reduce(2).transpose(Image.Transpose.ROTATE_270)).astype(int)
+            assert np.abs(pixels_of(picture).astype(int) - expected).mean() < 3
+        limits = PictureLimits(max_pixels=2399)
+        for other in (encoded(image, "png"), encoded(image, "jpeg", progressive=True), encoded(image, "webp")):
+            assert refused(other, limits).problem == "size"
+        assert refused(data, PictureLimits(max_pixels=599)).problem == "size"
 
     def test_an_animation_costs_no_more_than_its_first_frame(self) -> None:
         frames = [Image.new("P", (64, 64), number % 256) for number in range(300)]

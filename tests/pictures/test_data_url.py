@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 from urllib.parse import quote
 
 import pytest
@@ -98,6 +99,26 @@ def test_the_limit_counts_decoded_bytes() -> None:
     assert (fault.problem, fault.message) == ("size", f"{NAME} must be an image of at most 1000 bytes, got more")
     mebibytes = refused("data:image/png;base64," + "A" * 3_000_000, PictureLimits(max_bytes=2 * 1024 * 1024))
     assert mebibytes.message == f"{NAME} must be an image of at most 2 MiB, got more"
+
+
+@pytest.mark.parametrize("text", ["%41" * 400_000, "%2B" * 400_000, "A" * 1_200_000, " A" * 600_000, "%" * 1_200_000])
+def test_reading_takes_a_few_times_the_texts_memory(text: str) -> None:
+    url = f"data:image/png;base64,{text}"
+    tracemalloc.start()
+    try:
+        read_data_url(url, PictureLimits(), NAME)
+    except PictureFault as fault:
+        assert fault.problem == "encoding"  # noqa: PT017 (either is right)
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 3.1 * len(url)
+
+
+def test_much_more_white_space_than_data_is_too_large() -> None:
+    limits = PictureLimits(max_bytes=60_000)
+    assert read(f"data:image/png;base64,{' ' * 79_000}{BASE64}", limits) == DATA
+    assert refused(f"data:image/png;base64,{BASE64}{' ' * 200_000}", limits).problem == "size"
 
 
 @given(st.text() | st.text(alphabet="AB+/-_= \n%2,;", max_size=60).map("data:image/png;base64,{}".format))

@@ -14,6 +14,7 @@ from dragoman.errors import Overloaded, Unavailable
 from dragoman.pictures import PictureFault, PictureLimits, PictureLoader, PictureSource, loader
 from dragoman.pictures.addresses import Address
 from dragoman.pictures.fetching import Fetcher
+from dragoman.pictures.memory import PictureMemory
 from tests.pictures.drawing import colours, data_url, pixels_of, png
 from tests.pictures.hosts import PUBLIC, MadeUpNetwork, hosting, ok
 from tests.support.tables import table
@@ -69,7 +70,7 @@ def gate() -> Iterator[Gate]:
 
 def gated(gate: Gate, timeout_s: float) -> PictureLoader:
     limits = PictureLimits(timeout_s=timeout_s, allowed_hosts=("*",))
-    return PictureLoader(limits, Fetcher(limits, gate))
+    return PictureLoader(limits, Fetcher(limits, gate), PictureMemory(2**40))
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -391,7 +391,8 @@ class PictureSettings:
     max_image_pixels: int = option(
         50_000_000,  # the largest of today's telephones; 150 MB once decoded
         Integer(1, 178_956_970),  # past it Pillow refuses by itself
-        "Most pixels of one image; those of one request may have four times as many together.",
+        "Most pixels of one image; those of one request may have four times as many together. A larger JPEG is decoded at "
+        "half its sides.",
         unit="pixels",
     )
 

@@ -159,6 +159,14 @@ class ServerSettings:
         unit="bytes",
         key="max_body_memory",
     )
+    max_image_memory: int = option(
+        2_147_483_648,
+        Integer(1),
+        "Most that the images of all requests take together, from reading them until their requests end; more wait for some "
+        "seconds and get 503, or 429 by APIs that have it.",
+        unit="bytes",
+        key="max_image_memory",
+    )
     job_queue_size: int = option(
         1000,
         Integer(0),

@@ -1,8 +1,8 @@
-"""Turns the bytes of an image file into a `Picture`.
+"""Turns the bytes of an image file into a `Picture`, and tells before what that takes.
 
 Does: png, jpeg, webp, gif (its first frame) and bmp; colours to RGB, transparency over white, EXIF orientation.
-Does not: fetch, resize, or apply colour profiles. Pure; called by the loader on worker threads, several at a time: Pillow's
-decoders let other threads run.
+Does not: fetch, resize (but for very large JPEGs), or apply colour profiles. Pure; called by the loader on worker threads,
+several at a time: Pillow's decoders let other threads run.
 
 Transparent pixels are laid over white, as vLLM and the processors of Idefics do: a logo on a transparent ground is meant to
 stand on paper. Dropping alpha alone (Pillow's `convert("RGB")`) would show the colours that lie hidden under it.
@@ -15,6 +15,7 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -25,7 +26,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from dragoman.pictures.limits import FORMATS, MAX_SIDE, PictureFault, PictureLimits, PixelBudget
+from dragoman.pictures.limits import FORMATS, MAX_SIDE, RGB_BYTES, PictureFault, PictureLimits
 from dragoman.types import Picture
 
 logger = logging.getLogger("dragoman.pictures")
@@ -35,6 +36,11 @@ ORIENTATION = 0x0112  # Source: EXIF 2.32, 4.6.4
 MAX_SCANNED_PIXELS = (
     1_000_000_000  # of a progressive JPEG, in all its scans: each of them may cost a pass over the picture
 )
+
+_DECODING_BYTES = 12  # of a pixel, at most, while it is decoded: four of Pillow's, and what they become
+_BUFFERED_BYTES = 20  # the same where the decoder keeps the whole picture for itself: of a webp, or a progressive JPEG
+_STRIP_PIXELS = 1 << 20  # that are converted at a time
+_HALVED = 4  # times as many pixels as a picture may have, a JPEG has at most that is decoded at half its sides
 
 _WHITE = (255, 255, 255)
 _START_OF_SCAN = b"\xff\xda"
@@ -62,24 +68,41 @@ _UPRIGHT: Mapping[int, Image.Transpose] = {
 }
 
 
-def decode_picture(data: bytes, limits: PictureLimits, path: str, budget: PixelBudget | None = None) -> Picture:
-    """The picture in these bytes, upright. `path` names the parameter in messages; `budget`: the request's, if it has one.
+class PictureSize(NamedTuple):
+    """What a picture has once it is decoded, and the bytes that decoding it takes besides."""
+
+    num_pixels: int
+    working_bytes: int
+
+
+def measure_picture(data: bytes, limits: PictureLimits, path: str) -> PictureSize:
+    """What decoding would take, by the head of the file.
+
+    Raises: PictureFault as `decode_picture`, but for damage behind the head.
+    """
+    with _opened(data, limits, path) as image:
+        num_pixels = image.width * image.height
+        return PictureSize(num_pixels, num_pixels * (_BUFFERED_BYTES if _is_buffered(image, data) else _DECODING_BYTES))
+
+
+def decode_picture(data: bytes, limits: PictureLimits, path: str) -> Picture:
+    """The picture in these bytes, upright. `path` names the parameter in messages.
 
     Raises: PictureFault if they are no image of the five formats, are damaged or cut off, or if it is too large; size is
     looked at before anything is decoded.
     """
-    _silence_pillow()
-    image = _opened(data, path)
-    _check_size(image, data, limits, path)
-    if budget is not None:
-        budget.take(image.width * image.height, path)
+    image = _opened(data, limits, path)
     try:
         image.load()
-        rgb = _upright(_over_white(image), image)
-        pixels = rgb.tobytes()
+        turn = _turn(image)
+        size, pixels = image.size, _rgb(image)
+        if turn is not None:
+            size, pixels = _turned(size, pixels, turn)
     except Exception as error:  # decoders of damaged files fail in every way
         raise _damaged(path, error) from error
-    return Picture(rgb.width, rgb.height, pixels, _digest(rgb.width, rgb.height, pixels))
+    finally:
+        image.close()
+    return Picture(*size, b"".join(pixels), _digest(*size, pixels))
 
 
 def _silence_pillow() -> None:
@@ -105,15 +128,36 @@ def _kind(head: bytes) -> str | None:
     return None
 
 
-def _opened(data: bytes, path: str) -> ImageFile:
-    """The image with its header read and nothing decoded. Raises: PictureFault."""
+def _opened(data: bytes, limits: PictureLimits, path: str) -> ImageFile:
+    """The image with its header read and nothing decoded, if it is not too large. Raises: PictureFault."""
+    _silence_pillow()
     kind = _kind(data[:_HEAD_BYTES])
     if kind is None:
         raise PictureFault(path, "content", f"must be {FORMATS}, got {len(data)} bytes of something else")
     try:
-        return _READERS[kind](io.BytesIO(data))
+        image = _READERS[kind](io.BytesIO(data))
     except Exception as error:  # as above
         raise _damaged(path, error) from error
+    _halve(image, data, limits)
+    _check_size(image, data, limits, path)
+    return image
+
+
+def _is_buffered(image: ImageFile, data: bytes) -> bool:
+    """Whether the decoder keeps the whole picture beside Pillow's: of a webp, and of a JPEG in several scans."""
+    if not isinstance(image, JpegImageFile):
+        return image.format == "WEBP"
+    end = image.fp.tell() if image.fp is not None else 0  # of the first scan's head, which names its components
+    whole_scan = _START_OF_SCAN + bytes([0, 6 + 2 * image.layers, image.layers])
+    return "progressive" in image.info or not data.startswith(whole_scan, max(end - 8 - 2 * image.layers, 0))
+
+
+def _halve(image: ImageFile, data: bytes, limits: PictureLimits) -> None:
+    """Have a JPEG of more pixels than are allowed decoded at half its sides, if it is not buffered."""
+    num_pixels = image.width * image.height
+    is_large = limits.max_pixels < num_pixels <= _HALVED * limits.max_pixels and min(image.size) > 1
+    if is_large and image.format == "JPEG" and not _is_buffered(image, data):
+        image.draft(None, (image.width // 2, image.height // 2))
 
 
 def _damaged(path: str, error: Exception) -> PictureFault:
@@ -154,18 +198,42 @@ def _from_16_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(grey).convert("RGB")
 
 
-def _upright(rgb: Image.Image, image: ImageFile) -> Image.Image:
-    """Turned as the file's EXIF data say; where those cannot be read, the pixels stand as they are stored."""
+def _rgb(image: ImageFile) -> list[bytes]:
+    """The pixels in RGB, strip by strip, so that no whole picture is there twice. Closes the image."""
+    width, height = image.size
+    num_rows = max(_STRIP_PIXELS // width, 1)
+    strips = [
+        _over_white(image.crop((0, top, width, min(top + num_rows, height)))).tobytes()
+        for top in range(0, height, num_rows)
+    ]
+    image.close()
+    return strips
+
+
+def _turn(image: ImageFile) -> Image.Transpose | None:
+    """What makes it upright, as the file's EXIF data say; None where they say nothing, or cannot be read."""
     try:
-        orientation = image.getexif().get(ORIENTATION, 1)
-        turn = _UPRIGHT.get(orientation)
+        return _UPRIGHT.get(image.getexif().get(ORIENTATION, 1))
     except Exception as error:
         logger.debug("EXIF data that cannot be read: %s", error)
-        return rgb
-    return rgb if turn is None else rgb.transpose(turn)
+        return None
 
 
-def _digest(width: int, height: int, rgb: bytes) -> str:
+def _turned(size: tuple[int, int], strips: list[bytes], turn: Image.Transpose) -> tuple[tuple[int, int], list[bytes]]:
+    """Size and pixels behind a turn. Mutates: `strips`, which are no more needed."""
+    whole = Image.new("RGB", size)
+    top = 0
+    while strips:
+        strip = strips.pop(0)
+        num_rows = len(strip) // (RGB_BYTES * size[0])
+        whole.paste(Image.frombytes("RGB", (size[0], num_rows), strip), (0, top))
+        top += num_rows
+    whole = whole.transpose(turn)
+    return whole.size, [whole.tobytes()]
+
+
+def _digest(width: int, height: int, strips: list[bytes]) -> str:
     made = blake2b(f"{width}x{height}:".encode(), digest_size=DIGEST_BYTES)
-    made.update(rgb)
+    for strip in strips:
+        made.update(strip)
     return made.hexdigest()

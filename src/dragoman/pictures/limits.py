@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from threading import Lock
 from typing import Literal
 
 from dragoman.errors import InvalidParameter
@@ -17,8 +16,11 @@ Problem = Literal["address", "encoding", "content", "size", "fetch"]
 """What is wrong with a picture: where it is said to be, its base64, its bytes, how large it is, or getting it at all."""
 
 MEBIBYTE = 1024 * 1024
+RGB_BYTES = 3  # of a pixel of a picture
 MAX_SIDE = 65_535  # pixels. Source: the widest that JPEG and GIF can say
-PICTURES_PER_REQUEST = 4  # pictures of `max_pixels` that one request may hold, in any number of smaller ones
+PICTURES_PER_REQUEST = (
+    4  # pictures of `max_pixels` and `max_bytes` that one request may hold, in any number of smaller ones
+)
 MAX_SHOWN = 60  # characters of a client's text that a message repeats
 
 DATA_URL = "data:image/...;base64,..."
@@ -39,6 +41,11 @@ class PictureLimits:
     allowed_hosts: tuple[str, ...] = ()
 
     @property
+    def max_bytes_per_request(self) -> int:
+        """What the files of all pictures of one request may have together."""
+        return PICTURES_PER_REQUEST * self.max_bytes
+
+    @property
     def max_pixels_per_request(self) -> int:
         """What all pictures of one request may have together, so that small files cannot become all of the memory."""
         return PICTURES_PER_REQUEST * self.max_pixels
@@ -52,20 +59,24 @@ class PictureFault(InvalidParameter):
         self.problem = problem
 
 
-class PixelBudget:
-    """The pixels that the pictures of one request may still have. Used on several threads."""
+class RequestBudget:
+    """What the pictures of one request may still have. Used on one thread at a time."""
 
     def __init__(self, limits: PictureLimits) -> None:
-        self._left = self._allowed = limits.max_pixels_per_request
-        self._lock = Lock()
+        self._limits = limits
+        self.num_bytes = 0
+        self.num_pixels = 0
 
-    def take(self, num_pixels: int, path: str) -> None:
+    def take(self, num_bytes: int, num_pixels: int, path: str) -> None:
         """Count a picture before it is decoded. Raises: PictureFault if it is too much."""
-        with self._lock:
-            self._left -= num_pixels
-            if self._left < 0:
-                message = f"must leave the images of the request at {self._allowed} pixels in all, got more"
-                raise PictureFault(path, "size", message)
+        self.num_bytes += num_bytes
+        self.num_pixels += num_pixels
+        most = self._limits.max_bytes_per_request
+        if self.num_bytes > most:
+            raise PictureFault(path, "size", f"must leave the images of the request at {_shown(most)} in all, got more")
+        most = self._limits.max_pixels_per_request
+        if self.num_pixels > most:
+            raise PictureFault(path, "size", f"must leave the images of the request at {most} pixels in all, got more")
 
 
 def excerpt(text: str) -> str:
@@ -75,5 +86,8 @@ def excerpt(text: str) -> str:
 
 def too_large(path: str, limits: PictureLimits) -> PictureFault:
     """The error for more bytes than one picture may have."""
-    allowed = f"{limits.max_bytes // MEBIBYTE} MiB" if limits.max_bytes >= MEBIBYTE else f"{limits.max_bytes} bytes"
-    return PictureFault(path, "size", f"must be an image of at most {allowed}, got more")
+    return PictureFault(path, "size", f"must be an image of at most {_shown(limits.max_bytes)}, got more")
+
+
+def _shown(num_bytes: int) -> str:
+    return f"{num_bytes // MEBIBYTE} MiB" if num_bytes >= MEBIBYTE else f"{num_bytes} bytes"

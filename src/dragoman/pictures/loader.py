@@ -1,13 +1,15 @@
 """`PictureLoader`: brings the pictures of requests, off the event loop.
 
-Does: decode data URLs, fetch from hosts that the operator allows, several at a time, with bounded queues.
-Does not: know requests or prompts. Called by the service, on the event loop; the work is done on threads of its own.
+Does: decode data URLs, fetch from hosts that the operator allows, several at a time, with bounded queues, in memory that is
+lent before. Does not: know requests or prompts. Called by the service, on the event loop; the work is done on threads of its
+own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Lock
@@ -15,16 +17,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dragoman.errors import Overloaded, Unavailable
 from dragoman.pictures.data_url import is_data_url, read_data_url
-from dragoman.pictures.limits import DATA_URL, PictureFault, PictureLimits, PixelBudget, excerpt
+from dragoman.pictures.limits import (
+    DATA_URL,
+    PICTURES_PER_REQUEST,
+    RGB_BYTES,
+    PictureFault,
+    PictureLimits,
+    RequestBudget,
+    excerpt,
+)
+from dragoman.pictures.memory import Loan, PictureMemory, process_memory
 from dragoman.types import Picture
 
 if TYPE_CHECKING:
+    from dragoman.pictures.decoding import PictureSize
     from dragoman.pictures.fetching import Fetcher
 
 DECODING_THREADS = 4  # each may hold several copies of a picture's pixels
 FETCHING_THREADS = 16
 MAX_WAITING = 256  # pictures, for a thread of one kind
 PICTURES_AT_A_TIME = 4  # of one request, so that it cannot fill the queue
+_READING_BYTES = 3  # for each character of a data URL, while it is read
 
 Result = TypeVar("Result")
 
@@ -36,11 +49,28 @@ class PictureSource(NamedTuple):
     path: str
 
 
-class PictureLoader:
-    """Brings pictures within the operator's limits. Used on one event loop at a time, until `close`."""
+class _File(NamedTuple):
+    """A picture's file, which has not been decoded."""
 
-    def __init__(self, limits: PictureLimits | None = None, fetcher: Fetcher | None = None) -> None:
+    data: bytes
+    path: str
+    size: PictureSize
+
+
+class PictureLoader:
+    """Brings pictures within the operator's limits. Used on one event loop at a time, until `close`.
+
+    `memory`: what they may take, with the pictures of all other models of the process.
+    """
+
+    def __init__(
+        self,
+        limits: PictureLimits | None = None,
+        fetcher: Fetcher | None = None,
+        memory: PictureMemory | None = None,
+    ) -> None:
         self.limits = limits or PictureLimits()
+        self._memory = memory or process_memory()
         self._fetcher = fetcher or _make_fetcher(self.limits)
         self._decoding = _Lane("picture-decoding", DECODING_THREADS)  # apart: slow hosts must not hold up data URLs
         self._fetching = _Lane("picture-fetching", FETCHING_THREADS)
@@ -48,7 +78,7 @@ class PictureLoader:
     async def load(self, url: str, path: str) -> Picture:
         """The picture at `url`: a data URL, or an http(s) address of an allowed host.
 
-        Raises: PictureFault naming `path`, Overloaded if too many pictures wait already.
+        Raises: PictureFault naming `path`, Overloaded if too many pictures wait already, or memory does not come in time.
         """
         [picture] = await self.load_all([PictureSource(url, path)])
         return picture
@@ -56,35 +86,52 @@ class PictureLoader:
     async def load_all(self, sources: Sequence[PictureSource]) -> tuple[Picture, ...]:
         """The pictures of one request in their order, brought at the same time; the first that fails ends the others.
 
+        The memory that they take is lent before any is decoded, and comes back when the last who has the picture drops it.
         Raises: as `load`; PictureFault also if they are too large together.
         """
-        budget, turns = PixelBudget(self.limits), asyncio.Semaphore(PICTURES_AT_A_TIME)
-
-        async def one(source: PictureSource) -> Picture:
-            async with turns:
-                return await self._bring(source, budget)
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(source)) for source in sources]
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
-        return tuple(task.result() for task in tasks)
+        if not sources:
+            return ()
+        budget, turns = RequestBudget(self.limits), asyncio.Semaphore(PICTURES_AT_A_TIME)
+        sent = [len(source.url) for source in sources if is_data_url(source.url)]
+        num_fetched = 0 if self._fetcher is None else min(len(sources) - len(sent), PICTURES_PER_REQUEST)
+        with (
+            await self._memory.sent.lend(_READING_BYTES * sum(sent)) as reading,
+            await self._memory.fetched.lend(num_fetched * self.limits.max_bytes),
+        ):
+            read = await _each([self._read(source, budget) for source in sources], turns)
+            reading.shrink(sum(sent))
+            with await self._memory.pictures.lend(RGB_BYTES * budget.num_pixels) as pixels:
+                loans = [pixels.part(RGB_BYTES * one.size.num_pixels) for one in read]
+                try:
+                    works = [self._decode(one, loan) for one, loan in zip(read, loans, strict=True)]
+                    return tuple(await _each(works, turns))
+                finally:
+                    for loan in loans:
+                        loan.give_back()
 
     def close(self) -> None:
         """Begin nothing more; what runs ends by itself, at its deadline at the latest."""
         self._decoding.close()
         self._fetching.close()
 
-    async def _bring(self, source: PictureSource, budget: PixelBudget) -> Picture:
+    async def _read(self, source: PictureSource, budget: RequestBudget) -> _File:
+        """The file, and what decoding it takes. Raises: as `load`."""
         url, path = source
         if is_data_url(url):
-            return await self._decoding.run(partial(_read_and_decode, source, self.limits, budget))
-        if self._fetcher is None:
+            file = await self._decoding.run(partial(_read_and_measure, source, self.limits))
+        elif self._fetcher is None:
             message = f"must be {DATA_URL}: this server fetches no images (--allow-image-hosts), got {excerpt(url)}"
             raise PictureFault(path, "address", message)
-        data = await self._fetch(self._fetcher, url, path)
-        return await self._decoding.run(partial(_decode, data, path, self.limits, budget))
+        else:
+            data = await self._fetch(self._fetcher, url, path)
+            file = await self._decoding.run(partial(_measured, data, path, self.limits))
+        budget.take(len(file.data), file.size.num_pixels, path)
+        return file
+
+    async def _decode(self, file: _File, loan: Loan) -> Picture:
+        """The picture, to which the loan then belongs."""
+        with await self._memory.decoding.lend(file.size.working_bytes) as working:
+            return await self._decoding.run(partial(_decoded, file, self.limits, loan, working))
 
     async def _fetch(self, fetcher: Fetcher, url: str, path: str) -> bytes:
         """The bytes at an address, before its deadline. Raises: PictureFault, Overloaded."""
@@ -112,14 +159,42 @@ def _make_fetcher(limits: PictureLimits) -> Fetcher | None:
     return Fetcher(limits)
 
 
-def _read_and_decode(source: PictureSource, limits: PictureLimits, budget: PixelBudget) -> Picture:
-    return _decode(read_data_url(source.url, limits, source.path), source.path, limits, budget)
+async def _each(works: Sequence[Coroutine[Any, Any, Result]], turns: asyncio.Semaphore) -> list[Result]:
+    """What comes of each, in order, as many at a time as there are turns. Raises: what the first raises that fails."""
+
+    async def one(work: Coroutine[Any, Any, Result]) -> Result:
+        async with turns:
+            return await work
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(work)) for work in works]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    finally:
+        for work in works:
+            work.close()  # of those that have not begun
+    return [task.result() for task in tasks]
 
 
-def _decode(data: bytes, path: str, limits: PictureLimits, budget: PixelBudget) -> Picture:
+def _read_and_measure(source: PictureSource, limits: PictureLimits) -> _File:
+    return _measured(read_data_url(source.url, limits, source.path), source.path, limits)
+
+
+def _measured(data: bytes, path: str, limits: PictureLimits) -> _File:
+    from dragoman.pictures.decoding import measure_picture
+
+    return _File(data, path, measure_picture(data, limits, path))
+
+
+def _decoded(file: _File, limits: PictureLimits, loan: Loan, working: Loan) -> Picture:
+    """Also if its request has ended meanwhile, the memory counts until this has."""
     from dragoman.pictures.decoding import decode_picture
 
-    return decode_picture(data, limits, path, budget)
+    with loan.moved() as rest, working.moved():
+        picture = decode_picture(file.data, limits, file.path)
+        weakref.finalize(picture, rest.moved().give_back).atexit = False
+        return picture
 
 
 class _Lane:

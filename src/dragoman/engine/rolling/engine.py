@@ -152,7 +152,10 @@ class RollingEngine:
         # Looked up now: what comes before the inbox may take long, and the clock on the wall may be set meanwhile.
         due = due_on(perf_counter, request)
         masker = await self._compile(request)
-        stream = self._open_stream(request, masker, await self._embed(request), due)
+        pictures = await self._embed(request)
+        # Its sequences refer to each other, so that what they know lives on for a while: not the pixels, which are large.
+        request = msgspec.structs.replace(request, pictures=())
+        stream = self._open_stream(request, masker, pictures, due)
         num_unfinished = request.sampling.n
         try:
             while num_unfinished:

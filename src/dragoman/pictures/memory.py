@@ -1,0 +1,155 @@
+"""How much memory the pictures of all requests of the process may take, and who waits for some of it.
+
+Does: lend bytes in the order in which they are asked for, and take them back. Does not: allocate, or know pictures. Used on
+any thread and event loop.
+
+There is a pool for each stage, so that nobody waits for what only others who wait could give back. Whoever has files waits
+for pixels, whoever has pixels waits for decoding, and whoever decodes waits for nobody. Files that are fetched have a pool
+of their own, as slow hosts must not hold up those that were sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import deque
+from concurrent.futures import Future
+from functools import cache
+from threading import Lock
+from time import monotonic
+
+from dragoman.errors import Overloaded
+from dragoman.pictures.limits import MEBIBYTE
+
+_COLLECTED_EVERY_S = 2.0
+MAX_WAIT_S = 10.0  # then a request is told to come again
+DEFAULT_BYTES = 2048 * MEBIBYTE
+
+
+class Loan:
+    """Bytes that are lent until `give_back`, until its `with` block ends, or until nobody knows of the loan any more."""
+
+    __slots__ = ("_num_bytes", "_pool")
+
+    def __init__(self, pool: Pool, num_bytes: int) -> None:
+        self._pool = pool
+        self._num_bytes = num_bytes
+
+    def part(self, num_bytes: int) -> Loan:
+        """A loan by itself of so many of its bytes."""
+        self._num_bytes -= num_bytes
+        return Loan(self._pool, num_bytes)
+
+    def moved(self) -> Loan:
+        """A loan of all of its bytes: whoever has it gives them back, and no longer this one."""
+        return self.part(self._num_bytes)
+
+    def shrink(self, num_bytes: int) -> None:
+        """Give back all but so many bytes."""
+        self.part(max(self._num_bytes - num_bytes, 0)).give_back()
+
+    def give_back(self) -> None:
+        """Give back all of it; nothing happens the second time."""
+        num_bytes, self._num_bytes = self._num_bytes, 0
+        if num_bytes:
+            self._pool.take_back(num_bytes)
+
+    def __enter__(self) -> Loan:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.give_back()
+
+    def __del__(self) -> None:
+        self.give_back()
+
+
+class Pool:
+    """`num_bytes` for one purpose. Who asks for more than there is gets it alone, so that nobody waits for ever."""
+
+    def __init__(self, num_bytes: int, max_wait_s: float = MAX_WAIT_S) -> None:
+        self.num_lent = 0
+        self._num_bytes = num_bytes
+        self._max_wait_s = max_wait_s
+        self._returned: deque[int] = deque()
+        self._asked: deque[tuple[int, Future[Loan]]] = deque()
+        self._collected_s = float("-inf")
+        self._is_due = False
+        self._lock = Lock()
+
+    async def lend(self, num_bytes: int) -> Loan:
+        """So many bytes, after all who have asked before. Raises: Overloaded if they do not come in time."""
+        lent: Future[Loan] = Future()
+        self._asked.append((num_bytes, lent))
+        self._settle()
+        if not lent.done():
+            self._collect()
+        if lent.done():
+            return lent.result()
+        try:
+            async with asyncio.timeout(self._max_wait_s):
+                return await asyncio.wrap_future(lent)
+        except TimeoutError:
+            raise Overloaded(
+                f"the images of other requests left no memory for {self._max_wait_s:g} s (max_image_memory); try again later"
+            ) from None
+        finally:
+            self._settle()  # whoever is behind one that has left need not wait for it
+
+    def _collect(self) -> None:
+        """Have circles of objects collected, in which failed requests may hold pictures; not often, as it takes long."""
+        now_s = monotonic()
+        if now_s - self._collected_s > _COLLECTED_EVERY_S:
+            self._collected_s = now_s
+            gc.collect()
+
+    def take_back(self, num_bytes: int) -> None:
+        """Bytes are free again."""
+        self._returned.append(num_bytes)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Count what has come back, and lend to whoever comes first. Whoever holds the lock does it for all others too.
+
+        Nobody waits for the lock: a loan may be collected, and come back, at any moment on any thread.
+        """
+        self._is_due = True
+        while self._is_due and self._lock.acquire(blocking=False):
+            self._is_due = False
+            try:
+                while self._returned:
+                    self.num_lent -= self._returned.popleft()
+                while self._lend_first():
+                    pass
+            finally:
+                self._lock.release()
+
+    def _lend_first(self) -> bool:
+        """True if the first has been served, or has left."""
+        if not self._asked:
+            return False
+        num_bytes, lent = self._asked[0]
+        if not lent.cancelled() and self.num_lent and self.num_lent + num_bytes > self._num_bytes:
+            return False
+        self._asked.popleft()
+        if lent.set_running_or_notify_cancel():
+            self.num_lent += num_bytes
+            lent.set_result(Loan(self, num_bytes))
+        return True
+
+
+class PictureMemory:
+    """What the pictures of a process may take together: `num_bytes`, divided among the pools."""
+
+    def __init__(self, num_bytes: int = DEFAULT_BYTES, max_wait_s: float = MAX_WAIT_S) -> None:
+        share = num_bytes // 16
+        self.sent = Pool(2 * share, max_wait_s)  # and what reading base64 takes
+        self.fetched = Pool(3 * share, max_wait_s)
+        self.decoding = Pool(4 * share, 6 * max_wait_s)  # whoever has come so far is served, it takes a while
+        self.pictures = Pool(7 * share, max_wait_s)
+
+
+@cache
+def process_memory(num_bytes: int = DEFAULT_BYTES) -> PictureMemory:
+    """That of this process, for all its models: the option is one for all of them."""
+    return PictureMemory(num_bytes)
