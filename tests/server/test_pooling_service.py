@@ -42,6 +42,7 @@ from tests.support.pooling_checkpoint import (
     write_pooling_case,
 )
 from tests.support.tables import table
+from tests.support.tiers import width
 
 EMBEDDING = [name for name in case_names() if "texts" in read_case(name)]
 SCORING = [name for name in case_names() if "pairs" in read_case(name)]
@@ -113,7 +114,7 @@ def refused(models: Models, name: str, kind: type[ServerError], request: EmbedRe
     return found
 
 
-@table("name", EMBEDDING)
+@table("name", width(EMBEDDING, ["bert_cls", "qwen3_last"]))  # tests/models has the numbers of all
 def test_embeddings_are_those_of_sentence_transformers(name: str, models: Models) -> None:
     case, reference = read_case(name), recorded(name)
     texts = case_texts(case)
@@ -133,7 +134,7 @@ def test_embeddings_are_those_of_sentence_transformers(name: str, models: Models
         assert np.ptp(expected, axis=0).max() > 100 * TOLERANCE  # a mistake would be seen
 
 
-@table("name", SCORING)
+@table("name", width(SCORING, ["bert_reranker", "qwen3_reranker"]))
 def test_scores_are_those_of_the_reference(name: str, models: Models) -> None:
     pairs, reference = case_pairs(read_case(name)), recorded(name)
 
