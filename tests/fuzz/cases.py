@@ -36,7 +36,8 @@ HEADERS = (
     ("x-synchronous", "false"), ("x-starting-token", "nonsense"), ("x-max-items", "-1"), ("x-cache-token", "\x80"),
     ("x-stainless-timeout", "NaN"), ("x-request-timeout-ms", "1e9"), ("content-encoding", "gzip"),
     ("expect", "100-continue"),
-    ("authorization", "Bearer \xff"), ("traceparent", "00-zz-1-1"), ("origin", "null"), ("upgrade", "websocket"),
+    ("authorization", "Bearer \xff"), ("traceparent", "00-zz-1-1"), ("origin", "null"),
+    ("sec-fetch-site", "cross-site"), ("sec-fetch-site", "same-site"), ("upgrade", "websocket"),
     ("range", "bytes=0-1"), ("if-none-match", "*"), ("cookie", "x" * 5000), ("x-forwarded-for", "1.1.1.1"),
 )  # fmt: skip
 QUERIES = (
