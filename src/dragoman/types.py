@@ -251,6 +251,10 @@ class SamplingParams(msgspec.Struct, frozen=True):
         return max(self.num_beams, self.best_of or 1, self.n)
 
 
+ToolChoice = Literal["auto", "none", "required", "named"]
+"""Whether tools are called: as the model likes, not at all, at least one, or the one that is named."""
+
+
 class GenerationRequest(msgspec.Struct, frozen=True):
     """One prompt and everything the client asked about it, in neutral words. Made by `dialect.parse`.
 
@@ -273,7 +277,8 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     adapter: str | None = None  # None = the one that `model` names, if it is one's name; "" = none
     parse_tool_calls: bool = False  # split the text into content, reasoning and tool calls (chat with `tools`)
     parse_reasoning: bool = False
-    tool_choice: str | None = None  # auto, none, required, or the name of the one tool to call; None = no tools
+    tool_choice: ToolChoice | None = None  # None = no tools
+    called_tool: str = ""  # with the choice `named`, the one tool to call
     parallel_tool_calls: bool = True  # more than one tool may be called at a time
     priority: int = 0  # of requests that wait, those with the highest go first
     cache_salt: str = ""  # cached prompts are shared with requests of the same salt only

@@ -46,7 +46,18 @@ def tools_seen(call: Call) -> tuple[Any, ...]:
 )
 def test_tool_choice_becomes_a_wish_for_the_service(route: str, choice: Any, wish: str, is_parsed: bool) -> None:
     asked = request(chat(route, tools=[WEATHER, TIME], tool_choice=choice))
-    assert (asked.tool_choice, asked.parse_tool_calls) == (wish, is_parsed)
+    assert (asked.called_tool or asked.tool_choice, asked.parse_tool_calls) == (wish, is_parsed)
+
+
+@table("name", ["auto", "none", "required", "weather"])
+def test_a_tool_may_be_called_like_a_choice(name: str) -> None:
+    tools = [WEATHER, {"type": "function", "function": {"name": name}}]
+    asked = request(chat(tools=tools, tool_choice={"type": "function", "function": {"name": name}}))
+    assert (asked.tool_choice, asked.called_tool) == ("named", name)
+    legacy = request(chat(functions=[tool["function"] for tool in tools], function_call={"name": name}))
+    assert (legacy.tool_choice, legacy.called_tool) == ("named", name)
+    word = request(chat(tools=tools, tool_choice=name))
+    assert (word.tool_choice, word.called_tool) == ((name, "") if name != "weather" else ("named", "weather"))
 
 
 @table("choice", [None, "auto", "none"])

@@ -219,7 +219,7 @@ OTHER = {**TOOL, "name": "other"}
 def test_the_wish_about_tools(choice: Any, names: list[str], wish: str) -> None:
     call = respond(tools=[TOOL, OTHER], tool_choice=choice)
     assert [tool["function"]["name"] for tool in prompt(call).tools] == names
-    assert request(call).tool_choice == wish
+    assert (request(call).called_tool or request(call).tool_choice) == wish
     assert answer_told(call)["tool_choice"] == (choice or "auto")
 
 

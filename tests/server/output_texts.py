@@ -13,7 +13,7 @@ from dragoman.server.generation.output_parsers.choose import REASONING_FORMATS, 
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.server.generation.output_parsers.tool_format import Marks
 from dragoman.server.generation.sequence_text import TextParser
-from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, ToolCallDelta
+from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, ToolCallDelta, ToolChoice
 
 USER = {"role": "user", "content": "?"}
 
@@ -49,7 +49,7 @@ def output_format(tools: str = "hermes", reasoning: str | None = None) -> Output
     return OutputFormat(own, thought, Marker(own.syntax.opens[0]) if own.marked else None, new_id=new_id)
 
 
-def request(tool_choice: str | None = "auto", *, covered: bool = False, **options: Any) -> GenerationRequest:
+def request(tool_choice: ToolChoice | None = "auto", *, covered: bool = False, **options: Any) -> GenerationRequest:
     """A conversation with two tools; `covered`: a grammar guarantees that calls are well formed."""
     grammar = Grammar("lark", "start: ", covers_tool_calls=True) if covered else None
     defaults: dict[str, Any] = {"parse_tool_calls": True, "parse_reasoning": True, "tool_choice": tool_choice}

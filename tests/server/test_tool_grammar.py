@@ -81,7 +81,7 @@ def test_a_required_call_names_a_tool_and_follows_its_schema(text: str, is_allow
 
 
 def test_a_named_tool_is_called_once_and_no_other() -> None:
-    grammar = constraint(request("add"))
+    grammar = constraint(request("named", called_tool="add"))
     assert allows(grammar, SUM_CALL)
     assert not allows(grammar, OSLO_CALL)
     assert not allows(grammar, f"{SUM_CALL}\n{SUM_CALL}")

@@ -386,7 +386,7 @@ class Preparer:
         if wanted is not None and not self._can_follow(wanted):
             if is_forced:
                 raise UnsupportedFeature(
-                    f"tool_choice {request.tool_choice} is not supported by the engine of model {self.model_name}: "
+                    f"tool_choice {_asked_choice(request)} is not supported by the engine of model {self.model_name}: "
                     "it must be auto or none",
                     param="tool_choice",
                 )
@@ -401,7 +401,7 @@ class Preparer:
             return self._compiled(wanted)
         except InvalidRequest as error:
             if is_forced:
-                problem = f"tools cannot be called as tool_choice {request.tool_choice} asks: {error.message}"
+                problem = f"tools cannot be called as tool_choice {_asked_choice(request)} asks: {error.message}"
                 raise InvalidParameter(problem, param="tools") from error
         return self._compiled(own)
 
@@ -434,3 +434,8 @@ def _check_truncation(request: GenerationRequest) -> None:
             f"truncate_prompt_tokens {keep} is not supported together with pictures, which cannot be cut: leave it out",
             param="truncate_prompt_tokens",
         )
+
+
+def _asked_choice(request: GenerationRequest) -> str:
+    """The choice as the client said it: a word, or the name of a tool."""
+    return request.called_tool or str(request.tool_choice)

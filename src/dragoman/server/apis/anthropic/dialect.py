@@ -121,5 +121,6 @@ class MessagesDialect(PureDialect):
             parse_tool_calls=shown.tools.is_parsed,
             parse_reasoning=True,
             tool_choice=shown.tools.choice,
+            called_tool=shown.tools.called_tool,
             parallel_tool_calls=has_parallel_calls(body),
         )

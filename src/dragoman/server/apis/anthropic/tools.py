@@ -16,10 +16,11 @@ from dragoman.server.apis.anthropic.schema import PromptBody, ToolWish
 from dragoman.server.apis.openai_wire.chat.messages import ToolUse
 from dragoman.server.apis.openai_wire.fields import shown
 from dragoman.server.apis.openai_wire.grammars import schema_problem
+from dragoman.types import ToolChoice
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 CHOICES = ("auto", "any", "tool", "none")
-_WISHES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
+_WISHES: Mapping[str, ToolChoice] = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def refuse_built_in(raw: Mapping[str, Any]) -> None:
@@ -42,9 +43,9 @@ def tool_use(body: PromptBody, raw: Mapping[str, Any]) -> ToolUse:
             message = f"tools[{position}].name must differ from those of other tools, got {shown(function['name'])}"
             raise ANTHROPIC.fault(f"tools[{position}].name", "value", message)
         names.append(function["name"])
-    wish = _wish(body.tool_choice or ToolWish(type="auto"), names)
+    wish, name = _wish(body.tool_choice or ToolWish(type="auto"), names)
     tools = tuple({"type": "function", "function": function} for function in functions)
-    return ToolUse(() if wish == "none" else tools, wish)
+    return ToolUse(() if wish == "none" else tools, wish, name)
 
 
 def has_parallel_calls(body: PromptBody) -> bool:
@@ -66,16 +67,16 @@ def _function(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     return {"name": name, **given, "parameters": schema}
 
 
-def _wish(choice: ToolWish, names: Sequence[str]) -> str | None:
-    """auto, none, required or a tool's name; None without tools."""
+def _wish(choice: ToolWish, names: Sequence[str]) -> tuple[ToolChoice | None, str]:
+    """The choice, None without tools, and the name of the tool that it names."""
     if choice.type not in CHOICES:
         message = f"tool_choice.type must be auto, any, tool or none, got {shown(choice.type)}"
         raise ANTHROPIC.fault("tool_choice.type", "value", message)
     if choice.type == "tool":
-        if choice.name is None or choice.name not in names or choice.name in ("auto", "none", "required"):
+        if choice.name is None or choice.name not in names:
             message = f"tool_choice.name must be one of tools, got {shown(choice.name)}"
             raise ANTHROPIC.fault("tool_choice.name", "value", message)
-        return choice.name
+        return "named", choice.name
     if choice.type == "any" and not names:
         raise ANTHROPIC.fault("tool_choice", "without_tools", "tool_choice any needs at least one entry in tools")
-    return _WISHES[choice.type] if names else None
+    return (_WISHES[choice.type] if names else None), ""

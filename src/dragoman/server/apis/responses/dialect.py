@@ -162,6 +162,7 @@ class ResponsesDialect:
             parse_tool_calls=tools.is_parsed,
             parse_reasoning=True,
             tool_choice=tools.choice,
+            called_tool=tools.called_tool,
             parallel_tool_calls=body.parallel_tool_calls is not False,
         )
         response = self._response(response_id, body, request)

@@ -7,14 +7,14 @@ Called by the dialect, on the event loop. Source: OpenAI API reference, response
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.openai_wire.chat.messages import ToolUse, checked_function
 from dragoman.server.apis.openai_wire.fields import check_count, shown
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.responses.schema import ResponsesBody
-from dragoman.types import Limits
+from dragoman.types import Limits, ToolChoice
 
 _WISHES = ("none", "auto", "required")
 TOOL_FIELDS = ("name", "description", "parameters", "strict")
@@ -32,8 +32,8 @@ def read_tools(body: ResponsesBody, limits: Limits, profile: Profile) -> ToolUse
         allowed, choice = _allowed(choice, names, profile)
         tools = tuple(tool for tool in tools if tool["function"]["name"] in allowed)
         names = [tool["function"]["name"] for tool in tools]
-    wish = _wish(choice, names, profile)
-    return ToolUse(() if wish == "none" else tools, wish)
+    wish, name = _wish(choice, names, profile)
+    return ToolUse(() if wish == "none" else tools, wish, name)
 
 
 def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
@@ -86,17 +86,18 @@ def _named(tool: Any, path: str, names: Sequence[str], profile: Profile) -> str:
         raise UnsupportedFeature(message, param=f"{path}.type")
     nested = tool.get("function")
     name = nested.get("name") if isinstance(nested, dict) else tool.get("name")
-    if name in names and name not in _WISHES and isinstance(name, str):
+    if name in names and isinstance(name, str):
         return name
     raise profile.fault(f"{path}.name", "value", f"{path}.name must be one of tools, got {shown(name)}")
 
 
-def _wish(choice: str | dict[str, Any] | None, names: Sequence[str], profile: Profile) -> str | None:
+def _wish(choice: str | dict[str, Any] | None, names: Sequence[str], profile: Profile) -> tuple[ToolChoice | None, str]:
+    """The choice, None without tools, and the name of the tool that it names."""
     if isinstance(choice, dict):
-        return _named(choice, "tool_choice", names, profile)
+        return "named", _named(choice, "tool_choice", names, profile)
     if choice is not None and choice not in _WISHES:
         message = f"tool_choice must be none, auto, required, a function or allowed_tools, got {shown(choice)}"
         raise profile.fault("tool_choice", "value", message)
     if choice == "required" and not names:
         raise profile.fault("tool_choice", "without_tools", "tool_choice required needs at least one entry in tools")
-    return (choice or "auto") if names else None
+    return (cast(ToolChoice, choice or "auto") if names else None), ""

@@ -37,9 +37,9 @@ def wish_of(request: GenerationRequest) -> Wish | None:
     prompt, choice = request.prompt, request.tool_choice
     if not isinstance(prompt, ChatPrompt) or not request.parse_tool_calls or not prompt.tools:
         return None
-    is_single = choice not in (*FREE_CHOICES, "required")
+    is_single = choice == "named"
     return Wish(
-        tools=tuple(tool for tool in prompt.tools if not is_single or tool["function"]["name"] == choice),
+        tools=tuple(one for one in prompt.tools if not is_single or one["function"]["name"] == request.called_tool),
         is_forced=choice not in FREE_CHOICES,
         is_parallel=request.parallel_tool_calls and not is_single,
         own=request.sampling.grammar,

@@ -152,6 +152,7 @@ class ChatDialect(PureDialect):
             parse_tool_calls=tools.is_parsed,
             parse_reasoning=True,
             tool_choice=tools.choice,
+            called_tool=tools.called_tool,
             parallel_tool_calls=_has_parallel_calls(body),
         )
 

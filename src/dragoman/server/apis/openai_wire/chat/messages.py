@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from dragoman.errors import InvalidParameter
 from dragoman.server.apis.openai_wire.chat.schema import (
@@ -26,7 +26,7 @@ from dragoman.server.apis.openai_wire.grammars import schema_problem
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
 from dragoman.tokenizer.message_content import DETAILS, PART_SEPARATOR
-from dragoman.types import Limits
+from dragoman.types import Limits, ToolChoice
 
 _IMAGE_URL = re.compile(r"data:image/|https?://\S", re.IGNORECASE)
 # What base64 data begin with.
@@ -37,10 +37,11 @@ _TOOL_CHOICES = ("none", "auto", "required")
 
 
 class ToolUse(NamedTuple):
-    """The tools a template sees, and what is wished: auto, none, required, a tool's name, or None without tools."""
+    """The tools that a template sees, and which are to be called; `choice` None = there are none."""
 
     tools: tuple[Mapping[str, Any], ...]
-    choice: str | None
+    choice: ToolChoice | None
+    called_tool: str = ""
 
     @property
     def is_parsed(self) -> bool:
@@ -117,8 +118,8 @@ def tool_use(body: ChatBody, raw: Mapping[str, Any], profile: Profile) -> ToolUs
         return _function_use(body, raw.get("functions", []) if body.functions else [], profile)
     raw_tools: Sequence[Mapping[str, Any]] = raw.get("tools", []) if body.tools else []  # the text "null" is none
     tools = tuple(_tool(tool, f"tools[{i}]", profile) for i, tool in enumerate(raw_tools))
-    choice = _tool_choice(body.tool_choice, [tool["function"]["name"] for tool in tools], profile)
-    return ToolUse(() if choice == "none" else tools, choice)
+    choice, name = _tool_choice(body.tool_choice, [tool["function"]["name"] for tool in tools], profile)
+    return ToolUse(() if choice == "none" else tools, choice, name)
 
 
 def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], profile: Profile) -> ToolUse:
@@ -131,14 +132,16 @@ def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], pr
     tools = tuple({"type": "function", "function": function} for function in functions)
     names, choice = [function["name"] for function in functions], body.function_call
     if isinstance(choice, NamedFunction):
-        if choice.name not in names or choice.name in _TOOL_CHOICES:
+        if choice.name not in names:
             message = f"function_call.name must be one of functions, got {shown(choice.name)}"
             raise profile.fault("function_call.name", "value", message)
-        return ToolUse(tools, choice.name)
+        return ToolUse(tools, "named", choice.name)
     if choice not in (None, "none", "auto"):
         message = f"function_call must be none, auto or a function, got {shown(choice)}"
         raise profile.fault("function_call", "value", message)
-    wish = (choice or "auto") if tools else None
+    wish: ToolChoice | None = None
+    if tools:
+        wish = "none" if choice == "none" else "auto"
     return ToolUse(() if wish == "none" else tools, wish)
 
 
@@ -255,16 +258,21 @@ def checked_function(sent: Mapping[str, Any], path: str, profile: Profile) -> di
     return function
 
 
-def _tool_choice(choice: str | NamedTool | None, names: Sequence[str], profile: Profile) -> str | None:
+def _tool_choice(
+    choice: str | NamedTool | None, names: Sequence[str], profile: Profile
+) -> tuple[ToolChoice | None, str]:
+    """The choice, and the name of the tool that it names."""
     if isinstance(choice, NamedTool):
         name = choice.function.name
-        if name in names and name not in _TOOL_CHOICES:
-            return name
+        if name in names:
+            return "named", name
         message = f"tool_choice.function.name must be one of tools, got {shown(name)}"
         raise profile.fault("tool_choice.function.name", "value", message)
+    if choice in names and choice not in _TOOL_CHOICES:  # as clients of TGI write it
+        return "named", str(choice)
     if choice is not None and choice not in _TOOL_CHOICES:
         message = f"tool_choice must be none, auto, required or a function, got {shown(choice)}"
         raise profile.fault("tool_choice", "value", message)
     if choice == "required" and not names:
         raise profile.fault("tool_choice", "without_tools", "tool_choice required needs at least one entry in tools")
-    return (choice or "auto") if names else None
+    return (cast(ToolChoice, choice or "auto") if names else None), ""
