@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 MOST_BYTES = 256 * 1024 * 1024 // 10_000  # for each, so that ten thousand fit into 256 MB
 NUM_WARM, NUM_IDLE = 200, 800
-PING = b"GET /ping HTTP/1.1\r\nhost: test\r\n\r\n"
+PING = b"GET /ping HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 @pytest.fixture(scope="module")

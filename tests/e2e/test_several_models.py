@@ -138,7 +138,7 @@ def test_a_client_that_never_reads_costs_nobody_else(server: ServerProcess) -> N
     body = json.dumps(
         {"inputs": PROMPT, "parameters": {"max_new_tokens": 200, "details": True}, "stream": True}
     ).encode()
-    head = f"POST /predictions/plain HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    head = f"POST /predictions/plain HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode()
     port = int(server.base_url.rpartition(":")[2])
     sockets = []
     try:
@@ -148,6 +148,7 @@ def test_a_client_that_never_reads_costs_nobody_else(server: ServerProcess) -> N
             silent.connect(("127.0.0.1", port))
             silent.sendall(head + body)
             sockets.append(silent)
+            assert silent.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 200"  # left where it is
         assert post(server, "/predictions/plain").status_code == 200
         assert post(server, "/predictions/slow").status_code == 200
     finally:
