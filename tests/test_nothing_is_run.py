@@ -57,6 +57,7 @@ ALLOWED: Mapping[str, str] = {
     "models/pooling/families/__init__.py": "the families that embed, a fixed table",
     "grammar/compiler.py": "llguidance, by its name",
     "grammar/trial.py": "llguidance, by its name, and itself, in a process that is limited",
+    "tokenizer/trial.py": "tokenizers, by its name, and itself, in a process that is limited",
     "tokenizer/template_environment.py": "in a process of the server's own, what the server writes to it",
     "tokenizer/template_process.py": "this program, as the limited process that renders templates",
 }

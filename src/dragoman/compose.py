@@ -23,7 +23,7 @@ from dragoman.config.several import COMMAND_LINE
 from dragoman.engine.base import Capabilities, Engine, EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.engine.renewable import RenewableEngine
-from dragoman.errors import HookError
+from dragoman.errors import HookError, InvalidRequest
 from dragoman.grammar.lark import lark_of
 from dragoman.grammar.lazy import LazyGrammarCompiler
 from dragoman.host.cards import model_card
@@ -473,12 +473,14 @@ def _load_text(config: Config) -> _Text:
     try:
         tokenizer = load_tokenizer(config.model_dir)
         template = find_chat_template(config, tokenizer)
+        output = _output_format(config, template, tokenizer)
+        return _Text(tokenizer, template, output, _turn_end_ids(template, tokenizer, output))
     except ValueError as error:
         if not has_model(config):
             raise ModelError(what_lacks(config.model_dir)) from error
         raise ModelError(str(error)) from error
-    output = _output_format(config, template, tokenizer)
-    return _Text(tokenizer, template, output, _turn_end_ids(template, tokenizer, output))
+    except InvalidRequest as error:  # of the texts with which template and tokenizer are tried
+        raise ModelError(f"{config.model_dir} cannot be used: {error}") from error
 
 
 def _output_format(

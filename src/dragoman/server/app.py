@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dragoman.errors import WrongMethod
+from dragoman.panics import CATCH_PANICS
 from dragoman.server.apis import all_apis
 from dragoman.server.describe.components import HEADERS
 from dragoman.server.endpoints import Endpoints
@@ -104,7 +105,8 @@ class App:
         if self._cors is not None:
             exchange.also_sent = self._cors.headers(exchange.headers.get("origin"))
         try:
-            await self._dispatch(exchange)
+            with CATCH_PANICS:
+                await self._dispatch(exchange)
         except ClientGone:
             return
         except Exception as error:  # request boundary: whatever a handler raises is answered, or ends the connection

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as TokenizerFile
 from tokenizers.models import BPE
 
-from dragoman.errors import ModelError
+from dragoman.errors import InvalidRequest, ModelError
 from dragoman.model_texts import model_text
+from dragoman.panics import CATCH_PANICS, is_panic
 from dragoman.tokenizer.base import FimTokens, TokenPieces
 from dragoman.tokenizer.detokenizer import decode_tokens
 from dragoman.tokenizer.frames import Frame, pair_frame, single_frame
 from dragoman.tokenizer.model_files import TextFiles, read_text_files, tokenizer_config
 from dragoman.tokenizer.other_files import read_tokenizer, tokenizer_file
+from dragoman.tokenizer.soundness import checked_file
 from dragoman.tokenizer.token_decoder import TokenDecoder
 
 # Prefix, suffix, middle as the model families write them; the first family that is complete counts.
@@ -35,6 +39,8 @@ _FIM_NAMES = (
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek-Coder: the suffix stands after the hole
     ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM-4
 )
+_PROBE = "One 1, é.\n"
+_MOST_WORDS = 300  # of what the library raises
 _LONG_CHARS = 2_000  # from here on, releasing the interpreter's lock is worth more than it costs
 _SUFFIX_FIRST_NAMES = ("[PREFIX]", "[SUFFIX]")  # Codestral, which has no token for the middle
 
@@ -49,14 +55,42 @@ def load_tokenizer(model_dir: Path) -> HfTokenizer:
     if text is None:
         path = tokenizer_file(model_dir)
     try:
-        file = TokenizerFile.from_str(text) if text is not None else read_tokenizer(path, tokenizer_config(model_dir))
-        return HfTokenizer(file, read_text_files(model_dir))
+        with CATCH_PANICS:
+            if text is not None:
+                file = TokenizerFile.from_str(checked_file(text))
+            else:
+                file = read_tokenizer(path, tokenizer_config(model_dir))
+            tokenizer = HfTokenizer(file, read_text_files(model_dir))
+            with suppress(Exception):  # it may refuse this text, which need not be in its vocabulary
+                file.encode(_PROBE)
+            return tokenizer
     except ModelError:
         raise
     except Exception as error:  # the library raises bare Exception for a file it cannot read
         if isinstance(error, ValueError) and str(error).startswith(str(model_dir)):
             raise  # it names the file already, another one
         raise ValueError(f"{path} cannot be used: {error}; bring it again from where the model came from") from error
+
+
+class _Encoding:
+    """Where the library encodes a request's text, what it raises is the request's failure. A context manager."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is Exception or is_panic(kind):  # bare ones are the library's own
+            words = " ".join(str(error).split())[:_MOST_WORDS]
+            raise InvalidRequest(
+                f"prompt cannot be tokenised by the model's tokenizer: {words}", param="prompt"
+            ) from error
+
+
+_ENCODING = _Encoding()
 
 
 class HfTokenizer:
@@ -130,18 +164,21 @@ class HfTokenizer:
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of several texts, without special ones; other threads work meanwhile, and on several texts at once."""
-        encodings = self._file.encode_batch_fast([_valid(text) for text in texts], add_special_tokens=False)
+        with _ENCODING:
+            encodings = self._file.encode_batch_fast([_valid(text) for text in texts], add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     @cached_property
     def frame(self) -> Frame:
         """What stands around one text."""
-        return single_frame(self._file)
+        with _ENCODING:
+            return single_frame(self._file)
 
     @cached_property
     def pair_frame(self) -> Frame:
         """What stands around and between two texts."""
-        return pair_frame(self._file)
+        with _ENCODING:
+            return pair_frame(self._file)
 
     def encode_continuation(self, text: str) -> list[int]:
         """The tokens of `text` inside a text, where SentencePiece puts no blank before it."""
@@ -174,7 +211,8 @@ class HfTokenizer:
     @cached_property
     def _adds_bos(self) -> bool:
         """Whether tokenizer.json's own rules put the bos token in front."""
-        return self._file.encode("", add_special_tokens=True).ids[:1] == [self._bos_token_id]
+        with _ENCODING:
+            return self._file.encode("", add_special_tokens=True).ids[:1] == [self._bos_token_id]
 
     @cached_property
     def _continuation_file(self) -> TokenizerFile:
@@ -233,10 +271,11 @@ def _keep_no_words(file: TokenizerFile) -> None:
 def _ids(file: TokenizerFile, text: str, *, add_special_tokens: bool) -> list[int]:
     # Lone surrogates, which JSON can carry, are not text; the library would raise.
     text = _valid(text)
-    if len(text) <= _LONG_CHARS:
-        return file.encode(text, add_special_tokens=add_special_tokens).ids
-    # Other threads can work meanwhile only if the library is given a batch.
-    return file.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+    with _ENCODING:
+        if len(text) <= _LONG_CHARS:
+            return file.encode(text, add_special_tokens=add_special_tokens).ids
+        # Other threads can work meanwhile only if the library is given a batch.
+        return file.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
 
 def _valid(text: str) -> str:

@@ -19,6 +19,7 @@ from dragoman.tokenizer.merged_pairs import VOCABULARY, read_merged_pairs
 from dragoman.tokenizer.ranked_bytes import looks_like_tiktoken, read_tekken, read_tiktoken
 from dragoman.tokenizer.sentencepiece import tokenizer_of
 from dragoman.tokenizer.sentencepiece_model import SentencePieceModel, read_model
+from dragoman.tokenizer.soundness import check_parts
 from dragoman.tokenizer.wordpiece import read_wordpiece
 
 _TIKTOKEN_NAMES = ("tiktoken.model", "tokenizer.tiktoken", "qwen.tiktoken")
@@ -63,6 +64,8 @@ def read_tokenizer(path: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer
         tokenizer = tokenizer_of(model, blank_everywhere=tokenizer_config.get("legacy") is not False)
         _begin_with_bos(tokenizer, tokenizer_config)
     _add(tokenizer, added)
+    parts = {name: getattr(tokenizer, name) for name in ("normalizer", "pre_tokenizer", "post_processor")}
+    check_parts({name: None if part is None else json.loads(part.__getstate__()) for name, part in parts.items()})
     return tokenizer
 
 

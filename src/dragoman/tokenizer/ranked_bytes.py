@@ -134,11 +134,12 @@ def _tokenizer(ranks: Sequence[bytes], pattern: str, before: Sequence[str], behi
     tokens = [*before, *texts]
     if len(set(tokens)) < len(tokens):
         raise ValueError("it has a token twice")
-    missing = [byte for byte, letter in letters.items() if letter not in set(texts)] if texts else list(range(256))
+    known = frozenset(texts)
+    missing = [byte for byte, letter in letters.items() if letter not in known]
     if missing:
         raise ValueError(f"it has no token for the byte 0x{missing[0]:02X}")
     vocabulary = {text: token_id for token_id, text in enumerate(tokens)}
-    model: Any = models.BPE(vocab=vocabulary, merges=all_merges(texts, frozenset(texts)), ignore_merges=True)
+    model: Any = models.BPE(vocab=vocabulary, merges=all_merges(texts, known), ignore_merges=True)
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -18,6 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from dragoman.tokenizer.merges import all_merges
 from dragoman.tokenizer.sentencepiece_model import BPE, UNIGRAM, Piece, PieceType, SentencePieceModel
+from dragoman.tokenizer.soundness import check_charsmap, check_unigrams
 
 BLANK = "▁"
 _BYTE_PIECE = "(?<=<0x[0-9A-F])[0-9A-F](?=>)"  # what keeps a text that reads like a byte's piece from becoming one
@@ -31,6 +32,8 @@ def tokenizer_of(model: SentencePieceModel, *, blank_everywhere: bool = True) ->
     _check(model)
     symbols = sorted((model.pieces[i].text for i in model.ids_of(PieceType.USER_DEFINED)), key=len, reverse=True)
     tokenizer = Tokenizer(_bpe(model, bool(symbols)) if model.model_type == BPE else _unigram(model))
+    if model.charsmap:
+        check_charsmap(model.charsmap)
     normalizer = _normalizer(model, blank_everywhere)
     _check_symbols(symbols, model)
     tokenizer.normalizer = normalizer
@@ -84,6 +87,7 @@ def _bpe(model: SentencePieceModel, has_symbols: bool) -> Any:
 
 
 def _unigram(model: SentencePieceModel) -> Any:
+    check_unigrams(piece.text for piece in model.pieces)
     counted = model.ids_of(PieceType.NORMAL, PieceType.USER_DEFINED)
     highest = max((model.pieces[token_id].score for token_id in counted), default=0.0)
     pieces = [(piece.text, _score(piece, highest)) for piece in model.pieces]
@@ -113,7 +117,8 @@ def _has_all_bytes(model: SentencePieceModel) -> bool:
 def _normalizer(model: SentencePieceModel, blank_everywhere: bool) -> Any:
     steps: list[Any] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
     if model.removes_extra_blanks:
-        steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        # In this order: looking for many blanks at the end takes time with the square of blanks elsewhere.
+        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r"\A | \z"), "")]
     if model.adds_dummy_prefix and blank_everywhere:
         steps.append(normalizers.Prepend(BLANK))
     steps.append(normalizers.Replace(" ", BLANK))

@@ -25,6 +25,7 @@ from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.layout import Header, Quantised
 from dragoman.models.sources.quantised import QuantisedCheckpoint, find_layout, quantised_matrices
 from dragoman.models.sources.read_ahead import read_ahead
+from dragoman.panics import CATCH_PANICS, Panicked
 from dragoman.pickles import conversion, is_pickle
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -204,12 +205,12 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
     """
     try:
         size = _header_bytes(path)
-        with safe_open(path, framework="np"):
+        with CATCH_PANICS, safe_open(path, framework="np"):
             pass
         with path.open("rb") as file:
             file.seek(_LENGTH_BYTES)
             header = json.loads(file.read(size))
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, Panicked, OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     header.pop("__metadata__", None)
     return header, _LENGTH_BYTES + size

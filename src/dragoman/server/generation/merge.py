@@ -12,6 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 from dragoman.errors import Cancelled
+from dragoman.panics import CATCH_PANICS
 from dragoman.server.api import IndexedEvent
 from dragoman.server.registry import GenerationService
 from dragoman.types import GenerationEvent, GenerationRequest
@@ -137,15 +138,16 @@ class EventMerge:
 
     async def _read(self, index: int, request: GenerationRequest) -> None:
         try:
-            stream = self._service.stream(request)
-            try:
-                async for event in stream:
-                    self._ready.append(IndexedEvent(index, event))
-                    if len(self._ready) >= self._next_measure:
-                        self._measure()
-                    self._notify()
-            finally:
-                await stream.aclose()
+            with CATCH_PANICS:  # else the request would seem to have ended
+                stream = self._service.stream(request)
+                try:
+                    async for event in stream:
+                        self._ready.append(IndexedEvent(index, event))
+                        if len(self._ready) >= self._next_measure:
+                            self._measure()
+                        self._notify()
+                finally:
+                    await stream.aclose()
         except Exception as error:  # request boundary: carried to the writer, which answers it
             self._error = self._error or error
         finally:

@@ -1,0 +1,39 @@
+"""Turns panics of libraries written in Rust into exceptions.
+
+Does: tell a panic, raise an ordinary exception in its place. Does not: catch anything else. Used where such libraries are
+called, and where a request's failures are caught, on any thread.
+
+Python sees a panic as a BaseException, like the end of the process, so that it would pass everything that catches the
+failures of one request or one file.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+
+class Panicked(Exception):
+    """A library stopped in the middle; what it was working on is lost, and nothing else."""
+
+
+def is_panic(kind: type[BaseException] | None) -> bool:
+    """Whether it is what such a library raises; each has a type of its own."""
+    return kind is not None and kind.__module__ == "pyo3_runtime"
+
+
+class CatchPanics:
+    """Raises: Panicked in the place of a panic. A context manager, which costs next to nothing."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if is_panic(kind):
+            raise Panicked(" ".join(str(error).split())) from error
+
+
+CATCH_PANICS = CatchPanics()
