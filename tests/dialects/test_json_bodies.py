@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import json
 from pathlib import Path
@@ -144,6 +145,24 @@ def test_as_much_as_is_allowed_is_decoded() -> None:
     assert len(decode_json(b"[" + b"[]," * (MAX_CONTAINERS - 2) + b"[]]")) == MAX_CONTAINERS - 1
     assert len(decode_json(b"[" + b"1," * (MAX_VALUES - 1) + b"1]")) == MAX_VALUES
     assert decode_json(b"[" + b" " * 300_000 + b"9" * MAX_DIGITS + b"]") == [int("9" * MAX_DIGITS)]
+
+
+def test_large_bodies_are_read_while_others_are_served() -> None:
+    async def num_turns(http: HttpCall) -> int:
+        """How often the event loop got round meanwhile."""
+        reading, turns = asyncio.ensure_future(http.decoded()), 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return turns
+
+    large = http_call(b'{"prompt": "' + b'\\"' * 2_000_000 + b'"}')
+    assert asyncio.run(num_turns(large)) > 10
+    assert large.json() == {"prompt": '"' * 2_000_000}
+    assert asyncio.run(num_turns(http_call(b'{"prompt": "x"}'))) == 1
+    for dialect in (completions("v1"), chats("v1"), LmiDialect(LmiOptions()), TgiDialect(Limits())):
+        assert dialect.open(large).run_off_loop is not None
+        assert dialect.open(http_call(b"{}")).run_off_loop is None
 
 
 DECODES_ELSEWHERE = {
