@@ -191,9 +191,9 @@ class Maker:
             if isinstance(inside, dict):
                 body["parameters"] = {**inside, **{name: MAX_TOKENS[name] for name in inside if name in MAX_TOKENS}}
             body.update({name: MAX_TOKENS[name] for name in body if name in MAX_TOKENS})
-        return body if dice.random() < 0.1 else bodies.mutated(dice, body, self._members_of(operation))
+        return body if dice.random() < 0.1 else bodies.mutated(dice, body, self.members_of(operation))
 
-    def _members_of(self, operation: Operation) -> dict[str, Any]:
+    def members_of(self, operation: Operation) -> dict[str, Any]:
         """The schemas of all members that a body of the operation may have, by name."""
         path = operation.path
         if path not in self._members:

@@ -183,14 +183,19 @@ def without_effect(sent: Sent[BodyT], request: GenerationRequest) -> list[str]:
     if not body.logprobs and body.top_logprobs:
         idle.add("top_logprobs")
     names = [name for name in sent.raw if name in idle]
-    return names + idle_options(sent.raw.get("options") or {}, request.sampling)
+    return names + idle_options(_options(sent), request.sampling)
 
 
 def idle_without_text(sent: Sent[BodyT]) -> list[str]:
     """The same of a call that asks for no text, of which the model's name counts."""
     of_no_effect = {KEPT, *unknown_names(sent.raw, type(sent.body))}
-    options = sent.raw.get("options") or {}
-    return [name for name in sent.raw if name in of_no_effect] + [f"options.{name}" for name in options]
+    return [name for name in sent.raw if name in of_no_effect] + [f"options.{name}" for name in _options(sent)]
+
+
+def _options(sent: Sent[BodyT]) -> dict[str, Any]:
+    """The options as they were sent; the text "null" is none."""
+    options = sent.raw.get("options")
+    return options if isinstance(options, dict) else {}
 
 
 def reasons_of(names: list[str]) -> dict[str, str]:
