@@ -103,10 +103,6 @@ def test_a_whole_conversation_with_tool_results_reaches_the_template() -> None:
         ({"tools": [TIME], "tool_choice": NAMED}, "tool_choice.function.name"),
         ({"tools": [TIME], "tool_choice": "must"}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
-        (
-            {"tools": [{"function": {"name": "auto"}}], "tool_choice": {"function": {"name": "auto"}}},
-            "tool_choice.function.name",
-        ),
     ],
 )
 def test_tools_that_make_no_sense_are_refused_by_name(body: dict[str, Any], param: str) -> None:

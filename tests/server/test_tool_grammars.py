@@ -15,7 +15,7 @@ from dragoman.errors import InvalidParameter
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.server.generation.output_parsers import TOOL_FORMATS, OutputFormat, choose_output_format, harmony
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
-from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams
+from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, ToolChoice
 from tests.server.call_notations import NOTATIONS, Call, Notation
 from tests.server.output_texts import USER, calls_of, output_format, parsed, request, tool
 from tests.support.tables import table
@@ -74,7 +74,7 @@ def in_tokens(notation: Notation) -> Notation:
     return notation._replace(write=lambda calls: notation.write(calls).replace("functools", "<|tool_call|>"))
 
 
-def asked(choice: str | None = "required", tools: Sequence[Any] = TOOLS, **options: Any) -> GenerationRequest:
+def asked(choice: ToolChoice | None = "required", tools: Sequence[Any] = TOOLS, **options: Any) -> GenerationRequest:
     """A conversation with the tools."""
     return request(choice, prompt=ChatPrompt((USER,), tuple(tools)), **options)
 
@@ -125,7 +125,7 @@ def test_calls_that_must_come_are_written_as_the_model_writes_them(name: str, ha
 @table("name", NAMES)
 def test_a_named_tool_is_called_once_and_no_other(name: str) -> None:
     notation = NOTATIONS[name]
-    grammar = output_format(name).constraint(asked("weather"), "")
+    grammar = output_format(name).constraint(asked("named", called_tool="weather"), "")
     assert allows(grammar, notation.write([OSLO]))
     assert not allows(grammar, notation.write([SUM]))
     if not notation.is_single:
