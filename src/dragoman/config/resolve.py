@@ -10,7 +10,7 @@ SERVING_ names go before the names other servers use; 5. config.properties; 6. t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -186,8 +186,8 @@ def resolve(
     findings.notices += without_effect(values, origins, has_operator_file=has_code)
     own_options = findings.pass_on() if has_code else {}
     findings.notices += _useless_revision(values, origins, model_dir)
-    named_as = Origin(entry.source, "directory") if entry else origins["model_id"]
-    findings.check_places(model_dir, named_as, (directory, model_dir, *_places_beside(values, model_dir)))
+    origin = Origin(entry.source, "directory") if entry else origins["model_id"]
+    findings.check_places(directory, model_dir, origin, values)
     values["cache_dir"] = values["cache_dir"] or cache_home(environ) / "dragoman"
     if entry and entry.name:
         values["name"] = _renamed(entry.name, values["name"])
@@ -404,13 +404,11 @@ class _Findings:
         self.problems += graph.problems
         self._read_files(directory, graph.givens)
 
-    def check_places(self, model_dir: Path, origin: Origin, places: Iterable[Path]) -> None:
-        """Raises: ConfigError with all that was found, also if the model is missing.
-
-        `places`: the directories of the model and of what is read with it, out of which no links may lead.
-        """
+    def check_places(self, directory: Path, model_dir: Path, origin: Origin, values: Mapping[str, Value]) -> None:
+        """Raises: ConfigError with all that was found, also if the model is missing or has links that lead out of it."""
         self.problems += _missing(model_dir, origin)
-        self.problems += dict.fromkeys(line for place in dict.fromkeys(places) for line in links_out(place))
+        places = dict.fromkeys((directory, model_dir, *_places_beside(values, model_dir)))
+        self.problems += dict.fromkeys(line for place in places for line in links_out(place))
         if self.problems:
             raise ConfigError(self.problems)
 

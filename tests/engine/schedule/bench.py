@@ -14,9 +14,9 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
-from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
+from dragoman.engine.rolling.sequence import Prepared, Sequence, SequenceGroup
 from dragoman.engine.rolling.stats import RollingStats
-from dragoman.types import FinishReason
+from dragoman.types import FinishReason, TokenMasker
 from tests.engine.naive import make_request
 
 VOCAB_SIZE = 16
@@ -56,12 +56,19 @@ class Bench:
         self.num_added = 0
 
     def add(
-        self, num_prompt_tokens: int, *, first_token: int = 1, max_tokens: int = 100, **sampling: Any
+        self,
+        num_prompt_tokens: int,
+        *,
+        first_token: int = 1,
+        max_tokens: int = 100,
+        masker: TokenMasker | None = None,
+        **sampling: Any,
     ) -> SequenceGroup:
         """Queue a group whose prompt is first_token, first_token + 1, ..."""
         prompt = [(first_token + position) % VOCAB_SIZE for position in range(num_prompt_tokens)]
         request = make_request(prompt, max_tokens=max_tokens, **sampling)
-        group = SequenceGroup(self.num_added, self.num_added, request, self.sampler)
+        prepared = Prepared(masker)
+        group = SequenceGroup(self.num_added, self.num_added, request, self.sampler, prepared=prepared)
         self.scheduler.add(group)
         self.num_added += 1
         return group

@@ -46,11 +46,7 @@ class Served:
         self.bench = Bench(RollingConfig(), num_blocks=4000, clock=lambda: self.now_s)
 
     def add(self, cost_s: float = 0.0, **sampling: int) -> SequenceGroup:
-        group = self.bench.add(4, max_tokens=10_000, **sampling)
-        masker = Slow(cost_s)
-        for sequence in group.sequences:
-            sequence.sampler_state.masker = masker
-        return group
+        return self.bench.add(4, max_tokens=10_000, masker=Slow(cost_s), **sampling)
 
     def run(self, seconds: float) -> None:
         """Step for so long."""

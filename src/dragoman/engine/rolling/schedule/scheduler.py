@@ -64,6 +64,7 @@ class Scheduler:
         self._pacer = pacer or Pacer(max_slowdown=0)
         self._clock = clock
         self._mask_turns = MaskTurns(clock)
+        self._has_grammars = False  # once there was one, masks may take turns
         self._long_context_from = long_context_from
         self._blocks = blocks
         self._stats = stats
@@ -103,6 +104,7 @@ class Scheduler:
     def add(self, group: SequenceGroup) -> None:
         """Queue a group behind all others of its caller. Its key must be new, and it must fit the cache when alone."""
         group.arrival_s = self._clock()
+        self._has_grammars |= group.sequences[0].sampler_state.masker is not None
         self.groups[group.key] = group
         self.queue.add(group)
 
@@ -259,7 +261,8 @@ class Scheduler:
         if self._long_context_from is not None:
             for sequence in self.running:
                 self._settle_regime(sequence)
-        self._mask_turns.choose(self.running)
+        if self._has_grammars:
+            self._mask_turns.choose(self.running)
         num_decoding, num_prompts = self._count_kinds()
         num_rows = num_decoding
         if self._speculation is not None:
@@ -277,7 +280,7 @@ class Scheduler:
         batch = self._schedule(prefill_budget)
         if not batch and prefill_budget is not None:  # whoever decoded was preempted, and holds up nobody any more
             batch = self._schedule(None)
-        if not batch and self._mask_turns.release():
+        if not batch and self._has_grammars and self._mask_turns.release():
             batch = self._schedule(None)
         while not batch and self._can_yield():
             self.preempt(self.running[-1])
@@ -357,7 +360,7 @@ class Scheduler:
         position = 0
         while position < len(self.running):
             sequence = self.running[position]
-            if self._mask_turns.sits_out(sequence):
+            if self._has_grammars and self._mask_turns.sits_out(sequence):
                 position += 1
                 continue
             if sequence.num_draft_tokens:
