@@ -309,6 +309,7 @@ def test_what_was_asked_for_is_told_back() -> None:
         respond(
             instructions="I", max_output_tokens=5, metadata={"a": "b"}, user="u", store=False, truncation="auto",
             reasoning={"effort": "low", "summary": "auto"}, parallel_tool_calls=False, temperature=0.5, top_p=0.5,
+            presence_penalty=0.25, frequency_penalty=-1,
         )
     )  # fmt: skip
     expected = {
@@ -316,5 +317,6 @@ def test_what_was_asked_for_is_told_back() -> None:
         "store": False, "truncation": "auto", "reasoning": {"effort": "low", "summary": "auto"},
         "parallel_tool_calls": False, "temperature": 0.5, "top_p": 0.5, "background": False, "model": SERVED,
         "previous_response_id": None, "service_tier": "default", "object": "response", "error": None, "output": [],
+        "presence_penalty": 0.25, "frequency_penalty": -1.0,
     }  # fmt: skip
     assert {name: told[name] for name in expected} == expected

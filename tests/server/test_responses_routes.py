@@ -165,6 +165,11 @@ def test_a_replay_is_refused(official: Client) -> None:
     assert official.responses.retrieve(made.id, include=["message.output_text.logprobs"]).id == made.id
 
 
+def test_compacting_is_refused_by_name(official: Client) -> None:
+    with refused(openai.BadRequestError, "compact is not supported: nothing is compacted here; truncation: auto"):
+        official.responses.compact(model="fake", input="Hi")
+
+
 def test_a_response_that_has_ended_cannot_be_cancelled(official: Client) -> None:
     made = ask(official)
     with refused(openai.BadRequestError, "its status is completed"):

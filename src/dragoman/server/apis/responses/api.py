@@ -15,6 +15,7 @@ from dragoman.server.apis.responses.asking import enter_call
 from dragoman.server.apis.responses.describe.bodies import PARAMETERS, request_body, request_schemas
 from dragoman.server.apis.responses.dialect import ResponsesDialect, ResponsesOptions
 from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, OVMS_RESPONSES
+from dragoman.server.apis.responses.request import COMPACTED
 from dragoman.server.apis.responses.schema import EVENTS, DeletedResponse, InputTokens, ItemList, Response
 from dragoman.server.describe.answers import Answer, ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import GENERATED, IGNORED, QUESTION
@@ -78,6 +79,12 @@ def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_
         body={JSON_MEDIA_TYPE: ref(body)},
         example={"model": "default", "input": QUESTION},
         answer=stored.input_tokens(dialect),
+    )
+    yield operation(
+        path=f"{path}/compact",
+        summary=f"Not offered: {COMPACTED}",
+        answers=errors.answers(("unsupported", "unauthorized")),
+        answer=stored.compact,
     )
     yield about_one(
         method="GET",

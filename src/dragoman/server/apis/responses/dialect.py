@@ -285,6 +285,8 @@ class ResponsesDialect:
             tool_choice=body.tool_choice or "auto",
             tools=[_told_tool(tool) for tool in body.tools or ()],
             top_logprobs=body.top_logprobs or 0,
+            presence_penalty=request.sampling.presence_penalty,
+            frequency_penalty=request.sampling.frequency_penalty,
             top_p=request.sampling.top_p if body.top_p is None else body.top_p,
             truncation="auto" if body.truncation == "auto" else "disabled",
             user=body.user,

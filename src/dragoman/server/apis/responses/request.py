@@ -32,10 +32,12 @@ SUMMARIES = ("auto", "concise", "detailed")
 _OBJECTS: Mapping[str, type[msgspec.Struct]] = {"text": TextOptions, "reasoning": ReasoningOptions}
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512  # OpenAI API reference, metadata
 
+COMPACTED = "nothing is compacted here; truncation: auto drops what does not fit"
+
 REFUSED: Mapping[str, str] = {
     "conversation": "conversations are not kept here; go on with previous_response_id",
     "prompt": "prompt templates are not kept here; send input and instructions",
-    "context_management": "nothing is compacted here; truncation: auto drops what does not fit",
+    "context_management": COMPACTED,
     "moderation": "nothing is moderated here",
     "prompt_logprobs": "a response has no place for them; a completion has",
 }

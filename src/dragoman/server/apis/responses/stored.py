@@ -7,7 +7,7 @@ Source: OpenAI API reference, responses, retrieve, input_items, delete, cancel, 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -17,7 +17,7 @@ from dragoman.server.apis.openai_wire.errors import OpenAiError, OpenAiErrorDeta
 from dragoman.server.apis.openai_wire.fields import shown
 from dragoman.server.apis.responses.asking import Asking
 from dragoman.server.apis.responses.dialect import ResponsesDialect, model_named
-from dragoman.server.apis.responses.request import INCLUDES
+from dragoman.server.apis.responses.request import COMPACTED, INCLUDES
 from dragoman.server.apis.responses.schema import DeletedResponse, InputTokens, ItemList, Response, ResponseFailure
 from dragoman.server.apis.responses.store import Item, ResponseStore, Running
 from dragoman.server.generation.text_service import text_service
@@ -139,6 +139,11 @@ def input_tokens(dialect_name: str) -> Answering:
         return json_reply(200, InputTokens(len(tokens.token_ids)), headers)
 
     return answer
+
+
+async def compact(http: HttpCall, server: Server) -> NoReturn:
+    """Refuse. Raises: UnsupportedFeature."""
+    raise UnsupportedFeature(f"compact is not supported: {COMPACTED}")
 
 
 def or_missing(answer: Answering) -> Answering:
