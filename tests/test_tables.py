@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -45,9 +46,12 @@ def test_what_ends_a_run_ends_the_loop() -> None:
 
 
 @table("row", range(3))
-def test_a_row_has_a_directory_and_patches_of_its_own(
-    row: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_row_has_a_directory_patches_and_a_log_of_its_own(
+    row: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    assert caplog.text == ""
+    logging.getLogger("tables").warning("row %d", row)
+    assert f"row {row}" in caplog.text
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     assert "TABLE_ROW" not in os.environ

@@ -208,9 +208,7 @@ def test_a_handler_that_cannot_start_stops_the_start(
     assert "dragoman/server" not in ended.stderr, "the operator sees no traceback of the server's own"
 
 
-@pytest.mark.full(
-    "a handler beside another model in one process; each alone has its tests"
-)
+@pytest.mark.full("a handler beside another model in one process; each alone has its tests")
 def test_a_handler_and_a_model_share_a_process(handler_dir: Path) -> None:
     models = f"own={handler_dir},demo={demo_model_dir()}"
     with serve("--load-models", models, "--kv-cache-gb", "0.01") as server:

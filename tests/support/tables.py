@@ -1,7 +1,7 @@
 """One test for a table: rows that need no isolation run in one test, which tells every row that fails.
 
-`@table` takes the place of `@pytest.mark.parametrize`; `Rows` is for loops. With `@table` each row has a `tmp_path` and a
-`monkeypatch` of its own; all rows share the other fixtures, so a table is for rows that leave nothing behind in those.
+`@table` takes the place of `@pytest.mark.parametrize`; `Rows` is for loops. With `@table` each row has a `tmp_path`, a
+`monkeypatch` and a `caplog` of its own; all rows share the other fixtures, so its rows must leave nothing behind in those.
 """
 
 from __future__ import annotations
@@ -85,6 +85,8 @@ def _isolated(fixtures: dict[str, Any], index: int, stack: ExitStack) -> dict[st
     if isinstance(directory := fixtures.get("tmp_path"), Path):
         isolated["tmp_path"] = directory / str(index)
         isolated["tmp_path"].mkdir()
+    if isinstance(log := fixtures.get("caplog"), pytest.LogCaptureFixture):
+        log.clear()
     if "monkeypatch" in fixtures:
         isolated["monkeypatch"] = stack.enter_context(pytest.MonkeyPatch.context())
     return isolated
