@@ -12,9 +12,10 @@ import pytest
 
 from dragoman.errors import InvalidParameter, Overloaded
 from dragoman.grammar import compiler as compiler_module
-from dragoman.grammar import limits
+from dragoman.grammar import limits, trial
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary, llguidance_source
 from dragoman.grammar.limits import Lanes
+from dragoman.grammar.trial import TooCostly
 from dragoman.types import Grammar
 
 pytest.importorskip("llguidance")
@@ -161,6 +162,37 @@ def test_callers_who_begin_with_the_same_large_grammar_take_one_place(monkeypatc
         for future in compiled:
             future.result(20)
     assert built == [large]
+
+
+def test_what_was_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding out what a grammar costs takes as long as it may cost: who sends it over and over takes nobody's time."""
+    tried: list[str] = []
+    may_go = threading.Event()
+
+    def fail(source: str) -> None:
+        tried.append(source)
+        assert may_go.wait(20)
+        raise TooCostly
+
+    monkeypatch.setattr(compiler_module, "check_cost", fail)
+    compiler = GrammarCompiler(VOCABULARY)
+    with ThreadPoolExecutor(16) as pool:
+        told = [pool.submit(compiler.compile, lark('start: "a"')) for _ in range(40)]
+        may_go.set()
+        errors = {id(future.exception(20)): str(future.exception()) for future in told}
+    assert (len(errors), len(tried)) == (40, 1)
+    assert set(errors.values()) == {
+        "response_format: the grammar takes more than 5 s or 512 MiB to compile, write a simpler one"
+    }
+
+
+def test_one_that_could_not_be_tried_in_time_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_MAX_WAIT_S", 0.0)
+    compiler = GrammarCompiler(VOCABULARY)
+    with pytest.raises(Overloaded, match="could not be tried in time"):
+        compiler.compile(lark('start: "a"'))
+    monkeypatch.undo()
+    compiler.compile(lark('start: "a"'))
 
 
 def test_each_caller_is_told_what_is_wrong_with_the_same_grammar() -> None:

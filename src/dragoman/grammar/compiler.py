@@ -13,6 +13,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +75,8 @@ class GrammarCompiler:
         self._limits = self._llguidance.LLParserLimits(max_lexer_states=LEXER_STATES, step_max_items=MASK_ITEMS)
         self._max_mask_s = max_mask_s
         self._lanes = Lanes()
-        self._compiled: OrderedDict[Grammar, Any] = OrderedDict()  # least recently used first
+        # What became of grammars, least recently used first: a matcher, or why there is none (to find out takes long).
+        self._compiled: OrderedDict[Grammar, Any] = OrderedDict()
         self._num_chars = 0  # of the sources of those
         self._coming: dict[Grammar, threading.Event] = {}  # those that some thread compiles, until it has ended
         self._lock = threading.Lock()
@@ -87,33 +89,42 @@ class GrammarCompiler:
         """
         while True:
             with self._lock:
-                matcher = self._compiled.get(grammar)
-                if matcher is not None:
+                known = self._compiled.get(grammar)
+                if known is not None:
                     self._compiled.move_to_end(grammar)
-                    return self._masker(matcher)
+                    return self._masker(known)
                 others = self._coming.get(grammar)
                 if others is None:
                     ended = self._coming[grammar] = threading.Event()
                     break
             others.wait()  # many callers begin with the same schema: one compiles it, in one place
         try:
-            check_source(grammar)
-            with self._lanes.enter(grammar):  # outside the lock: small grammars need not wait for large ones
-                matcher = self._build(grammar)
+            outcome = self._outcome(grammar)  # outside the lock: small grammars need not wait for large ones
             with self._lock:
-                self._keep(grammar, matcher)
-                return self._masker(matcher)
+                self._keep(grammar, outcome)
+                return self._masker(outcome)
         finally:
             del self._coming[grammar]
             ended.set()
 
-    def _masker(self, matcher: Any) -> GrammarMasker:
-        return GrammarMasker(matcher.deep_copy(), self._shared, MaskBudget(self._max_mask_s))
+    def _outcome(self, grammar: Grammar) -> Any:
+        """A matcher, or the InvalidParameter that says why there is none. Raises: Overloaded."""
+        try:
+            check_source(grammar)
+            with self._lanes.enter(grammar):
+                return self._build(grammar)
+        except InvalidParameter as error:
+            return copy(error)  # without its traceback, and all that this holds
 
-    def _keep(self, grammar: Grammar, matcher: Any) -> None:
-        """Remember a compiled grammar as the last one used, and forget the first ones beyond the limits."""
+    def _masker(self, outcome: Any) -> GrammarMasker:
+        if isinstance(outcome, InvalidParameter):
+            raise copy(outcome)
+        return GrammarMasker(outcome.deep_copy(), self._shared, MaskBudget(self._max_mask_s))
+
+    def _keep(self, grammar: Grammar, outcome: Any) -> None:
+        """Remember what became of a grammar as the last one used, and forget the first ones beyond the limits."""
         self._num_chars += num_chars(grammar)
-        self._compiled[grammar] = matcher
+        self._compiled[grammar] = outcome
         while len(self._compiled) > _MAX_CACHED or self._num_chars > _MAX_CACHED_CHARS:
             forgotten, _ = self._compiled.popitem(last=False)
             self._num_chars -= num_chars(forgotten)
@@ -138,6 +149,8 @@ def _try(source: str) -> None:
     except TooCostly as error:
         message = f"response_format: the grammar takes more than {MAX_CPU_S} s or {MAX_BYTES >> 20} MiB to compile"
         raise InvalidParameter(f"{message}, write a simpler one", param="response_format") from error
+    except TimeoutError as error:
+        raise Overloaded("the grammar could not be tried in time, try again later") from error
     except OSError as error:
         raise Overloaded(
             f"no process can be started to try the grammar in ({error.strerror}), try again later"

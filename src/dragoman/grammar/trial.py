@@ -27,13 +27,13 @@ class TooCostly(Exception):
 def check_cost(source: str) -> None:
     """Compile what llguidance is to be given; a grammar that does not compile passes.
 
-    Raises: TooCostly; OSError if no process can be had.
+    Raises: TooCostly; OSError if no process can be had, TimeoutError if the processors are too busy for it.
     """
     command = [sys.executable, "-P", __file__]  # not its own folder, which holds a module called as a library is
     try:
         done = subprocess.run(command, input=source.encode(), capture_output=True, timeout=_MAX_WAIT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise TooCostly from error
+        raise TimeoutError from error
     if done.returncode:
         raise TooCostly
 

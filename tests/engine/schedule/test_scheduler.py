@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -290,7 +291,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def add(
         self, num_prompt_tokens: int, first_token: int, max_tokens: int, n: int, prompt_logprobs: int | None
     ) -> None:
-        sampling = {"n": n, "prompt_logprobs": prompt_logprobs, "temperature": 1.0}
+        sampling: dict[str, Any] = {"n": n, "prompt_logprobs": prompt_logprobs, "temperature": 1.0}
         self.bench.add(num_prompt_tokens, first_token=first_token, max_tokens=max_tokens, **sampling)
 
     @precondition(lambda self: self.bench.scheduler.groups)
