@@ -108,6 +108,16 @@ class TestTooLarge:
         assert len(data) < 20_000
         assert refused(data, PictureLimits(max_pixels=8_999_999)).problem == "size"
 
+    def test_runs_that_would_take_python_seconds_are_refused(self) -> None:
+        def runs(width: int, height: int) -> bytes:
+            colours, rows = bytes(4) * 256, (bytes([1, 7]) * width + b"\0\0") * height + b"\0\1"
+            sizes = (40, width, height, 1, 8, 1, len(rows), 0, 0, 256, 256)
+            head = struct.pack("<IHHI", 54 + 1024 + len(rows), 0, 0, 54 + 1024) + struct.pack("<IiiHHIIiiII", *sizes)
+            return b"BM" + head + colours + rows
+
+        assert decode_picture(runs(30, 20), LIMITS, NAME).height == 20
+        assert refused(runs(1000, 600)).problem == "size"
+
     def test_what_decoding_takes_is_told_by_the_head(self) -> None:
         image = Image.new("RGB", (300, 200))
         baseline, progressive = encoded(image, "jpeg"), encoded(image, "jpeg", progressive=True)

@@ -37,6 +37,9 @@ MAX_SCANNED_PIXELS = (
     1_000_000_000  # of a progressive JPEG, in all its scans: each of them may cost a pass over the picture
 )
 
+MAX_RUNS_BYTES = (
+    1 << 20
+)  # of a bmp in runs, which Pillow decodes in Python: this takes half a second, in which others wait
 _DECODING_BYTES = 12  # of a pixel, at most, while it is decoded: four of Pillow's, and what they become
 _BUFFERED_BYTES = 20  # the same where the decoder keeps the whole picture for itself: of a webp, or a progressive JPEG
 _STRIP_PIXELS = 1 << 20  # that are converted at a time
@@ -171,6 +174,10 @@ def _check_size(image: ImageFile, data: bytes, limits: PictureLimits, path: str)
     if width < 1 or height < 1 or max(width, height) > MAX_SIDE or width * height > limits.max_pixels:
         allowed = f"at most {limits.max_pixels} pixels and {MAX_SIDE} on a side"
         raise PictureFault(path, "size", f"must be an image of {allowed}, got {width} x {height}")
+    if image.tile and image.tile[0].codec_name == "bmp_rle" and len(data) > MAX_RUNS_BYTES:
+        raise PictureFault(
+            path, "size", "must be an image without run-length encoding beyond 1 MiB, or a png, got a bmp"
+        )
     if image.format == "JPEG" and data.count(_START_OF_SCAN) * width * height > MAX_SCANNED_PIXELS:
         message = f"must have fewer progressive scans for an image of {width} x {height}, got more"
         raise PictureFault(path, "size", message)
