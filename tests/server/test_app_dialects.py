@@ -11,12 +11,9 @@ import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import OverloadedError
 
-from dragoman.errors import ALL_KINDS, EngineFailed, Overloaded
-from dragoman.server.api import HttpCall
-from dragoman.server.apis.anthropic.errors import AnthropicErrors
+from dragoman.errors import EngineFailed, Overloaded
 from dragoman.server.app import ServerConfig
 from tests.support.fake_service import Gate, Script
-from tests.support.golden import Failure
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
 from tests.support.tables import table
@@ -207,10 +204,3 @@ class TestShapes:
         answer = client.post("/tokenize", json={"prompt": "x"})
         assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
         assert "AttributeError" not in answer.text
-
-    @table("kind", ALL_KINDS)
-    def test_anthropics_clients_are_told_of_every_kind(self, kind: str) -> None:
-        http = HttpCall("POST", "/v1/messages", b"", request_id="r-2")
-        reply = AnthropicErrors().error_reply(Failure(kind, "the words").error(), http)
-        assert 400 <= reply.status < 600
-        assert json.loads(reply.body)["error"]["message"] == "the words"
