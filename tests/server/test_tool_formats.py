@@ -27,7 +27,7 @@ from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.reasoning import Opening
 from dragoman.server.generation.service import Extensions, Service
 from dragoman.tokenizer.chat_template import ChatTemplate
-from dragoman.types import ChatPrompt, GenerationRequest, GenerationResult, Grammar, SamplingParams
+from dragoman.types import ChatPrompt, GenerationRequest, GenerationResult, Grammar, SamplingParams, ToolChoice
 from tests.server.output_texts import USER, request, tool
 from tests.support.byte_tokenizer import EOS_ID, FIM_IDS, VOCAB_SIZE, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
@@ -237,10 +237,10 @@ def answer(
 OSLO_CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
-@table("choice", ["auto", "required", "weather"])
-def test_the_engine_gets_a_grammar_and_the_client_gets_calls(choice: str) -> None:
+@table(("choice", "called"), [("auto", ""), ("required", ""), ("named", "weather")])
+def test_the_engine_gets_a_grammar_and_the_client_gets_calls(choice: ToolChoice, called: str) -> None:
     grammars: list[Grammar] = []
-    result = answer(request(choice), OSLO_CALL, compile_grammar=compiler(grammars))
+    result = answer(request(choice, called_tool=called), OSLO_CALL, compile_grammar=compiler(grammars))
     (sequence,) = result.sequences
     assert [(call.name, call.arguments) for call in sequence.tool_calls] == [("weather", '{"city": "Oslo"}')]
     assert (sequence.content, sequence.text) == ("", OSLO_CALL)

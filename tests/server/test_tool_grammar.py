@@ -12,7 +12,7 @@ from dragoman.server.generation.output_parsers import OutputFormat
 from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.choose import REASONING_FORMATS, TOOL_FORMATS
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
-from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, TextPrompt
+from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, TextPrompt, ToolChoice
 from tests.server.output_texts import USER, output_format, request, tool
 from tests.support.tables import table
 
@@ -88,7 +88,7 @@ def test_a_named_tool_is_called_once_and_no_other() -> None:
 
 
 @table("choice", ["required", "auto"])
-def test_without_parallel_calls_there_is_at_most_one(choice: str) -> None:
+def test_without_parallel_calls_there_is_at_most_one(choice: ToolChoice) -> None:
     grammar = constraint(request(choice, parallel_tool_calls=False))
     assert allows(grammar, OSLO_CALL)
     assert not allows(grammar, f"{OSLO_CALL}\n{SUM_CALL}")
