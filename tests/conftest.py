@@ -29,6 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Tell the tier to modules of tests before they are imported: they choose their width by it."""
     tiers.choose(everything=config.getoption("--all"))
+    _load_numpy()
+
+
+def _load_numpy() -> None:
+    """Give its linear algebra one thread: tests share the cores, and several would wait for each other, spinning.
+
+    Processes that tests start have as many as users' have.
+    """
+    with pytest.MonkeyPatch.context() as patch, suppress(ImportError):  # tests of clients have none
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")
+        importlib.import_module("numpy")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
