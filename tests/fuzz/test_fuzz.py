@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.fuzz.cases import DOCUMENT, OPERATIONS, Case, Maker
+from tests.fuzz.files import Reader
+from tests.fuzz.files import run as run_files
 from tests.fuzz.run import Answer, Run
 from tests.fuzz.talks import Talk
 from tests.fuzz.target import Target, running_target
 
 NUM_CASES = 450
+NUM_FILES = 30
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +35,25 @@ def test_every_answer_is_a_documented_one_and_nobody_else_is_hurt(target: Target
     assert report.num_talks > NUM_CASES // 10
     assert report.statuses[200] > NUM_CASES // 20  # what is spoiled is not all spoiled at the door
     assert report.statuses[400] > NUM_CASES // 20
+
+
+def test_files_that_are_nearly_right_are_taken_or_refused_in_a_line() -> None:
+    report = run_files(random.Random(5), NUM_FILES)
+    assert report.problems == []
+    assert min(report.num_taken, report.num_refused) > NUM_FILES // 10
+
+
+def test_a_file_that_ends_its_reader_is_found(tmp_path: Path) -> None:
+    reader = Reader()
+    try:
+        assert reader.read(tmp_path / "missing") is not None
+        assert reader._process is not None
+        reader._process.kill()
+        reader._process.wait()
+        assert reader.read(tmp_path / "missing") is None
+        assert reader.read(tmp_path / "missing") is not None
+    finally:
+        reader.end()
 
 
 def test_equal_dice_make_equal_cases_of_every_operation() -> None:

@@ -278,7 +278,7 @@ def test_a_template_that_runs_away_is_ended_from_outside() -> None:
     limits = RenderLimits(max_cpu_s=0.1, max_bytes=64 << 20)
     for name, source in RUNAWAYS.items():
         template = ChatTemplate(f"{{% if messages[0].content == 'Hi' %}}{source}{{% endif %}}", limits=limits)
-        with pytest.raises(InvalidRequest, match=r"it took (more than 0\.1 s or 64 MiB|too much memory)") as caught:
+        with pytest.raises(InvalidRequest, match=r"it took more than (0\.1 s or )?64 MiB") as caught:
             template.render(ChatPrompt((message("user", "Hi"),)))
         assert str(caught.value).startswith("messages cannot be rendered by the model's chat template: "), name
         assert template.render(ChatPrompt((message("user", "Hello"),))) == "", name

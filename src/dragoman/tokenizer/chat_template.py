@@ -8,6 +8,7 @@ message. Does not: tokenise, or fetch images. Called by the service, on a thread
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from datetime import datetime
@@ -53,6 +54,7 @@ _PROBE = "dragoman-probe"
 _QUESTION = {"role": "user", "content": "?"}
 _PROBE_ARGUMENTS = {_PROBE: "é"}
 _END_MARK = "\ue000dragoman-end\ue000"  # private-use characters: no conversation and no template has them
+_MOST_AT_ONCE = 4  # processes that render one model's conversations, each with its own limit of memory
 _SMALL_BYTES = 8 << 10  # of a conversation, up to which a vouched template is surely done at once
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")  # of a message; templates read one of the first two
 
@@ -92,6 +94,7 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens or {})
         self._limits = limits or RenderLimits()
         self._now = now
+        self._places = threading.BoundedSemaphore(_MOST_AT_ONCE)
         self._vouched = {name: _compiled_here(name, text) for name, text in sources.items()} if is_vouched else {}
         if "default" not in sources:
             raise ValueError(f"the chat templates {', '.join(sources)} are not enough: one must be named default")
@@ -223,7 +226,8 @@ class ChatTemplate:
         """The text, or in which way the template failed and its words."""
         if is_here:
             return outcome(self._vouched[name], variables, self._now(), self._limits.max_size)
-        return ask(self.sources[name], variables, self._now(), self._limits)
+        with self._places:
+            return ask(self.sources[name], variables, self._now(), self._limits)
 
     def _markers(self, contents: Sequence[Sequence[Part]]) -> list[list[str]]:
         """Those of each message's pictures."""

@@ -33,6 +33,7 @@ _CHANNEL = 0  # the socket that the process finds in the place of its standard i
 _MOST_TEMPLATES = 16  # that the process keeps compiled
 _MOST_GROWTH = 128 << 20  # bytes; a process that has grown by more ends, which gives them back
 _MOST_WORDS = 4_000  # of what a template raises
+_MEMORY = "it took too much memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ def told(error: Exception) -> tuple[int, str]:
         case TemplateLimit():
             return LIMIT, str(error)
         case MemoryError():
-            return LIMIT, "it took too much memory"
+            return LIMIT, _MEMORY
         case jinja2.TemplateSyntaxError():
             return FAILURE, f"line {error.lineno}: {error.message}"[:_MOST_WORDS]
         case _:
@@ -161,6 +162,8 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_PROF, max_cpu_s)
         kind, text = _answer(compiled, source, variables, now, max_size)
         signal.setitimer(signal.ITIMER_PROF, 0)
+        if text == _MEMORY.encode():
+            text = f"it took more than {max_bytes >> 20} MiB".encode()
         goes_on = kind != LIMIT and _mapped_bytes() - begin_bytes < _MOST_GROWTH
         _send(bytes((kind, MORE if goes_on else LAST)), text)
         if not goes_on:

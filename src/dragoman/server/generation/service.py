@@ -50,7 +50,7 @@ from dragoman.types import (
 
 T = TypeVar("T")
 
-_NUM_TEMPLATE_THREADS = 4  # and so many processes at most that render one model's conversations
+_NUM_TEMPLATE_THREADS = 4  # as many as there are processes for them
 _NUM_GRAMMAR_THREADS = 16  # more than costly grammars can take up, so that others never wait for those
 _SEED_BITS = 53  # every JSON reader keeps such an integer exact, so a client can send it back
 
