@@ -254,7 +254,14 @@ ALL_KINDS: tuple[str, ...] = tuple(
 
 
 class ModelError(ValueError):
-    """The model directory cannot be served; the message, one line, says which file and key, and what is supported."""
+    """The model directory cannot be served; the message, one line, says which file and key, and what is supported.
+
+    What a file says may be quoted in it, in any length; the line is cut.
+    """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.splitlines()))
+        line = " ".join(message.splitlines())
+        super().__init__(line if len(line) <= _MOST_LINE else f"{line[: _MOST_LINE - 3]}...")
+
+
+_MOST_LINE = 3000  # characters

@@ -20,8 +20,8 @@ _MAX_OTHER_BYTES = 16 << 20  # the largest real ones, indexes of shards, have so
 def model_text(model: Path, name: str) -> str | None:
     """What the file `name` of the model holds, None if it has no such file.
 
-    `model`: a directory, or a GGUF file. Raises: ModelError if it is too large or a GGUF cannot be read; OSError; ValueError
-    if it is not UTF-8.
+    `model`: a directory, or a GGUF file. Raises: ModelError if it is too large or not UTF-8, or a GGUF cannot be read;
+    OSError.
     """
     if is_gguf(model):
         from dragoman.gguf.texts import gguf_text
@@ -36,7 +36,10 @@ def model_text(model: Path, name: str) -> str | None:
         return None
     if len(data) > most:
         raise ModelError(f"{path} has more than {most >> 20} MiB, which no {name} has")
-    return data.decode()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path} is not UTF-8: {error}") from error
 
 
 def is_gguf(model: Path) -> bool:

@@ -258,8 +258,11 @@ def read(model: Path) -> dict[str, Any]:
     for use in (_weigh, _open, _speak):
         try:
             use(model)
-        except (ModelError, ValueError) as error:
+        except ModelError as error:
             refusals.append(str(error))
+        except ValueError as error:
+            is_named = str(model) in str(error) or str(error).startswith(("chat template", "the chat templates"))
+            refusals.append(str(error) if is_named else f"\n{error}: of which file?")
         except BaseException as error:
             told = traceback.format_exception(error)[-3:]
             return {"refusals": refusals, "problem": f"{type(error).__name__}: {error} {' '.join(told)}"}

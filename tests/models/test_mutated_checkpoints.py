@@ -195,7 +195,7 @@ def test_an_absurd_value_is_refused_by_its_key(change: dict[str, Any], words: st
         ("[" * 200_000, "cannot be read as JSON"),
         ('{"architectures": ' + "[" * 900 + "]" * 900 + "}", "are not supported"),
         ('{"a": "' + "x" * (17 << 20) + '"}', "more than 16 MiB"),
-        ("\x00\xff", "cannot be read as JSON"),
+        ("\x00\xff", "is not UTF-8"),
     ],
     ids=["empty", "endless nesting", "deep nesting", "too large", "not UTF-8"],
 )

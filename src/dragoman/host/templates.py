@@ -20,11 +20,14 @@ from dragoman.tokenizer.model_files import read_text_files
 def find_chat_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | None:
     """The operator's template, which the operator vouches for, else the model's own; None if there is none.
 
-    Raises: ModelError for the operator's if it cannot be used, ValueError for the model's.
+    Raises: ModelError if it cannot be used.
     """
     own = config.model.chat_template
     if own is None:
-        return load_chat_template(tokenizer, _bundled_templates())
+        try:
+            return load_chat_template(tokenizer, _bundled_templates())
+        except ValueError as error:
+            raise ModelError(f"{config.model_dir}: {error}") from error
     is_file = _is_file(own)
     if not is_file and "{" not in own:  # else a misspelt name would be sent to the model in place of each conversation
         raise ModelError(f"{config.cite('chat_template')}: must be a file or a Jinja template; there is no such file")

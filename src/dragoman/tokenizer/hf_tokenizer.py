@@ -40,7 +40,7 @@ _FIM_NAMES = (
     ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM-4
 )
 _PROBE = "One 1, é.\n"
-_MOST_WORDS = 300  # of what the library raises
+_MOST_WORDS = 500  # characters of what the library raises
 _LONG_CHARS = 2_000  # from here on, releasing the interpreter's lock is worth more than it costs
 _SUFFIX_FIRST_NAMES = ("[PREFIX]", "[SUFFIX]")  # Codestral, which has no token for the middle
 
@@ -69,7 +69,8 @@ def load_tokenizer(model_dir: Path) -> HfTokenizer:
     except Exception as error:  # the library raises bare Exception for a file it cannot read
         if isinstance(error, ValueError) and str(error).startswith(str(model_dir)):
             raise  # it names the file already, another one
-        raise ValueError(f"{path} cannot be used: {error}; bring it again from where the model came from") from error
+        why = " ".join(str(error).split())[:_MOST_WORDS]
+        raise ValueError(f"{path} cannot be used: {why}; bring it again from where the model came from") from error
 
 
 class _Encoding:
