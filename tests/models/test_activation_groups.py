@@ -53,7 +53,9 @@ def test_the_graph_is_compiled_with_the_group_that_is_asked_for(asked: str, grou
     assert loaded.facts.departures == ()
 
 
-@pytest.mark.parametrize(("group", "automatic"), [(16, 16), (32, 32), (48, 48), (96, 96), (192, 96), (256, 128)])
+@pytest.mark.parametrize(
+    ("group", "automatic"), [(16, 16), (32, 32), (48, 48), (96, 96), (192, 96), (256, 128), (2880, 96)]
+)
 def test_groups_of_activations_fill_those_of_weights(group: int, automatic: int) -> None:
     """With a rest kernels do not quantise activations, and compute something else where groups are no power of two."""
     assert kernel_profile(ModelOptions(), smallest_group=group).activation_group == automatic

@@ -17,4 +17,4 @@ HAS_MATRIX_TILES: bool = "amx_tile" in (_CPU_INFO.read_text(errors="replace") if
 # Whether a row of logits has the same bits alone, among others, and however its prompt was cut: with f32 weights, and with
 # packed ones. True where that was measured; elsewhere it holds but for rounding.
 EXACT_F32: bool = not this_processor().is_arm
-EXACT_PACKED: bool = HAS_BF16 and not HAS_MATRIX_TILES
+EXACT_PACKED: bool = EXACT_F32 and not HAS_MATRIX_TILES

@@ -31,6 +31,11 @@ _AT_HWCAP, _HWCAP_SVE = 16, 1 << 22  # Linux, its arm64/elf_hwcaps
 # Where the kernels unpack weights to f32:
 _UNPACKED_COLUMNS = 1280  # times 64 outputs of 4 bytes: 320 KB
 _UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per row at 81, still slower at 512
+# Products of up to 2,816 columns add up in one order for any number of rows from two on, wider ones do not; one row alone
+# is added up otherwise. Where integers are multiplied, or floats, there is one order for all.
+
+# Values of OV_CPU_MAX_ISA that hold the kernels to instructions without integer dot products.
+_WITHOUT_DOT_PRODUCTS = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 
 # Kernels that compute in bf16 take rows in panels of 64, each of which reads the weights once more: of a model of 386
 # million parameters (int8) 64 rows took 80 ms, 65 took 120, 128 took 152, 129 took 190. In f32 there are no such stairs.
@@ -100,8 +105,8 @@ class KernelProfile:
     `inference_type`, `kv_type`: of arithmetic, and of the cache. `activation_group`: columns of activations that are
     quantised together, 0 = they are not. `best_step_tokens`: those of a step in which a token costs the least, None = a
     larger step is never worse. `panel_tokens`: rows that are computed together, a further one costs nearly as much as a
-    whole panel; None = it does not. `smallest_row`: tokens and rows of logits of the smallest step whose results do not
-    depend on its company. `kv_by_token`: keys are quantised by token, so that they do not depend on how a prompt was cut.
+    whole panel; None = it does not. `kv_by_token`: keys are quantised by token, so that they do not depend on how a prompt
+    was cut.
     """
 
     processor: Processor
@@ -111,7 +116,6 @@ class KernelProfile:
     activation_group: int
     best_step_tokens: int | None
     panel_tokens: int | None
-    smallest_row: int
     block_size: int = BLOCK_SIZE
 
     @property
@@ -148,7 +152,8 @@ def this_processor() -> Processor:
     name, capabilities = (core.get_property("CPU", key) for key in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES"))
     is_arm = platform.machine() in ("aarch64", "arm64")
     lacks_attention = _lacks_scalable_vectors() if is_arm else lacks_avx2()
-    return Processor(str(name), tuple(capabilities), is_arm, not lacks_vnni(), not lacks_attention)
+    lacks_dot_products = lacks_vnni() or os.environ.get("OV_CPU_MAX_ISA", "").upper() in _WITHOUT_DOT_PRODUCTS
+    return Processor(str(name), tuple(capabilities), is_arm, not lacks_dot_products, not lacks_attention)
 
 
 def kernel_profile(
@@ -171,11 +176,10 @@ def kernel_profile(
         lacking = "Arm processor has no SVE" if processor.is_arm else "processor has no AVX2"
         raise ModelError(f"this {lacking}, and the attention kernels need it; `dragoman doctor` tells what it has")
     inference_type, kv_type = _precisions(options, processor, has_states)
-    is_exact = options.weight_type == "f32"
     activation_group = _activation_group(options, smallest_group)
     num_cores = options.num_threads or os.cpu_count() or 1
     weights = replace(
-        _weight_format(options, processor),
+        _weight_format(options, processor, is_packed=smallest_group is not None),
         keeps_half=inference_type == "bf16",
         idle_expert_weights=_IDLE_EXPERT_WEIGHTS * num_cores,
         keeps_mxfp4=options.keeps_mxfp4,
@@ -188,9 +192,6 @@ def kernel_profile(
         activation_group=activation_group,
         best_step_tokens=None if weights.max_columns is None else _UNPACKED_ROWS,
         panel_tokens=_PANEL_ROWS if inference_type == "bf16" else None,
-        # Packed weights without bf16: the plugin changes kernels with larger steps too, and a second row would make a
-        # single stream a third slower, for nothing.
-        smallest_row=2 if inference_type == "bf16" or is_exact else 1,
     )
 
 
@@ -204,9 +205,12 @@ def _activation_group(options: ModelOptions, smallest_group: int | None) -> int:
     asked, group = options.activation_group, smallest_group or activation_groups.LARGEST
     is_exact, is_power = options.weight_type == "f32", not group & (group - 1)
     sizes = [] if is_exact else [size for size in range(1, activation_groups.LARGEST + 1) if group % size == 0]
+    steps = [
+        size for size in sizes if size % activation_groups.STEP == 0
+    ]  # of others a few rows are computed otherwise
     if asked is None:
-        return max(sizes, default=0)
-    allowed = ([0] if is_exact or is_power else []) + [size for size in sizes if size % activation_groups.STEP == 0]
+        return max(steps or sizes, default=0)
+    allowed = ([0] if is_exact or is_power else []) + steps
     if asked in allowed:
         return asked
     if options.bounds_activation_group:
@@ -244,19 +248,21 @@ def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -
     return inference, kv_type
 
 
-def _weight_format(options: ModelOptions, processor: Processor) -> WeightFormat:
+def _weight_format(options: ModelOptions, processor: Processor, *, is_packed: bool) -> WeightFormat:
     """Without integer instructions the kernels unpack weights to f32, in blocks that are as deep as the matrix is wide.
 
     That is up to a third faster without zero points, and twice as fast for steps of 8 to 64 tokens if a block stays in a
-    core's own cache.
+    core's own cache; and then the order of a row's sums does not depend on how many rows there are, but for one alone.
     """
-    if options.weight_type not in ("int8", "int4"):
-        return WeightFormat(options.weight_type)
-    unpacks = not processor.has_integer_dot_products
+    compresses = options.weight_type in ("int8", "int4")
+    unpacks = not processor.has_integer_dot_products and (compresses or (is_packed and options.weight_type != "f32"))
+    max_columns = _UNPACKED_COLUMNS if unpacks else None
+    if not compresses:
+        return WeightFormat(options.weight_type, max_columns)
     eight_bits: StoredType = "int8_symmetric" if unpacks else "int8"
     return WeightFormat(
         "int4" if options.weight_type == "int4" else eight_bits,
-        max_columns=_UNPACKED_COLUMNS if unpacks else None,
+        max_columns,
         careful_type=eight_bits,
     )
 

@@ -1,7 +1,4 @@
-"""On the real kernels: neighbours, guesses and preemption change no bit of an answer, in any precision that allows it.
-
-Where the runtime has other kernels for larger steps (packed weights without bf16), only f32 is asked.
-"""
+"""On the real kernels: neighbours, guesses and preemption change no bit of an answer, in any precision."""
 
 from __future__ import annotations
 
@@ -56,10 +53,7 @@ class Answer:
 
 @pytest.fixture(scope="module", params=width(list(PRECISIONS), ["f32", "u8 cache"]))
 def loaded(request: pytest.FixtureRequest) -> LoadedModel:
-    model = load_model(demo_model_dir(), PRECISIONS[request.param])
-    if model.profile.smallest_row == 1:
-        pytest.skip("with these weights a larger step takes other kernels on this processor")
-    return model
+    return load_model(demo_model_dir(), PRECISIONS[request.param])
 
 
 def asked() -> list[EngineRequest]:
@@ -162,7 +156,8 @@ def test_every_answer_is_bit_for_bit_that_of_a_lone_request_decoded_plainly(
     answers, stats = run(loaded, dict(requests), num_blocks, proposers[guesses], num_guesses)
     assert answers == alone
     assert (stats.num_preemptions > 0) is (num_blocks == FEW_BLOCKS)
-    assert (stats.num_draft_tokens > 0) is (guesses != "none")
+    if guesses != "looked up":  # whether answers repeat anything depends on the processor
+        assert (stats.num_draft_tokens > 0) is (guesses != "none")
     if guesses == "half right":
         assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
 

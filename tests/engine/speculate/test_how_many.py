@@ -55,13 +55,12 @@ class Machine:
         pads: bool = False,
         max_num_seqs: int = 64,
         context_share: float = 0.0,
-        most_rows: int | None = None,
         num_blocks: int = 1024,
     ) -> None:
         self.now = 0.0
-        self.num_steps = self.num_changes = self.most_rows = 0
-        speculation = SpeculationConfig(pads_steps=pads, context_share=context_share, most_rows=most_rows)
-        self._config = RollingConfig(speculation=speculation, max_num_seqs=max_num_seqs, best_step_tokens=most_rows)
+        self.num_steps = self.num_changes = 0
+        speculation = SpeculationConfig(pads_steps=pads, context_share=context_share)
+        self._config = RollingConfig(speculation=speculation, max_num_seqs=max_num_seqs)
         self._seconds, self._change_s, self._last = seconds, change_s, 0
         self._num_blocks = num_blocks
 
@@ -99,7 +98,6 @@ class Machine:
         num_rows = len(batch.past_lens) + batch.num_padding
         is_change = max(num_rows, 2) != self._last
         self.num_steps += 1
-        self.most_rows = max(self.most_rows, num_rows)
         self.num_changes += is_change
         self.now += self._seconds(num_rows) + self._change_s * is_change
         self._last = max(num_rows, 2)
@@ -134,19 +132,6 @@ def requests(count: int, max_tokens: int = 160) -> list[EngineRequest]:
         make_request([1, 2, 3 + number], max_tokens, name=f"r{number}", seed=number, temperature=1.0, ignore_eos=True)
         for number in range(count)
     ]
-
-
-def test_guesses_do_not_bring_a_step_to_kernels_that_round_otherwise() -> None:
-    """Where rows are free they are filled, up to the bound; beside prompts up to the best size of a step."""
-
-    def most_rows(bound: int | None) -> int:
-        asked = requests(24)
-        machine = Machine(lambda rows: 1.0 + rows / 100, max_num_seqs=8, most_rows=bound, num_blocks=8192)
-        machine.run(asked, Guesser(asked, lambda place: 0.95))
-        return machine.most_rows
-
-    assert most_rows(24) <= 24 + 1  # the last token of a prompt that has just come
-    assert most_rows(None) > 64
 
 
 def compared(

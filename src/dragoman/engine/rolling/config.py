@@ -22,8 +22,6 @@ class SpeculationConfig:
     a copy goes by; None = however long. `max_batch`: with more running sequences, counts that requests or the operator
     asked for do not apply, and as many are verified as pay. `context_share`: about what a token of context takes of the
     time of the smallest step. `pads_steps`: whether steps may have rows that nobody reads, where that takes less time.
-    `most_rows`: of a step with guesses that has fewer without them, because kernels of larger ones round otherwise; None =
-    they do not.
     """
 
     num_assistant_tokens: int | None = None
@@ -31,10 +29,9 @@ class SpeculationConfig:
     max_batch: int = 8
     context_share: float = 0.0
     pads_steps: bool = False
-    most_rows: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("num_assistant_tokens", "max_ngram_size", "max_batch", "most_rows"):
+        for name in ("num_assistant_tokens", "max_ngram_size", "max_batch"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}, must be at least 1")

@@ -128,7 +128,6 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
             options.max_ngram_size,
             options.speculative_max_batch,
             pads_steps=not (facts.convolution_layers or facts.state_layers),
-            most_rows=profile.best_step_tokens,
         ),
     )
 

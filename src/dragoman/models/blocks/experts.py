@@ -127,7 +127,7 @@ def gated_experts(x: Node, routing: Routing, weights: Sequence[ExpertWeights], f
     def expert(rows: Node, index: int) -> Node:
         return gated_mlp(rows, *weights[index], facts.inner_size, facts.activation)
 
-    return experts_apart(x, routing, facts.num_experts, expert)
+    return experts_apart(x, routing, facts.num_experts, expert, weights[0].gate.storage.format)
 
 
 def is_grouped(facts: ExpertFacts, hidden_size: int, stored: WeightFormat) -> bool:
@@ -145,27 +145,35 @@ def holds_grouped(facts: ModelFacts, stored: WeightFormat) -> bool:
     return any(is_grouped(expert, facts.hidden_size, stored) for expert in experts)
 
 
-def experts_apart(x: Node, routing: Routing, num_experts: int, expert: Expert) -> Node:
+def experts_apart(x: Node, routing: Routing, num_experts: int, expert: Expert, stored: WeightFormat) -> Node:
     """The chosen experts' outputs, summed as they count: the rows are sorted by expert, and each expert gets its own.
 
+    Where a row alone is computed otherwise than among others, every expert that has rows gets the first token's as well.
     Shapes: x [T, 1, hidden] -> the same.
     """
     ones = ops.broadcast(scalar(1, np.int32), _shape(routing.chosen)).output(0)
     is_taken = ops.transpose(_scattered(routing.chosen, ones, num_experts), integers(1, 0)).output(0)  # [experts, T]
+    if stored.max_columns is not None:
+        # A step may have no tokens here: then neither a maximum nor a first one is to be had.
+        has_rows = ops.minimum(ops.reduce_sum(is_taken, integers(1), True), scalar(1, np.int32))
+        is_taken = ops.concat([is_taken, has_rows], 1).output(0)  # [experts, T + 1]
+        first = ops.slice(x, integers(0), integers(1), integers(1), integers(0))
+        x = ops.concat([x, first], 0).output(0)
     tokens = reshape(gather_rows(ops.non_zero(is_taken, "i64").output(0), scalar(1, np.int64)), -1)
     counts = ops.convert(ops.reduce_sum(is_taken, integers(1), False), "i64").output(0)
     rows = ops.variadic_split(gather_rows(x, tokens), scalar(0, np.int64), counts)
     outputs = ops.concat([expert(rows.output(index), index) for index in range(num_experts)], 0).output(0)
     ranks = ops.subtract(ops.cumsum(reshape(is_taken, -1), scalar(0, np.int64)), scalar(1, np.int32)).output(0)
-    chosen_rows = gather_rows(outputs, gather_rows(ranks, _flat_places(routing.chosen)))
+    width_of_table = ops.gather(_shape(is_taken), integers(1), scalar(0, np.int64)).output(0)
+    chosen_rows = gather_rows(outputs, gather_rows(ranks, _flat_places(routing.chosen, width_of_table)))
     return ops.reduce_sum(multiply(chosen_rows, unsqueeze(routing.shares, 2, 3)), integers(1), False).output(0)
 
 
-def _flat_places(chosen: Node) -> Node:
-    """Where (expert, token) stands in [experts, T] laid flat, for each chosen expert. Shapes: i64 [T, active]."""
+def _flat_places(chosen: Node, num_columns: Node) -> Node:
+    """Where (expert, token) stands in [experts, columns] laid flat, for each chosen expert. Shapes: i64 [T, active]."""
     num_tokens = gather_rows(_shape(chosen), scalar(0, np.int64))
     tokens = ops.range(scalar(0, np.int64), num_tokens, scalar(1, np.int64), "i64")
-    return add(multiply(chosen, num_tokens), unsqueeze(tokens.output(0), 1))
+    return add(multiply(chosen, num_columns), unsqueeze(tokens.output(0), 1))
 
 
 def _stacks(weights: Sequence[ExpertWeights], hidden_size: int, inner_size: int) -> list[list[StoredTensor]]:

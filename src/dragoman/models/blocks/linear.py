@@ -6,7 +6,9 @@ Does: cut wide matrices as the kernels like them. Does not: compress (`storage` 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import accumulate
+from math import gcd
 
 import numpy as np
 from openvino import opset13 as ops
@@ -49,32 +51,40 @@ def _told(result: Node, x: Node, weights: Weights, num_rows: int, *, bias: bool)
 
 def product(x: Node, matrix: StoredTensor, storage: WeightStorage, bias: Array | None = None) -> Node:
     """`x @ matrix.T (+ bias)`, as the sum of products over the columns that the format allows."""
+    unit = 1
     if isinstance(matrix, PackedMatrix):
         if matrix.column_order is not None and storage.format.stored_type != "f32":
             x = ops.gather(x, integers(*matrix.column_order.tolist()), scalar(-1, np.int64)).output(0)
+        unit = matrix.group_size if matrix.num_groups > 1 else 1
+    widths = column_widths(matrix.shape[1], storage.format.max_columns, unit)
+    if len(widths) == 1:
         total = _product(x, matrix, storage)
     else:
-        widths = column_widths(matrix.shape[1], storage.format.max_columns)
-        inputs = [x] if len(widths) == 1 else split(x, widths)
         ends = list(accumulate(widths))
-        matrices = [matrix[:, end - size : end] for end, size in zip(ends, widths, strict=True)]
-        total = _product(inputs[0], matrices[0], storage)
-        for part, columns in zip(inputs[1:], matrices[1:], strict=True):
-            total = add(total, _product(part, columns, storage))
+        products = [
+            _product(part, _columns(matrix, end - size, end), storage)
+            for part, size, end in zip(split(x, widths), widths, ends, strict=True)
+        ]
+        total = reduce(add, products)
     return total if bias is None else add(total, constant(bias))
 
 
-def column_widths(num_columns: int, max_columns: int | None) -> list[int]:
-    """The widths of the fewest nearly equal parts of at most `max_columns` columns, in whole groups of int4's size.
+def _columns(matrix: StoredTensor, begin: int, end: int) -> StoredTensor:
+    return matrix.columns(begin, end) if isinstance(matrix, PackedMatrix) else matrix[:, begin:end]
 
-    One part if `max_columns` is None or the columns are not whole groups.
+
+def column_widths(num_columns: int, max_columns: int | None, unit: int = 1) -> list[int]:
+    """The widths of the fewest nearly equal parts of at most `max_columns` columns, None = of any number.
+
+    Parts are whole units, and whole groups of int4's size if the columns are.
     """
-    num_groups, rest = divmod(num_columns, INT4_GROUP_SIZE)
-    if max_columns is None or rest:
+    if max_columns is None:
         return [num_columns]
-    num_parts = -(-num_groups // max(max_columns // INT4_GROUP_SIZE, 1))
-    share, num_larger = divmod(num_groups, num_parts)
-    return [(share + (part < num_larger)) * INT4_GROUP_SIZE for part in range(num_parts)]
+    unit = unit if unit > 1 else gcd(num_columns, INT4_GROUP_SIZE)
+    num_units = num_columns // unit
+    num_parts = -(-num_units // max(max_columns // unit, 1))
+    share, num_larger = divmod(num_units, num_parts)
+    return [(share + (part < num_larger)) * unit for part in range(num_parts)]
 
 
 def _product(x: Node, weight: StoredTensor, storage: WeightStorage) -> Node:

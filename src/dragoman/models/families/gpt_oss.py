@@ -69,7 +69,7 @@ class GptOss(Llama):
             gate, up = raised.product(rows, index, slice(0, None, 2)), raised.product(rows, index, slice(1, None, 2))
             return lowered.product(self._bounded_swiglu(gate, up), index, slice(None))
 
-        return experts_apart(x, routing, facts.num_experts, expert)
+        return experts_apart(x, routing, facts.num_experts, expert, weights.storage.format)
 
     def _bounded_swiglu(self, gate: Node, up: Node) -> Node:
         gated = ops.swish(ops.minimum(gate, scalar(self.limit)), scalar(self.gain)).output(0)

@@ -51,9 +51,14 @@ class PackedMatrix:
         return rows, columns
 
     @property
+    def num_groups(self) -> int:
+        """How many scales a row has."""
+        return int(self.scales.shape[1])
+
+    @property
     def group_size(self) -> int:
         """The columns that share a scale."""
-        return int(self.values.shape[1] // self.scales.shape[1])
+        return int(self.values.shape[1] // self.num_groups)
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
@@ -61,6 +66,14 @@ class PackedMatrix:
     def __getitem__(self, rows: slice | Array) -> PackedMatrix:
         zero_points = None if self.zero_points is None else self.zero_points[rows]
         return replace(self, values=self.values[rows], scales=self.scales[rows], zero_points=zero_points)
+
+    def columns(self, begin: int, end: int) -> PackedMatrix:
+        """Some of the columns in the order of `values`: whole groups, or of a single group any."""
+        size = self.group_size
+        groups = slice(begin // size, end // size) if self.num_groups > 1 else slice(None)
+        zero_points = None if self.zero_points is None else self.zero_points[:, groups]
+        values = _Columns(self.values, slice(begin, end))
+        return replace(self, values=values, scales=self.scales[:, groups], zero_points=zero_points, column_order=None)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         numbers = self.unpacked()
@@ -87,6 +100,31 @@ class PackedMatrix:
             and self.values.shape[1] == other.values.shape[1]
             and (orders[0] is orders[1] or _are_equal(*orders))
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Some columns of a matrix of integers, of which rows are computed when somebody takes them as an array."""
+
+    whole: Array | Rows
+    part: slice
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[out, in]."""
+        return self.whole.shape[0], self.part.stop - self.part.start
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values."""
+        return self.whole.dtype
+
+    def __getitem__(self, rows: slice | Array) -> _Columns:
+        return _Columns(self.whole[rows], self.part)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        columns: Array = np.asarray(self.whole)[:, self.part]
+        return columns
 
 
 def _are_equal(first: Array | None, second: Array | None) -> bool:

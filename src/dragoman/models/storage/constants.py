@@ -32,7 +32,8 @@ StoredType = Literal[WeightType, "int8_symmetric"]
 class WeightFormat:
     """How a graph stores weights, and what follows for the products with them.
 
-    `max_columns`: those of a product, wider ones are summed up; None = no limit. `idle_expert_weights`: an expert without
+    `max_columns`: those of a product where integers are unpacked to be multiplied: wider ones are summed up, and a row alone
+    has another order of sums than among others; None = they are not. `idle_expert_weights`: an expert without
     tokens costs as much as multiplying one row with so many weights (`blocks.experts`). `keeps_half`: floats of two bytes
     stay such in the compiled graph; else the plugin makes them f32. `careful_type`: how matrices are stored whose error
     counts more than that of others; None = as these. `keeps_mxfp4`: those of MXFP4 come packed (`sources.opening`).

@@ -5,9 +5,8 @@ Does not: schedule, sample, or know what a request is. Runs on the engine thread
 
 Determinism: the CPU plugin takes another matmul kernel for a single row than for two or more, and the results differ in
 the last bits. A step of one token gets a dummy second token (in a scratch block of its own), a step with one row of
-logits gathers it twice: then a request's tokens do not depend on who else is in the batch, and it costs nothing. Not so
-for packed weights where the CPU lacks bf16: there the plugin changes kernels with larger steps too, and the second row
-would make a single stream a third slower, for nothing.
+logits gathers it twice: then a request's tokens do not depend on what else is in the batch. It costs nothing, but for packed
+weights where the CPU has no integer dot products: there it makes a single stream a third slower.
 
 Attention divides a step of two rows among threads by heads of queries, each of which reads its keys anew, and a step of
 three by heads of keys if there is one for each thread, with the same bits. So behind a long context a step of two gets a
@@ -94,8 +93,7 @@ class OpenVinoRunner:
         self._bank = bank
         self._indices_input = "sampled_tokens_indices"
         self._largest_step = _LARGE_STEP
-        self._pads_single_rows = loaded.profile.smallest_row > 1
-        self._divides_by_heads = self._pads_single_rows and bank is None and _has_a_head_for_each_thread(loaded)
+        self._divides_by_heads = bank is None and _has_a_head_for_each_thread(loaded)
         self._kept_kind = facts.convolution_kind
         self._convolutions = ConvolutionRows(loaded, counts[self._kept_kind] + 1) if facts.convolution_layers else None
         self._has_states = bool(facts.state_layers)
@@ -114,7 +112,7 @@ class OpenVinoRunner:
         if num_dummies > 0:
             batch = self._with_dummy_tokens(batch, num_dummies)
         indices = batch.logit_indices
-        if self._pads_single_rows and num_rows == 1:
+        if num_rows == 1:
             indices = np.repeat(indices, 2)
         self._set("input_ids", batch.input_ids)
         self._set("position_ids", batch.position_ids)
@@ -184,8 +182,6 @@ class OpenVinoRunner:
 
     def _smallest_step(self, batch: ForwardBatch) -> int:
         """Tokens that the step has to have at least."""
-        if not self._pads_single_rows:
-            return 1
         only_decodes = len(batch.input_ids) == len(batch.past_lens)
         return 3 if self._divides_by_heads and only_decodes and batch.max_context_len >= _LONG_CONTEXT else 2
 

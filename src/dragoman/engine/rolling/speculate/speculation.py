@@ -462,7 +462,7 @@ class Speculation:
         plain_s = costs.seconds(num_rows)
         if not plain_s or costs.is_doubtful(num_rows):  # with what others want guessed there are other rows
             return 0
-        is_plain, most_rows = costs.last_rows == max(num_rows, 2), self._most_rows(num_rows)
+        is_plain = costs.last_rows == max(num_rows, 2)
         plain_s += seconds
         token_s = plain_s / expected  # while nothing is guessed for long
         best, best_rate = 0, (1 + _LEAST_GAIN) * expected / (plain_s + self._change_s(num_rows, _RETURN))
@@ -470,7 +470,7 @@ class Speculation:
             expected -= probability
             seconds += context_s * context
             num_rows += 1
-            if num_rows > most_rows:
+            if num_rows > costs.most_rows:
                 break
             if num_rows not in _ROWS and num_rows != costs.last_rows and number < len(guesses):
                 continue  # every other number of rows has kernels of its own to prepare
@@ -480,11 +480,6 @@ class Speculation:
                 best, best_rate = number, expected / step_s
                 self._gain_s = expected * token_s - step_s
         return best
-
-    def _most_rows(self, num_rows: int) -> int:
-        """Up to how many rows guesses may bring a step that has so many without those that are chosen."""
-        bound, known = self._config.most_rows, self._costs.most_rows
-        return known if bound is None or num_rows > bound else min(bound, known)
 
     def _change_s(self, num_rows: int, share: float) -> float:
         """What a step of so many rows takes more because the last one had others, or because it is given as many."""
