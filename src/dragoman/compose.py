@@ -231,6 +231,7 @@ async def _build_generating(
     profile = model_profile(config, code, adapters)
     profile = replace(
         profile,
+        vocab_size=built.engine.capabilities.vocab_size,
         abilities=_abilities(text, sees=built.pictures is not None),
         proposer=profile.proposer if built.engine.capabilities.speculative else None,
     )

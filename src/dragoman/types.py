@@ -445,10 +445,14 @@ class EngineOutput(msgspec.Struct):
 
 
 class PromptLogprob(msgspec.Struct, frozen=True):
-    """The log-probability the model gave to one prompt token, and the most likely alternatives, best first."""
+    """The log-probability the model gave to one prompt token, and the most likely alternatives, best first.
+
+    `rank`: one more than there are tokens that are likelier than it; None = not known.
+    """
 
     logprob: float
     top: tuple[Logprob, ...] = ()
+    rank: int | None = None
 
 
 # --- what dialects encode ---------------------------------------------------------------------------------------------
@@ -469,6 +473,7 @@ class TokenOutput(msgspec.Struct, frozen=True):
     `text` is what this token adds to the text: "" while a character is incomplete (the completing token carries it whole)
     and for tokens swallowed by a stop string or hidden as special. The concatenated texts equal the sequence's text.
     `token_text` decodes the token alone, whatever happened to its text; `bytes` are its own bytes.
+    `rank`: of a prompt token, one more than there are likelier ones.
     """
 
     id: int
@@ -478,6 +483,7 @@ class TokenOutput(msgspec.Struct, frozen=True):
     logprob: float | None = None
     top: tuple[TopToken, ...] = ()
     special: bool = False
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 from dragoman.errors import EngineFailed
 from dragoman.server.apis.lmi import dialects as lmi
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
+from dragoman.server.generation.fold import ResultFold
 from dragoman.types import FinishReason, GenerationEvent, PromptInfo, TokenOutput, TopToken
 from tests.dialects.openai_calls import SERVED, answer, chat, chunks, http_call, stream_bytes, token
 from tests.support.scripted import WORDS
@@ -163,6 +164,13 @@ def test_include_usage_adds_a_chunk_without_choices_and_null_elsewhere(route: st
     assert all(chunk["usage"] is None for chunk in others)
 
 
+def test_continuous_usage_is_told_by_every_chunk() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    usages = [chunk["usage"] for chunk in chunks(chat(OPENAI, stream=True, max_tokens=3, stream_options=options))]
+    assert [one["completion_tokens"] for one in usages] == [1, 2, 3, 3]
+    assert {one["total_tokens"] - one["completion_tokens"] for one in usages} == {usages[0]["prompt_tokens"]}
+
+
 def test_include_usage_adds_a_line_to_lmis_streams_too() -> None:
     *others, last = chunks(chat(LMI, stream=True, max_tokens=2, stream_options={"include_usage": True}))
     assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 2)
@@ -250,6 +258,31 @@ def test_prompt_logprobs_are_beside_the_choices(is_stream: bool) -> None:
     assert all("prompt_logprobs" not in later for later in objects[1:])
 
 
+@table("is_stream", [False, True])
+def test_token_ids_are_listed_beside_the_text(is_stream: bool) -> None:
+    call = chat(OPENAI, return_token_ids=True, stream=is_stream, max_tokens=2)
+    first, *others = chunks(call) if is_stream else [answer(call)]
+    expected = list(range(100, 100 + len(first["prompt_token_ids"])))
+    assert first["prompt_token_ids"] == expected
+    ids = [one["choices"][0]["token_ids"] for one in (first, *others)]
+    assert ids == ([[300], [301]] if is_stream else [[300, 301]])
+    assert all("prompt_token_ids" not in later for later in others)
+    assert "token_ids" not in stream_bytes(chat(OPENAI, stream=True)).decode()
+
+
+def test_echo_repeats_what_the_assistant_has_said_before() -> None:
+    user, said = {"role": "user", "content": "x"}, {"role": "assistant", "content": "I say:"}
+    options: Any = {"messages": [user, said], "continue_final_message": True, "echo": True, "n": 2, "max_tokens": 2}
+    whole = answer(chat(OPENAI, **options))["choices"]
+    assert [choice["message"]["content"] for choice in whole] == ["I say: Deep learning"] * 2
+    texts = ["", ""]
+    for chunk in chunks(chat(OPENAI, stream=True, **options)):
+        [choice] = chunk["choices"]
+        texts[choice["index"]] += choice["delta"]["content"]
+    assert texts == ["I say: Deep learning"] * 2
+    assert chat(OPENAI, messages=[user], echo=True).ignored == ("echo",)
+
+
 # --- reasoning --------------------------------------------------------------------------------------------------------
 
 THOUGHT = GenerationEvent(0, "hm", (token("hm"),), reasoning="hm", prompt=PromptInfo("x", (1,)))
@@ -260,6 +293,24 @@ def test_reasoning_goes_out_under_both_its_names(route: str) -> None:
     first, second = chunks(chat(route, stream=True), [THOUGHT, end(FinishReason.EOS, "yes")])
     assert first["choices"][0]["delta"] == {"role": "assistant", "reasoning_content": "hm", "reasoning": "hm"}
     assert second["choices"][0]["delta"] == {"content": "yes"}
+
+
+@table("route", ["v1", "v3"])
+def test_tokens_of_the_reasoning_are_counted_apart(route: str) -> None:
+    events = [
+        GenerationEvent(0, "<t>", (token("<t>"),), prompt=PromptInfo("x", (1,))),
+        GenerationEvent(0, "hm", (token("hm"),), reasoning="hm"),
+        GenerationEvent(0, "</t>", (token("</t>"),)),
+        end(FinishReason.EOS, "yes"),
+    ]
+    streamed = chunks(chat(route, stream=True, stream_options={"include_usage": True}), events)[-1]["usage"]
+    call = chat(route)
+    fold = ResultFold(call.requests[0])
+    for event in events:
+        fold.push(event)
+    whole = json.loads(call.encoder.full([fold.result()]).body)["usage"]
+    assert whole == streamed
+    assert whole.get("completion_tokens_details") == ({"reasoning_tokens": 2} if route == "v1" else None)
 
 
 def test_reasoning_can_be_left_out() -> None:

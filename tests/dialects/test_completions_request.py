@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
@@ -295,6 +296,24 @@ def test_the_operators_limits_bound_what_one_request_may_ask() -> None:
     for body in ({"stop": ["a", "b"]}, {"best_of": 3}, {"n": 3}, {"logprobs": 4}):
         assert refusal(dialect, http_call({"prompt": "x", **body})).status == 400
     assert dialect.parse(http_call({"prompt": "x", "stop": ["a"], "best_of": 2, "logprobs": 3}))
+
+
+def test_minus_one_candidates_are_all_of_the_vocabulary_within_the_operators_limit() -> None:
+    body = {"prompt": "x", "prompt_logprobs": -1}
+    talk = {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": -1}
+    roomy: Any = {"limits": Limits(max_logprobs=300), "vocab_size": 300}
+    assert sampling(completions(**roomy).parse(http_call(body))).prompt_logprobs == 300
+    assert sampling(chats(**roomy).parse(http_call(talk, accept="text/event-stream"))).logprobs == 300
+    for refused in (
+        refusal(completions(vocab_size=300), http_call(body)),
+        refusal(chats(vocab_size=300), http_call(talk, accept="text/event-stream")),
+    ):
+        assert refused.status == 400
+        assert re.fullmatch(
+            r"\w+_logprobs -1 asks for all 300 tokens of the vocabulary, at most 20 are allowed \(--max-logprobs\)",
+            refused.message,
+        )
+    assert refusal(completions(**roomy), http_call({"prompt": "x", "prompt_logprobs": -2})).param == "prompt_logprobs"
 
 
 def test_code_from_a_request_is_refused_by_name() -> None:

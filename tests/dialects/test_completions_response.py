@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from dragoman.errors import EngineFailed
+from dragoman.server.generation.fold import ResultFold
 from dragoman.types import (
     FinishReason,
     GenerationEvent,
@@ -22,6 +24,7 @@ from tests.dialects.openai_calls import (
     complete,
     completions,
     http_call,
+    request,
     stream_bytes,
     token,
 )
@@ -163,6 +166,21 @@ def test_echo_of_a_fill_in_the_middle_prompt_is_the_text_before_the_gap() -> Non
     assert call.requests[0].prompt == complete(prompt="def f(", suffix="return").requests[0].prompt
 
 
+def test_offsets_of_an_echoed_prompt_leave_out_the_special_tokens_that_were_added_to_it() -> None:
+    marks = [TokenOutput(7, text, text, text.encode(), special=True) for text in ("<s>", "<|a|>", "</s>")]
+    tokens = (marks[0], token("Hi"), marks[1], token(" you"), marks[2])
+    info = PromptInfo("Hi<|a|> you", (7, 1, 7, 1, 7), tokens)
+    for is_stream in (False, True):
+        call = complete(prompt="Hi<|a|> you", echo=True, logprobs=0, stream=is_stream)
+        event = GenerationEvent(0, "!", (token("!"),), FinishReason.EOS, prompt=info)
+        fold = ResultFold(request(call))
+        fold.push(event)
+        told = chunks(call, [event])[0] if is_stream else json.loads(call.encoder.full([fold.result()]).body)
+        [choice] = told["choices"]
+        assert choice["text"] == "Hi<|a|> you!"
+        assert choice["logprobs"]["text_offset"] == [0, 0, 2, 7, 11, 11]
+
+
 @table("api", BOTH)
 def test_echo_in_a_stream_comes_with_the_first_chunk_of_every_choice(api: CompletionsApi) -> None:
     call = complete(api, prompt=["Say it", "Go"], echo=True, n=2, stream=True, max_tokens=2)
@@ -237,15 +255,16 @@ def test_prompt_logprobs_list_the_candidates_of_every_prompt_token(is_stream: bo
     assert choice["prompt_logprobs"] == [None, {"101": {"logprob": -2.0, "rank": 1, "decoded_token": " it"}}]
 
 
-def test_prompt_logprobs_rank_is_unknown_outside_the_candidates() -> None:
-    chosen = TokenOutput(5, "a", "a", b"a", -3.0, (TopToken(6, "b", -0.1, b"b"),))
+@table("rank", [None, 73])
+def test_prompt_logprobs_tell_the_rank_outside_the_candidates_where_the_engine_does(rank: int | None) -> None:
+    chosen = TokenOutput(5, "a", "a", b"a", -3.0, (TopToken(6, "b", -0.1, b"b"),), rank=rank)
     info = PromptInfo("a", (5,), (chosen,))
     [chunk] = chunks(
         complete(prompt_logprobs=1, stream=True), [GenerationEvent(0, "", (), FinishReason.EOS, prompt=info)]
     )
     assert chunk["choices"][0]["prompt_logprobs"] == [
         {
-            "5": {"logprob": -3.0, "rank": None, "decoded_token": "a"},
+            "5": {"logprob": -3.0, "rank": rank, "decoded_token": "a"},
             "6": {"logprob": -0.1, "rank": 1, "decoded_token": "b"},
         }
     ]
@@ -349,6 +368,18 @@ def test_stream_options_include_usage_adds_a_chunk_without_choices_and_null_else
     assert last["choices"] == []
     assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == (3, 4)
     assert all(chunk["usage"] is None for chunk in others)
+
+
+def test_continuous_usage_is_told_by_every_chunk() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    call = complete(prompt="a b", stream=True, max_tokens=3, stream_options=options)
+    usages = [chunk["usage"] for chunk in chunks(call)]
+    assert [one["completion_tokens"] for one in usages] == [1, 2, 3, 3]
+    assert {one["prompt_tokens"] for one in usages} == {2}
+    assert call.ignored == ()
+    alone = complete(stream=True, stream_options={"continuous_usage_stats": True})
+    assert alone.ignored == ("stream_options.continuous_usage_stats",)
+    assert all("usage" not in chunk for chunk in chunks(alone))
 
 
 def test_cached_prompt_tokens_are_told_on_v1() -> None:

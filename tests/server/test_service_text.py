@@ -25,7 +25,7 @@ from dragoman.types import (
     ToolCallDelta,
     TopToken,
 )
-from tests.support.byte_tokenizer import BOS_ID, END_OF_TURN_ID, EOS_ID, ByteTokenizer
+from tests.support.byte_tokenizer import BOS_ID, END_OF_TURN_ID, EOS_ID, FIM_IDS, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, NUM_CACHED_TOKENS, FakeEngine, logprob_of, saying, top_of
 from tests.support.tables import table
 from tests.support.tiers import examples
@@ -146,10 +146,14 @@ def test_stop_strings_do_not_end_a_sequence_before_its_minimum_of_tokens(min_tok
     ("ids", "options", "reason", "text", "match"),
     [
         (b"ab", {}, FinishReason.EOS, "ab", None),
-        (b"ab", {"skip_special_tokens": False}, FinishReason.EOS, "ab</s>", None),
+        (b"ab", {"skip_special_tokens": False}, FinishReason.EOS, "ab", None),
+        (b"ab", {"skip_special_tokens": False, "include_stop_in_text": True}, FinishReason.EOS, "ab</s>", None),
+        (b"ab", {"include_stop_in_text": True}, FinishReason.EOS, "ab", None),
+        ([97, FIM_IDS.prefix, 98], {"skip_special_tokens": False}, FinishReason.EOS, "a<|pre|>b", None),
         ([97, END_OF_TURN_ID, 98], {}, FinishReason.EOS, "a", None),
         (b"abc", {"stop_token_ids": (98,)}, FinishReason.STOP_TOKEN, "a", 98),
-        (b"abc", {"stop_token_ids": (98,), "skip_special_tokens": False}, FinishReason.STOP_TOKEN, "ab", 98),
+        (b"abc", {"stop_token_ids": (98,), "skip_special_tokens": False}, FinishReason.STOP_TOKEN, "a", 98),
+        (b"abc", {"stop_token_ids": (98,), "include_stop_in_text": True}, FinishReason.STOP_TOKEN, "ab", 98),
         (b"abcdef", {"max_tokens": 3}, FinishReason.LENGTH, "abc", None),
         ([97, EOS_ID, 98], {"ignore_eos": True, "max_tokens": 3}, FinishReason.LENGTH, "ab", None),
         ([97, *"🍊".encode()[:2]], {}, FinishReason.EOS, "a\ufffd", None),

@@ -581,8 +581,8 @@ class ClientSettings:
     )
     max_logprobs: int = option(
         _LIMITS.max_logprobs,
-        Integer(0, 1000),
-        "Most log-probabilities per token a client may ask for.",
+        Integer(0, 1_000_000),
+        "Most log-probabilities per token a client may ask for; beyond some hundred they delay everybody.",
     )
     max_grammar_s: float = option(
         10.0,

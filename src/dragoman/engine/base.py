@@ -45,7 +45,7 @@ class Capabilities:
 
     max_model_len: int  # prompt + completion tokens of one sequence
     vocab_size: int
-    max_logprobs: int = 1_000
+    max_logprobs: int = 1_000_000
     prompt_logprobs: bool = True
     beam_search: bool = False
     plain_beams: bool = False  # beams go by raw log-probabilities: nothing that changes them may be asked for

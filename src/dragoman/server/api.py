@@ -322,7 +322,7 @@ class ModelProfile:
     that have no say in it. `generation_defaults`: what the model's file says of parameters that other clients leave out, by
     the names of `SamplingParams`, and `do_sample` if it wants sampling; empty = the APIs' own defaults.
     `overriding_defaults`: the same for APIs whose documents fix defaults. `proposer`: who guesses tokens for speculative
-    decoding, if anybody. `takes_adapters`: requests may
+    decoding, if anybody. `vocab_size`: of one that generates. `takes_adapters`: requests may
     ask for adapters, now for `adapter_names`. `operator_code`: functions of the operator's own, for the API they
     are written for. `pooling`: the `pooling.PoolingService` of a model that embeds or scores texts and generates nothing,
     None for one that generates. `abilities`: what it can do besides going on with a text. `card`: what its files say.
@@ -335,6 +335,7 @@ class ModelProfile:
     default_sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0.0))
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
     overriding_defaults: Mapping[str, Any] = field(default_factory=dict)
+    vocab_size: int = 0
     proposer: ProposerKind | None = None
     system_fingerprint: str = "fp_dragoman"
     operator_code: object = None

@@ -247,6 +247,9 @@ def test_prompt_log_probabilities_leave_the_logits_alone() -> None:
     assert first.top[1].logprob == first.logprob
     assert second.logprob == pytest.approx(math.log(0.7), abs=1e-6)
     assert [entry.token_id for entry in second.top] == [2, 1]
+    assert (first.rank, second.rank) == (2, 1)
+    (last,) = Sampler(3).prompt_logprobs(logits[:1], [2], 1)
+    assert last.rank == 3
 
 
 def test_prompt_and_generated_log_probabilities_agree_bit_for_bit() -> None:

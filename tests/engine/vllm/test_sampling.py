@@ -142,7 +142,7 @@ def test_the_last_token_tells_which_end_it_was() -> None:
 
 def test_the_prompts_log_probabilities_are_aligned_with_it() -> None:
     told = [None, {2: Told(-3.0, 7), 5: Told(-0.1, 1)}]
-    assert prompt_logprobs_of(told, (1, 2), 1) == [None, PromptLogprob(-3.0, (Logprob(5, -0.1),))]
+    assert prompt_logprobs_of(told, (1, 2), 1) == [None, PromptLogprob(-3.0, (Logprob(5, -0.1),), 7)]
 
 
 # --- ranking ----------------------------------------------------------------------------------------------------------

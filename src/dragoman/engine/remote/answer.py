@@ -153,7 +153,7 @@ def _prompt_logprob(candidates: dict[str, Candidate] | None, token: int, num_top
         raise EngineFailed(f"the upstream told no log-probability of the prompt's token {token}")
     named = [(one.rank, int(key), one.logprob) for key, one in candidates.items() if one.rank is not None]
     top = [Logprob(key, _number(value)) for rank, key, value in sorted(named) if rank <= num_top][:num_top]
-    return PromptLogprob(_number(own.logprob), tuple(top))
+    return PromptLogprob(_number(own.logprob), tuple(top), own.rank)
 
 
 def told_ids(choice: Choice) -> list[int]:

@@ -56,8 +56,9 @@ def prompt_logprobs_of(
         if candidates is None:
             found.append(None)
             continue
-        logprob = max(candidates[token_id].logprob, LOWEST_LOGPROB)
-        found.append(PromptLogprob(logprob, tuple(top_of(candidates, num_top))))
+        own = candidates[token_id]
+        top = tuple(top_of(candidates, num_top))
+        found.append(PromptLogprob(max(own.logprob, LOWEST_LOGPROB), top, own.rank))
     return found
 
 

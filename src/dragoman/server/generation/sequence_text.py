@@ -123,7 +123,8 @@ class SequenceText:
 
     def _last_text(self, token_id: int, reason: FinishReason) -> str:
         """The text that the last token adds, which also tells what became of an incomplete character."""
-        is_hidden = self._skips_special and reason in _TOKEN_ENDS
+        is_hidden = reason in _TOKEN_ENDS and not self._includes_stop
+        is_hidden = is_hidden or (self._skips_special and reason is FinishReason.EOS)
         return ("" if is_hidden else self._detokenizer.push(token_id)) + self._detokenizer.flush()
 
     def _token(self, output: EngineOutput, position: int, text: str, reason: FinishReason | None) -> TokenOutput:
@@ -234,7 +235,10 @@ def prompt_info(
         for token_id, known in zip(prompt_ids, first.prompt_logprobs, strict=True):
             own, token_text, is_special = pieces[token_id]
             token_piece = detokenizer.push(token_id)
-            logprob, top = (None, ()) if known is None else (known.logprob, top_tokens(pieces, known.top))
-            tokens.append(TokenOutput(token_id, token_piece, token_text, own, logprob, top, is_special))
+            token = TokenOutput(token_id, token_piece, token_text, own, special=is_special)
+            if known is not None:
+                top = top_tokens(pieces, known.top)
+                token = replace(token, logprob=known.logprob, top=top, rank=known.rank)
+            tokens.append(token)
         tokens[-1] = replace(tokens[-1], text=tokens[-1].text + detokenizer.flush())
     return PromptInfo(text, prompt_ids, tuple(tokens), first.num_cached_tokens, seed)

@@ -139,7 +139,7 @@ class Sampler:
         reported = []
         for row, target_id in zip(logits, target_ids, strict=True):
             raw = RawLogprobs(row, self._scratch)
-            reported.append(PromptLogprob(raw.of(target_id), tuple(raw.top(top_n))))
+            reported.append(PromptLogprob(raw.of(target_id), tuple(raw.top(top_n)), raw.rank(target_id)))
         return reported
 
     def raw_logprobs(self, logits_row: FloatArray) -> RawLogprobs:
@@ -235,6 +235,10 @@ class RawLogprobs:
     def of(self, token_id: int) -> float:
         """The log-probability of a token, not below LOWEST_LOGPROB."""
         return max(float(self._logits[token_id]) - self._offset, LOWEST_LOGPROB)
+
+    def rank(self, token_id: int) -> int:
+        """One more than there are tokens that are likelier."""
+        return 1 + int(np.count_nonzero(self._logits > self._logits[token_id]))
 
     def top(self, num_tokens: int) -> list[Logprob]:
         """The most likely tokens, best first, of equally likely ones the lowest id first."""

@@ -20,7 +20,15 @@ from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
 from dragoman.server.registry import PLACEHOLDER_MODELS
-from dragoman.types import LOWEST_LOGPROB, GenerationResult, Limits, PromptInfo, TokenOutput
+from dragoman.types import (
+    LOWEST_LOGPROB,
+    GenerationEvent,
+    GenerationResult,
+    Limits,
+    PromptInfo,
+    SequenceResult,
+    TokenOutput,
+)
 
 Created = Annotated[int, Meta(description="Unix time in seconds")]
 
@@ -38,6 +46,12 @@ class CachedTokens(msgspec.Struct):
     cached_tokens: int
 
 
+class ReasoningTokens(msgspec.Struct):
+    """Completion tokens that it took to write the reasoning, with what marks it."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct):
     """Token counts of one call: prompts once each, completions of all returned choices."""
 
@@ -45,6 +59,7 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens | UnsetType = UNSET
+    completion_tokens_details: ReasoningTokens | UnsetType = UNSET
 
 
 class UsageCounter:
@@ -83,6 +98,49 @@ def usage_of(results: Sequence[GenerationResult], *, has_details: bool) -> Usage
     return counter.usage()
 
 
+class ReasoningCounter:
+    """Counts the tokens that it took to write the reasoning of each sequence of a stream, with what marks it."""
+
+    def __init__(self) -> None:
+        self._counted: dict[int, int] = {}  # by sequence: all tokens
+        self._reasoning: dict[int, int] = {}
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all sequences, so far."""
+        return sum(self._reasoning.values())
+
+    def add(self, event: GenerationEvent) -> None:
+        """Count one event."""
+        self._counted[event.index] = counted = self._counted.get(event.index, 0) + len(event.tokens)
+        if event.reasoning:
+            self._reasoning[event.index] = counted
+
+
+def num_reasoning_tokens(sequence: SequenceResult) -> int:
+    """The tokens that it took to write the reasoning of a whole answer, with what marks it."""
+    if not sequence.reasoning:
+        return 0
+    end = end_of(sequence.text, sequence.reasoning)
+    return len(sequence.tokens) if end is None else num_tokens_within(sequence.tokens, end)
+
+
+def end_of(text: str, part: str) -> int | None:
+    """Where a part of the text ends; None = it is no part of it."""
+    begin = text.find(part)
+    return None if begin < 0 else begin + len(part)
+
+
+def num_tokens_within(tokens: Sequence[TokenOutput], num_chars: int) -> int:
+    """How many tokens, from the first, it takes to write that many characters."""
+    written = 0
+    for count, token in enumerate(tokens):
+        if written >= num_chars:
+            return count
+        written += len(token.text)
+    return len(tokens)
+
+
 def json_logprob(logprob: float | None) -> float | None:
     """The log-probability as JSON can hold it."""
     if logprob is None or math.isnan(logprob):
@@ -91,7 +149,7 @@ def json_logprob(logprob: float | None) -> float | None:
 
 
 class PromptLogprobEntry(msgspec.Struct):
-    """One candidate at a prompt position. `rank` counts from 1; None = outside the candidates asked for."""
+    """One candidate at a prompt position. `rank` counts from 1; None = the engine does not tell that of this token."""
 
     logprob: float | None
     rank: int | None
@@ -113,7 +171,7 @@ def _prompt_candidates(token: TokenOutput, top_n: int) -> dict[str, PromptLogpro
     if token.logprob is None:
         return None
     ranks = {top.id: rank for rank, top in enumerate(token.top, start=1)}
-    own = PromptLogprobEntry(json_logprob(token.logprob), ranks.get(token.id), token.token_text)
+    own = PromptLogprobEntry(json_logprob(token.logprob), ranks.get(token.id, token.rank), token.token_text)
     candidates = {str(token.id): own}
     for top in token.top[:top_n]:
         candidates.setdefault(str(top.id), PromptLogprobEntry(json_logprob(top.logprob), ranks[top.id], top.text))
@@ -191,7 +249,7 @@ class OpenAiOptions:
     """What a model's completions and its conversations are configured with alike.
 
     `proposer`: who guesses tokens for speculative decoding, if anybody. `generation_defaults` and
-    `overriding_defaults`: as in `ModelProfile`.
+    `overriding_defaults`: as in `ModelProfile`. `vocab_size`: what -1 candidates mean, 0 = not known.
     """
 
     names: ServedNames = field(default_factory=ServedNames)
@@ -199,6 +257,7 @@ class OpenAiOptions:
     proposer: ProposerKind | None = None
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
     overriding_defaults: Mapping[str, Any] = field(default_factory=dict)
+    vocab_size: int = 0
     system_fingerprint: str = "fp_dragoman"
 
 
@@ -218,5 +277,6 @@ def shared_options(profile: ModelProfile) -> dict[str, Any]:
         "proposer": profile.proposer,
         "generation_defaults": profile.generation_defaults,
         "overriding_defaults": profile.overriding_defaults,
+        "vocab_size": profile.vocab_size,
         "system_fingerprint": profile.system_fingerprint,
     }

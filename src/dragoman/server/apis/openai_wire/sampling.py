@@ -68,6 +68,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     """`stream_options`. Other keys are tolerated and reported as without effect."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class SharedBody(GrammarFields, kw_only=True):
@@ -220,8 +221,15 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
     names = [name for name in raw if name in idle]
     options = raw.get("stream_options")
     if isinstance(options, dict):
-        names += [f"stream_options.{name}" for name in options if name != "include_usage"]
+        used = {"include_usage", *(("continuous_usage_stats",) if has_continuous_usage(body) else ())}
+        names += [f"stream_options.{name}" for name in options if name not in used]
     return names
+
+
+def has_continuous_usage(body: SharedBody) -> bool:
+    """Whether every chunk tells the usage so far, as vLLM's do if the last one is to tell it as well."""
+    options = body.stream_options
+    return options is not None and bool(options.include_usage and options.continuous_usage_stats)
 
 
 def reasons_of(names: Collection[str]) -> dict[str, str]:
@@ -274,7 +282,7 @@ def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -
         length_penalty=_or(body.length_penalty, 1.0),
         early_stopping=_or(body.early_stopping, False),
         logprobs=logprobs,
-        prompt_logprobs=_logprob_count("prompt_logprobs", body.prompt_logprobs, reading),
+        prompt_logprobs=logprob_count("prompt_logprobs", body.prompt_logprobs, reading),
         grammar=_grammar(body, reading.profile),
         num_assistant_tokens=body.num_assistant_tokens if reading.options.proposer else None,
         assistant_confidence_threshold=body.assistant_confidence_threshold if reading.options.proposer else None,
@@ -416,14 +424,27 @@ def logprob_bounds(reading: Reading) -> Bounds:
     return Bounds(0, reading.options.limits.max_logprobs)
 
 
-def _logprob_count(name: str, value: int | None, reading: Reading) -> int | None:
+def logprob_count(name: str, value: int | None, reading: Reading) -> int | None:
+    """How many candidates per token are asked for; -1 are all of the vocabulary. Raises: InvalidRequest."""
     if value is None:
         return None
+    if value == -1 and (vocab_size := reading.options.vocab_size):
+        return _whole_vocabulary(name, vocab_size, reading)
     bounds = logprob_bounds(reading)
     problem = bounds.problem(value)
     if problem:
         raise reading.profile.fault(name, problem, f"{name} must be {bounds}, got {value}")
     return value
+
+
+def _whole_vocabulary(name: str, vocab_size: int, reading: Reading) -> int:
+    most = reading.options.limits.max_logprobs
+    if vocab_size > most:
+        message = (
+            f"{name} -1 asks for all {vocab_size} tokens of the vocabulary, at most {most} are allowed (--max-logprobs)"
+        )
+        raise reading.profile.fault(name, "high", message)
+    return vocab_size
 
 
 def _stop_strings(body: SharedBody, reading: Reading) -> tuple[str, ...]:

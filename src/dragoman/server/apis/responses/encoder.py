@@ -14,7 +14,7 @@ import msgspec
 
 from dragoman.errors import Cancelled, ServerError
 from dragoman.server.api import Head, IndexedEvent, Reply
-from dragoman.server.apis.openai_wire.common import UsageCounter
+from dragoman.server.apis.openai_wire.common import ReasoningCounter, UsageCounter, num_reasoning_tokens
 from dragoman.server.apis.openai_wire.common import usage_of as counted_usage
 from dragoman.server.apis.openai_wire.errors import ErrorShape, OpenAiError
 from dragoman.server.apis.responses import schema
@@ -27,7 +27,6 @@ from dragoman.server.apis.responses.output import (
     item_id,
     items_of,
     logprobs_of,
-    num_reasoning_tokens,
     reasoning_item,
     usage_of,
 )
@@ -97,8 +96,7 @@ class ResponseEncoder:
         self._items: list[OutputItem] = []
         self._open: _OpenItem | None = None
         self._pending: list[TokenOutput] = []  # tokens that are not shown yet
-        self._num_tokens = 0
-        self._num_reasoning_tokens = 0
+        self._reasoning_counter = ReasoningCounter()
         self._is_cut = False
         self._text_chunk: tuple[bytes, bytes, bytes] | None = None  # around number and text, of the open message
 
@@ -139,7 +137,7 @@ class ResponseEncoder:
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """The events that one step makes; b"" for none."""
         self._usage.add(event.prompt, len(event.tokens), event.num_cached_tokens)
-        self._num_tokens += len(event.tokens)
+        self._reasoning_counter.add(event)
         if self._text_chunk is not None and self._is_text_only(event):
             return self._more_text(event.content, self._text_chunk)
         pieces = self._begin()
@@ -162,7 +160,7 @@ class ResponseEncoder:
         if self._open is None and not self._items:
             pieces += self._open_message()
         pieces += self._close("incomplete" if self._is_cut else "completed")
-        usage = usage_of(self._usage.usage(), self._num_reasoning_tokens)
+        usage = usage_of(self._usage.usage(), self._reasoning_counter.num_tokens)
         response = self._ended(self._items, usage, is_cut=self._is_cut)
         kind = "response.incomplete" if self._is_cut else "response.completed"
         pieces.append(self._frame(schema.ResponseEvent(kind, self._number(), response)))  # type: ignore[arg-type]
@@ -180,7 +178,7 @@ class ResponseEncoder:
             status="cancelled" if isinstance(error, Cancelled) else "failed",
             error=failure_of(error),
             output=[*self._items, *([] if self._open is None else [self._item("incomplete")])],
-            usage=usage_of(self._usage.usage(), self._num_reasoning_tokens),
+            usage=usage_of(self._usage.usage(), self._reasoning_counter.num_tokens),
         )
         facts.ended(response)
         pieces.append(self._frame(event))
@@ -239,7 +237,6 @@ class ResponseEncoder:
             pieces.append(self._reasoning_part("added", opened, ""))
         opened.texts.append(text)
         self._pending.clear()
-        self._num_reasoning_tokens = self._num_tokens
         own_id, index = opened.item.id, opened.index
         if self._form.has_summary:
             kind = "response.reasoning_summary_text.delta"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from dragoman.errors import ServerError
-from dragoman.server.apis.openai_wire.common import Usage, json_logprob
+from dragoman.server.apis.openai_wire.common import Usage, end_of, json_logprob, num_tokens_within
 from dragoman.server.apis.responses.items import new_item_id
 from dragoman.server.apis.responses.schema import (
     FunctionCallItem,
@@ -97,14 +97,6 @@ def usage_of(counted: Usage, num_reasoning_tokens: int) -> ResponseUsage:
     )
 
 
-def num_reasoning_tokens(sequence: SequenceResult) -> int:
-    """How many tokens of an answer it took to write its reasoning, with what marks it."""
-    if not sequence.reasoning:
-        return 0
-    end = _end_of(sequence.text, sequence.reasoning)
-    return len(sequence.tokens) if end is None else _num_tokens_within(sequence.tokens, end)
-
-
 def failure_of(error: ServerError) -> ResponseFailure:
     """An error inside a response, which knows few codes."""
     match error.kind:
@@ -146,24 +138,9 @@ def _content_logprobs(sequence: SequenceResult, top_n: int) -> list[OutputLogpro
     """Those of the tokens that wrote the answer, not of what was thought before or called after it."""
     tokens = sequence.tokens
     if sequence.reasoning or sequence.tool_calls:
-        begin = _end_of(sequence.text, sequence.reasoning) or 0 if sequence.reasoning else 0
+        begin = end_of(sequence.text, sequence.reasoning) or 0 if sequence.reasoning else 0
         found = sequence.text.find(sequence.content, begin)
         if found >= 0:
-            first = _num_tokens_within(tokens, found)
-            tokens = tokens[first : first + _num_tokens_within(tokens[first:], len(sequence.content))]
+            first = num_tokens_within(tokens, found)
+            tokens = tokens[first : first + num_tokens_within(tokens[first:], len(sequence.content))]
     return logprobs_of(tokens, top_n)
-
-
-def _end_of(text: str, part: str) -> int | None:
-    begin = text.find(part)
-    return None if begin < 0 else begin + len(part)
-
-
-def _num_tokens_within(tokens: Sequence[TokenOutput], num_chars: int) -> int:
-    """How many tokens, from the first, it takes to write that many characters."""
-    written = 0
-    for count, token in enumerate(tokens):
-        if written >= num_chars:
-            return count
-        written += len(token.text)
-    return len(tokens)

@@ -17,6 +17,7 @@ from dragoman.server.apis.openai_wire.fields import BOUNDS, check_number, shown,
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, ResponseFormat, read_response_format
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED as SHARED_IGNORED
+from dragoman.server.apis.openai_wire.sampling import has_continuous_usage
 from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.schema import ReasoningOptions, ResponsesBody, TextOptions
 from dragoman.server.apis.responses.tools import TOOL_FIELDS
@@ -50,6 +51,7 @@ IGNORED: Mapping[str, str] = {
     "top_logprobs": f"include does not name {LOGPROBS}",
     f"include[{ENCRYPTED}]": "reasoning is told in the clear",
     "stream_options.include_usage": "the last event always tells the usage",
+    "stream_options.continuous_usage_stats": "the last event tells the usage",
 }
 """Parameters that are known and change nothing but what is told back, and why; all are reported to the client."""
 
@@ -154,6 +156,8 @@ def idle_names(raw: Mapping[str, Any], body: ResponsesBody, logprobs: int | None
         given.add(f"include[{ENCRYPTED}]")
     if body.stream_options is not None and body.stream_options.include_usage is not None:
         given.add("stream_options.include_usage")
+    if has_continuous_usage(body):
+        given.add("stream_options.continuous_usage_stats")
     return [*(name for name in IGNORED if name in given), *_unknown_inside(raw)]
 
 

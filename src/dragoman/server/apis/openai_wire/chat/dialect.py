@@ -26,17 +26,18 @@ from dragoman.server.apis.openai_wire.chat.messages import (
 )
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, effort_switches
-from dragoman.server.apis.openai_wire.fields import check_number, decode_object, peek_object, read_struct
+from dragoman.server.apis.openai_wire.fields import decode_object, peek_object, read_struct
 from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.apis.openai_wire.sampling import (
     Reading,
     check_shared,
-    logprob_bounds,
+    has_continuous_usage,
+    logprob_count,
     reasons_of,
     shared_request,
     without_effect,
 )
-from dragoman.types import ChatPrompt, GenerationRequest
+from dragoman.types import ChatPrompt, GenerationRequest, Prompt
 
 LMI_STRICT_MAX_TOKENS = 30  # what LMI v0.31 generates for a conversation without max_tokens
 
@@ -101,7 +102,9 @@ class ChatDialect(PureDialect):
         ignored = without_effect(raw, body, request, reading)
         if top_logprobs is None:
             ignored += [name for name in ("top_logprobs",) if raw.get(name)]
-        facts = self._facts(body, route, http, top_logprobs)
+        facts = self._facts(body, route, http, request)
+        if body.echo and not facts.echoed:
+            ignored.append("echo")
         return Call(
             (request,),
             ChatEncoder(facts),
@@ -156,8 +159,8 @@ class ChatDialect(PureDialect):
             parallel_tool_calls=_has_parallel_calls(body),
         )
 
-    def _facts(self, body: ChatBody, route: _Route, http: HttpCall, top_logprobs: int | None) -> ChatFacts:
-        options = self._options
+    def _facts(self, body: ChatBody, route: _Route, http: HttpCall, request: GenerationRequest) -> ChatFacts:
+        options, sampling = self._options, request.sampling
         return ChatFacts(
             id=f"chatcmpl-{http.request_id}",
             created_s=int(self._clock()),
@@ -167,15 +170,26 @@ class ChatDialect(PureDialect):
             finish_words=route.profile.finish_words,
             clock=self._clock,
             system_fingerprint=options.system_fingerprint if route.shape == "openai" else None,
-            top_logprobs=top_logprobs,
-            prompt_logprobs=body.prompt_logprobs,
+            top_logprobs=sampling.logprobs,
+            prompt_logprobs=sampling.prompt_logprobs,
+            echoed=_last_words(request.prompt) if body.echo else "",
+            shows_token_ids=bool(body.return_token_ids),
             include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+            has_continuous_usage=has_continuous_usage(body),
             has_usage_details=route.profile.name == "v1",
             has_parallel_tool_calls=_has_parallel_calls(body),
             has_functions=bool(body.functions),
             shows_reasoning=body.include_reasoning is not False,
             has_lmi_slips=self._is_strict(route),
         )
+
+
+def _last_words(prompt: Prompt) -> str:
+    """The text of the conversation's last message if the assistant has said it: what the answer goes on from."""
+    if not isinstance(prompt, ChatPrompt) or prompt.messages[-1]["role"] != "assistant":
+        return ""
+    content = prompt.messages[-1].get("content") or ""
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 
 def _has_parallel_calls(body: ChatBody) -> bool:
@@ -185,7 +199,7 @@ def _has_parallel_calls(body: ChatBody) -> bool:
 def _top_logprobs(body: ChatBody, route: _Route, reading: Reading, *, needs_top: bool) -> int | None:
     """How many candidates to show per token; None = no logprobs. `needs_top`: `logprobs: true` alone does nothing."""
     if body.top_logprobs is not None:
-        check_number("top_logprobs", body.top_logprobs, logprob_bounds(reading), route.profile)
+        body.top_logprobs = logprob_count("top_logprobs", body.top_logprobs, reading)
     if body.logprobs:
         return None if needs_top and not body.top_logprobs else body.top_logprobs or 0
     if body.top_logprobs and route.shape == "openai":

@@ -29,11 +29,14 @@ from dragoman.server.apis.openai_wire.chat.schema import (
 )
 from dragoman.server.apis.openai_wire.common import (
     PromptLogprobs,
+    ReasoningCounter,
+    ReasoningTokens,
     TextChunk,
     Usage,
     UsageCounter,
     Wire,
     json_logprob,
+    num_reasoning_tokens,
     prompt_logprobs,
     usage_of,
 )
@@ -61,7 +64,7 @@ class ChatFacts(msgspec.Struct, frozen=True):
 
     `clock` tells the creation time of each LMI chunk; OpenAI's chunks all have `created_s`. `top_logprobs` None = no
     logprobs. `has_functions`: calls are told in the form they had before there were tools. `has_lmi_slips`: reproduce the
-    two slips in LMI's documented stream (logprobs in a list, numeric tokens).
+    two slips in LMI's documented stream (logprobs in a list, numeric tokens). `echoed` goes before every answer.
     """
 
     id: str
@@ -74,7 +77,10 @@ class ChatFacts(msgspec.Struct, frozen=True):
     system_fingerprint: str | None = None
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
+    echoed: str = ""
+    shows_token_ids: bool = False
     include_usage: bool = False
+    has_continuous_usage: bool = False
     has_usage_details: bool = False
     has_parallel_tool_calls: bool = True
     has_functions: bool = False
@@ -91,7 +97,9 @@ class ChatEncoder:
         self._wire = Wire(facts.errors, is_sse=self._is_sse)
         self._usage = UsageCounter(has_details=facts.has_usage_details)
         self._finish = facts.finish_words
+        self._reasoning_counter = ReasoningCounter()
         self._has_logprobs = facts.top_logprobs is not None
+        self._needs_tokens = self._has_logprobs or facts.shows_token_ids
         self._fingerprint = UNSET if facts.system_fingerprint is None else facts.system_fingerprint
         self._chunk_usage = None if facts.include_usage and self._is_sse else UNSET
         self._begun: set[int] = set()  # sequences whose role was sent
@@ -110,7 +118,8 @@ class ChatEncoder:
         [result] = results
         choices = [self._full_choice(sequence) for sequence in result.sequences]
         facts = self._facts
-        usage = usage_of(results, has_details=facts.has_usage_details)
+        counted = usage_of(results, has_details=facts.has_usage_details)
+        usage = self._with_reasoning(counted, sum(map(num_reasoning_tokens, result.sequences)))
         created_s, prompt = self._created_s(), self._prompt_logprobs(result.prompt)
         return self._wire.reply(
             ChatCompletion(
@@ -122,6 +131,7 @@ class ChatEncoder:
                 usage,
                 self._fingerprint,
                 prompt,
+                self._prompt_ids(result.prompt),
                 self._timings.of(),
             )
         )
@@ -133,22 +143,27 @@ class ChatEncoder:
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """One chunk; b"" while there is nothing to tell, as inside a character of several tokens."""
         self._usage.add(event.prompt, len(event.tokens), event.num_cached_tokens)
+        self._reasoning_counter.add(event)
         if self._is_text_only(event):
             return self._text_chunk(event.index).frame(event.content)
         tool_calls = self._tool_pieces(event)
         prompt = self._prompt_logprobs(event.prompt)
         reasoning = event.reasoning if self._facts.shows_reasoning else ""
-        has_logprobs = self._has_logprobs and event.tokens
+        has_tokens = self._needs_tokens and event.tokens
         has_news = event.content or reasoning or tool_calls or event.finish_reason is not None
-        if not has_news and not has_logprobs and prompt is UNSET:
+        if not has_news and not has_tokens and prompt is UNSET:
             return b""
         choice = ChunkChoice(
             event.index,
             self._delta(event.index, event.content, reasoning, tool_calls),
             self._chunk_logprobs(event.tokens),
             self._finish_word(event.index, event.finish_reason),
+            self._token_ids(event.tokens),
         )
-        chunk = self._chunk([choice], self._chunk_usage, prompt)
+        chunk = self._chunk(
+            [choice], self._usage_now() if self._facts.has_continuous_usage else self._chunk_usage, prompt
+        )
+        chunk.prompt_token_ids = self._prompt_ids(event.prompt)
         if event.finish_reason is not None and self._timings is not NO_TIMINGS and not self._facts.include_usage:
             chunk.timings = self._timings.sequence_ended()
         return self._wire.frame(chunk)
@@ -157,7 +172,7 @@ class ChatEncoder:
         """The usage chunk, if asked for, and the end mark."""
         usage = b""
         if self._facts.include_usage:
-            chunk = self._chunk([], self._usage.usage(), UNSET)
+            chunk = self._chunk([], self._usage_now(), UNSET)
             chunk.timings = self._timings.of()
             usage = self._wire.frame(chunk)
         return usage + self._wire.done()
@@ -178,7 +193,7 @@ class ChatEncoder:
             and event.finish_reason is None
             and event.prompt is None
             and not (event.reasoning or event.tool_calls)
-            and not self._has_logprobs
+            and not (self._needs_tokens or self._facts.has_continuous_usage)
         )
 
     def _text_chunk(self, index: int) -> TextChunk:
@@ -198,9 +213,10 @@ class ChatEncoder:
     def _full_choice(self, sequence: SequenceResult) -> ChatChoice:
         calls = self._tool_calls(sequence.tool_calls)
         reasoning = sequence.reasoning if sequence.reasoning and self._facts.shows_reasoning else UNSET
+        content = self._facts.echoed + sequence.content
         message = AnswerMessage(
             "assistant",
-            None if calls and not sequence.content else sequence.content,
+            None if calls and not content else content,
             reasoning,
             reasoning,
             UNSET if self._facts.has_functions else calls or UNSET,
@@ -210,13 +226,14 @@ class ChatEncoder:
             self._calling.add(sequence.index)
         logprobs = None if self._facts.top_logprobs is None else self._logprobs(sequence.tokens)
         reason = self._finish_word(sequence.index, sequence.finish_reason) or ""
-        return ChatChoice(sequence.index, message, logprobs, reason)
+        return ChatChoice(sequence.index, message, logprobs, reason, self._token_ids(sequence.tokens))
 
     def _delta(self, index: int, content: str, reasoning: str, tool_calls: list[ToolCallObject]) -> Delta:
         delta = Delta()
         if index not in self._begun:
             self._begun.add(index)
             delta.role = "assistant"
+            content = self._facts.echoed + content
         if content or not (reasoning or tool_calls):
             delta.content = content
         if reasoning:
@@ -272,6 +289,20 @@ class ChatEncoder:
         if prompt is None or self._facts.prompt_logprobs is None:
             return UNSET
         return prompt_logprobs(prompt, self._facts.prompt_logprobs)
+
+    def _token_ids(self, tokens: Sequence[TokenOutput]) -> list[int] | UnsetType:
+        return [token.id for token in tokens] if self._facts.shows_token_ids else UNSET
+
+    def _prompt_ids(self, prompt: PromptInfo | None) -> list[int] | UnsetType:
+        return list(prompt.token_ids) if prompt is not None and self._facts.shows_token_ids else UNSET
+
+    def _usage_now(self) -> Usage:
+        return self._with_reasoning(self._usage.usage(), self._reasoning_counter.num_tokens)
+
+    def _with_reasoning(self, usage: Usage, num_reasoning: int) -> Usage:
+        if self._facts.has_usage_details:
+            usage.completion_tokens_details = ReasoningTokens(num_reasoning)
+        return usage
 
     def _chunk(
         self, choices: list[ChunkChoice], usage: Usage | UnsetType | None, prompt: PromptLogprobs | UnsetType

@@ -118,6 +118,8 @@ class ChatBody(SharedBody, kw_only=True):
     documents: list[Any] | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
+    echo: bool | None = None
+    return_token_ids: bool | None = None
 
 
 # --- answer -----------------------------------------------------------------------------------------------------------
@@ -195,6 +197,7 @@ class ChatChoice(msgspec.Struct):
     message: AnswerMessage
     logprobs: ChatLogprobs | None
     finish_reason: FinishWord
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct):
@@ -204,6 +207,7 @@ class ChunkChoice(msgspec.Struct):
     delta: Delta
     logprobs: ChatLogprobs | list[ChatLogprobs] | None
     finish_reason: FinishWord | None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct):
@@ -217,6 +221,7 @@ class ChatCompletion(msgspec.Struct):
     usage: Usage
     system_fingerprint: str | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
 
 
@@ -231,4 +236,5 @@ class ChatCompletionChunk(msgspec.Struct):
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET

@@ -30,7 +30,9 @@ from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import (
     Reading,
     check_shared,
+    has_continuous_usage,
     logprob_bounds,
+    logprob_count,
     reasons_of,
     shared_request,
     without_effect,
@@ -85,6 +87,7 @@ class CompletionsDialect(PureDialect):
 
     def _check(self, body: CompletionBody) -> None:
         profile = self._reading.profile
+        body.prompt_logprobs = logprob_count("prompt_logprobs", body.prompt_logprobs, self._reading)
         if body.logprobs is not None:
             check_number("logprobs", body.logprobs, logprob_bounds(self._reading), profile)
         if body.detokenize is False and body.stop:
@@ -132,6 +135,7 @@ class CompletionsDialect(PureDialect):
             shows_token_ids=bool(body.return_token_ids) or body.detokenize is False,
             names_by_id=bool(body.return_tokens_as_token_ids),
             include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+            has_continuous_usage=has_continuous_usage(body),
             has_usage_details=profile.name == "v1",
         )
 

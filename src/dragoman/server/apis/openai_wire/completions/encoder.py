@@ -61,6 +61,7 @@ class CompletionFacts(msgspec.Struct, frozen=True):
     shows_token_ids: bool = False
     names_by_id: bool = False
     include_usage: bool = False
+    has_continuous_usage: bool = False
     has_usage_details: bool = False
 
 
@@ -84,7 +85,9 @@ class CompletionEncoder:
         self._offsets: dict[int, int] = {}  # by choice: where its next token's text begins; absent = not begun
         self._needs_tokens = facts.logprobs is not None or facts.shows_token_ids
         self._needs_prompt = facts.echo or facts.prompt_logprobs is not None or facts.shows_token_ids
-        self._is_text_only = facts.shows_text and not (self._needs_tokens or self._needs_prompt)
+        self._is_text_only = facts.shows_text and not (
+            self._needs_tokens or self._needs_prompt or facts.has_continuous_usage
+        )
         self._text_chunks: dict[int, TextChunk] = {}  # by choice
         self._chunk_usage = None if facts.include_usage else UNSET
         self._timings = NO_TIMINGS
@@ -130,7 +133,8 @@ class CompletionEncoder:
         if not has_news and not (self._needs_tokens and event.tokens):
             return b""
         part = _Part(event.text, event.tokens, event.finish_reason, prompt)
-        chunk = self._chunk([self._choice(request_index, event.index, part)], self._chunk_usage)
+        usage = self._usage.usage() if self._facts.has_continuous_usage else self._chunk_usage
+        chunk = self._chunk([self._choice(request_index, event.index, part)], usage)
         if event.finish_reason is not None and self._timings is not NO_TIMINGS and not self._facts.include_usage:
             chunk.timings = self._timings.sequence_ended()
         return self._wire.frame(chunk)
@@ -203,20 +207,23 @@ class CompletionEncoder:
         rows = CompletionLogprobs()
         offset = self._offsets.get(index, 0)
         if echoed is not None:
-            self._add_rows(rows, echoed.tokens, 0)
-            offset = len(_echo_text(request, echoed))
-        self._offsets[index] = self._add_rows(rows, part.tokens, offset)
+            text = _echo_text(request, echoed)
+            self._add_rows(rows, echoed.tokens)
+            rows.text_offset += _offsets_in(text, echoed.tokens)
+            offset = len(text)
+        self._add_rows(rows, part.tokens)
+        for token in part.tokens:
+            rows.text_offset.append(offset)
+            offset += len(token.text)
+        self._offsets[index] = offset
         return rows
 
-    def _add_rows(self, rows: CompletionLogprobs, tokens: Sequence[TokenOutput], offset: int) -> int:
+    def _add_rows(self, rows: CompletionLogprobs, tokens: Sequence[TokenOutput]) -> None:
         top_n, names_by_id = self._facts.logprobs or 0, self._facts.names_by_id
         for token in tokens:
             rows.tokens.append(f"token_id:{token.id}" if names_by_id else token.token_text)
             rows.token_logprobs.append(json_logprob(token.logprob))
             rows.top_logprobs.append(_top_logprobs(token, top_n, names_by_id=names_by_id))
-            rows.text_offset.append(offset)
-            offset += len(token.text)
-        return offset
 
     def _chunk(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> CompletionChunk:
         facts = self._facts
@@ -229,6 +236,16 @@ def _echo_text(request: GenerationRequest, prompt: PromptInfo) -> str:
     if isinstance(request.prompt, TextPrompt) and request.prompt.suffix is not None:
         return request.prompt.text
     return prompt.text
+
+
+def _offsets_in(text: str, tokens: Sequence[TokenOutput]) -> list[int]:
+    """Where each token of a prompt begins in its text; special tokens that were added to the text have no room in it."""
+    offsets, offset = [], 0
+    for token in tokens:
+        offsets.append(offset)
+        if not token.special or text.startswith(token.text, offset):
+            offset = min(offset + len(token.text), len(text))
+    return offsets
 
 
 def _top_logprobs(token: TokenOutput, top_n: int, *, names_by_id: bool) -> dict[str, float | None] | None:

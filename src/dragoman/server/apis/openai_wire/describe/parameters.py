@@ -35,7 +35,10 @@ class Row:
 SHARED: Mapping[str, Row] = {
     "model": Row("which model answers; placeholders such as `default` or `dummy` mean the default model"),
     "stream": Row("send the answer while it is generated", False),
-    "stream_options": Row("only with `stream: true`; `include_usage` adds a last chunk without choices and with usage"),
+    "stream_options": Row(
+        "only with `stream: true`; `include_usage` adds a last chunk without choices and with usage; with "
+        "`continuous_usage_stats` all have it"
+    ),
     "max_tokens": Row("most tokens to generate; without it, up to what the context has room for"),
     "min_tokens": Row("no end of sequence before this many tokens; at most `max_tokens`", 0),
     "ignore_eos": Row("do not end at the end-of-sequence token; on `/v3` at most 4000 tokens then", False),
@@ -71,7 +74,9 @@ SHARED: Mapping[str, Row] = {
     "skip_special_tokens": Row("special tokens have no text", True),
     "spaces_between_special_tokens": Row("special tokens that have text are set off by spaces", True),
     "truncate_prompt_tokens": Row("keep only the last tokens of the prompt"),
-    "prompt_logprobs": Row("lists this many candidates for every token of the prompt"),
+    "prompt_logprobs": Row(
+        "lists this many candidates for every token of the prompt; -1: all, if --max-logprobs allows as many"
+    ),
     "num_assistant_tokens": Row("draft tokens per step; not together with `assistant_confidence_threshold`"),
     "assistant_confidence_threshold": Row("the draft stops below this confidence"),
     "max_ngram_size": Row("longest run of equal tokens by which the text is searched"),
@@ -101,7 +106,9 @@ CHAT: Mapping[str, Row] = {
     "messages": Row("the conversation; roles are the chat template's business"),
     "max_completion_tokens": Row("the newer name of `max_tokens`, which it overrides"),
     "logprobs": Row("log-probabilities of the generated tokens", False),
-    "top_logprobs": Row("with `logprobs`, this many likeliest tokens at each place", 0),
+    "top_logprobs": Row(
+        "with `logprobs`, this many likeliest tokens at each place; -1: all, if --max-logprobs allows as many", 0
+    ),
     "tools": Row("the functions that the model may call"),
     "tool_choice": Row("whether it calls: none, auto, required, or one function"),
     "functions": Row("the older form of `tools`; the answer has at most one `function_call`"),
@@ -112,5 +119,7 @@ CHAT: Mapping[str, Row] = {
     "chat_template_kwargs": Row("reaches the model's template"),
     "documents": Row("reaches the model's template"),
     "reasoning_effort": Row("reaches the model's template"),
+    "echo": Row("what the assistant said in the last message is repeated before the answer", False),
+    "return_token_ids": Row("lists the token ids beside the text", False),
     "include_reasoning": Row("false: reasoning is left out of the answer", True),
 }
