@@ -16,6 +16,7 @@ from dragoman.batch.requests import BatchError, RequestIndex
 from dragoman.batch.run import Batch, Tally, open_files
 from dragoman.batch.senders import Answer, Unreachable
 from tests.batch.files import asking, ids_of, read_answers, write_lines
+from tests.support.tables import table
 
 Reply = Callable[[str, int], Answer]
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2}
@@ -250,7 +251,7 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "custom_id", "code", "message"), BAD, ids=[case[3][8:45] for case in BAD])
+@table(("line", "custom_id", "code", "message"), BAD, ids=[case[3][8:45] for case in BAD])
 def test_a_bad_line_is_answered_with_what_is_wrong_and_only_once(
     tmp_path: Path, line: object, custom_id: str | None, code: str, message: str
 ) -> None:

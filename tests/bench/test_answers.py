@@ -9,6 +9,7 @@ import pytest
 from dragoman.bench.answer import Answer, AnswerReader, message_of
 from dragoman.bench.apis import APIS
 from tests.bench.fake_server import ANSWERS, OUTPUT_TOKENS, PIECES, PROMPT_TOKENS, lines, sse
+from tests.support.tables import table
 
 STREAMED = [name for name in APIS if name not in ("text", "text-batch")]
 
@@ -34,14 +35,14 @@ def test_pieces_and_tokens_are_counted_however_the_body_is_cut(name: str, size: 
     assert answer.piece_times_s == sorted(answer.piece_times_s)
 
 
-@pytest.mark.parametrize("name", STREAMED)
+@table("name", STREAMED)
 def test_an_answer_without_its_end_has_failed(name: str) -> None:
     answer = read(name, ANSWERS[name][1]()[0])
     assert answer.failure is not None
     assert answer.failure[0] == "broken off"
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "body"),
     [
         ("chat", sse({"error": {"message": "out of luck", "code": 500}})),

@@ -33,6 +33,7 @@ from tests.bench.fake_server import (
     speaking,
     sse,
 )
+from tests.support.tables import table
 
 FEW = ("--requests", "6", "--concurrency", "2", "--seed", "1")
 
@@ -56,7 +57,7 @@ def measured(server: FakeServer, name: str) -> list[dict[str, Any]]:
     return [asked.body for asked in server.asked if asked.path == ANSWERS[name][0]]
 
 
-@pytest.mark.parametrize("name", list(APIS))
+@table("name", list(APIS))
 def test_every_api_is_asked_in_its_form_and_its_answers_are_counted(name: str, tmp_path: Path) -> None:
     with listening(speaking(name)) as server:
         report = report_of(server, tmp_path, "--api", name, *FEW, "--output-tokens", "9")
@@ -79,7 +80,7 @@ def test_every_api_is_asked_in_its_form_and_its_answers_are_counted(name: str, t
         assert 0 < first["mean"] <= whole["mean"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("spoken", "path", "api"),
     [
         (("chat", "completions", "lmi"), "", "chat"),
@@ -316,7 +317,7 @@ def test_an_answer_that_takes_too_long_is_a_timeout() -> None:
     assert errors == f"dragoman: {server.url}/v1/completions: timeout: no answer in time\n"
 
 
-@pytest.mark.parametrize(
+@table(
     ("words", "problem"),
     [
         ((), "URL: is needed, as in http://127.0.0.1:8080"),

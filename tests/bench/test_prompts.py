@@ -10,6 +10,7 @@ from dragoman.bench.apis import Prompt
 from dragoman.bench.errors import OptionError
 from dragoman.bench.load import Lengths
 from dragoman.bench.prompts import SyntheticPrompts, read_prompts
+from tests.support.tables import table
 
 FIXED = Lengths(40, 40)
 
@@ -64,7 +65,7 @@ def test_a_files_prompts_come_in_their_order_again_and_again(tmp_path: Path) -> 
     assert [prompts.prompt(1, number).text for number in range(5)] == ["a", "b", "c", "a", "b"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("content", "problem"),
     [
         (b"", "must hold at least one prompt"),

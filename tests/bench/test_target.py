@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from dragoman.bench.target import read_target
+from tests.support.tables import table
 
 CHAT = "/v1/chat/completions"
 
 
-@pytest.mark.parametrize(
+@table(
     ("url", "path", "endpoint"),
     [
         ("http://h:1", CHAT, CHAT),
@@ -40,9 +41,7 @@ def test_models_are_listed_below_the_version() -> None:
     assert target.models_path("/invocations") is None
 
 
-@pytest.mark.parametrize(
-    "url", ["h:1", "ftp://h", "http://", "http://h:0", "http://h:x", "http://u@h", "http://h/?q=1", "http://[h"]
-)
+@table("url", ["h:1", "ftp://h", "http://", "http://h:0", "http://h:x", "http://u@h", "http://h/?q=1", "http://[h"])
 def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"^must be http://HOST:PORT"):
         read_target(url)

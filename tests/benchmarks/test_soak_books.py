@@ -21,6 +21,7 @@ from benchmarks.soak.books import (
 from benchmarks.soak.client import KEY, Client, End, Seen
 from benchmarks.soak.memory import Memory, Reading, comparable, slope
 from benchmarks.soak.request import ANSWERED, REFUSED, Request, last_detail_tokens, last_usage_tokens
+from tests.support.tables import table
 
 PATH = "/v1/completions"
 USAGE = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3}}'
@@ -87,7 +88,7 @@ def test_a_request_that_is_hurt_on_purpose_may_be_cut_off() -> None:
     assert not found(client_mismatches(books_of(("a", replace(FINE, may_be_cut=True), Seen(End.BROKEN, 200)))))
 
 
-@pytest.mark.parametrize(
+@table(
     ("lines", "words"),
     [
         ([], ["a (completion) on /v1/completions: no line", "/v1/completions: 1 calls were made, 0 logged"]),
@@ -212,7 +213,7 @@ def test_the_slope_of_memory_is_that_of_settled_readings() -> None:
     assert uneven.error > 0
 
 
-@pytest.mark.parametrize(
+@table(
     ("answer", "request_", "seen"),
     [
         (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", FINE, Seen(End.ANSWERED, 200, b"{}")),

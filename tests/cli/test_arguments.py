@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.cli.arguments import read_arguments
+from tests.support.tables import table
 
 
 def pairs(line: str) -> list[tuple[str, str]]:
@@ -13,7 +14,7 @@ def pairs(line: str) -> list[tuple[str, str]]:
     return [(given.name, given.text) for given in arguments.givens]
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "expected"),
     [
         ("", []),

@@ -18,6 +18,7 @@ from dragoman.config.server_options import ServerSettings
 from dragoman.host.settings import server_config, tls_of
 from tests.support.fake_service import PATIENCE_S
 from tests.support.server_process import ServerProcess, serve
+from tests.support.tables import table
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_an_open_server_on_other_addresses_says_so(words: str, told: str, caplog
     assert all(told in message for message in caplog.messages)
 
 
-@pytest.mark.parametrize(
+@table(
     ("host", "is_it"),
     [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False),
      ("192.168.0.1", False), ("example.org", False)],
@@ -112,7 +113,7 @@ def begin(*words: str) -> None:
     tls_of(config)
 
 
-@pytest.mark.parametrize(
+@table(
     ("words", "told"),
     [
         ("--tls-client-ca ca.pem", "--tls-client-ca=ca.pem (command line): must be given together with tls_cert"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dragoman.config.kinds import CoreList
 from dragoman.cores.core_list import parse_cores, parse_nodes, show_cores
+from tests.support.tables import table
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,7 @@ def test_a_list_names_its_cores(text: str, cores: set[int]) -> None:
     assert parse_cores(text) == cores
 
 
-@pytest.mark.parametrize("text", ["", ",", "1-", "-1", "3-1", "a", "0-70000", "1.5", "9999999999", "²"])
+@table("text", ["", ",", "1-", "-1", "3-1", "a", "0-70000", "1.5", "9999999999", "²"])
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_cores(text)

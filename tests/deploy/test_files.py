@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from dragoman.cli.arguments import read_arguments
+from tests.support.tables import table
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
@@ -82,7 +83,7 @@ def test_the_images_python_is_one_that_is_supported() -> None:
     assert f"Programming Language :: Python :: {default}" in project["classifiers"]
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+@table("path", MANIFESTS, ids=lambda path: path.stem)
 def test_kubernetes_knows_every_field_of_the_manifests(path: Path) -> None:
     validate = pytest.importorskip("kubernetes_validate")
     for place, document in documents():
@@ -108,7 +109,7 @@ def test_operators_know_every_field_of_the_manifests(kind: str) -> None:
     assert problems(of_kind(kind)) == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("place", "value"),
     [
         (("apiVersion",), "monitoring.coreos.com/v2"),

@@ -17,6 +17,7 @@ from dragoman.doctor.model import ModelFacts, model_section
 from dragoman.doctor.report import prevents_serving, report_text
 from dragoman.doctor.software import software_facts, software_section
 from dragoman.doctor.storage import Cache
+from tests.support.tables import table
 
 GB = 10**9
 GOOD_FLAGS = "fpu sse4_2 avx avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_int8"
@@ -114,9 +115,7 @@ WRONG: list[tuple[str, Callable[[Path], object], str, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("spoil", "level", "text", "mend"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG]
-)
+@table(("spoil", "level", "text", "mend"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
 def test_what_is_wrong_is_told_with_how_to_mend_it(
     tmp_path: Path, spoil: Callable[[Path], object], level: str, text: str, mend: str
 ) -> None:

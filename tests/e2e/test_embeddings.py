@@ -29,6 +29,7 @@ from tests.support.pooling_checkpoint import (
     write_pooling_case,
 )
 from tests.support.server_process import ServerProcess, serve
+from tests.support.tables import table
 
 TOLERANCE = 1e-4
 EMBEDDER, SCORER = "bert_mean", "xlmr_reranker"
@@ -197,7 +198,7 @@ def split(answer: str) -> tuple[list[str], list[float]]:
     return parts[::2], [float(part) for part in parts[1::2]]
 
 
-@pytest.mark.parametrize("block", examples(), ids=lambda block: block.command[15:70])
+@table("block", examples(), ids=lambda block: block.command[15:70])
 def test_a_documented_command_answers_what_is_documented(
     block: ConsoleBlock, server: ServerProcess, update_golden: bool
 ) -> None:

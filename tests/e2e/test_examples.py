@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.server_process import ServerProcess, serve
+from tests.support.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -46,7 +47,7 @@ def header_curl(path: Path) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: str(path.relative_to(EXAMPLES)))
+@table("path", PROGRAMS, ids=lambda path: str(path.relative_to(EXAMPLES)))
 def test_an_example_says_what_it_needs_and_is_in_the_table(path: Path) -> None:
     header = path.read_text(encoding="utf-8").split("\n\n", 2)
     assert "Install:" in "".join(header)

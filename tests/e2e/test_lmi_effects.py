@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.support.server_process import ServerProcess
+from tests.support.tables import table
 from tests.support.tiers import width
 
 PROMPT = "What is Deep Learning?"
@@ -72,7 +73,7 @@ def test_the_text_changes_with(server: ServerProcess, base: dict[str, Any], name
     assert given != without
 
 
-@pytest.mark.parametrize("parameter", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 0}])
+@table("parameter", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 0}])
 def test_sampling_from_one_token_is_greedy(server: ServerProcess, parameter: dict[str, Any]) -> None:
     assert text(server, HOT | parameter) == text(server, GREEDY)
 

@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 from dragoman.config.resolve import demo_model_dir
 from tests.support.aws import aws_runtime
 from tests.support.server_process import ServerProcess, serve
+from tests.support.tables import table
 
 BODY = {"inputs": "What is deep learning?", "parameters": {"max_new_tokens": 8}}
 OPTIONS = "option.max_model_len=256\noption.kv_cache_gb=0.02\n"
@@ -84,7 +85,7 @@ def test_a_model_comes_answers_changes_and_goes(client: httpx.Client, store: Pat
     assert names(client) == ["first"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("query", "status", "words"),
     [
         ({"url": "/etc"}, 400, "must be the path of a model in the model store"),

@@ -14,6 +14,7 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel, Field
 
 from tests.support.server_process import ServerProcess
+from tests.support.tables import table
 
 QUESTION = "What is the weather in Paris?"
 WEATHER = {
@@ -193,7 +194,7 @@ def test_parse_gives_typed_tool_calls(client: openai.OpenAI) -> None:
     assert isinstance(call.function.parsed_arguments, SetLight)
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "pattern"),
     [
         ({"guided_choice": ["yes", "no"]}, r"yes|no"),
@@ -234,7 +235,7 @@ def test_a_client_may_offer_tools_and_ask_for_a_form_of_other_answers(client: op
         Report.model_validate_json(answer.choices[0].message.content)
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "words"),
     [
         ({"tool_choice": "required"}, "tool_choice"),

@@ -18,6 +18,7 @@ from dragoman.models import ModelOptions, load_model
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from tests.evaluate.test_measures import log_softmax
 from tests.support.forward import forward_batch
+from tests.support.tables import table
 
 DEMO = demo_model_dir()
 
@@ -77,7 +78,7 @@ def test_a_model_is_nothing_apart_from_itself(text: Path, tmp_path: Path, capsys
     assert (found["divergence_mean"], found["agreement"]) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
+@table(
     ("words", "code", "told"),
     [
         ([], 2, "--text: is needed, must be "),

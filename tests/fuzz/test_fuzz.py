@@ -15,6 +15,7 @@ from tests.fuzz.files import run as run_files
 from tests.fuzz.run import Answer, Run
 from tests.fuzz.talks import Talk
 from tests.fuzz.target import Target, running_target
+from tests.support.tables import table
 
 NUM_CASES = 450
 NUM_FILES = 30
@@ -64,7 +65,7 @@ def test_equal_dice_make_equal_cases_of_every_operation() -> None:
     assert reached == {(operation.method, operation.path) for operation in OPERATIONS}
 
 
-@pytest.mark.parametrize(
+@table(
     ("answer", "kind"),
     [
         (Answer(500, "application/json", [], b"{}", is_whole=True), "500"),
@@ -87,7 +88,7 @@ def test_what_the_fuzz_looks_for_it_finds(answer: Answer, kind: str) -> None:
 CLOSE = (b"connection", b"close")
 
 
-@pytest.mark.parametrize(
+@table(
     ("is_odd", "answers", "kind"),
     [
         (False, [Answer(200, "", [], b"", is_whole=True)] * 2, "unanswered"),

@@ -26,6 +26,7 @@ from tests.plan.replicas import COSTS, replica
 from tests.plan.virtual_service import VirtualService
 from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
 from tests.support.server_process import started
+from tests.support.tables import table
 from tests.support.threads import children
 
 ASKED = ("plan", "--rate", "5", "--prompt", "24", "--output", "8", "--requests", "20")
@@ -238,7 +239,7 @@ def test_costs_for_another_number_of_cache_kinds_are_told(tmp_path: Path, capsys
     assert line.endswith("context_s and pair_s have 2 numbers each, the model has 1 kinds of cache")
 
 
-@pytest.mark.parametrize(
+@table(
     ("words", "said"),
     [
         (["--prompt", "8", "--output", "4"], ["--rate: is needed, must be a number > 0"]),

@@ -17,6 +17,7 @@ from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 from dragoman.engine.rolling.forward.step_work import StepWork
 from dragoman.plan.costs import CostsError, MeasuredStep, StepCosts, fit_costs, read_costs, slowness_of, write_costs
 from tests.plan.replicas import COSTS
+from tests.support.tables import table
 
 
 def batch_of(rows: list[tuple[int, int]], window: int = 0) -> ForwardBatch:
@@ -138,7 +139,7 @@ def test_a_file_keeps_costs(tmp_path: Path) -> None:
     assert read_costs(tmp_path / "costs.json") == COSTS
 
 
-@pytest.mark.parametrize(
+@table(
     ("changed", "said"),
     [
         ({"row_s": -1.0}, "must not be negative"),

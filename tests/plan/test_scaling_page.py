@@ -32,6 +32,7 @@ from dragoman.types import Grammar
 from tests.engine.fake_runner import FakeRunner
 from tests.support.differences import lacking
 from tests.support.letters import VOCAB_SIZE, letter_tools
+from tests.support.tables import table
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8")
 
@@ -116,7 +117,7 @@ def behind(kind: Kind, *, tells: bool = True) -> Capabilities:
     return common((profile,), 77, VOCAB_SIZE).capabilities
 
 
-@pytest.mark.parametrize("name", SWITCHES)
+@table("name", SWITCHES)
 def test_the_table_of_capabilities_says_which_servers_behind_can_do_it(name: str) -> None:
     cell, every = cells_of("remote")[name], {kind.name for kind in KINDS}
     able = {kind.name for kind in KINDS if getattr(behind(kind), name)}

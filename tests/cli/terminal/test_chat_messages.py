@@ -22,6 +22,7 @@ from dragoman.cli.terminal.servers.opening import open_server
 from dragoman.cli.terminal.servers.target import Target
 from dragoman.config.resolve import Config, demo_model_dir
 from tests.support.scripted_chat_server import ScriptedChatServer, said, scripted_chat_server
+from tests.support.tables import table
 
 PNG = b"\x89PNG\r\n\x1a\n and so on"
 
@@ -142,7 +143,7 @@ def test_an_empty_standard_input_is_an_error(
     assert capsys.readouterr().err.startswith("dragoman: PROMPT: must be a text that is not empty")
 
 
-@pytest.mark.parametrize(
+@table(
     ("words", "told"),
     [
         (["chat", "--temperature", "3"], "--temperature=3 (command line): must be a number >= 0 and <= 2"),
