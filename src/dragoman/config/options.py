@@ -271,7 +271,7 @@ class EngineSettings:
     prefix_cache: str = option(
         "prompt",
         Choice(("prompt", "all", "off")),
-        "Which blocks later requests may reuse: those of prompts (answers stay repeatable bit by bit), all, or none.",
+        "Which blocks later requests may reuse: those of prompts (the same request gets the same answer), all, or none.",
         keys=(
             Alias("option.enable_prefix_caching", _prefix_mode, "true or false"),
             Alias("option.enable_kv_cache_reuse", _prefix_mode, "true or false"),
@@ -302,9 +302,9 @@ class SpeculationSettings:
     speculation: str = option(
         "auto",
         Choice(("auto", "off", "lookup", "suffix", "draft")),
-        "Who guesses tokens that the model then verifies at once; answers stay the same. lookup: what followed earlier in "
-        "the same text. suffix: that, and what followed in texts of requests before. draft: draft_model. auto: all of them, "
-        "where the model allows it. However many are guessed, as many are verified as pay.",
+        "Who guesses tokens that the model then verifies at once; the same request gets the same answer. lookup: what "
+        "followed earlier in the same text. suffix: that, and what followed in texts of requests before. draft: "
+        "draft_model. auto: all of them, where the model allows it. However many are guessed, as many are verified as pay.",
         keys=(Alias("option.prompt_lookup", _lookup_mode, "true or false"),),
         open_to="load",
     )
