@@ -17,7 +17,7 @@ from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
 from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.apis.ovms.errors import OVMS
-from tests.dialects.openai_calls import chats, completions, http_call, refusal
+from tests.dialects.openai_calls import chat, chats, complete, completions, http_call, refusal
 from tests.support.tables import table
 from tests.support.tiers import examples
 
@@ -64,6 +64,43 @@ def test_an_unknown_model_on_v3_always_says_not_found(message: str) -> None:
 
 def test_an_error_without_a_kind_of_its_own_is_a_server_error() -> None:
     assert OPENAI.reply(ServerError("odd")).status == 500
+
+
+# --- numbers beyond their range ---------------------------------------------------------------------------------------
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Say it"}]}
+
+# (name, the last numbers that are taken, the first ones that are refused), written down from the APIs' references
+RANGES: list[tuple[str, tuple[float, ...], tuple[float, ...]]] = [
+    ("temperature", (0, 2), (-0.125, 2.125)),
+    ("top_p", (0, 1), (-0.125, 1.125)),
+    ("top_k", (-1, 2**32 - 1), (-2, 2**32)),
+    ("min_p", (0, 1), (-0.125, 1.125)),
+    ("typical_p", (0.125, 1), (0, 1.125)),
+    ("repetition_penalty", (0.125,), (0,)),
+    ("presence_penalty", (-2, 2), (-2.125, 2.125)),
+    ("frequency_penalty", (-2, 2), (-2.125, 2.125)),
+    ("n", (1,), (0,)),
+    ("seed", (-(2**63), 2**64 - 1), (-(2**63) - 1, 2**64)),
+    ("min_tokens", (0,), (-1,)),
+    ("truncate_prompt_tokens", (1, 2**32 - 1), (0, 2**32)),
+    ("max_tokens", (1, 2**32 - 1), (2**32,)),
+    ("priority", (0, 2**31 - 1), (-(2**31) - 1, 2**31)),
+]
+
+
+@table(("name", "taken", "beyond"), RANGES)
+def test_a_number_beyond_its_range_is_refused_by_name(
+    name: str, taken: tuple[float, ...], beyond: tuple[float, ...]
+) -> None:
+    for value in taken:
+        complete(**{name: value})
+        chat(**{name: value})
+    for value in beyond:
+        for dialect, asked in ((completions(), {"prompt": "x"}), (chats("v1", chat_format="openai"), CHAT)):
+            refused = refusal(dialect, http_call({**asked, name: value}))
+            assert refused.param == name
+            assert f"{name} must be" in refused.message
 
 
 # --- bodies that cannot be read ---------------------------------------------------------------------------------------
