@@ -94,8 +94,9 @@ def test_a_number_beyond_its_range_is_refused_by_name(
     name: str, taken: tuple[float, ...], beyond: tuple[float, ...]
 ) -> None:
     for value in taken:
-        complete(**{name: value})
-        chat(**{name: value})
+        sent: dict[str, Any] = {name: value}
+        complete(**sent)
+        chat(**sent)
     for value in beyond:
         for dialect, asked in ((completions(), {"prompt": "x"}), (chats("v1", chat_format="openai"), CHAT)):
             refused = refusal(dialect, http_call({**asked, name: value}))
