@@ -231,3 +231,10 @@ def test_details_of_tgi_can_be_turned_off() -> None:
 def test_the_streamed_details_of_tgi_count_the_prompt() -> None:
     last = events_of(reply_to({"seed": 3, "do_sample": True}, stream=True, tgi_compat=True))[-1]
     assert (last["details"]["input_length"], last["details"]["seed"], last["details"]["prefill"]) == (3, 3, [])
+
+
+def test_the_seed_of_tgi_is_null_unless_tokens_were_drawn() -> None:
+    for parameters, seed in (({"seed": 3}, None), ({}, None), ({"seed": 3, "do_sample": True}, 3)):
+        whole = body_of({**parameters, "details": True}, tgi_compat=True)[0]
+        last = events_of(reply_to(parameters, stream=True, tgi_compat=True))[-1]
+        assert whole["details"]["seed"] == last["details"]["seed"] == seed

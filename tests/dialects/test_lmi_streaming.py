@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.server.api import Call
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
-from dragoman.types import FinishReason, GenerationEvent
+from dragoman.types import FinishReason, GenerationEvent, TokenOutput
 from tests.dialects.lmi_calls import PROMPT, events_of, http, lines_of, parse, reply_to
 from tests.support.golden import answer
 from tests.support.tables import table
@@ -126,10 +126,11 @@ def test_events_of_other_sequences_are_not_streamed() -> None:
     assert several.encoder.event(0, GenerationEvent(1, "x")) == b""
 
 
-def push(call: Call, request_index: int, text: str, *, is_last: bool = False) -> list[list[str]]:
-    """The `outputs` of the lines that one event makes."""
+def push(call: Call, request_index: int, *texts: str, is_last: bool = False) -> list[list[str]]:
+    """The `outputs` of the lines that one event makes, of one token for each text."""
     finish = FinishReason.LENGTH if is_last else None
-    body = call.encoder.event(request_index, GenerationEvent(0, text, finish_reason=finish))
+    event = GenerationEvent(0, "".join(texts), tuple(TokenOutput(1, text) for text in texts), finish)
+    body = call.encoder.event(request_index, event)
     return [json.loads(line)["outputs"] for line in body.splitlines()]
 
 
@@ -151,10 +152,14 @@ def test_a_line_of_outputs_waits_until_every_prompt_has_made_its_step(pair: Call
     assert push(pair, 0, "b") == [["b", "B"]]
 
 
-def test_a_prompt_that_makes_no_step_does_not_hold_up_the_others(pair: Call) -> None:
+def test_there_are_as_many_lines_as_tokens_whenever_they_come(pair: Call) -> None:
+    """One prompt begins later, and several tokens may come at once, some of them without a text."""
     assert push(pair, 0, "a") == []
-    assert push(pair, 0, "b") == [["a", ""]]
-    assert push(pair, 1, "A") == [["b", "A"]]
+    assert push(pair, 0, "b", "", "c") == []
+    assert push(pair, 1, "A", "B") == [["a", "A"], ["b", "B"]]
+    assert push(pair, 1, "C", is_last=True) == [["", "C"], ["c", ""]]
+    assert push(pair, 0, "", is_last=True) == [["", ""]]
+    assert end(pair) == []
 
 
 def test_finished_prompts_have_empty_strings(pair: Call) -> None:

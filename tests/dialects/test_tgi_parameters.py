@@ -9,7 +9,7 @@ import pytest
 from dragoman.errors import InvalidParameter
 from dragoman.server.apis.lmi.parameters.table import TABLE, TGI
 from dragoman.types import Grammar
-from tests.dialects.lmi_calls import tgi_request, value_at
+from tests.dialects.lmi_calls import request_of, tgi_request, value_at
 from tests.dialects.test_lmi_parameters import EFFECTS, SHAPE_THE_ANSWER
 from tests.support.tables import table
 
@@ -65,3 +65,8 @@ def test_tgi_samples_with_any_other_value(parameters: dict[str, Any]) -> None:
 def test_tgi_refuses_what_is_out_of_its_own_ranges(parameters: dict[str, Any]) -> None:
     with pytest.raises(InvalidParameter):
         tgi_request(parameters)
+
+
+def test_a_text_of_tgi_ends_with_the_stop_string_that_ended_it() -> None:
+    assert tgi_request({"stop": ["x"]}).include_stop_in_text
+    assert not request_of({"stop": ["x"]}).include_stop_in_text

@@ -311,7 +311,7 @@ def test_a_call_that_does_not_stream_can_be_cancelled(watched: Watched) -> None:
 
 def test_a_client_may_say_how_long_it_waits(watched: Watched) -> None:
     body = {**STREAMED, "stream": False}
-    for header in (("x-request-timeout-ms", "150"), ("grpc-timeout", "150m"), ("x-stainless-timeout", "0.15")):
+    for header in (("x-request-timeout-ms", "150"), ("grpc-timeout", "150m"), ("x-stainless-read-timeout", "0.15")):
         answer = httpx.post(f"{watched.base_url}/v1/completions", json=body, headers=dict([header]), timeout=60)
         assert answer.status_code == 503, header
         assert "0.15 s that the client allows" in answer.json()["error"]["message"], header
@@ -319,7 +319,7 @@ def test_a_client_may_say_how_long_it_waits(watched: Watched) -> None:
 
 
 def test_a_stream_may_take_longer_than_its_client_waits_for_each_byte(watched: Watched) -> None:
-    headers = {"x-stainless-timeout": "0.05"}
+    headers = {"x-stainless-read-timeout": "0.05"}
     body = {**STREAMED, "max_tokens": 200}
     answer = httpx.post(f"{watched.base_url}/v1/completions", json=body, headers=headers, timeout=60)
     assert answer.text.endswith("data: [DONE]\n\n")

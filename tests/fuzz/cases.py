@@ -34,7 +34,7 @@ HEADERS = (
     ("x-amzn-sagemaker-inference-id", '"><script>'), ("x-amzn-sagemaker-custom-attributes", "a=1;x-starting-token=9;=;;"),
     ("x-amzn-sagemaker-target-model", "m.tar.gz"), ("x-amzn-sagemaker-inference-component", "é"), ("x-adapter", "none"),
     ("x-synchronous", "false"), ("x-starting-token", "nonsense"), ("x-max-items", "-1"), ("x-cache-token", "\x80"),
-    ("x-stainless-timeout", "NaN"), ("x-request-timeout-ms", "1e9"), ("content-encoding", "gzip"),
+    ("x-stainless-read-timeout", "NaN"), ("x-request-timeout-ms", "1e9"), ("content-encoding", "gzip"),
     ("expect", "100-continue"),
     ("authorization", "Bearer \xff"), ("traceparent", "00-zz-1-1"), ("origin", "null"),
     ("sec-fetch-site", "cross-site"), ("sec-fetch-site", "same-site"), ("upgrade", "websocket"),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
+import openai
+import pytest
 
 from dragoman.errors import DeadlineTooShort, QueueTimeout, ServerError
 from dragoman.server.admission import Admission, QueueBounds
@@ -169,11 +171,19 @@ def test_a_deadline_that_cannot_be_met_is_told_with_its_name_and_the_forecast(
 
 
 def test_a_library_that_says_how_long_it_reads_is_told_so_too() -> None:
-    with serving(DeadlineTooShort("no", needed_s=7.25)) as (client, _):
+    with serving(DeadlineTooShort("no", needed_s=7.25)) as (client, engine):
         body = {"model": "bytes", "prompt": "Hi"}
-        answer = client.post("/v1/completions", json=body, headers={"x-stainless-timeout": "0.5"})
-        assert answer.status_code == 503
-        assert "(x-stainless-timeout)" in answer.json()["error"]["message"]
+        for name in ("x-stainless-read-timeout", "x-stainless-timeout"):
+            answer = client.post("/v1/completions", json=body, headers={name: "0.5"})
+            assert answer.status_code == 503
+            assert f"({name})" in answer.json()["error"]["message"]
+        url = str(client.base_url.join("/v1"))
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=8.5) as official:
+            with pytest.raises(openai.InternalServerError, match=r"8\.5 s that the client allows \(x-stainless-\S+\)"):
+                official.completions.create(model="bytes", prompt="Hi")
+            with pytest.raises(openai.APIError):
+                list(official.completions.create(model="bytes", prompt="Hi", stream=True))
+        assert [request.deadline_s is None for request in engine.requests] == [False, False, False, True]
 
 
 @EVERY_ROUTE

@@ -260,7 +260,8 @@ def check_call(model: ServedModel, http: HttpCall, record: CallRecord) -> None:
 
     Raises: InvalidParameter if it says that wrongly, NotFound if it asks for a version that the model does not have.
     """
-    record.timeout_s, record.patience_s = timeout_of(http.headers), patience_of(http.headers)
+    record.timeout_s = timeout_of(http.headers)
+    record.patience_s, record.timeout_name = patience_of(http.headers)
     if record.timeout_s is not None:
         record.timeout_name = name_of(http.headers)
     version = http.query.get("model_version") or http.headers.get("model_version")

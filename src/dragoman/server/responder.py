@@ -42,7 +42,6 @@ from dragoman.server.api import (
     StreamedReply,
 )
 from dragoman.server.generation.merge import EventMerge
-from dragoman.server.http.deadlines import STAINLESS
 from dragoman.server.http.exchange import ClientGone, Exchange
 from dragoman.server.http.switches import STRICT_HEADER, Switches, refuse_ignored
 from dragoman.server.observation.measured import measure_of
@@ -187,7 +186,7 @@ def note_patience(call: Call) -> None:
     """An answer that comes whole has to come while its client waits for the first byte."""
     record = current_call()
     if record is not None and record.timeout_s is None and not call.stream:
-        record.timeout_s, record.timeout_name = record.patience_s, STAINLESS
+        record.timeout_s = record.patience_s
 
 
 def _note_failure(failure: ServerError) -> None:

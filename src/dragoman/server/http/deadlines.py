@@ -1,8 +1,8 @@
 """How long a client wants to wait for an answer, as its header fields say.
 
 Does: read them. Does not: watch the clock (the service does). Called by the endpoints, on the event loop.
-Source: gRPC over HTTP/2, "Timeout"; the `x-stainless-timeout` of OpenAI's and Anthropic's client libraries, in seconds,
-which bounds each read and not a stream as a whole.
+Source: gRPC over HTTP/2, "Timeout"; the libraries of OpenAI and Anthropic, whose `x-stainless-read-timeout` (in Python) and
+`x-stainless-timeout` (the others, and Anthropic's in Python) are seconds: they bound each read, not a stream as a whole.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 from dragoman.errors import InvalidParameter
 
-MILLISECONDS, GRPC, STAINLESS = "x-request-timeout-ms", "grpc-timeout", "x-stainless-timeout"
+MILLISECONDS, GRPC = "x-request-timeout-ms", "grpc-timeout"
+READS = ("x-stainless-read-timeout", "x-stainless-timeout")
 
 _GRPC_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _GRPC_FORM = re.compile(r"([0-9]{1,8})([HMSmun])")
@@ -46,12 +47,16 @@ def name_of(headers: Mapping[str, str]) -> str:
     return MILLISECONDS if MILLISECONDS in headers else GRPC if GRPC in headers else ""
 
 
-def patience_of(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a client waits for the next byte, as its library says by itself; None = it says none, or no number."""
-    if STAINLESS not in headers:
-        return None
-    try:
-        seconds = float(headers[STAINLESS])
-    except ValueError:
-        return None
-    return seconds if math.isfinite(seconds) and seconds > 0 else None
+def patience_of(headers: Mapping[str, str]) -> tuple[float | None, str]:
+    """Seconds that a client waits for the next byte, as its library says by itself, and the field that says it.
+
+    (None, "") = it says none, or no number. The first field that holds one counts.
+    """
+    for name in READS:
+        try:
+            seconds = float(headers.get(name, ""))
+        except ValueError:
+            continue
+        if math.isfinite(seconds) and seconds > 0:
+            return seconds, name
+    return None, ""

@@ -119,7 +119,7 @@ class CallRecord(msgspec.Struct):
     """One call over HTTP. `caller`: the name of its key, "" = none. `status` 0 = nothing was sent. `error`: None = none.
 
     `timeout_s`: how long the client wants to wait for the whole answer, `patience_s`: for its next byte; None = as long as
-    it takes; `timeout_name`: the header field that says so. `num_expected_tokens`: of prompts that are not tokenised yet, at
+    it takes; `timeout_name`: the field that says so. `num_expected_tokens`: of prompts that are not tokenised yet, at
     least. `take`: told of each request when its prompt has been tokenised; raises Overloaded if there is no room for it.
     `cancel` ends the call with an error. `trace`: the one that it belongs to. `began_s`: seconds since the epoch; `begin_s`,
     `end_s` on the monotonic clock.

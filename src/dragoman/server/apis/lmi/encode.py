@@ -152,7 +152,7 @@ class TokenEncoder(LmiEncoder):
 
 
 class OutputsEncoder(LmiEncoder):
-    """Answers of dynamic batches, and streams of several prompts: lines with one string per prompt and step."""
+    """Answers of dynamic batches, and streams of several prompts: line N has the N-th token's text of each prompt."""
 
     def __init__(
         self,
@@ -167,6 +167,7 @@ class OutputsEncoder(LmiEncoder):
         self._is_v026 = is_v026
         self._pending: list[deque[str]] = [deque() for _ in answer.prompts.texts]
         self._is_running = [True for _ in answer.prompts.texts]
+        self._has_begun = [False for _ in answer.prompts.texts]
         self._has_sent_prompts = not answer.has_full_text
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
@@ -188,7 +189,9 @@ class OutputsEncoder(LmiEncoder):
         """The lines of the steps that this event completes."""
         if event.index:
             return b""
-        self._pending[request_index].append(event.text)
+        if event.tokens or not self._has_begun[request_index]:
+            self._has_begun[request_index] = True
+            self._pending[request_index] += [token.text for token in event.tokens] or [event.text]
         if event.finish_reason is not None:
             self._is_running[request_index] = False
         lines = []
@@ -204,9 +207,7 @@ class OutputsEncoder(LmiEncoder):
         return b"".join(lines)
 
     def _is_step_over(self) -> bool:
-        """True if every unfinished prompt has a text, or one has two: then the others have none in this step."""
-        if any(len(texts) > 1 for texts in self._pending):
-            return True
+        """True if every unfinished prompt has a text."""
         waits = any(running and not texts for running, texts in zip(self._is_running, self._pending, strict=True))
         return not waits and any(self._pending)
 

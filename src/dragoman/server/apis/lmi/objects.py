@@ -215,7 +215,7 @@ class ObjectBuilder:
             inputs=UNSET if self._is_plain_v026 else prompt_text,
             prefill=self._prefill(prompt),
             top_tokens=top_tokens if shows_top_tokens else UNSET,
-            seed=prompt.seed if is_tgi else UNSET,
+            seed=self._seed(prompt),
             input_length=len(prompt.token_ids) if is_tgi else UNSET,
         )
 
@@ -235,8 +235,14 @@ class ObjectBuilder:
             "tokens": [self.token(token) for token in sequence.tokens],
             "prefill": self._prefill(prompt),
             "top_tokens": [self.top_tokens(token) for token in sequence.tokens] if has_top_tokens else UNSET,
-            "seed": prompt.seed if self._shape.is_tgi else UNSET,
+            "seed": self._seed(prompt),
         }
+
+    def _seed(self, prompt: PromptInfo) -> int | UnsetType | None:
+        """The seed where TGI tells it: null where nothing was drawn."""
+        if not self._shape.is_tgi:
+            return UNSET
+        return prompt.seed if self._answer.is_sampling else None
 
     def _prefill(self, prompt: PromptInfo) -> list[LmiPromptToken] | UnsetType:
         """The prompt's tokens where they were asked for; TGI's clients expect the field in any case."""

@@ -36,7 +36,7 @@ class Rules:
 
     `sampling`: sample only if do_sample says so; if any sampling parameter is given; or, as TGI does, if one of them has
     a value that is not neutral. `is_dynamic`: dynamic-batch shapes, without details. `takes_adapters`: a request may ask
-    for one.
+    for one. `includes_stop`: a text that ends with a stop string has it.
     """
 
     sampling: Literal["explicit", "given", "not_neutral"] = "explicit"
@@ -44,6 +44,7 @@ class Rules:
     has_details_by_default: bool = False
     is_dynamic: bool = False
     takes_adapters: bool = False
+    includes_stop: bool = False
 
 
 class Decoding(NamedTuple):
@@ -62,6 +63,7 @@ class AnswerPlan(msgspec.Struct, frozen=True):
     has_details: bool = False
     is_several: bool = False
     is_beam_search: bool = False
+    is_sampling: bool = False
     has_full_text: bool = False
     has_prefill: bool = False
     has_prompt_top_tokens: bool = False
@@ -112,6 +114,7 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
         has_details=is_details and not rules.is_dynamic,
         is_several=not is_one_answer and max(decoding.n, decoding.best_of or 1, decoding.num_beams) > 1,
         is_beam_search=decoding.mode == "beams",
+        is_sampling=decoding.mode == "sampling",
         has_full_text=values.return_full_text,
         has_prefill=values.decoder_input_details or values.prompt_logprobs is not None,
         has_prompt_top_tokens=bool(values.prompt_logprobs),
@@ -213,7 +216,7 @@ def _request(
         sampling=sampling,
         max_tokens=values.max_tokens,
         stop=values.stop,
-        include_stop_in_text=values.include_stop,
+        include_stop_in_text=values.include_stop or rules.includes_stop,
         skip_special_tokens=values.skip_special_tokens,
         spaces_between_special_tokens=values.spaces_between_special_tokens,
         truncate_prompt_tokens=values.truncate,

@@ -58,7 +58,9 @@ class TgiDialect(PureDialect):
         self, limits: Limits, generation_defaults: Mapping[str, Any] | None = None, *, takes_adapters: bool = False
     ) -> None:
         self._reader = ParameterReader(TGI, "", limits, defaults=generation_defaults)
-        self._rules = Rules(sampling="not_neutral", on_overflow="refuse", takes_adapters=takes_adapters)
+        self._rules = Rules(
+            sampling="not_neutral", on_overflow="refuse", takes_adapters=takes_adapters, includes_stop=True
+        )
         self._shape = Shape(is_tgi=True, is_tgi_route=True)
 
     def parse(self, http: HttpCall) -> Call:
