@@ -372,6 +372,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     Legal: every value is within the range that its type allows, and every token id within the vocabulary. Whether this
     engine can run it, the engine decides (`engine.base`). `max_tokens` >= 0 (0 = only the prompt's log-probabilities).
     `stop`: an engine must watch for them where it ranks sequences, because nobody sees their text before; elsewhere it may.
+    None also where an answer is taken apart: they count in its content only, which the service tells.
     `adapter`: one of the engine's, None = the model as it is. `cache_salt`: requests share cached prompts only with those of
     the same salt and owner; `cache_owner`: no client chooses it, "" = all are one. `priority`: of the requests that wait,
     those with the highest are admitted first. `caller`: who asks; engines that can share what they have fairly among
@@ -511,7 +512,7 @@ class GenerationEvent(msgspec.Struct, frozen=True):
 
     `prompt` comes with the request's first event only. `num_cached_tokens`: of the prompt, if they are told later than that.
     `content` is the part of `text` that belongs to the answer when reasoning or tool calls are split off (else equal to
-    `text`).
+    `text`). It ends before a stop string; where anything is split off, `text` is all that the model wrote.
     """
 
     index: int

@@ -17,6 +17,7 @@ import msgspec
 from dragoman.engine.base import Capabilities
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, UnsupportedFeature
 from dragoman.server.generation.pictures import PicturePrompts, PlacedPicture
+from dragoman.server.generation.sequence_text import ParserFactory, parser_of
 from dragoman.server.pressure.prompt_size import num_characters
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
@@ -109,6 +110,7 @@ class Preparer:
     constrain: Constrain | None = None
     turn_end_ids: frozenset[int] = frozenset()
     pictures: PicturePrompts | None = None
+    make_parser: ParserFactory | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -159,7 +161,7 @@ class Preparer:
                 seed=self.draw_seed() if sampling.seed is None else sampling.seed,
                 eos_token_ids=self._eos_token_ids(request),
                 bad_word_ids=self._bad_word_ids(sampling.bad_words),
-                stop=StopStrings(request.stop, request.skip_special_tokens) if request.stop else None,
+                stop=self._watched_stops(request, text),
                 deadline_s=turn.deadline_s,
                 adapter=request.adapter or None,
                 pictures=pictures,
@@ -209,6 +211,12 @@ class Preparer:
                 f"{name} holds token id {token_id}, which is outside the vocabulary: allowed are 0 to {size - 1}",
                 param=name,
             )
+
+    def _watched_stops(self, request: GenerationRequest, prompt_text: str) -> StopStrings | None:
+        """The stop strings that an engine can see; not those of a text that is taken apart, where only content counts."""
+        if not request.stop or parser_of(self.make_parser, request, prompt_text) is not None:
+            return None
+        return StopStrings(request.stop, request.skip_special_tokens)
 
     # --- prompts ------------------------------------------------------------------------------------------------------
 

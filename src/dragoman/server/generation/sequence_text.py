@@ -1,13 +1,14 @@
 """Turns what an engine adds to one sequence into events with text.
 
-Does: detokenise, end at stop strings, hold back tokens whose text may become one, log-probabilities per token.
+Does: detokenise, end at stop strings, hold back what may become one, log-probabilities per token. Where a parser takes the
+text apart, stop strings count in its content: that is searched and held back, and the tokens come as they are.
 Does not: talk to engines or count sequences (`service` does). One instance per returned sequence, on the event loop.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
@@ -50,6 +51,71 @@ ParserFactory = Callable[[GenerationRequest, str], TextParser | None]
 """(request, prompt text) -> the parser for one of its sequences, None = all of the text is the answer."""
 
 
+def parser_of(make: ParserFactory | None, request: GenerationRequest, prompt_text: str) -> TextParser | None:
+    """A parser for one of the request's sequences, None if all of its text is content."""
+    is_parsed = request.parse_tool_calls or request.parse_reasoning
+    return make(request, prompt_text) if make is not None and is_parsed else None
+
+
+class _StoppedContent:
+    """A parser's output with the content ended at a stop string; reasoning and calls may hold any of them.
+
+    `took_in` is told of every token's text, `released` gives what may be shown since the last time.
+    """
+
+    __slots__ = ("_contents", "_includes_stop", "_parser", "_reasonings", "_scanner", "_tool_calls")
+
+    def __init__(self, parser: TextParser, stops: Sequence[str], *, includes_stop: bool) -> None:
+        self._parser = parser
+        self._scanner = StopScanner(stops)
+        self._includes_stop = includes_stop
+        self._contents: list[str] = []
+        self._reasonings: list[str] = []
+        self._tool_calls: list[ToolCallDelta] = []
+
+    def took_in(self, text: str, reason: FinishReason | None, *, counts: bool) -> StopMatch | None:
+        """The stop string that this text completes in the content, None if there is none or it does not count."""
+        match = self._search(self._parser.push(text, is_last=False), counts=counts)
+        if match is not None or reason is None:
+            return match
+        last = self._parser.push("", is_last=True)
+        # The beginning of a call that has no end comes out as content where the answer was cut off.
+        is_cut = reason is FinishReason.LENGTH and bool(last.content.strip())
+        match = self._search(last, counts=counts and not is_cut)
+        if match is None:
+            self._let_go()
+        return match
+
+    def released(self) -> ParsedText:
+        """What came out since the last time."""
+        parsed = ParsedText("".join(self._contents), "".join(self._reasonings), tuple(self._tool_calls))
+        self._contents, self._reasonings, self._tool_calls = [], [], []
+        return parsed
+
+    def _search(self, piece: ParsedText, *, counts: bool) -> StopMatch | None:
+        scanner = self._scanner
+        if piece.reasoning:
+            self._let_go()
+            self._reasonings.append(piece.reasoning)
+        held = scanner.tail
+        match = _searched(scanner, piece.content, counts=counts)
+        self._tool_calls += piece.tool_calls
+        seen, shown = held + piece.content, len(held) if self._includes_stop else 0
+        if match is not None:
+            self._contents.append(seen[shown : match.end if self._includes_stop else match.start])
+            return match
+        self._contents.append(seen[shown : len(seen) - (0 if self._includes_stop else len(scanner.tail))])
+        if piece.tool_calls:
+            self._let_go()
+        return None
+
+    def _let_go(self) -> None:
+        """What is held is no beginning of a stop string: something else than content follows it."""
+        if not self._includes_stop:
+            self._contents.append(self._scanner.tail)
+        self._scanner.tail = ""
+
+
 class SequenceText:
     """One sequence on its way to the client. `is_finished`: its last event was made, further outputs are dropped.
 
@@ -59,7 +125,8 @@ class SequenceText:
 
     __slots__ = (
         "_cumulative_logprob", "_detokenizer", "_held", "_held_size", "_includes_stop", "_index", "_min_tokens",
-        "_num_accepted", "_num_drafts", "_parser", "_pieces", "_record", "_scanner", "_skips_special", "is_finished",
+        "_num_accepted", "_num_drafts", "_parser", "_pieces", "_record", "_scanner", "_skips_special", "_stopped",
+        "is_finished",
     )  # fmt: skip
 
     def __init__(
@@ -85,7 +152,10 @@ class SequenceText:
             spaces_between_special_tokens=request.spaces_between_special_tokens,
             shown_ids=shown_ids,
         )
-        self._scanner = StopScanner(request.stop) if request.stop else None
+        self._scanner = StopScanner(request.stop) if request.stop and parser is None else None
+        self._stopped: _StoppedContent | None = None
+        if request.stop and parser is not None:
+            self._stopped = _StoppedContent(parser, request.stop, includes_stop=request.include_stop_in_text)
         self._held: deque[TokenOutput] = deque()
         self._held_size = 0  # characters in `_held`
         self._num_drafts = 0  # these two since the last event
@@ -104,10 +174,16 @@ class SequenceText:
             reason = output.finish_reason if position == last else None
             text = self._detokenizer.push(token_id) if reason is None else self._last_text(token_id, reason)
             token = self._token(output, position, text, reason)
-            if self._scanner is None:
+            if self._scanner is not None:
+                match = self._scan(token, self._scanner, released)
+            else:
                 released.append(token)
-            elif (match := self._scan(token, self._scanner, released)) is not None:
+                if self._stopped is not None:
+                    match = self._stopped.took_in(text, reason, counts=self._counts_stops())
+            if match is not None:
                 break
+        if self._stopped is not None and last < 0 and output.finish_reason is not None:
+            match = self._stopped.took_in("", output.finish_reason, counts=self._counts_stops())
         if match is not None:
             return self._event(released, output, FinishReason.STOP_STRING, match.stop, prompt)
         if output.finish_reason is not None:
@@ -138,13 +214,13 @@ class SequenceText:
         top = top_tokens(self._pieces, output.top_logprobs[position]) if output.top_logprobs is not None else ()
         return TokenOutput(token_id, text, token_text, own, logprob, top, is_special or reason is FinishReason.EOS)
 
+    def _counts_stops(self) -> bool:
+        """Whether a stop string that is complete by now ends the sequence."""
+        return self._record.num_tokens >= self._min_tokens
+
     def _scan(self, token: TokenOutput, scanner: StopScanner, released: list[TokenOutput]) -> StopMatch | None:
         """Take in a token and release what cannot belong to a stop string any more; on a match, everything, cut."""
-        match: StopMatch | None = None
-        if self._record.num_tokens >= self._min_tokens:
-            match = scanner.push(token.text)
-        else:
-            scanner.skip(token.text)
+        match = _searched(scanner, token.text, counts=self._counts_stops())
         self._held.append(token)
         if match is not None:
             # The tail, which the match counts from, is the end of what was held before this token.
@@ -188,7 +264,10 @@ class SequenceText:
             if cumulative is None:
                 cumulative = self._cumulative_logprob
         text = tokens[0].text if len(tokens) == 1 else "".join([token.text for token in tokens])
-        parsed = _AS_IT_IS if self._parser is None else self._parser.push(text, is_last=self.is_finished)
+        if self._stopped is not None:
+            parsed = self._stopped.released()
+        else:
+            parsed = _AS_IT_IS if self._parser is None else self._parser.push(text, is_last=self.is_finished)
         event = GenerationEvent(
             self._index,
             text,
@@ -209,6 +288,14 @@ class SequenceText:
 
 
 _AS_IT_IS = ParsedText()
+
+
+def _searched(scanner: StopScanner, text: str, *, counts: bool) -> StopMatch | None:
+    """The match that this text completes, if matches count by now."""
+    if counts:
+        return scanner.push(text)
+    scanner.skip(text)
+    return None
 
 
 def _stop_token(output: EngineOutput) -> int | None:

@@ -33,7 +33,7 @@ from dragoman.server.generation.prepare import (
     ServiceLimits,
     Turn,
 )
-from dragoman.server.generation.sequence_text import ParserFactory, SequenceText, prompt_info
+from dragoman.server.generation.sequence_text import ParserFactory, SequenceText, parser_of, prompt_info
 from dragoman.server.observation.record import RequestRecord, current_call, new_request
 from dragoman.server.pressure.prompt_size import num_characters
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
@@ -111,6 +111,7 @@ class Service:
             constrain=extensions.constrain,
             turn_end_ids=extensions.turn_end_ids,
             pictures=extensions.pictures,
+            make_parser=extensions.make_parser,
         )
 
     @property
@@ -291,12 +292,8 @@ class _Progress:
         self._pieces = pieces
         self._prompt: PromptInfo | None = None  # known, and not in an event yet
         self._waits_for_prompt = True
-        request, make_parser = prepared.request, extensions.make_parser
-        is_parsed = request.parse_tool_calls or request.parse_reasoning
-        parsers = [
-            make_parser(request, prepared.prompt_text) if make_parser is not None and is_parsed else None
-            for _ in range(request.sampling.n)
-        ]
+        request = prepared.request
+        parsers = [parser_of(extensions.make_parser, request, prepared.prompt_text) for _ in range(request.sampling.n)]
         self._sequences = [
             SequenceText(
                 index, request, pieces, parser, frozenset() if parser is None else extensions.marker_ids, sequence
