@@ -28,6 +28,8 @@ def state():
     handlers = [str(signal.getsignal(number)) for number in sorted(signal.valid_signals()) if number not in (9, 19)]
     return dict(os.environ), handlers, threading.active_count(), sys.excepthook, threading.excepthook
 
+for name, value in {"DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0"}.items():
+    assert os.environ[name] == value
 del sys.modules["uvloop"]  # which the audit had put out of reach
 before = state()
 for name in json.loads(sys.argv[1]):

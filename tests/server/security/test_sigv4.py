@@ -143,6 +143,14 @@ def test_another_secret_is_refused() -> None:
         taken(*signed(pair=replace(ALICE, secret="guessed")))
 
 
+def test_the_comparison_in_constant_time_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hmac.compare_digest", lambda *_: True)
+    assert taken(*signed(pair=replace(ALICE, secret="guessed"))).name == "alice"
+    monkeypatch.setattr("hmac.compare_digest", lambda *_: False)
+    with pytest.raises(BadSignature):
+        taken(*signed())
+
+
 @table("skew_s", [-301, 301, -90_000])
 def test_an_old_signature_is_refused(skew_s: float) -> None:
     with pytest.raises(BadSignature, match="5 minutes"):
