@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.server.output_texts import Output, calls_of, output_format, parsed, parser
+from tests.server.output_texts import Output, calls_of, output_format, parsed, parser, request
 from tests.support.tables import table
 
 OSLO = '{"name": "weather", "arguments": {"city": "Oslo"}}'
@@ -163,10 +163,53 @@ def test_models_that_always_think_need_no_mark_at_the_beginning() -> None:
     assert parsed(parser(layout), ["Hm.</think>Yes."]) == Output("Yes.", "Hm.", [])
 
 
-def test_marks_of_calls_mean_nothing_inside_the_reasoning() -> None:
-    text = f"<think>I could <tool_call>{OSLO}</tool_call></think><tool_call>{OSLO}</tool_call>"
-    output = parsed(parser(output_format(reasoning="think")), [text])
-    assert output == Output("", f"I could <tool_call>{OSLO}</tool_call>", [OSLO_CALL])
+KIMI_OSLO = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
+    '{"city": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>'
+)
+CODER_OSLO = "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>"
+HERMES_OSLO = f"<tool_call>\n{OSLO}\n</tool_call>"
+
+
+@table(
+    ("tools", "text", "reasoning", "content", "num_calls"),
+    [
+        ("hermes", f"<think>Hm.\n{HERMES_OSLO}", "Hm.", "", 1),
+        ("hermes", f"<think>{HERMES_OSLO}\n</think>\n\n", "", "", 1),
+        ("hermes", f"<think>Hm.{HERMES_OSLO}{HERMES_OSLO}", "Hm.", "", 2),
+        ("hermes", f"<think>Hm.{HERMES_OSLO}\nI looked.", "Hm.", "I looked.", 1),
+        ("hermes", f"<think>Hm.{HERMES_OSLO}</think>{HERMES_OSLO}", "Hm.", "", 2),
+        ("qwen3_coder", f"<think>Hm.\n{CODER_OSLO}\n</think>Yes.", "Hm.", "Yes.", 1),
+        ("kimi_k2", f"<think>Hm.{KIMI_OSLO}", "Hm.", "", 1),
+        # Mentions, which are no calls.
+        ("hermes", "<think>I may <tool_call> it.</think>Yes.", "I may <tool_call> it.", "Yes.", 0),
+        ("hermes", "<think>As <tool_call>{}</tool_call> is", "As <tool_call>{}</tool_call> is", "", 0),
+        ("hermes", '<think>A <tool_call>{"name": "stranger"}', 'A <tool_call>{"name": "stranger"}', "", 0),
+        ("json", f"<think>{OSLO}</think>Yes.", OSLO, "Yes.", 0),
+    ],
+)
+def test_a_call_within_the_reasoning_is_a_call(
+    tools: str, text: str, reasoning: str, content: str, num_calls: int
+) -> None:
+    for texts in ([text], list(text)):
+        output = parsed(parser(output_format(tools, "think")), texts)
+        assert (output.reasoning, output.content) == (reasoning, content)
+        assert calls_of(output) == [("weather", {"city": "Oslo"})] * num_calls
+
+
+def test_what_is_said_between_a_call_and_the_end_of_the_reasoning_is_reasoning() -> None:
+    text = f"<think>Hm.\n{HERMES_OSLO}\nAnd so on.</think>Yes."
+    for texts in ([text], list(text)):
+        output = parsed(parser(output_format(reasoning="think")), texts)
+        assert (output.reasoning.split(), output.content) == (["Hm.And", "so", "on."], "Yes.")
+        assert output.calls == [OSLO_CALL]
+
+
+def test_a_call_that_must_follow_the_reasoning_is_not_looked_for_within_it() -> None:
+    made = output_format(reasoning="think").parser(request("required", covered=True), "")
+    assert made is not None
+    output = parsed(made, [f"<think>{HERMES_OSLO}</think>{HERMES_OSLO}"])
+    assert output == Output("", HERMES_OSLO, [OSLO_CALL])
 
 
 # --- what only some formats have --------------------------------------------------------------------------------------

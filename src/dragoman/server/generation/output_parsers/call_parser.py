@@ -51,12 +51,24 @@ class CallParser:
     """One sequence's tool calls.
 
     `guaranteed`: the mark after which a grammar sees to it that calls follow, so that their arguments are given on before
-    they are complete; "" = at the beginning of the answer, None = there is no such grammar.
+    they are complete; "" = at the beginning of the answer, None = there is no such grammar. `only_known`: calls of a tool
+    that is not in `schemas` are none, even behind a mark. `num_calls`: found so far, which may be set before the first text.
+    `since_call`: the content of the last piece that came after the first call.
     """
 
     def __init__(
-        self, syntax: CallSyntax, new_id: Callable[[], str], schemas: Schemas, guaranteed: str | None = None
+        self,
+        syntax: CallSyntax,
+        new_id: Callable[[], str],
+        schemas: Schemas,
+        guaranteed: str | None = None,
+        *,
+        only_known: bool = False,
     ) -> None:
+        self.num_calls = 0
+        self.since_call = ""
+        self._only_known = only_known
+        self._num_before: int | None = None  # pieces of content before the first call, None = there is no call yet
         self._syntax = syntax
         self._new_id = new_id
         self._schemas = schemas
@@ -67,7 +79,6 @@ class CallParser:
         self._mark = ""  # that stood before these calls; without one, only a known name makes a call
         self._in_list = False
         self._reader: CallReader | None = None
-        self._num_calls = 0
         self._content: list[str] = []
         self._deltas: list[ToolCallDelta] = []
         self._space: list[str] = []  # white space that is dropped if a call comes next
@@ -90,6 +101,9 @@ class CallParser:
             self._content += [] if self._follows_call else self._space
             self._space.clear()
         parsed = ParsedText("".join(self._content), "", tuple(self._deltas))
+        if self._num_before is not None:
+            self.since_call = "".join(self._content[self._num_before :])
+            self._num_before = 0
         self._content, self._deltas = [], []
         return parsed
 
@@ -145,10 +159,10 @@ class CallParser:
             self._buffer = ""
             return False
         if reader.progress is Progress.DONE:
-            self._num_calls += 1
+            self.num_calls += 1
             self._buffer, self._opened, self._state = rest, "", _State.BETWEEN
         elif reader.is_begun:  # cut off in the middle, after parts of the call were given on
-            self._num_calls += 1
+            self.num_calls += 1
             self._buffer, self._opened, self._state = rest, "", _State.OUTSIDE
         else:
             self._give_up(reader.raw + rest)
@@ -192,7 +206,8 @@ class CallParser:
         if make is None or not rest:
             return None
         streams = self._mark == self._guaranteed
-        return make(CallStart(self._num_calls, self._new_id(), streams, self._schemas, needs_known_name=not self._mark))
+        needs_known_name = self._only_known or not self._mark
+        return make(CallStart(self.num_calls, self._new_id(), streams, self._schemas, needs_known_name))
 
     def _open(self, opened: str, rest: str, *, mark: str) -> None:
         self._opened, self._buffer, self._mark, self._state = opened, rest, mark, _State.OPENED
@@ -207,6 +222,7 @@ class CallParser:
         deltas = reader.deltas()
         if deltas:
             self._deltas += deltas
+            self._num_before = len(self._content) if self._num_before is None else self._num_before
             self._space.clear()
             self._follows_call = True
 

@@ -13,13 +13,13 @@ from functools import cached_property
 
 from dragoman.errors import InvalidParameter
 from dragoman.server.generation.output_parsers.base import Marker
-from dragoman.server.generation.output_parsers.call_grammar import CallGrammar, wish_of
+from dragoman.server.generation.output_parsers.call_grammar import FREE_CHOICES, CallGrammar, wish_of
 from dragoman.server.generation.output_parsers.call_parser import CallParser
 from dragoman.server.generation.output_parsers.call_reader import Schemas
 from dragoman.server.generation.output_parsers.reasoning import Opening, ReasoningFormat, ReasoningSplitter
 from dragoman.server.generation.output_parsers.tool_format import Marks, ToolFormat
 from dragoman.server.generation.sequence_text import ParsedText, TextParser
-from dragoman.types import ChatPrompt, GenerationRequest, Grammar
+from dragoman.types import ChatPrompt, GenerationRequest, Grammar, ToolCallDelta
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class OutputFormat:
         calls = self._call_parser(request) if request.parse_tool_calls else None
         if self.reasoning is None or not request.parse_reasoning or not isinstance(request.prompt, ChatPrompt):
             return calls
-        return _OutputParser(ReasoningSplitter(self.reasoning, self._opening(request, prompt_text)), calls)
+        reasoning = ReasoningSplitter(self.reasoning, self._opening(request, prompt_text))
+        return _OutputParser(reasoning, calls, None if calls is None else self._early_parser(request))
 
     @cached_property
     def _call_grammar(self) -> CallGrammar | None:
@@ -85,6 +86,13 @@ class OutputFormat:
             schemas_of(request),
             None if not is_covered else "" if self.opens is None else self.opens.text,
         )
+
+    def _early_parser(self, request: GenerationRequest) -> CallParser | None:
+        """What finds calls within the reasoning; None where no mark tells them, or a grammar has them come after it."""
+        tool_format, schemas = self.tool_format, schemas_of(request)
+        if tool_format is None or not tool_format.marked or request.tool_choice not in FREE_CHOICES or not schemas:
+            return None
+        return CallParser(tool_format.syntax, self.new_id or tool_format.new_id, schemas, only_known=True)
 
     def _opening(self, request: GenerationRequest, prompt_text: str) -> Opening:
         prompt = request.prompt
@@ -111,15 +119,42 @@ def schemas_of(request: GenerationRequest) -> Schemas:
 
 
 class _OutputParser:
-    """A `TextParser`: reasoning first, then calls."""
+    """A `TextParser`: reasoning first, then calls.
 
-    def __init__(self, reasoning: ReasoningSplitter, calls: CallParser | None) -> None:
+    `early` finds calls of known tools that a model makes before it has ended its reasoning. Such a call ends it, unless the
+    mark that does so still comes: until then, or until the end, what is said after the call is kept.
+    """
+
+    def __init__(self, reasoning: ReasoningSplitter, calls: CallParser | None, early: CallParser | None) -> None:
         self._reasoning = reasoning
         self._calls = calls
+        self._early = early
+        self._kept: list[str] = []
 
     def push(self, text: str, *, is_last: bool) -> ParsedText:
         """What this piece of text is."""
         reasoning, content = self._reasoning.push(text, is_last=is_last)
+        early_calls: tuple[ToolCallDelta, ...] = ()
+        if self._early is not None:
+            reasoning, early_calls, late = self._without_calls(self._early, reasoning, is_last=is_last)
+            content = late + content
         if self._calls is None:
             return ParsedText(content, reasoning)
-        return self._calls.push(content, is_last=is_last)._replace(reasoning=reasoning)
+        answer = self._calls.push(content, is_last=is_last)
+        return ParsedText(answer.content, reasoning, early_calls + answer.tool_calls)
+
+    def _without_calls(
+        self, early: CallParser, thought: str, *, is_last: bool
+    ) -> tuple[str, tuple[ToolCallDelta, ...], str]:
+        """The reasoning without the calls in it, the calls, and what turns out to be content."""
+        has_ended, late = self._reasoning.has_ended, ""
+        found = early.push(thought, is_last=is_last or has_ended)
+        thought = found.content[: len(found.content) - len(early.since_call)]
+        self._kept.append(early.since_call)
+        if has_ended or is_last:
+            kept = "".join(self._kept)
+            thought, late = (thought + kept, "") if has_ended else (thought, kept.lstrip())
+            if self._calls is not None:
+                self._calls.num_calls = early.num_calls
+            self._early = None
+        return thought, found.tool_calls, late

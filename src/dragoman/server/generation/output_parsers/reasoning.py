@@ -114,6 +114,11 @@ class ReasoningSplitter:
         # The text inside the answer's marks is to the text around them what reasoning is to the answer.
         self._unwrap = None if marks is None else ReasoningSplitter(ReasoningFormat("answer", *marks), "maybe")
 
+    @property
+    def has_ended(self) -> bool:
+        """True once no more reasoning can come."""
+        return self._state is _State.ANSWERING
+
     def push(self, text: str, *, is_last: bool) -> ReasoningPiece:
         """The next piece; nothing is held back after the last."""
         self._held += text
