@@ -75,7 +75,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.model_texts",
     ),
     "dragoman.pictures": ("dragoman.types", "dragoman.errors"),
-    "dragoman.grammar": ("dragoman.types", "dragoman.errors", "dragoman.bitmask", "dragoman.tokenizer"),
+    "dragoman.grammar": (
+        "dragoman.types",
+        "dragoman.errors",
+        "dragoman.panics",
+        "dragoman.bitmask",
+        "dragoman.tokenizer",
+    ),
     "dragoman.engine.remote": (
         "dragoman.types",
         "dragoman.errors",

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from dragoman.errors import UnsupportedFeature
+from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.grammar.lazy import LazyGrammarCompiler
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.tokenizer.model_files import read_text_files
@@ -75,3 +77,11 @@ def test_logits_may_be_fewer_or_more_than_the_tokenizer_has_tokens(num_more: int
     masker = LazyGrammarCompiler(tokenizer)(Grammar("regex", "[a-c]"))
     texts = {tokenizer.token_bytes(token_id) for token_id in allowed(masker, vocab_size)}
     assert texts == {b"a", b"b", b"c"}
+
+
+def test_a_vocabulary_that_the_library_panics_at_is_an_error_of_the_request() -> None:
+    """A token may be so long; the panic is none of Python's usual exceptions."""
+    for token_bytes in ([b"a", b"b" * 1_000_000, b"</s>"], [b"a"]):
+        with pytest.raises(UnsupportedFeature, match="grammars are not possible with the model's vocabulary") as caught:
+            GrammarCompiler(Vocabulary(token_bytes, frozenset({2}), 2))
+        assert caught.value.param == "response_format"

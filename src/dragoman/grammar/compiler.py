@@ -22,6 +22,7 @@ from dragoman.grammar.limits import LEXER_STATES, MASK_ITEMS, Lanes, check_sourc
 from dragoman.grammar.masker import GrammarMasker, MaskBudget, MaskerVocabulary, explained
 from dragoman.grammar.spelling import Encode, Spelling
 from dragoman.grammar.trial import MAX_BYTES, MAX_CPU_S, TooCostly, check_cost
+from dragoman.panics import CATCH_PANICS, Panicked
 from dragoman.types import Grammar, TokenMasker
 
 _MAX_CACHED = 128  # compiled grammars; one takes some 10 KB,
@@ -59,15 +60,20 @@ class GrammarCompiler:
     """
 
     def __init__(self, vocabulary: Vocabulary, max_mask_s: float = float("inf")) -> None:
-        """Raises: UnsupportedFeature if llguidance is not installed."""
+        """Raises: UnsupportedFeature if llguidance is not installed, or does not take the vocabulary."""
         try:
             self._llguidance = importlib.import_module("llguidance")
         except ImportError as error:
             raise UnsupportedFeature(
                 "response_format: grammars need the package llguidance, which is not installed", param="response_format"
             ) from error
-        facts = self._llguidance.TokenizerWrapper(_TokenizerFacts(vocabulary))
-        self._tokenizer = self._llguidance.LLTokenizer(facts, eos_token=vocabulary.eos_ids)
+        try:
+            with CATCH_PANICS:
+                facts = self._llguidance.TokenizerWrapper(_TokenizerFacts(vocabulary))
+                self._tokenizer = self._llguidance.LLTokenizer(facts, eos_token=vocabulary.eos_ids)
+        except (Panicked, ValueError) as error:
+            problem = f"response_format: grammars are not possible with the model's vocabulary: {error}"
+            raise UnsupportedFeature(problem, param="response_format") from error
         spelling = Spelling(vocabulary.encode or self._tokenizer.greedy_tokenize)
         self._shared = MaskerVocabulary(
             vocabulary.token_bytes, frozenset(vocabulary.eos_ids), spelling, vocabulary.special_ids
