@@ -83,6 +83,14 @@ class InvalidPayload(InvalidRequest):
     kind = "invalid_payload"
 
 
+class UnsupportedCoding(InvalidPayload):
+    """The body is packed in a way that is not taken; `taken`: the ways that are, as HTTP's header lists them."""
+
+    def __init__(self, message: str, taken: str = "") -> None:
+        super().__init__(message)
+        self.taken = taken
+
+
 class InvalidParameter(InvalidRequest):
     """A generation parameter has a wrong type or range, or contradicts another one."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
+from dragoman.pictures.data_url import read_data_url
+from dragoman.pictures.limits import PictureLimits
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.types import ChatPrompt, Grammar
 from tests.dialects.openai_calls import SERVED, answer, chat, chats, http_call, refusal, request, sampling
@@ -239,6 +242,14 @@ def test_an_image_stays_a_part_and_parts_beside_it_stay_in_their_places(url: str
 
 def test_bare_base64_data_becomes_a_data_address() -> None:
     assert content_of(image(PNG)) == [image(f"data:image/png;base64,{PNG}")]
+
+
+def test_base64_data_may_have_that_word_before_them() -> None:
+    for word in ("base64,", "BASE64,"):
+        content = [{"type": "image_url", "image_url": {"url": f"{word}{PNG}"}}]
+        (message,) = prompt(chat("v3", messages=[{"role": "user", "content": content}])).messages
+        url = message["content"][0]["image_url"]["url"]
+        assert read_data_url(url, PictureLimits(), "url") == base64.b64decode(PNG)
 
 
 @table(("data", "kind"), [("/9j/4AAQ", "jpeg"), ("R0lGODlh", "gif"), ("UklGRiQA", "webp"), ("Qk1GAAAA", "bmp")])

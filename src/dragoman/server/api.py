@@ -197,9 +197,9 @@ class Call(msgspec.Struct, frozen=True):
 
     `requests`: one per prompt, run concurrently. `ignored`: names of accepted parameters without effect, for the
     `x-dragoman-ignored` header. `hold_s`: how long a streamed head may wait for the outcome (the text service's status
-    rule); 0 = the head goes out with the first event. `run_off_loop`: how to call the encoder's `full` and `event`, which
-    then run an operator's code; None = in place. `labels`: what errors call each request, () = they do not tell them apart.
-    `reasons`: why some of `ignored` have no effect.
+    rule); 0 = the head goes out with the first event, or before it where `is_head_fixed`: it depends on none.
+    `run_off_loop`: how to call the encoder's `full` and `event`, which then run an operator's code; None = in place.
+    `labels`: what errors call each request, () = they do not tell them apart. `reasons`: why some of `ignored` do nothing.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -207,6 +207,7 @@ class Call(msgspec.Struct, frozen=True):
     stream: bool = False
     ignored: tuple[str, ...] = ()
     hold_s: float = 0.0
+    is_head_fixed: bool = True
     run_off_loop: Runner | None = None
     labels: tuple[str, ...] = ()
     reasons: Mapping[str, str] = msgspec.field(default_factory=dict)

@@ -7,6 +7,7 @@ Built by `build_app`, called by uvicorn on the event loop.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -127,6 +128,9 @@ class App:
         """
         self._hosts.check(exchange.headers)
         match = self._table.match(exchange.path)
+        if match is None and "//" in exchange.path:
+            exchange.path = re.sub("/{2,}", "/", exchange.path)
+            match = self._table.match(exchange.path)
         if match is None:
             raise self._table.unknown(exchange.path)
         handler = match.route.handler(exchange.method)

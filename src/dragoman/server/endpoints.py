@@ -16,6 +16,7 @@ from dragoman.errors import NotFound, ServerError
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply
 from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.bodies import Body
+from dragoman.server.http.codings import unpacked
 from dragoman.server.http.deadlines import name_of, patience_of, timeout_of
 from dragoman.server.http.exchange import ClientGone, Exchange
 from dragoman.server.http.replies import json_reply
@@ -122,6 +123,7 @@ class Endpoints:
                     body = await exchange.read_body(self._gate.max_request_size_bytes, held)
                     if check_body is not None:
                         await check_body(body)
+                    body = await unpacked(body, exchange.headers, self._gate.max_request_size_bytes, held)
                     call = exchange.http_call(body, path_params)
                     await call.decoded()
                     made = await run_unless_gone(exchange, operation.answer(call, self))
@@ -142,6 +144,7 @@ class Endpoints:
                 body = await exchange.read_body(self._gate.max_request_size_bytes, held)
                 if check_body is not None:
                     await check_body(body)
+                body = await unpacked(body, early.headers, self._gate.max_request_size_bytes, held)
                 proceed = partial(self._proceed, api, operation, body, path_params, held)
                 # `before` does not go round the rest: each coroutine that waits for another costs something for every token
                 if operation.before is None or not await operation.before(exchange, early, self, proceed):

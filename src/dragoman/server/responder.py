@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from time import perf_counter
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -27,6 +28,7 @@ from dragoman.errors import (
     QueueTimeout,
     ServerError,
     Unauthorized,
+    UnsupportedCoding,
     WrongMethod,
 )
 from dragoman.server.api import (
@@ -45,7 +47,7 @@ from dragoman.server.generation.merge import EventMerge
 from dragoman.server.http.exchange import ClientGone, Exchange
 from dragoman.server.http.switches import STRICT_HEADER, Switches, refuse_ignored
 from dragoman.server.observation.measured import measure_of
-from dragoman.server.observation.record import current_call
+from dragoman.server.observation.record import CallRecord, current_call
 from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.server.timings import NO_TIMINGS, TIMINGS_HEADER, ShownTimings, TimedEncoder
 from dragoman.together import together
@@ -143,7 +145,7 @@ class Responder:
         merge = EventMerge(model.service, call.requests)
         merge.start(exchange.wait_gone)
         try:
-            await _write_events(exchange, merge, call, beside)
+            await _write_events(exchange, merge, call, beside, getattr(model.service, "head_after_s", None))
         except ClientGone:
             raise
         except Exception as error:
@@ -203,8 +205,13 @@ async def _write_chunks(exchange: Exchange, made: StreamedReply) -> None:
     await exchange.finish()
 
 
-async def _write_events(exchange: Exchange, merge: EventMerge, call: Call, beside: ShownTimings) -> None:
-    events = await merge.first_batch(call.hold_s)
+async def _write_events(
+    exchange: Exchange, merge: EventMerge, call: Call, beside: ShownTimings, head_after_s: float | None
+) -> None:
+    record, due_s = current_call(), None
+    if call.is_head_fixed and head_after_s is not None and record is not None:
+        due_s = partial(_head_due_s, record, len(call.requests), head_after_s)
+    events = await merge.first_batch(call.hold_s, due_s)
     head = call.encoder.head(events)
     if beside is not NO_TIMINGS:
         head = msgspec.structs.replace(
@@ -221,6 +228,17 @@ async def _write_events(exchange: Exchange, merge: EventMerge, call: Call, besid
         body = _encode(call, events) if run is None or not events else await run(partial(_encode, call, events))
     body += call.encoder.end()
     await exchange.finish(body, (*call.encoder.trailers(), *_timings_fields(beside).items()))
+
+
+def _head_due_s(record: CallRecord, num_requests: int, after_s: float) -> float:
+    """Seconds until the head of a stream goes out although nothing has happened: its requests can hardly be refused then.
+
+    At least that many, where a request is not prepared yet.
+    """
+    prepared = [request.prepared_s for request in record.requests if request.prepared_s is not None]
+    if len(prepared) < num_requests:
+        return after_s
+    return max(prepared) + after_s - perf_counter()
 
 
 def _show_timings(call: Call) -> ShownTimings:
@@ -333,14 +351,17 @@ def as_server_error(error: Exception, http: HttpCall) -> ServerError:
 def error_reply(dialect: ErrorTeller, error: ServerError, http: HttpCall) -> Reply:
     """The dialect's answer to `error`, with the headers that HTTP itself wants for it."""
     reply = dialect.error_reply(error, http)
-    headers = dict(reply.headers)
+    headers, status = dict(reply.headers), reply.status
+    if isinstance(error, UnsupportedCoding):
+        status = 415  # which no API's document knows, but every client of HTTP
+        headers.setdefault("accept-encoding", error.taken)
     if isinstance(error, Overloaded):
         headers.setdefault("retry-after", str(error.retry_after_s))
     if isinstance(error, Unauthorized):
         headers.setdefault("www-authenticate", "Bearer")
     if isinstance(error, WrongMethod):
         headers.setdefault("allow", error.allow)
-    return Reply(reply.status, reply.body, reply.media_type, headers)
+    return Reply(status, reply.body, reply.media_type, headers)
 
 
 def note_ignored(switches: CallSwitches, names: Sequence[str]) -> dict[str, str]:

@@ -54,10 +54,11 @@ class EventMerge:
         self._tasks = [asyncio.create_task(self._read(index, request)) for index, request in enumerate(self._requests)]
         self._tasks.append(asyncio.create_task(self._watch(wait_gone)))
 
-    async def first_batch(self, hold_s: float = 0.0) -> list[IndexedEvent]:
+    async def first_batch(self, hold_s: float = 0.0, due_s: Callable[[], float] | None = None) -> list[IndexedEvent]:
         """What happened until the head of the answer is due: at least one event, [] when there was none to the end.
 
-        With `hold_s` seconds, events are gathered until that time has passed or all requests have ended.
+        With `hold_s` seconds, events are gathered until that time has passed or all requests have ended. `due_s`: in how
+        many seconds the head is due without any event, as far as that is known; asked again then.
         Raises: what `wait_gone` returned; else the first failure so far, even if events came before it: it can still be a
         status.
         """
@@ -66,7 +67,12 @@ class EventMerge:
             await self._hold(hold_s)
             self._next_measure = len(self._ready) + _STRIDE
         while not self._ready and self._has_more():
-            await self._next_change()
+            if due_s is None:
+                await self._next_change()
+            elif (left_s := due_s()) <= 0:
+                break
+            else:
+                await self._wait(left_s)
         if self._error is not None and self._gone is None:
             raise self._error
         return self._take(len(self._ready))
@@ -91,6 +97,15 @@ class EventMerge:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _wait(self, most_s: float) -> None:
+        """Wait for a change, but not longer."""
+        change = self._next_change()
+        timer = asyncio.get_running_loop().call_later(most_s, self._notify)
+        try:
+            await change
+        finally:
+            timer.cancel()
 
     async def _hold(self, hold_s: float) -> None:
         try:

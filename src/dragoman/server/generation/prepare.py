@@ -55,6 +55,7 @@ class ServiceLimits:
     `max_prompt_tokens`, `max_completion_tokens`: of one sequence, None = what fits into the context. `request_timeout_s`
     bounds a request from its preparation to its last token, `queue_timeout_s` until its first step begins, None = no bound.
     `prefix_cache_per_key`: callers share no cached prompts, and are told of none that they may share.
+    `head_after_s`: how long after it was handed to the engine, which refuses at once, a request counts as accepted.
     Prompts of more than `max_inline_chars` characters are prepared off the event loop: tokenising takes about a microsecond
     per character.
     """
@@ -66,6 +67,7 @@ class ServiceLimits:
     max_prompt_tokens: int | None = None
     max_completion_tokens: int | None = None
     prefix_cache_per_key: bool = False
+    head_after_s: float = 1.0
 
 
 class Turn(NamedTuple):

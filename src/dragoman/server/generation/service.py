@@ -134,6 +134,11 @@ class Service:
         """The operator's bound on a request, None = there is none."""
         return self._limits.request_timeout_s
 
+    @property
+    def head_after_s(self) -> float:
+        """Seconds after its preparation in which a request can still be refused: by the engine, or for having waited."""
+        return self._limits.head_after_s + (self._limits.queue_timeout_s or 0.0)
+
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """The request's events, until each of its `n` sequences has finished. The first one carries the prompt's facts.
 

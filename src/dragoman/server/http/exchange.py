@@ -27,6 +27,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 MAX_REQUEST_ID_LENGTH = 256  # longer ids are replaced: they would travel through every log line and answer
 BODILESS = (204, 304)  # RFC 9110, 15.3.5 and 15.4.5: no body, so no length either
+_LEADING = re.compile(r"^/{2,}")  # of a base address that ends in a slash
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # all but the tab (RFC 9110, 5.5)
 
 
@@ -70,7 +71,7 @@ class Exchange:
         self._cancellation: ServerError | None = None
         self._waiting: asyncio.Task[Any] | None = None
         self.method: str = scope["method"]
-        self.path: str = scope["path"]
+        self.path: str = _LEADING.sub("/", scope["path"])
         self.headers = _joined_headers(scope["headers"])
         is_folded = not self.headers.keys().isdisjoint(rules.folded)
         self._properties = {**unfolded(self.headers, rules.folded), **self.headers} if is_folded else self.headers
@@ -166,7 +167,7 @@ class Exchange:
 
     async def send_head(self, head: Head, headers: Mapping[str, str] | None = None) -> None:
         """Begin a streamed answer. Trailers that the head announces are kept only if the client takes them."""
-        merged = {**head.headers, **(headers or {})}
+        merged = {"x-accel-buffering": "no", **head.headers, **(headers or {})}  # nginx would gather it
         self._sends_trailers = "trailer" in merged and TRAILERS_EXTENSION in self._extensions
         if not self._sends_trailers:
             merged.pop("trailer", None)

@@ -99,7 +99,9 @@ class TextDialect(PureDialect):
         wants_stream = _wants_stream(http, default=True)
         hold_s = self._options.hold_ms / 1000 if wants_stream else 0.0
         requests = self._requests(payload, [http.request_id])
-        return Call(requests, TextEncoder(), stream=wants_stream, ignored=payload.ignored, hold_s=hold_s)
+        return Call(
+            requests, TextEncoder(), stream=wants_stream, ignored=payload.ignored, hold_s=hold_s, is_head_fixed=False
+        )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The reason on one line: plain text where the answer is, else `{"error"}`."""

@@ -31,7 +31,10 @@ from dragoman.types import Limits, ToolChoice
 _IMAGE_URL = re.compile(r"data:image/|https?://\S", re.IGNORECASE)
 # What base64 data begin with.
 _IMAGE_SIGNATURES = {"iVBORw0KGgo": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp", "Qk": "bmp"}
-_URL_ALLOWED = "data:image/...;base64,..., an http(s) address, or base64 data of a png, jpeg, gif, webp or bmp image"
+_BASE64 = "base64,"
+_URL_ALLOWED = (
+    "data:image/...;base64,..., base64,..., an http(s) address, or base64 data of a png, jpeg, gif, webp or bmp image"
+)
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _TOOL_CHOICES = ("none", "auto", "required")
 
@@ -203,9 +206,11 @@ def _image(part: ContentPart, path: str, profile: Profile) -> dict[str, str]:
 
 
 def image_url(url: str, path: str, profile: Profile) -> str:
-    """The address; bare base64 data, which LMI's documentation shows, becomes a data address."""
+    """The address; base64 data become a data address: bare, as LMI's documentation shows, or as OVMS takes them."""
     if _IMAGE_URL.match(url):
         return url
+    if url[: len(_BASE64)].lower() == _BASE64:
+        return f"data:image/any;{url}"
     for signature, kind in _IMAGE_SIGNATURES.items():
         if url.startswith(signature):
             return f"data:image/{kind};base64,{url}"
