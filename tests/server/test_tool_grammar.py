@@ -215,3 +215,25 @@ def test_schemas_of_every_kind_hold_the_arguments(parameters: Any, arguments: st
     asked = request("required", prompt=ChatPrompt((USER,), (own,)))
     text = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
     assert allows(constraint(asked), text) is is_allowed
+
+
+@table(
+    ("prompt_text", "text", "is_allowed"),
+    [
+        ("", f"<think>Hm.\n{OSLO_CALL}", True),
+        ("", f"<think>Hm.{OSLO_CALL}\n{SUM_CALL}\n", True),
+        ("", f"<think>Hm.{OSLO_CALL}</think>Yes.", True),
+        ("", "<think>I may <tool_call> it.</think>Yes.", True),
+        ("", "<think>I may <tool_call> it.", False),
+        ("", f"<think>Hm.{OSLO_CALL} and", False),
+        ("", "<think>Hm.</think><tool_call>no</tool_call>", False),
+        ("", "<tool_call>no</tool_call>", False),
+        ("<think>\n", f"Hm.\n{OSLO_CALL}", True),
+        ("<think>\n", f"Hm.\n{OSLO_CALL}</think>{SUM_CALL}", True),
+        ("<think>\n", "Hm.", False),
+        ("<think>\n\n</think>\n", "<tool_call>no</tool_call>", False),
+    ],
+)
+def test_an_answer_may_end_with_a_call_within_its_reasoning(prompt_text: str, text: str, is_allowed: bool) -> None:
+    grammar = constraint(request("auto"), output_format(reasoning="think"), prompt_text)
+    assert allows(grammar, text) is is_allowed

@@ -75,13 +75,33 @@ class CallGrammar:
         repeats = wish.is_parallel and self.tool_format.between_blocks is not None
         after = f"{block} (trigger {block})* TEXT" if repeats else block
         body = f"({self._around('TEXT')} | trigger {after})"
-        rules = f"{preamble.rules}{_text_rules(self.opens)}{self._call_rules(wish.tools)}"
+        early = self._early_call(self.opens, opening)
+        rules = f"{preamble.rules}{_text_rules(self.opens)}{self._call_rules(wish.tools)}{early}"
+        ends = f"{' | early' if early else ''}\n"
         if self.reasoning is None or not preamble.is_optional or self.reasoning.begin.token_id is not None:
-            return Grammar("lark", f"start: {preamble.lark}{body}\n{rules}", covers_tool_calls=True)
+            return Grammar("lark", f"start: {preamble.lark}{body}{ends}{rules}", covers_tool_calls=True)
         # An answer that thinks first must not pass for free text, where a mark that the reasoning mentions would count.
-        start = f"start: TEXT_FIRST | trigger_first {after} | {preamble.thought} {body}\n"
+        start = f"start: TEXT_FIRST | trigger_first {after} | {preamble.thought} {body}{ends}"
         rules = f"{_first_rules(self.opens, self.reasoning.begin)}{rules}"
         return Grammar("lark", start + rules, covers_tool_calls=True)
+
+    def _early_call(self, opens: Marker, opening: Opening) -> str:
+        """The rule `early`: an answer that ends with a call within its reasoning; "" where the marks do not tell that.
+
+        Marks that are control tokens cannot be written within the reasoning, so that such a call comes after it.
+        """
+        closes = self.tool_format.syntax.closes
+        if self.reasoning is None or opening == "closed" or not closes:
+            return ""
+        begin, end, close = self.reasoning.begin, self.reasoning.end, self.marks[closes[0]]
+        if opens.token_id is not None or close.token_id is not None:
+            return ""
+        is_written = opening == "maybe"
+        lead = f"{begin.lark} " if is_written and begin.token_id is not None else ""
+        head = rf"\s{{0,4}}{begin.regex}" if is_written and begin.token_id is None else ""
+        other = "" if end.token_id is not None else f" & ~/(?s:.*){end.regex}(?s:.*)/"
+        text = rf"/{head}(?s:.*){opens.regex}(?s:.*){close.regex}\s{{0,4}}/"
+        return f"early: {lead}EARLY\nEARLY: {text}{other}\n"
 
     def _around(self, answer: str) -> str:
         return answer if self.reasoning is None else self.reasoning.around(answer)
