@@ -26,7 +26,6 @@ from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
 from dragoman.engine.rolling.step_log import StepLog
 from dragoman.models import LoadedModel
-from dragoman.models.facts import ModelFacts
 
 _ATTENTION_FACTOR = 2.5
 _WEIGHT_BYTES = {"int4": 0.56, "int8": 1.0, "f32": 4.0}
@@ -51,7 +50,7 @@ def assemble(
         table = AdapterTable(model.adapters, bank, takes_more=options.enable_lora)
     runner = OpenVinoRunner(model, num_blocks, bank)
     limits = limits_of(options, model.facts, model.profile, max_model_len)
-    proposers = _proposers(options, model.facts, draft, runner)
+    proposers = _proposers(options, model, draft, runner)
     embedder = None if model.tower is None else PictureEmbedder(model.tower)
     limits = replace(limits, speculation=replace(limits.speculation, context_share=_context_share(model)))
     log = None if options.step_log is None else StepLog(options.step_log)
@@ -63,10 +62,10 @@ def assemble(
 
 
 def _proposers(
-    options: RollingOptions, facts: ModelFacts, draft: LoadedModel | None, runner: OpenVinoRunner
+    options: RollingOptions, model: LoadedModel, draft: LoadedModel | None, runner: OpenVinoRunner
 ) -> list[Proposer]:
     """Who guesses for speculative decoding, the surest first."""
-    if options.speculation == "off" or not (options.speculates or _takes_back_freely(facts)):
+    if options.speculation == "off" or not (options.speculates or _guesses_freely(model)):
         return []
     proposers: list[Proposer] = [ForcedTokensProposer()]
     if options.speculation != "draft":
@@ -90,9 +89,9 @@ def _context_share(model: LoadedModel) -> float:
     return _ATTENTION_FACTOR * sum(model.block_bytes) / profile.block_size / weights
 
 
-def _takes_back_freely(facts: ModelFacts) -> bool:
-    """Whether tokens can be taken back from the model, and that takes no memory."""
-    return not (facts.state_layers or facts.convolution_layers)
+def _guesses_freely(model: LoadedModel) -> bool:
+    """Whether tokens can be taken back from the model without memory for it, and guesses change no bit of an answer."""
+    return not (model.facts.state_layers or model.facts.convolution_layers or model.profile.rounds_by_rows)
 
 
 def _draft_proposer(draft: LoadedModel, runner: OpenVinoRunner) -> Proposer:

@@ -40,6 +40,8 @@ _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 _LONG_CONTEXT = 8192  # tokens, behind which it pays to divide attention by heads of keys
 
+_PROMPT_ROWS = 7  # that prompts' last pieces round as others do, where results depend on the number of rows
+
 _LARGE_STEP = 128  # tokens; the buffers of smaller steps are not worth the time of giving them back
 
 
@@ -94,6 +96,7 @@ class OpenVinoRunner:
         self._indices_input = "sampled_tokens_indices"
         self._largest_step = _LARGE_STEP
         self._divides_by_heads = bank is None and _has_a_head_for_each_thread(loaded)
+        self._rounds_by_rows = loaded.profile.rounds_by_rows
         self._kept_kind = facts.convolution_kind
         self._convolutions = ConvolutionRows(loaded, counts[self._kept_kind] + 1) if facts.convolution_layers else None
         self._has_states = bool(facts.state_layers)
@@ -183,6 +186,8 @@ class OpenVinoRunner:
     def _smallest_step(self, batch: ForwardBatch) -> int:
         """Tokens that the step has to have at least."""
         only_decodes = len(batch.input_ids) == len(batch.past_lens)
+        if self._rounds_by_rows and not only_decodes:
+            return _PROMPT_ROWS
         return 3 if self._divides_by_heads and only_decodes and batch.max_context_len >= _LONG_CONTEXT else 2
 
     def _with_dummy_tokens(self, batch: ForwardBatch, count: int) -> ForwardBatch:
