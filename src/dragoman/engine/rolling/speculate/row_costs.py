@@ -23,6 +23,7 @@ _FEWEST = 4  # times; what was measured as often is known well, and forgotten af
 _OLDEST = 2_000  # steps
 _FRESH = 128  # steps for which a measurement does
 _SLOPE = 0.02  # of the smallest known step, for a row of which nothing is known: rather too little, so that it is tried
+_LEAST_S = 1e-6  # of a step, also where the clock stood still or the usual time of a change was more
 _LEAST_PART = 0.5  # of the smallest known step, which one of hardly any rows is taken for
 _CHANGE = 0.2  # of the smallest step: what a change of rows takes, until it is measured
 _NUM_CHANGES = 16  # of which the mean counts
@@ -179,7 +180,7 @@ class RowCosts:
             size.forget(self._num_steps)
         if not size.is_full or self._num_steps >= self._refresh_at:
             self._points = None
-        size.add(_Measured(duration_s, num_context, self._num_steps))
+        size.add(_Measured(max(duration_s, _LEAST_S), num_context, self._num_steps))
         if size.is_full:
             self._measured_at = self._num_steps + _SPARING
 

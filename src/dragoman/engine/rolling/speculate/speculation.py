@@ -487,7 +487,7 @@ class Speculation:
         change_s = share * costs.change_s(num_rows)
         if self._config.pads_steps and num_rows < costs.last_rows:
             change_s = min(change_s, costs.seconds(costs.last_rows) - costs.seconds(num_rows))
-        return change_s
+        return max(change_s, 0.0)  # measured in other moments, more rows may have taken less
 
 
 def _eased(known_s: float, measured_s: float) -> float:
