@@ -19,7 +19,7 @@ from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.blocks.linear import column_widths, product
 from dragoman.models.blocks.nodes import gather_rows
 from dragoman.models.families import read_model
-from dragoman.models.profile import Processor, lacks_avx2, lacks_vnni
+from dragoman.models.profile import Processor, lacks_avx2, lacks_vnni, this_processor
 from dragoman.models.sources.read_ahead import read_ahead
 from dragoman.models.sources.safetensors import Checkpoint
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage, embedding_table, weight_matrix
@@ -302,6 +302,12 @@ def test_only_an_x86_processor_without_vnni_gets_weights_without_zero_points(
     (tmp_path / "cpuinfo").write_text(text)
     assert lacks_vnni(tmp_path / "cpuinfo") == lacks
     assert not lacks_vnni(tmp_path / "missing")
+
+
+def test_kernels_held_to_older_instructions_get_weights_as_an_older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    for held_to, has_dot_products in (("AVX2", False), ("AVX512_CORE", False), ("AVX2_VNNI", not lacks_vnni())):
+        monkeypatch.setenv("OV_CPU_MAX_ISA", held_to)
+        assert this_processor.__wrapped__().has_integer_dot_products is has_dot_products
 
 
 @pytest.mark.parametrize(
