@@ -102,7 +102,7 @@ def test_text_before_and_after_a_call_is_content(name: str, meant: Call, cuts: l
         assert output.content == ""
     else:
         output = outcome(name, pieces(f"I look.\n{text}\nDone.", cuts))
-        assert output.content == "I look.Done."
+        assert output.content == "I look.\nDone."
     assert calls_of(output) == [meant]
 
 

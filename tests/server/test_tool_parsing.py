@@ -8,6 +8,12 @@ from tests.support.tables import table
 OSLO = '{"name": "weather", "arguments": {"city": "Oslo"}}'
 SUM = '{"name": "add", "arguments": {"a": 1, "b": {"deep": ["}", "\\"]"]}}}'
 OSLO_CALL = ("id0", "weather", '{"city": "Oslo"}')
+KIMI_OSLO = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
+    '{"city": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>'
+)
+CODER_OSLO = "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>"
+HERMES_OSLO = f"<tool_call>\n{OSLO}\n</tool_call>"
 SUM_CALL = ("id1", "add", '{"a": 1, "b": {"deep": ["}", "\\"]"]}}')
 
 
@@ -30,7 +36,10 @@ def whole(tools: str, text: str, *, covered: bool = False) -> Output:
         ("mistral", f"[TOOL_CALLS] [{OSLO}, {SUM}]", "", [OSLO_CALL, SUM_CALL]),
         ("mistral", f"[TOOL_CALLS][{OSLO}]", "", [OSLO_CALL]),
         ("mistral", f"[TOOL_CALLS]{OSLO}", "", [OSLO_CALL]),
-        ("mistral", f"Wait. [TOOL_CALLS] [{OSLO}] So.", "Wait.So.", [OSLO_CALL]),
+        ("mistral", f"Wait. [TOOL_CALLS] [{OSLO}] So.", "Wait. So.", [OSLO_CALL]),
+        ("mistral", f"Wait.[TOOL_CALLS][{OSLO}]So.", "Wait.\nSo.", [OSLO_CALL]),
+        ("hermes", f"I look.\n\n<tool_call>{OSLO}</tool_call>\nI add.", "I look.\n\nI add.", [OSLO_CALL]),
+        ("hermes", f"I look.<tool_call>{OSLO}</tool_call> I add.", "I look. I add.", [OSLO_CALL]),
         ("llama3_json", OSLO.replace("arguments", "parameters"), "", [OSLO_CALL]),
         ("llama3_json", f"{OSLO}; {SUM}", "", [OSLO_CALL, SUM_CALL]),
         ("llama3_json", f"<|python_tag|>{OSLO}", "", [OSLO_CALL]),
@@ -158,17 +167,48 @@ def test_reasoning_is_told_from_the_answer(prompt_text: str, text: str, reasonin
         assert parsed(parser(layout, prompt_text), texts) == Output(content, reasoning, [])
 
 
-def test_models_that_always_think_need_no_mark_at_the_beginning() -> None:
-    layout = output_format(reasoning="deepseek_r1")
-    assert parsed(parser(layout), ["Hm.</think>Yes."]) == Output("Yes.", "Hm.", [])
+@table("text", ["Hm.</think>Yes.", "<think>Hm.</think>Yes.", "\n<think>\nHm.\n</think>\n\nYes."])
+def test_models_that_always_think_need_no_mark_at_the_beginning_and_may_write_it(text: str) -> None:
+    for layout, prompt_text in (
+        (output_format(reasoning="deepseek_r1"), ""),
+        (output_format(reasoning="think"), "<think>"),
+    ):
+        for texts in ([text], list(text)):
+            assert parsed(parser(layout, prompt_text), texts) == Output("Yes.", "Hm.", [])
 
 
-KIMI_OSLO = (
-    "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
-    '{"city": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>'
+@table(
+    ("tools", "text", "content", "names"),
+    [
+        ("qwen3_coder", CODER_OSLO.removeprefix("<tool_call>\n"), "", ["weather"]),
+        ("qwen3_coder", f"I look.\n{CODER_OSLO.removeprefix('<tool_call>')}Done", "I look.\n\nDone", ["weather"]),
+        ("qwen3_coder", f"{CODER_OSLO}\n{CODER_OSLO.removeprefix('<tool_call>')}", "", ["weather", "weather"]),
+        ("qwen3_coder", "<function=stranger>\n</function>", "<function=stranger>\n</function>", []),
+        ("qwen3_coder", "Write <function=f> or <func", "Write <function=f> or <func", []),
+        ("seed_oss", "<function=weather><parameter=city>Oslo</parameter></function></seed:tool_call>", "", ["weather"]),
+        ("kimi_k2", KIMI_OSLO.removeprefix("<|tool_calls_section_begin|>"), "", ["weather"]),
+        (
+            "kimi_k2",
+            f"I look. {KIMI_OSLO[28:].removesuffix('<|tool_calls_section_end|>') * 2}",
+            "I look.",
+            ["weather", "weather"],
+        ),
+        ("kimi_k2", KIMI_OSLO[28:].replace("weather", "stranger"), None, []),
+        (
+            "deepseek_v31",
+            '<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Oslo"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+            "",
+            ["weather"],
+        ),
+    ],
 )
-CODER_OSLO = "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>"
-HERMES_OSLO = f"<tool_call>\n{OSLO}\n</tool_call>"
+def test_a_call_of_a_known_tool_is_one_without_the_mark_before_it(
+    tools: str, text: str, content: str | None, names: list[str]
+) -> None:
+    for texts in ([text], list(text)):
+        output = parsed(parser(output_format(tools)), texts)
+        assert output.content == (text if content is None else content)
+        assert [name for name, _ in calls_of(output)] == names
 
 
 @table(
@@ -201,8 +241,7 @@ def test_what_is_said_between_a_call_and_the_end_of_the_reasoning_is_reasoning()
     text = f"<think>Hm.\n{HERMES_OSLO}\nAnd so on.</think>Yes."
     for texts in ([text], list(text)):
         output = parsed(parser(output_format(reasoning="think")), texts)
-        assert (output.reasoning.split(), output.content) == (["Hm.And", "so", "on."], "Yes.")
-        assert output.calls == [OSLO_CALL]
+        assert output == Output("Yes.", "Hm.\nAnd so on.", [OSLO_CALL])
 
 
 def test_a_call_that_must_follow_the_reasoning_is_not_looked_for_within_it() -> None:

@@ -2,7 +2,8 @@
 
 Does: one state machine for all that stands around and between calls; what it looks for is a `CallSyntax`.
 Does not: read calls (its readers do) or know formats by name. One parser per sequence, on the event loop.
-Invariant: apart from white space around calls, every character is content or part of a call, however the text is cut.
+Invariant: apart from white space around calls, which it may also put between two texts, every character is content or part
+of a call, however the text is cut.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class CallSyntax:
     `opens`: the marks before them, any of which will do. `starts`: how a call begins, and who reads it; "" = in any other
     way. `call_closes`: marks after each call, `closes`: after the last one of those that one mark opened. `is_list`: they
     may be an array. `separators`: characters that may stand between them; `repeats`: nothing needs to. `is_bare`: an answer
-    that begins as a call may be one even without a mark, if it names a known tool.
+    that begins as a call may be one even without a mark, if it names a known tool. `unopened`: beginnings of calls that may
+    be calls of known tools anywhere, without the mark before them.
     """
 
     opens: tuple[str, ...] = ()
@@ -36,6 +38,7 @@ class CallSyntax:
     separators: str = ""
     repeats: bool = False
     is_bare: bool = False
+    unopened: tuple[str, ...] = ()
 
 
 class _State(Enum):
@@ -82,7 +85,9 @@ class CallParser:
         self._content: list[str] = []
         self._deltas: list[ToolCallDelta] = []
         self._space: list[str] = []  # white space that is dropped if a call comes next
+        self._dropped = ""  # the white space before the last calls
         self._follows_call = False
+        self._has_content = False
 
     def push(self, text: str, *, is_last: bool) -> ParsedText:
         """What this piece of text adds; nothing is held back after the last."""
@@ -120,7 +125,8 @@ class CallParser:
         return True
 
     def _outside(self, is_last: bool) -> bool:
-        opens = self._syntax.opens
+        unopened = self._syntax.unopened
+        opens = (*self._syntax.opens, *unopened)
         found = first_marker(self._buffer, opens)
         if found is None:
             size = 0 if is_last else num_open(self._buffer, *opens)
@@ -129,7 +135,10 @@ class CallParser:
             return False
         position, mark = found
         self._emit(self._buffer[:position])
-        self._open(mark, self._buffer[position + len(mark) :], mark=mark)
+        if mark in unopened:
+            self._open("", self._buffer[position:], mark="")
+        else:
+            self._open(mark, self._buffer[position + len(mark) :], mark=mark)
         return True
 
     def _after_opening(self, is_last: bool) -> bool:
@@ -214,6 +223,9 @@ class CallParser:
 
     def _give_up(self, rest: str) -> None:
         """What looked like a call is none: its opening is content, and the rest is looked at anew."""
+        if not self._opened:
+            self._opened = _beginning(rest, self._syntax.unopened)
+            rest = rest[len(self._opened) :]
         self._emit(self._opened)
         self._opened, self._buffer, self._in_list, self._reader = "", rest, False, None
         self._state = _State.OUTSIDE
@@ -222,16 +234,23 @@ class CallParser:
         deltas = reader.deltas()
         if deltas:
             self._deltas += deltas
+            if not self._follows_call:
+                self._dropped = "".join(self._space)
             self._num_before = len(self._content) if self._num_before is None else self._num_before
             self._space.clear()
             self._follows_call = True
 
     def _emit(self, text: str) -> None:
-        """Content, but for white space that touches a call."""
+        """Content, but for white space that touches a call; texts before and after one are kept apart by some of it."""
         shown = text.rstrip()
         if shown:
             whole = "".join([*self._space, shown])
-            self._content.append(whole.lstrip() if self._follows_call else whole)
+            if self._follows_call:
+                after = whole.lstrip()
+                gap = self._dropped or whole[: len(whole) - len(after)] or "\n"
+                whole = gap + after if self._has_content else after
+            self._content.append(whole)
+            self._has_content = True
             self._space.clear()
             self._follows_call = False
         self._space.append(text[len(shown) :])

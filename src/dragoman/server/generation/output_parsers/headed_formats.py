@@ -67,6 +67,7 @@ def _deepseek_syntax() -> CallSyntax:
         call_closes=("```", _CALL_END),
         closes=(_SECTION_END,),
         repeats=True,
+        unopened=(_CALL,),
     )
 
 
@@ -110,6 +111,7 @@ KIMI_K2 = ToolFormat(
         call_closes=(_KIMI_CALL_END,),
         closes=(_KIMI_SECTION_END,),
         repeats=True,
+        unopened=(_KIMI_CALL,),
     ),
     _kimi_call,
     _section(_KIMI_SECTION_END),

@@ -107,7 +107,8 @@ class ReasoningSplitter:
     def __init__(self, layout: ReasoningFormat, opening: Opening) -> None:
         self._begin = layout.begin.text
         self._end = layout.end.text
-        self._state = _State.THINKING if opening == "open" else _State.UNDECIDED
+        self._state = _State.UNDECIDED
+        self._is_open = opening == "open"  # yet the model may write the first mark once more
         self._held = ""  # may still become a mark, or white space that is dropped
         self._at_edge = opening == "open"  # nothing but white space since the last mark
         marks = layout.answer
@@ -133,7 +134,7 @@ class ReasoningSplitter:
         if start.startswith(self._begin):
             self._held, self._at_edge, self._state = start[len(self._begin) :], True, _State.THINKING
         elif is_last or not self._begin.startswith(start):
-            self._state = _State.ANSWERING
+            self._state = _State.THINKING if self._is_open else _State.ANSWERING
 
     def _think(self, is_last: bool) -> str:
         before, after, rest = split_at(self._held, self._end, is_last=is_last)

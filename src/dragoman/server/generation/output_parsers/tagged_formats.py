@@ -85,7 +85,10 @@ def _check_enforced(function: Function, key: str, schema: Any, root: Mapping[str
 QWEN3_CODER = ToolFormat(
     "qwen3_coder",
     CallSyntax(
-        opens=("<tool_call>",), starts=((_CODER_TAGS.head, tagged_calls(_CODER_TAGS)),), closes=("</tool_call>",)
+        opens=("<tool_call>",),
+        starts=((_CODER_TAGS.head, tagged_calls(_CODER_TAGS)),),
+        closes=("</tool_call>",),
+        unopened=(_CODER_TAGS.head,),
     ),
     _writer(_CODER_TAGS),
     lambda marks, many: rf'"\n" call "\n" {marks.lark("</tool_call>")}',
@@ -98,6 +101,7 @@ SEED_OSS = ToolFormat(
         opens=("<seed:tool_call>",),
         starts=((_SEED_TAGS.head, tagged_calls(_SEED_TAGS)),),
         closes=("</seed:tool_call>",),
+        unopened=(_SEED_TAGS.head,),
     ),
     _writer(_SEED_TAGS),
     lambda marks, many: rf'"\n" call "\n" {marks.lark("</seed:tool_call>")}',
