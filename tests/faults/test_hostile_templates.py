@@ -53,14 +53,19 @@ def test_others_are_answered_meanwhile_and_it_is_refused_by_what_it_took() -> No
 
 def test_where_no_process_can_be_started_clients_are_asked_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     template = ChatTemplate(RUNAWAY)
-    end_idle()
-    monkeypatch.setattr(template_process, "_COMMAND", ("/does/not/exist",))
+    failing = {
+        ("/does/not/exist",): "no process can be started to render the chat template in (No such file",
+        (sys.executable, "-c", "raise SystemExit(3)"): "the process that renders chat templates ended with code 3",
+    }
 
     async def test() -> None:
         async with small_server(Parts(template=template)) as server:
-            call = await server.call("/v1/chat/completions", body("hello", stream=False)).ended()
-            assert call.status == 503
-            assert "no process can be started to render the chat template in (No such file" in call.body.decode()
+            for command, words in failing.items():
+                end_idle()
+                monkeypatch.setattr(template_process, "_COMMAND", command)
+                call = await server.call("/v1/chat/completions", body("hello", stream=False)).ended()
+                assert call.status == 503
+                assert words in call.body.decode()
 
     run(test)
 

@@ -283,12 +283,12 @@ async def _serve_with_signals(server: HttpServer) -> int:
     def stop(number: signal.Signals) -> None:
         nonlocal num_signals
         num_signals += 1
+        server.stop()
         if num_signals == 1:
             listen(number)
             watchdog.watch()
         elif num_signals == 2:
             _exit_later()
-        server.stop()
 
     listen(signal.SIGTERM)
     listen(signal.SIGINT)

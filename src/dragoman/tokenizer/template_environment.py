@@ -156,11 +156,9 @@ def main() -> None:
     begin_bytes = _mapped_bytes()
     compiled: dict[str, CompiledTemplate] = {}
     while (request := _received()) is not None:
-        source, variables, now, max_size, max_cpu_s, max_bytes = marshal.loads(request)
-        del request
+        max_bytes = int.from_bytes(request[:LENGTH_BYTES], "little")
         _bound_memory(begin_bytes + max_bytes)
-        signal.setitimer(signal.ITIMER_PROF, max_cpu_s)
-        kind, text = _answer(compiled, source, variables, now, max_size)
+        kind, text = _answer(compiled, memoryview(request)[LENGTH_BYTES:])
         signal.setitimer(signal.ITIMER_PROF, 0)
         if text == _MEMORY.encode():
             text = f"it took more than {max_bytes >> 20} MiB".encode()
@@ -170,11 +168,11 @@ def main() -> None:
             break
 
 
-def _answer(
-    compiled: dict[str, CompiledTemplate], source: str, variables: Mapping[str, Any] | None, now: str, max_size: int
-) -> tuple[int, bytes]:
-    """The kind of the answer and its text; `variables` None = the template has only to be compiled."""
+def _answer(compiled: dict[str, CompiledTemplate], question: memoryview) -> tuple[int, bytes]:
+    """The kind of the answer and its text; without variables, the template has only to be compiled."""
     try:
+        source, variables, now, max_size, max_cpu_s = marshal.loads(question)
+        signal.setitimer(signal.ITIMER_PROF, max_cpu_s)
         if source not in compiled:
             if len(compiled) >= _MOST_TEMPLATES:
                 compiled.clear()

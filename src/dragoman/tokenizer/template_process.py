@@ -117,15 +117,21 @@ def ask(source: str, variables: Mapping[str, Any] | None, now: datetime, limits:
 
     Raises: Overloaded if there is no process to be had, InvalidRequest for variables that cannot be written down.
     """
-    request = _written((source, variables, now.isoformat(), limits.max_size, limits.max_cpu_s, limits.max_bytes))
+    question = _written((source, variables, now.isoformat(), limits.max_size, limits.max_cpu_s))
+    request = limits.max_bytes.to_bytes(LENGTH_BYTES, "little") + question
     if len(request) > _MOST_BYTES:
         return LIMIT, f"they have {len(request)} bytes, allowed: at most {_MOST_BYTES}"
     while True:
         process, is_new = _taken()
         try:
             answer = process.ask(request, _ROOM + 4 * limits.max_size)
-        except (OSError, EOFError):
-            if process.end() == -signal.SIGPROF or is_new:
+        except (OSError, EOFError) as error:
+            code = process.end()
+            if is_new and code is not None and code > 0:
+                raise Overloaded(
+                    f"the process that renders chat templates ended with code {code}, try again"
+                ) from error
+            if is_new or code == -signal.SIGPROF:
                 return LIMIT, f"it took more than {limits.max_cpu_s:g} s or {limits.max_bytes >> 20} MiB"
             continue  # it may have been ended by anybody while it waited for this
         except BaseException:
