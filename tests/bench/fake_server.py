@@ -106,6 +106,16 @@ def text_batch(pieces: Sequence[str] = PIECES) -> list[bytes]:
     return [json.dumps([{"id": "0", "data": "".join(pieces)}]).encode()]
 
 
+def embeddings(pieces: Sequence[str] = PIECES) -> list[bytes]:
+    rows = [{"index": index, "embedding": [0.5, 0.5]} for index, _ in enumerate(pieces)]
+    return [json.dumps({"data": rows, "usage": {"prompt_tokens": PROMPT_TOKENS}}).encode()]
+
+
+def rerank(pieces: Sequence[str] = PIECES) -> list[bytes]:
+    rows = [{"index": index, "relevance_score": 0.5} for index, _ in enumerate(pieces)]
+    return [json.dumps({"results": rows, "usage": {"total_tokens": PROMPT_TOKENS}}).encode()]
+
+
 ANSWERS: dict[str, tuple[str, Callable[[], list[bytes]]]] = {
     "chat": ("/v1/chat/completions", chat),
     "completions": ("/v1/completions", completions),
@@ -118,6 +128,8 @@ ANSWERS: dict[str, tuple[str, Callable[[], list[bytes]]]] = {
     "ollama": ("/api/chat", ollama),
     "ollama-generate": ("/api/generate", ollama_generate),
     "text": ("/api/generate-one", text),
+    "embeddings": ("/v1/embeddings", embeddings),
+    "rerank": ("/v1/rerank", rerank),
     "text-batch": ("/api/generate-batch", text_batch),
 }
 """Path and answer by the name of the API."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from typing import Any
 
@@ -31,10 +30,15 @@ def test_the_url_is_one_that_this_machine_can_open(host: str, url: str) -> None:
     assert base_url(host, 80) == url
 
 
+def command_in(text: str) -> list[str]:
+    """The words of the command to copy."""
+    return shlex.split("curl" + text.partition("  curl")[2].replace("\\\n", " "))
+
+
 @pytest.mark.parametrize(("has_template", "path"), [(True, "/v1/chat/completions"), (False, "/v1/completions")])
 def test_the_line_to_copy_is_a_whole_curl_command_for_this_model(has_template: bool, path: str) -> None:
     text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, has_chat_template=has_template))
-    words = shlex.split(text.partition("Try it:")[2].replace("\\\n", " "))
+    words = command_in(text)
     assert words[:2] == ["curl", f"http://127.0.0.1:8080{path}"]
     assert "max_tokens" in json.loads(words[words.index("-d") + 1])
 
@@ -50,18 +54,25 @@ def test_a_model_that_generates_nothing_is_asked_for_what_it_does(
     pooling: PoolingKind, path: str, names: set[str]
 ) -> None:
     text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, pooling=pooling))
-    words = shlex.split(text.partition("Try it:")[2].replace("\\\n", " "))
+    words = command_in(text)
     assert words[:2] == ["curl", f"http://127.0.0.1:8080{path}"]
     assert set(json.loads(words[words.index("-d") + 1])) == names
     assert "LMI's shape" not in text  # of conversations
+    assert "/playground" not in text  # which generates
+    [line] = [line for line in text.splitlines() if "  speaks " in line]
+    assert "TEI" in line
+    assert "Anthropic" not in line
 
 
-def test_the_block_names_model_place_facts_and_routes() -> None:
+def test_the_block_names_model_place_facts_and_apis() -> None:
     text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, ("int8", "2048 tokens")))
     assert "serves m at http://127.0.0.1:8080\n  /models/m (int8, 2048 tokens)\n" in text
-    assert "/predictions/m  /models/m/invoke" in text
+    assert "  speaks LMI, OpenAI, " in text
+    assert "TEI" not in text  # which embeds
     assert "Bearer" not in text
-    assert not re.search(r"\{name\}", text)
+    several = banner(BannerFacts("m", "/models/m", "::1", 80, others=("a", "b"), needs_key=True))
+    assert "  and a, b (" in several
+    assert len(several.splitlines()) == 8
 
 
 def test_a_server_with_keys_says_that_one_is_needed() -> None:
@@ -107,11 +118,9 @@ def test_without_a_chat_template_there_is_no_shape_to_tell_of() -> None:
     assert "--chat-format" not in text
 
 
-def test_a_handler_without_a_model_is_offered_on_its_routes_only() -> None:
+def test_a_handler_without_a_model_is_offered_by_its_apis_only() -> None:
     text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, can_generate=False))
-    assert "/predictions/m" in text
-    assert "/endpoints/m/invocations" in text
-    assert "/v1/" not in text
+    assert "  speaks LMI, SageMaker; " in text
     assert "curl" not in text
 
 

@@ -16,6 +16,7 @@ from dragoman.config.kinds import Value
 from dragoman.config.resolve import ConfigError, demo_model_dir
 from dragoman.errors import ModelError
 from dragoman.llm import LLM
+from tests.support.pooling_checkpoint import write_pooling_case
 
 
 @pytest.fixture(autouse=True)
@@ -199,3 +200,30 @@ def test_memory_that_does_not_suffice_is_one_line(tmp_path: Path) -> None:
     assert run.stderr == (
         "dragoman: serve: the memory does not suffice: the process may map 200 MiB at most; raise it with ulimit -v\n"
     )
+
+
+def test_what_a_model_lacks_is_told_before_it_is_built(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each with what to do; building a large model takes minutes."""
+
+    def built(*_: object) -> None:
+        raise AssertionError("the model is built")
+
+    monkeypatch.setattr("dragoman.engine.rolling.factory.RollingFactory.load", built)
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    config = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config.pop("chat_template", None)
+    (model / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert main(["chat", str(model)]) == 1
+    assert f"has no chat template, so it holds no conversation; `dragoman complete {model}`" in capsys.readouterr().err
+    embedder = write_pooling_case("bert_mean", model.parent)
+    for command in ("chat", "complete"):
+        assert main([command, str(embedder), *(["Hi"] if command == "complete" else [])]) == 1
+        assert f"embeds or scores texts and generates none; `dragoman serve {embedder}`" in capsys.readouterr().err
+    (model / "tokenizer.json").unlink()
+    assert "`dragoman pull ORG/NAME` brings it" in refusal(model)
+    gguf = model.parent / "some.gguf"
+    gguf.write_bytes(b"GGUF")
+    assert main(["compress", str(gguf), str(model.parent / "out")]) == 1
+    assert "is a GGUF, whose weights are compressed already; must be a model directory" in capsys.readouterr().err

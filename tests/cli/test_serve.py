@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,11 +17,9 @@ import httpx
 import pytest
 
 from dragoman.cli.arguments import read_arguments
-from dragoman.cli.banner import calls_of
 from dragoman.cli.serve import failure_policy
 from dragoman.config.resolve import demo_model_dir, resolve
 from dragoman.host.recovery import FailurePolicy
-from dragoman.server.apis import all_apis
 from tests.support.server_process import ServerProcess, serve
 
 
@@ -93,25 +92,10 @@ def test_loading_stages_are_plain_lines_and_the_block_comes_after_them(server: S
     assert text.index("  compiling: ") < text.index("serves own-model at http://127.0.0.1:")
 
 
-def test_every_route_of_the_block_answers(server: ServerProcess) -> None:
-    text = "".join(server.output)
-    for api in all_apis():
-        calls = calls_of(api, "own-model")
-        assert calls in text
-        method = ""
-        for word in calls.split():
-            if word in ("GET", "POST"):
-                method = word
-                continue
-            headers = {"Authorization": "Bearer first-key"}
-            answer = httpx.request(method, server.base_url + word, headers=headers, timeout=60)
-            assert answer.status_code not in (404, 405), f"{method} {word}"
-            assert answer.status_code == 200 or method == "POST", f"{method} {word}"
-
-
 def test_the_line_to_copy_really_works(server: ServerProcess) -> None:
-    text = "".join(server.output).partition("Try it:")[2].partition("INFO dragoman")[0].rpartition("\n")[0]
-    command = text.strip().replace("YOUR_KEY", "first-key").replace("curl ", "curl -s -f ", 1)
+    found = re.search(r"\n  (curl .*\\\n.*)\n", "".join(server.output))
+    assert found is not None
+    command = found[1].replace("YOUR_KEY", "first-key").replace("curl ", "curl -s -f ", 1)
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
     assert '"choices"' in result.stdout
 

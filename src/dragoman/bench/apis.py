@@ -17,6 +17,7 @@ from dragoman.bench.events import (
     read_ollama,
     read_openai,
     read_responses,
+    read_rows,
     read_text_batch,
     read_tokens,
 )
@@ -57,7 +58,8 @@ class Question:
 class BenchApi:
     """One API. `path`: below the server's URL. `read` None = the body is the text itself.
 
-    `models_path`: where the names of the models are, None = below the version in `path`, "" = it needs no name.
+    `models_path`: where the names of the models are, None = below the version in `path`, "" = it needs no name. `generates`
+    False = it makes vectors or scores of texts.
     """
 
     name: str
@@ -68,6 +70,7 @@ class BenchApi:
     can_ignore_eos: bool = False
     models_path: str | None = ""
     is_batch: bool = False
+    generates: bool = True
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -133,6 +136,15 @@ def _text_batch(asked: Question) -> Body:
     return {"prompts": prompts, "maxLength": asked.output_tokens}
 
 
+def _embeddings(asked: Question) -> Body:
+    return {"model": asked.model, "input": [prompt.text for prompt in asked.prompts]}
+
+
+def _rerank(asked: Question) -> Body:
+    documents = [prompt.text for prompt in asked.prompts]
+    return {"model": asked.model, "query": "Which of these is about the sea?", "documents": documents}
+
+
 _TAGS = "/api/tags"
 _EVENTS = MappingProxyType({"accept": "text/event-stream"})  # some servers stream in another form otherwise
 _ANTHROPIC = MappingProxyType({**_EVENTS, "anthropic-version": "2023-06-01"})
@@ -154,6 +166,8 @@ _ALL = (
     _ollama_api("ollama", "/api/chat", _ollama, takes_messages=True),
     _ollama_api("ollama-generate", "/api/generate", _ollama_generate),
     BenchApi("text", "/api/generate-one", _text, None),
+    BenchApi("embeddings", "/v1/embeddings", _embeddings, read_rows, models_path=None, is_batch=True, generates=False),
+    BenchApi("rerank", "/v1/rerank", _rerank, read_rows, models_path=None, is_batch=True, generates=False),
     BenchApi("text-batch", "/api/generate-batch", _text_batch, read_text_batch, is_batch=True),
 )
 

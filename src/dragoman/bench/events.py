@@ -209,3 +209,27 @@ def read_text_batch(answer: Answer, event: bytes, now_s: float) -> None:
     if any(item.data for item in _batch.decode(event)):
         answer.piece_times_s.append(now_s)
     answer.is_ended = True
+
+
+class _RowsUsage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+class _Rows(msgspec.Struct):
+    data: list[Any] | None = None
+    results: list[Any] | None = None
+    usage: _RowsUsage | None = None
+
+
+_rows = msgspec.json.Decoder(_Rows)
+
+
+def read_rows(answer: Answer, event: bytes, now_s: float) -> None:
+    """Vectors or scores of texts, all at once, in OpenAI's or Jina's shape."""
+    read = _rows.decode(event)
+    if read.data or read.results:
+        answer.piece_times_s.append(now_s)
+    if read.usage is not None:
+        answer.count(read.usage.prompt_tokens or read.usage.total_tokens, 0)
+    answer.is_ended = True

@@ -18,7 +18,7 @@ from dragoman.bench.errors import BenchError, OptionError
 from dragoman.bench.target import Target
 
 AUTO = "auto"
-_ORDER = ("chat", "completions", "ovms", "ovms-completions", "tgi", "ollama", "lmi", "text")
+_ORDER = ("chat", "completions", "ovms", "ovms-completions", "embeddings", "rerank", "tgi", "ollama", "lmi", "text")
 _NOT_THERE = ("HTTP 404", "HTTP 405", "HTTP 501")  # the server does not have this path
 _HOPELESS = ("HTTP 401", "HTTP 403")  # no other path will do better
 _UNREACHABLE = ("connection refused", "unknown host", "TLS", "not HTTP")
@@ -79,7 +79,7 @@ class Prober:
         if named:
             return [max(named, key=lambda api: len(api.path))]
         first = "ovms" if path.endswith("/v3") else "chat" if path.rpartition("/")[2].startswith("v") else ""
-        versioned = {"ovms": ("ovms", "ovms-completions"), "chat": ("chat", "completions")}
+        versioned = {"ovms": ("ovms", "ovms-completions"), "chat": ("chat", "completions", "embeddings", "rerank")}
         return [APIS[name] for name in versioned.get(first, _ORDER)]
 
     async def _spoken(self, api: BenchApi) -> Spoken:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from dragoman.bench.apis import APIS
 from dragoman.bench.measures import Measures, Spread
 from dragoman.bench.sweep import Point, Report
 
@@ -40,7 +41,8 @@ def _lines(report: Report) -> Iterator[str]:
         yield "nothing was measured"
         return
     ends = ", none ends before" if report.ignore_eos else ""
-    yield f"prompts: {report.prompts}; answers: up to {report.output_tokens} tokens{ends}; seed {report.seed}"
+    answers = f"up to {report.output_tokens} tokens{ends}" if APIS[report.api].generates else "vectors or scores"
+    yield f"prompts: {report.prompts}; answers: {answers}; seed {report.seed}"
     yield ""
     yield from _throughput(report)
     yield ""

@@ -6,27 +6,23 @@ Does: text only. Does not: print, or decide which routes exist (the APIs do). Ca
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 
 from dragoman import __version__
 from dragoman.server.apis import all_apis
-from dragoman.server.operations import Api
+from dragoman.server.operations import GenerateOperation
 from dragoman.server.pooling import PoolingKind
-
-PLACEHOLDER = re.compile(r"{\w+}")
-
-TITLE_WIDTH = 11
 
 
 @dataclass(frozen=True, slots=True)
 class BannerFacts:
     """What the banner tells. `host` and `port` are where the server listens; `details` are short facts of the model.
 
-    `others`: one line for each further model. `can_generate` False = the model has only an operator's own handler.
+    `others`: the names of further models. `can_generate` False = the model has only an operator's own handler.
     `chat_format`: the option of that name, `has_lmi_signs`: whether `auto` means LMI's there.
     `is_tls`: HTTPS is spoken. `has_playground`: there is a page to
-    try the model in a browser. `pooling`: what the model does with texts if it generates none.
+    try the model in a browser. `pooling`: what the model does with texts if it generates none; `is_mixed`: some
+    of the others do what it does not.
     """
 
     name: str
@@ -43,6 +39,7 @@ class BannerFacts:
     is_tls: bool = False
     has_playground: bool = True
     pooling: PoolingKind | None = None
+    is_mixed: bool = False
 
 
 def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
@@ -53,38 +50,40 @@ def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
 
 
 def banner(facts: BannerFacts) -> str:
-    """The block, with a line to copy."""
+    """The block, eight lines at most, with a line to copy."""
     url = base_url(facts.host, facts.port, is_tls=facts.is_tls)
     details = f" ({', '.join(facts.details)})" if facts.details else ""
-    lines = ["", f"dragoman {__version__} serves {facts.name} at {url}", f"  {facts.model_dir}{details}"]
-    lines += [f"  and {other}" for other in facts.others]
-    lines.append("")
+    lines = [f"dragoman {__version__} serves {facts.name} at {url}", f"  {facts.model_dir}{details}"]
+    if facts.others:
+        lines.append(f"  and {', '.join(facts.others)} (`curl {url}/v1/models` lists all)")
+    lines.append(f"  speaks {', '.join(spoken(facts))}; every route: {url}/docs")
+    if facts.has_playground and facts.can_generate and facts.pooling is None:
+        lines.append(f"  to try it in a browser: {url}/playground")
+    if facts.can_generate:  # what a handler wants to be asked, only its author knows
+        if facts.has_chat_template and facts.pooling is None:
+            lines.append(_shape_line(facts))
+        lines += _curl_lines(facts, url)
+    return "\n".join([*lines, ""])
+
+
+def spoken(facts: BannerFacts) -> list[str]:
+    """The names of the APIs by which the model can be asked."""
     served = [api for api in all_apis() if facts.can_generate or not api.needs_engine]
-    lines += [f"  {api.title:<{TITLE_WIDTH}} {calls}" for api in served if (calls := calls_of(api, facts.name))]
-    if facts.has_playground:
-        lines.append(f"  {'browsers':<{TITLE_WIDTH}} {url}/playground")
-    if not facts.can_generate:
-        return "\n".join([*lines, ""])  # what the handler wants to be asked, only its author knows
-    if facts.has_chat_template and facts.pooling is None:
-        lines += ["", _shape_line(facts)]
-    return "\n".join([*lines, "", "Try it:", *_curl_lines(facts, url), ""])
-
-
-def calls_of(api: Api, model: str) -> str:
-    """The calls of an API on one line, by method; names in paths are the model's. "" = there is nothing to show."""
-    paths: dict[str, list[str]] = {}
-    for operation in api.operations:
-        if operation.in_banner:
-            path = PLACEHOLDER.sub(lambda _: model, operation.path)
-            paths.setdefault(operation.method, []).append(path)
-    return "   ".join(f"{method:<4} {'  '.join(found)}" for method, found in paths.items())
+    kinds = {True, False} if facts.is_mixed else {facts.pooling is not None}
+    return [
+        api.title
+        for api in served
+        if any(
+            isinstance(one, GenerateOperation) and any(one.is_of(is_pooling=kind) for kind in kinds)
+            for one in api.operations
+        )
+    ]
 
 
 def empty_banner(store: str, host: str, port: int, *, is_tls: bool = False) -> str:
     """The block where no model is served yet."""
     url = base_url(host, port, is_tls=is_tls)
     lines = [
-        "",
         f"dragoman {__version__} serves no model yet at {url}",
         f"  models are loaded from {store} on demand",
         "",

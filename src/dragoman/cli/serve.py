@@ -101,16 +101,14 @@ class _Startup:
             details=composed[0].facts,
             has_chat_template=composed[0].has_chat_template,
             can_generate=composed[0].can_generate,
+            is_mixed=len({model.served.pooling is None for model in composed}) > 1,
             pooling=None if pooling is None else pooling.facts.kind,
             needs_key=server.has_keys and "inference" not in server.open_scopes,
             is_tls=server.tls_cert is not None,
             has_playground=server.playground,
             chat_format=first.clients.chat_format,
             has_lmi_signs=first.has_lmi_signs,
-            others=tuple(
-                f"{config.name}: {config.model_dir} ({', '.join(model.facts)})"
-                for config, model in zip(self.serving.configs[1:], composed[1:], strict=True)
-            ),
+            others=tuple(config.name for config in self.serving.configs[1:]),
         )
 
 

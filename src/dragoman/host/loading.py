@@ -29,7 +29,7 @@ from dragoman.engine.factory import (
     find_factory,
 )
 from dragoman.host.machine import MIB, all_memory_bytes, available_memory_bytes, in_mib
-from dragoman.model_texts import holds_model
+from dragoman.model_texts import holds_model, is_gguf
 from dragoman.models.config import ModelError
 
 
@@ -97,6 +97,7 @@ class ModelLoad:
         try:
             with citing(self._config), on_kernel_cores():
                 factory = factory_of(self._config)
+                _check_tokenizer(self._config.model_dir)
                 shares = self._has_neighbours or not applied().is_tied
                 setup = replace(engine_setup(self._config), progress=self._report, has_neighbours=shares)
                 setup = setup.of_one_in(self._num_nodes)
@@ -166,6 +167,18 @@ def memory_needs(config: Config) -> MemoryNeeds:
         return MemoryNeeds(0)
     with citing(config):
         return factory_of(config).needs(engine_setup(config))
+
+
+def _check_tokenizer(model_dir: Path) -> None:
+    """Raises: ModelError if a model's directory holds no tokenizer; else it would be told when all else is built."""
+    if not (model_dir / WEIGHTS_CONFIG).is_file() or (model_dir / "tokenizer.json").is_file() or is_gguf(model_dir):
+        return
+    from dragoman.tokenizer.other_files import tokenizer_file  # few models have one of these
+
+    try:
+        tokenizer_file(model_dir)
+    except ValueError as error:
+        raise ModelError(str(error)) from error
 
 
 def check_room(name: str, needs: MemoryNeeds, available_bytes: int) -> None:

@@ -88,7 +88,7 @@ class Operation:
     In `path`, each `{name}` stands for any text, slashes included. `tag` groups descriptions. `answers` by status.
     `parameters`: names of parameter components. `body` by media type, `is_body_optional` where parameters can say the
     same. `example`: a JSON body that is answered. `scope`: which keys open it. `needs_hosting`: there is no such
-    operation where models do not come and go. `in_banner`: whether the start banner lists it.
+    operation where models do not come and go.
     """
 
     method: str = "POST"
@@ -103,7 +103,10 @@ class Operation:
     is_body_optional: bool = False
     example: Any = None
     needs_hosting: bool = False
-    in_banner: bool = True
+
+    def is_of(self, *, is_pooling: bool) -> bool:
+        """Whether models that embed or score texts answer it (`is_pooling`), or those that generate."""
+        return True
 
 
 PickName = Callable[[HttpCall], str]
@@ -121,7 +124,8 @@ class GenerateOperation(Operation):
 
     `dialect`: the name of one of the model's dialects, or how the call chooses it. `model`: the name that the call means,
     None = the default model. `borrow` is asked first, where calls may name a model that is not loaded yet. `wrap` puts the
-    operation's own shape around the dialect. `before` sees the call without its body.
+    operation's own shape around the dialect. `before` sees the call without its body. `also_pools`: models that embed
+    or score texts answer it too.
     """
 
     scope: Scope = Scope.INFERENCE
@@ -130,11 +134,20 @@ class GenerateOperation(Operation):
     borrow: Borrow | None = None
     wrap: Callable[[Dialect], Dialect] | None = None
     before: Before | None = None
+    also_pools: bool = False
+
+    def is_of(self, *, is_pooling: bool) -> bool:
+        """See `Operation`."""
+        return self.also_pools or not is_pooling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingOperation(GenerateOperation):
     """An operation that is handled as those that generate, for models that embed or score texts; others refuse it."""
+
+    def is_of(self, *, is_pooling: bool) -> bool:
+        """See `Operation`."""
+        return is_pooling
 
 
 AnswerCall = Callable[[HttpCall, Server], Awaitable[Any]]

@@ -110,7 +110,7 @@ OPTIONS = (
     CommandOption("shared_prefix", Integer(1), "tokens with which all made-up prompts begin [none]"),
     CommandOption("prompts", FilePath("FILE"), "a file of prompts instead: one in a line, as text or as JSON"),
     CommandOption("ignore_eos", Switch(), "have answers go on to their most tokens, where the API can", False),
-    CommandOption("batch", Integer(1), "prompts of a request, with --api text-batch [8]", 8),
+    CommandOption("batch", Integer(1), "prompts of a request, with --api embeddings, rerank or text-batch [8]", 8),
     CommandOption("body", _Fields(), "fields to lay over each request's body; null takes one away"),
     CommandOption("header", Text("'NAME: VALUE'"), "a header of all requests; may be given several times"),
     CommandOption("api_key", Text("KEY"), "the key to send; others on this machine see it in the list of processes"),

@@ -15,6 +15,7 @@ from dragoman.compress.scaling import Packing
 from dragoman.config.resolve import ConfigError
 from dragoman.evaluate.text import read_text, tokens_of
 from dragoman.evaluate.windows import EvaluationError, Window, cut_text
+from dragoman.model_texts import is_gguf
 from dragoman.models import ModelError
 from dragoman.models.config import read_json
 from dragoman.models.families import read_model
@@ -48,6 +49,9 @@ def _run(asked: CompressArguments, display: ProgressDisplay) -> Compressed:
         raise ConfigError([f"{asked.out}: must be a directory that is not there yet"])
     if not asked.out.absolute().parent.is_dir():
         raise ConfigError([f"{asked.out}: must be a new directory in one that is there"])
+    if is_gguf(asked.model):
+        told = "is a GGUF, whose weights are compressed already; must be a model directory with *.safetensors files"
+        raise ConfigError([f"{asked.model}: {told}, and `dragoman serve {asked.model}` serves it as it is"])
     packing = Packing(asked.bits, asked.group_size)
     return compress(asked.model, asked.out, packing, _windows(asked), asked.skip, display)
 

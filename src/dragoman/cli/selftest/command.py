@@ -12,8 +12,9 @@ from typing import TextIO
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import ServerError
-from dragoman.host.loading import citing, engine_setup, has_model
+from dragoman.host.loading import citing, engine_setup, generates, has_model
 from dragoman.models import ModelError
+from dragoman.selftest.pooling import pooling_test
 from dragoman.selftest.report import report_json, report_text
 from dragoman.selftest.run import self_test
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
@@ -29,9 +30,13 @@ def run_selftest(config: Config, stdout: TextIO, stderr: TextIO, *, as_json: boo
             raise ConfigError([f"{config.cite('engine')}: must be rolling, whose models are tested"])
         if not has_model(config):
             raise ModelError(f"there is no model in {config.model_dir}")
-        encode = partial(load_tokenizer(config.model_dir).encode, add_special_tokens=False)
+        tokenizer = load_tokenizer(config.model_dir)
         with citing(config):
-            found = self_test(config.name, engine_setup(config), encode, display, is_quick=is_quick)
+            if generates(config):
+                encode = partial(tokenizer.encode, add_special_tokens=False)
+                found = self_test(config.name, engine_setup(config), encode, display, is_quick=is_quick)
+            else:
+                found = pooling_test(config.name, engine_setup(config), tokenizer.encode, display, is_quick=is_quick)
     except (ConfigError, ModelError, ServerError, ValueError, OSError) as error:
         display.finish()
         stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())

@@ -57,7 +57,7 @@ def run_chat(config: Config | None, asked: ChatArguments, environ: Mapping[str, 
             streams.stderr.write(f"dragoman: {line}\n")
         if problem or tools_problem:
             return FAILED
-        server = open_server(config, asked.target, environ, streams.stderr)
+        server = open_server(config, asked.target, environ, streams.stderr, needs_template=True)
     except AskFailed as error:
         streams.stderr.write(f"dragoman: {error}\n")
         return FAILED

@@ -15,17 +15,23 @@ from dragoman.cli.terminal.servers.target import Target
 from dragoman.config.resolve import Config, ConfigError
 
 
-def open_server(config: Config | None, target: Target, environ: Mapping[str, str], stderr: TextIO) -> ModelServer:
-    """Who answers; `close` it at the end. `config` None = the server at the URL. Raises: AskFailed."""
+def open_server(
+    config: Config | None, target: Target, environ: Mapping[str, str], stderr: TextIO, *, needs_template: bool = False
+) -> ModelServer:
+    """Who answers; `close` it at the end. `config` None = the server at the URL. `needs_template`: to hold conversations.
+
+    Raises: AskFailed.
+    """
     if config is None:
         return RemoteServer(str(target.url), target.model, environ.get(target.key_variable, ""))
-    return _load(config, stderr)
+    return _load(config, stderr, needs_template=needs_template)
 
 
-def _load(config: Config, stderr: TextIO) -> ModelServer:
+def _load(config: Config, stderr: TextIO, *, needs_template: bool) -> ModelServer:
     from dragoman.cli.terminal.servers.local_model import LocalModel  # takes a second to import; a URL need not wait
     from dragoman.errors import EngineDead, ModelError, ServerError
 
+    _check_purpose(config, needs_template=needs_template)
     display = ProgressDisplay(stderr)
     try:
         return LocalModel(config, display)
@@ -34,3 +40,28 @@ def _load(config: Config, stderr: TextIO) -> ModelServer:
         raise AskFailed(str(error)) from None
     finally:
         display.finish()
+
+
+def _check_purpose(config: Config, *, needs_template: bool) -> None:
+    """Raises: AskFailed, before anything is built, if the model generates nothing, or has no template that chat needs."""
+    from dragoman.errors import ModelError
+    from dragoman.host.loading import generates
+    from dragoman.tokenizer.model_files import read_text_files
+
+    directory = config.model_dir
+    if not generates(config):
+        raise AskFailed(
+            f"{directory} embeds or scores texts and generates none; `dragoman serve {directory}` serves it, and "
+            "POST /v1/embeddings or /v1/rerank asks it"
+        )
+    if not needs_template or config.model.chat_template is not None:
+        return
+    try:
+        templates = read_text_files(directory).chat_templates
+    except (ModelError, ValueError, OSError):
+        return  # loading tells what is wrong
+    if not templates:
+        raise AskFailed(
+            f"{directory} has no chat template, so it holds no conversation; `dragoman complete {directory}` goes on with "
+            "texts, and --chat-template FILE gives it a template"
+        )

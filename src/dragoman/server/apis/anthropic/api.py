@@ -62,7 +62,6 @@ _batches = partial(
     _operation,
     summary="Message batches, which are not offered",
     answers=ANTHROPIC_ERRORS.answers(("unsupported", "unauthorized")),
-    in_banner=False,
     answer=_refuse_batches,
 )
 

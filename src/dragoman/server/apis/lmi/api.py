@@ -93,6 +93,7 @@ _generate = partial(
     example=EXAMPLE,
     dialect=dialect_of_body,
     before=Polling(),
+    also_pools=True,
 )
 
 API = Api(

@@ -62,7 +62,6 @@ API = Api(
             summary="Readiness, for clients that can only POST",
             answers=_READY,
             answer=ping,
-            in_banner=False,
         ),
         _get(
             path="/health",
@@ -90,7 +89,6 @@ API = Api(
             answers=_METRICS,
             answer=metrics,
             scope=Scope.METRICS,
-            in_banner=False,
         ),
         _get(
             path="/",
@@ -102,21 +100,18 @@ API = Api(
                 **{status: _index_answer(words) for status, words in _WORDS.items()},
             },
             answer=index,
-            in_banner=False,
         ),
         _get(
             path="/openapi.json",
             summary="This document",
             answers=_page(JSON_MEDIA_TYPE, {"type": "object"}),
             answer=document,
-            in_banner=False,
         ),
         _get(
             path="/docs",
             summary="A page to read this document and try the routes",
             answers=_page(HTML_MEDIA_TYPE, TEXT),
             answer=docs,
-            in_banner=False,
         ),
         _get(
             path="/debug/requests",
@@ -125,7 +120,6 @@ API = Api(
             answers={200: json_answer(list[RunningCall], "the calls"), **ERRORS.answers(("unauthorized",))},
             answer=running_calls,
             scope=Scope.DEBUG,
-            in_banner=False,
         ),
         _operation(
             method="POST",
@@ -139,7 +133,6 @@ API = Api(
             },
             answer=cancel_call,
             scope=Scope.DEBUG,
-            in_banner=False,
         ),
         _operation(
             method="POST",
@@ -155,7 +148,6 @@ API = Api(
             },
             answer=explain,
             scope=Scope.DEBUG,
-            in_banner=False,
         ),
     ),
     parameters={"request_id": parameter("path", "request_id", "the request's id", TEXT)},

@@ -7,7 +7,6 @@ Open to all: none of them tells about models' use but in totals.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -20,7 +19,7 @@ from dragoman.server.apis.management.health import Statuses, readiness
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.http.replies import json_reply
 from dragoman.server.openapi import openapi_document
-from dragoman.server.operations import AnswerOperation, Api, Server
+from dragoman.server.operations import AnswerOperation, Server
 
 HTML_MEDIA_TYPE = "text/html; charset=utf-8"
 PLAYGROUND = "/playground"  # where browsers are sent that ask for the root, if an API serves it
@@ -92,7 +91,7 @@ async def index(http: HttpCall, server: Server) -> Reply:
     if "text/html" in http.accept:
         reply = await _for_browsers(http, server, status)
     else:
-        reply = json_reply(status, index_of(server.apis, statuses))
+        reply = json_reply(status, index_of(server, statuses))
     vary = ", ".join(name for name in ("accept", reply.headers.get("vary", "")) if name)
     return msgspec.structs.replace(reply, headers={**reply.headers, "vary": vary})
 
@@ -110,12 +109,15 @@ async def _for_browsers(http: HttpCall, server: Server, status: int) -> Reply:
     return msgspec.structs.replace(page, status=status)
 
 
-def index_of(apis: Sequence[Api], statuses: Statuses) -> Index:
-    """What `GET /` tells programs."""
+def index_of(server: Server, statuses: Statuses) -> Index:
+    """What `GET /` tells programs: calls that the models can answer, or all where others may be loaded."""
+    models = server.models.models
+    does = {model.pooling is not None for model in models} if models and server.hosting is None else {True, False}
     calls: dict[str, list[str]] = {}
-    for api in apis:
+    for api in server.apis:
         for operation in api.operations:
-            calls.setdefault(operation.tag, []).append(f"{operation.method} {operation.path}")
+            if any(operation.is_of(is_pooling=is_pooling) for is_pooling in does):
+                calls.setdefault(operation.tag, []).append(f"{operation.method} {operation.path}")
     return Index("dragoman", __version__, statuses, "/docs", "/openapi.json", calls)
 
 

@@ -102,7 +102,6 @@ def _refused(method: str, path: str, reason: str) -> Operation:
         parameters=("digest_path",) if "{digest}" in path else (),
         scope=Scope.INFERENCE,
         answer=refuse,
-        in_banner=False,
     )
 
 
@@ -147,7 +146,6 @@ API = Api(
             body={JSON_MEDIA_TYPE: ref("OllamaEmbeddingsRequest")},
             example={"model": _MODEL, "prompt": QUESTION},
             dialect=f"{NAME}.embeddings",
-            in_banner=False,
         ),
         _lists(
             path="/api/tags",
@@ -166,7 +164,6 @@ API = Api(
             summary="The version of Ollama whose API this is",
             answers=merged({200: json_answer(OllamaVersion, "the version")}, ERRORS.answers(("unauthorized",))),
             answer=version,
-            in_banner=False,
         ),
         AnswerOperation(
             method="POST",
@@ -195,7 +192,6 @@ API = Api(
             example={"model": _MODEL},
             scope=Scope.MANAGEMENT,
             answer=pull,
-            in_banner=False,
         ),
         *(_refused(method, path, reason) for (method, path), reason in NOT_OFFERED.items()),
     ),

@@ -95,7 +95,7 @@ def adapter_schemas() -> dict[str, Schema]:
     }
 
 
-_operation = partial(AnswerOperation, tag="Adapters", scope=Scope.MANAGEMENT, in_banner=False)
+_operation = partial(AnswerOperation, tag="Adapters", scope=Scope.MANAGEMENT)
 _KINDS = (
     "invalid_payload", "invalid_parameter", "invalid_request", "unauthorized", "not_found", "too_large", "no_memory",
     "unavailable", "overloaded", "engine_dead", "server_error",

@@ -203,7 +203,7 @@ def token_schemas() -> dict[str, Schema]:
     }
 
 
-_operation = partial(AnswerOperation, tag="Tokens", scope=Scope.INFERENCE, in_banner=False)
+_operation = partial(AnswerOperation, tag="Tokens", scope=Scope.INFERENCE)
 _FAILURES = ERRORS.answers(ERROR_KINDS)
 
 TOKEN_OPERATIONS = (

@@ -106,7 +106,6 @@ API = Api(
             answers=merged({200: json_answer(TokenizedV3, "the tokens", *IGNORED)}, ERRORS.answers(ERROR_KINDS)),
             body={JSON_MEDIA_TYPE: ref("TokenizeRequestV3")},
             example={"model": "default", "text": QUESTION},
-            in_banner=False,
             scope=Scope.INFERENCE,
             answer=tokenize,
         ),

@@ -113,7 +113,7 @@ def _failures(result: SyncResult) -> str:
     return f"Reloading models versions failed. Check server logs for more info. {reasons}"
 
 
-_operation = partial(AnswerOperation, tag="Models", scope=Scope.INFERENCE, in_banner=False)
+_operation = partial(AnswerOperation, tag="Models", scope=Scope.INFERENCE)
 
 OPERATIONS = (
     _operation(

@@ -117,7 +117,7 @@ def _name_of(model: ServedModel, http: HttpCall) -> str:
     return facts_called(model, http.path_params["name"]).name
 
 
-_operation = partial(AnswerOperation, method="GET", tag="Models", scope=Scope.INFERENCE, in_banner=False)
+_operation = partial(AnswerOperation, method="GET", tag="Models", scope=Scope.INFERENCE)
 _BY_NAME, _BY_VERSION = ("name_path",), ("name_path", "version_path")
 _PATHS = (("/v2/models/{name}", _BY_NAME), ("/v2/models/{name}/versions/{version}", _BY_VERSION))
 _FOUND = ("unauthorized", "not_found", *LOADING)

@@ -42,7 +42,6 @@ API = Api(
             parameters=("If-None-Match",),
             answers={200: Answer("the page", {MEDIA_TYPES["html"]: TEXT}, ("ETag",)), **_UNCHANGED},
             answer=page,
-            in_banner=False,  # which has its address
         ),
         _get(
             path=f"{PATH}/{{file}}",
@@ -54,7 +53,6 @@ API = Api(
                 **_UNCHANGED,
             },
             answer=file,
-            in_banner=False,
         ),
     ),
     parameters={

@@ -62,7 +62,7 @@ def _reranks(path: str, whose: str, kind: Any, errors: ErrorFamily, body: str, d
     )
 
 
-def _scores(path: str, *, in_banner: bool) -> PoolingOperation:
+def _scores(path: str) -> PoolingOperation:
     return _operation(
         path=path,
         summary="Score pairs of texts, as vLLM does",
@@ -70,7 +70,6 @@ def _scores(path: str, *, in_banner: bool) -> PoolingOperation:
         body={JSON_MEDIA_TYPE: ref("ScoreRequest")},
         example={"model": "default", "text_1": QUESTION, "text_2": ["A kind of learning", "A kind of bread"]},
         dialect=f"{NAME}.score",
-        in_banner=in_banner,
     )
 
 
@@ -89,7 +88,7 @@ API = Api(
         _reranks("/v1/rerank", "as Cohere and Jina", RerankAnswer, OPENAI_ERRORS, "RerankRequest", BY_DOCUMENTS),
         _reranks(COHERE_PATH, "as Cohere", CohereRerankAnswer, COHERE_ERRORS, "RerankRequest", f"{NAME}.v2"),
         _reranks("/v3/rerank", "as OVMS", OvmsRerankAnswer, OVMS_ERRORS, "RerankRequestV3", f"{NAME}.v3"),
-        _scores("/v1/score", in_banner=True),
-        _scores("/score", in_banner=False),
+        _scores("/v1/score"),
+        _scores("/score"),
     ),
 )

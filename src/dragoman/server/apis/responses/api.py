@@ -70,7 +70,7 @@ def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_
     )
     told = stored.or_missing if dialect == V1 else lambda answer: answer
     failures = errors.answers(_ABOUT_ONE)
-    operation = partial(AnswerOperation, tag="Responses", scope=Scope.INFERENCE, in_banner=False)
+    operation = partial(AnswerOperation, tag="Responses", scope=Scope.INFERENCE)
     about_one: Any = partial(operation, parameters=("response_id",))
     yield operation(
         path=f"{path}/input_tokens",

@@ -103,6 +103,7 @@ def _operation(path: str, summary: str, content: Content, *, is_stream: bool, te
         borrow=borrow_target,
         wrap=_streamed if is_stream else _whole,
         before=Polling(model_error),
+        also_pools=True,
     )
 
 

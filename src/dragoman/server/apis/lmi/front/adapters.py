@@ -154,7 +154,7 @@ PARAMETERS = {
     "adapter_pin": parameter("query", "pin", "without effect: no adapter is dropped to make room", BOOLEAN),
 }
 
-_operation = partial(AnswerOperation, tag="Adapters", scope=Scope.MANAGEMENT, in_banner=False)
+_operation = partial(AnswerOperation, tag="Adapters", scope=Scope.MANAGEMENT)
 _DONE: Answers = {200: json_answer(Done, "it is done")}
 _WRONG: Answers = {400: json_answer(FrontError, "the call is wrong, or adapters are not enabled")}
 _REFUSED = LMI_ERRORS.answers(("invalid_request",))

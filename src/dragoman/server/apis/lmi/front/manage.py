@@ -254,7 +254,7 @@ _SCHEDULED: Answers = {202: json_answer(Done, "it will be done; `GET /models/{na
 _WRONG: Answers = {400: json_answer(FrontError, "the call is wrong, or names no model of the operator's model store")}
 _FAILED: Answers = {500: json_answer(FrontError, "the model could not be loaded for another reason; see the log")}
 
-_operation = partial(AnswerOperation, tag="Models", scope=Scope.INFERENCE, in_banner=False)
+_operation = partial(AnswerOperation, tag="Models", scope=Scope.INFERENCE)
 _changing = partial(_operation, scope=Scope.MANAGEMENT, needs_hosting=True)
 
 

@@ -77,7 +77,6 @@ def model_operations(path: str, summary: str, errors: ErrorFamily, owned_by: str
                 errors.answers(("unauthorized", "not_found", *LOADING)),
             ),
             parameters=("name_path",),
-            in_banner=False,
             answer=model,
         ),
     )
