@@ -109,8 +109,8 @@ LINES = {
 HOOK_OPTIONS = ("entry_point", "hooks", "hook_timeout_s", "handler", "handler_threads")
 # these on what is kept between calls: see tests/server/test_responses_store.py and test_responses_routes.py
 STORE_OPTIONS = ("max_stored_responses", "max_stored_responses_mb", "stored_responses_max_age_s")
-# this on the answer of a request whose grammar is slow: see tests/grammar
-ELSEWHERE = (*HOOK_OPTIONS, *STORE_OPTIONS, "max_grammar_s")
+# this on the answer of a request whose grammar is slow: see tests/grammar; that on models that embed: see tests/dialects
+ELSEWHERE = (*HOOK_OPTIONS, *STORE_OPTIONS, "max_grammar_s", "allow_token_ids")
 CLIENT_OPTIONS = [option for option in OPTIONS if option.group is ClientSettings and option.name not in ELSEWHERE]
 
 

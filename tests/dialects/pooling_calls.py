@@ -37,10 +37,16 @@ def http_call(path: str, body: Any, **headers: str) -> HttpCall:
     return HttpCall("POST", path, content, fields, request_id="req-1")
 
 
-def reply_of(http: HttpCall, service: FakePooling | None) -> Reply:
-    """The answer to a call, by the dialect that the operation of its path chooses; None = a model that generates."""
+def reply_of(http: HttpCall, service: FakePooling | None, **more: Any) -> Reply:
+    """The answer to a call, by the dialect that the operation of its path chooses; None = a model that generates.
+
+    `more`: what its profile says besides.
+    """
     profile = fake_profile(pooling=service, limits=LIMITS)
-    dialects = {**real_dialects(pooling=service, limits=LIMITS), "rerank.score": ScoreDialect(profile, lambda: NOW_S)}
+    dialects = {
+        **real_dialects(pooling=service, limits=LIMITS, **more),
+        "rerank.score": ScoreDialect(profile, lambda: NOW_S),
+    }
     dialect = dialect_of(OPERATIONS[http.path], dialects, http)
 
     async def run() -> Reply:

@@ -22,7 +22,8 @@ OPENAI = ["/v1/embeddings", "/v3/embeddings"]
 def body_for(path: str, texts: Any, **more: Any) -> dict[str, Any]:
     """A body with these texts."""
     model = {"model": "fake"} if path == "/v3/embeddings" else {}
-    return {ROUTES[path]: texts, **model, **more}
+    allowing = {"allow_token_ids": True} if path in OPENAI else {}
+    return {ROUTES[path]: texts, **model, **allowing, **more}
 
 
 def message_of(answer: Any) -> str:
@@ -56,6 +57,20 @@ def test_texts_and_token_ids_come_back_as_vectors_in_their_order(path: str, give
     status, answer = called(path, body_for(path, given), service)
     assert (status, list(service.embedded[0].texts)) == (200, texts)
     assert rows_of(answer) == vectors_of(texts).tolist()
+
+
+@table("path", OPENAI)
+def test_token_ids_are_refused_unless_the_request_or_the_operator_allows_them(path: str) -> None:
+    """LangChain sends those of OpenAI's models, and their vectors would be those of another text."""
+    for given in ([5, 6], [[5, 6]], ["a", [7]]):
+        status, answer = called(path, body_for(path, given, allow_token_ids=None), embedding())
+        assert status == 400
+        assert "check_embedding_ctx_length=False" in message_of(answer)
+        assert "allow_token_ids: true" in message_of(answer)
+        for asked, is_open, expected in ((None, True, 200), (False, True, 400), (True, False, 200)):
+            http = http_call(path, body_for(path, given, allow_token_ids=asked))
+            reply = reply_of(http, embedding(), settings={"allow_token_ids": is_open})
+            assert reply.status == expected
 
 
 @table("path", ROUTES)

@@ -536,6 +536,13 @@ class ClientSettings:
         "serving.properties, or an OPTION_ or SERVING_ variable that LMI has) and for curl without a key; else OpenAI's.",
         open_to="load",
     )
+    allow_token_ids: bool = option(
+        False,
+        Switch(),
+        "Embeddings on /v1, /v3: take token ids, which must be the model's own, from every request; without, a request with "
+        "token ids has to say allow_token_ids: true.",
+        open_to="load",
+    )
     max_stored_responses: int = option(
         1000,
         Integer(0, 1_000_000),

@@ -6,6 +6,7 @@ Set up for each served model; called on the event loop.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET
 
+from dragoman import __version__
 from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, shown, unknown_names
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
@@ -20,9 +22,19 @@ from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_str
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.rerank.dialect import best_first
 from dragoman.server.apis.tei.errors import NothingGiven, TeiErrors
-from dragoman.server.apis.tei.schema import SIDES, TeiEmbedBody, TeiRank, TeiRerankBody
+from dragoman.server.apis.tei.schema import SIDES, TEI_VERSION, TeiEmbedBody, TeiInfo, TeiRank, TeiRerankBody
 from dragoman.server.http.replies import json_reply
-from dragoman.server.pooling import EmbedRequest, ScoreRequest, Truncation, embedder, opening, scorer
+from dragoman.server.pooling import (
+    EmbedRequest,
+    PoolingFacts,
+    PoolingKind,
+    ScoreRequest,
+    Truncation,
+    embedder,
+    opening,
+    scorer,
+)
+from dragoman.server.registry import ServedModel
 from dragoman.server.responder import note_ignored
 
 WORDS = Profile(name="tei")
@@ -62,6 +74,30 @@ class TeiEmbedDialect(TeiErrors):
                 )
             )
         return json_reply(200, await encoded_rows(made.vectors, _row), headers)
+
+
+def root_dialect(profile: ModelProfile) -> TeiEmbedDialect | TeiRerankDialect:
+    """What `POST /` of TEI's router is for the model: its one operation."""
+    is_scorer = profile.pooling.facts.kind is PoolingKind.SCORE
+    return TeiRerankDialect(profile) if is_scorer else TeiEmbedDialect(profile)
+
+
+def tei_info(model: ServedModel, facts: PoolingFacts) -> TeiInfo:
+    """The body of TEI's `GET /info`."""
+    kind: Mapping[str, Mapping[str, Any]] = {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
+    if facts.kind is PoolingKind.EMBED:
+        kind = {"embedding": {"pooling": facts.pooling}}
+    return TeiInfo(
+        model_id=model.name,
+        model_dtype=model.dtype or None,
+        model_type=kind,
+        max_concurrent_requests=model.admission.limit,
+        max_input_length=facts.max_tokens,
+        max_client_batch_size=model.limits.max_prompts,
+        tokenization_workers=1,
+        version=TEI_VERSION,
+        docker_label=f"dragoman-{__version__}",
+    )
 
 
 class TeiRerankDialect(TeiErrors):

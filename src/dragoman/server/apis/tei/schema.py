@@ -6,6 +6,7 @@ Source: TEI's HTTP API (EmbedRequest, RerankRequest).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.pooling.texts import texts_schema
 from dragoman.server.describe.json_schema import LENIENT_BOOLEAN, TEXT, Schema, an_object, array, described, nullable
 
+TEI_VERSION = "1.8.3"  # whose API these routes speak
 SIDES = ("Left", "Right", "left", "right")
 
 
@@ -46,6 +48,24 @@ class TeiRank(msgspec.Struct):
     index: int
     score: float
     text: str | UnsetType = UNSET
+
+
+class TeiInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `GET /info` where the model embeds or scores, in TEI's order. `docker_label` is ours."""
+
+    model_id: str
+    model_sha: str | None = None
+    model_dtype: str | None = None
+    model_type: Mapping[str, Mapping[str, Any]]
+    max_concurrent_requests: int
+    max_input_length: int
+    max_batch_requests: int | None = None
+    max_client_batch_size: int
+    auto_truncate: bool = True
+    tokenization_workers: int
+    version: str
+    sha: str | None = None
+    docker_label: str | None = None
 
 
 _SWITCH = nullable(LENIENT_BOOLEAN)

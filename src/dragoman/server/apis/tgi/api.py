@@ -9,6 +9,8 @@ from dragoman import __version__
 from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_query_or_header
 from dragoman.server.apis.lmi.body import FORM, MULTIPART
 from dragoman.server.apis.lmi.objects import LMI_RESULTS, LmiResult, LmiResultOfSeveral, TgiLine
+from dragoman.server.apis.tei.dialect import root_dialect, tei_info
+from dragoman.server.apis.tei.schema import TeiInfo, TeiRank
 from dragoman.server.apis.tgi.describe import schemas
 from dragoman.server.apis.tgi.dialect import (
     LIST_PATH,
@@ -19,7 +21,7 @@ from dragoman.server.apis.tgi.dialect import (
     TgiError,
     TgiInfo,
 )
-from dragoman.server.describe.answers import LOADING, Answer, Content, json_answer, merged
+from dragoman.server.describe.answers import LOADING, Answer, Content, merged
 from dragoman.server.describe.components import BY_NAME, GENERATED, QUESTION, VERSIONED
 from dragoman.server.describe.json_schema import TEXT, ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
@@ -28,16 +30,19 @@ from dragoman.server.registry import ServedModel
 from dragoman.server.security.scopes import Scope
 
 NAME = "tgi"
+ROOT = f"{NAME}.root"
 TAG = "Text Generation Inference"
 
 
 def set_up(profile: ModelProfile) -> Dialects:
-    """Its dialect for a model."""
-    return {NAME: TgiDialect(profile.limits, profile.overriding_defaults, takes_adapters=profile.takes_adapters)}
+    """Its dialects for a model; on `/`, its sister for embeddings answers for models that embed or score."""
+    own = TgiDialect(profile.limits, profile.overriding_defaults, takes_adapters=profile.takes_adapters)
+    return {NAME: own, ROOT: own if profile.pooling is None else root_dialect(profile)}
 
 
-async def _info(http: HttpCall, server: Server) -> TgiInfo:
-    return tgi_info(server.models.find(None))
+async def _info(http: HttpCall, server: Server) -> TgiInfo | TeiInfo:
+    model = server.models.find(None)
+    return tgi_info(model) if model.pooling is None else tei_info(model, model.pooling.facts)
 
 
 def tgi_info(model: ServedModel) -> TgiInfo:
@@ -62,7 +67,9 @@ _EXAMPLE = {"inputs": QUESTION, "parameters": {"max_new_tokens": 32, "details": 
 _STREAM: Content = {SSE_MEDIA_TYPE: (TgiLine, TgiError)}
 
 
-def _operation(path: str, summary: str, content: Content, example: Mapping[str, Any] = _EXAMPLE) -> GenerateOperation:
+def _operation(
+    path: str, summary: str, content: Content, example: Mapping[str, Any] = _EXAMPLE, dialect: str = NAME
+) -> GenerateOperation:
     return GenerateOperation(
         path=path,
         tag=TAG,
@@ -76,7 +83,7 @@ def _operation(path: str, summary: str, content: Content, example: Mapping[str, 
             MULTIPART: ref("LmiForm"),
         },
         example=example,
-        dialect=NAME,
+        dialect=dialect,
         model=model_of_query_or_header,
     )
 
@@ -91,9 +98,10 @@ API = Api(
     operations=(
         _operation(
             LIST_PATH,
-            "Generate: a list of one answer, or a stream",
-            {JSON_MEDIA_TYPE: (list[LmiResult], list[LmiResultOfSeveral]), **_STREAM},
+            "Generate: a list of one answer, or a stream; with a model that embeds or scores, as `/embed` or `/rerank`",
+            {JSON_MEDIA_TYPE: (list[LmiResult], list[LmiResultOfSeveral], list[list[float]], list[TeiRank]), **_STREAM},
             {**_EXAMPLE, "stream": True},
+            ROOT,
         ),
         _operation("/generate", "Generate", {JSON_MEDIA_TYPE: LMI_RESULTS}),
         _operation(STREAM_PATH, "Generate, streamed", _STREAM),
@@ -103,7 +111,7 @@ API = Api(
             tag=TAG,
             summary="The default model and its limits",
             answers=merged(
-                {200: json_answer(TgiInfo, "the description")},
+                {200: Answer("the description", {JSON_MEDIA_TYPE: (TgiInfo, TeiInfo)})},
                 TGI_ERRORS.answers(("unauthorized", "not_found", *LOADING)),
             ),
             scope=Scope.INFERENCE,

@@ -34,6 +34,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     add_special_tokens: bool | None = None
     normalize: bool | None = None
     prompt_name: str | None = None
+    allow_token_ids: bool | None = None
 
 
 class EmbeddingItem(msgspec.Struct):
@@ -77,6 +78,9 @@ def embeddings_body(words: Profile, profile: ModelProfile) -> Schema:
                 "cut texts to so many tokens, -1 to what the model takes; too long ones are refused if absent",
             ),
             "add_special_tokens": described(switch, "put the model's own tokens around texts", True),
+            "allow_token_ids": described(
+                switch, "token ids are this model's own; without it, only texts are embedded", False
+            ),
             "normalize": described(switch, "vectors of length 1; as the model does if absent"),
             "prompt_name": described(nullable(TEXT), "one of the model's prompts, which goes before each text"),
             "user": {"description": f"without effect: {NO_EFFECT['user']}"},
