@@ -335,7 +335,14 @@ def test_what_makes_values_works_within_the_bounds(place: str, expression: str, 
     assert rendered(place.replace("@", expression), message("user")) == expected
 
 
-@table(("source", "says"), [("{% if %}", "default does not compile: line 1"), ({"tool_use": "x"}, "named default")])
+@table(
+    ("source", "says"),
+    [
+        ("{% if %}", "default does not compile: line 1"),
+        ({"tool_use": "x"}, "named default"),
+        ({"a\n": "x"}, r"templates a\\n are not"),
+    ],
+)
 def test_a_template_that_cannot_be_used_stops_the_start(source: str | dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         ChatTemplate(source)

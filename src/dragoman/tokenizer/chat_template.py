@@ -97,7 +97,9 @@ class ChatTemplate:
         self._places = threading.BoundedSemaphore(_MOST_AT_ONCE)
         self._vouched = {name: _compiled_here(name, text) for name, text in sources.items()} if is_vouched else {}
         if "default" not in sources:
-            raise ValueError(f"the chat templates {', '.join(sources)} are not enough: one must be named default")
+            raise ValueError(
+                f"the chat templates {', '.join(map(_shown, sources))[:200]} are not enough: one must be named default"
+            )
         if not is_vouched:
             for name in sources:
                 self._check(name)
@@ -213,7 +215,7 @@ class ChatTemplate:
         """Raises: ValueError if the template does not compile."""
         kind, words = ask(self.sources[name], None, self._now(), self._limits)
         if kind != TEXT:
-            raise ValueError(f"chat template {name} does not compile: {words}")
+            raise ValueError(f"chat template {_shown(name)} does not compile: {words}")
 
     def _render(self, name: str, variables: Mapping[str, Any], *, is_here: bool) -> str:
         kind, text = self._outcome(name, variables, is_here=is_here)
@@ -269,7 +271,7 @@ class ChatTemplate:
         variables = {**self._special_tokens, "messages": messages, "tools": tools, "add_generation_prompt": True}
         kind, text = self._outcome(name, variables, is_here=bool(self._vouched))
         if kind == LIMIT:
-            raise ValueError(f"chat template {name} cannot be used: of a few words, {text}")
+            raise ValueError(f"chat template {_shown(name)} cannot be used: of a few words, {text}")
         return text if kind == TEXT else ""
 
     def _writes_arguments(self, arguments: dict[str, str] | str) -> bool:
@@ -310,12 +312,17 @@ class ChatTemplate:
         return [{"type": "text", "text": text}] if self._wants_parts else text
 
 
+def _shown(name: str) -> str:
+    """The name of a template, on a line and not too long."""
+    return repr(name)[1:-1][:40]
+
+
 def _compiled_here(name: str, source: str) -> CompiledTemplate:
     """Raises: ValueError if the template does not compile."""
     try:
         return CompiledTemplate(source)
     except Exception as error:  # compiling evaluates what is constant
-        raise ValueError(f"chat template {name} does not compile: {told(error)[1]}") from error
+        raise ValueError(f"chat template {_shown(name)} does not compile: {told(error)[1]}") from error
 
 
 def _tool_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
