@@ -61,6 +61,7 @@ def test_a_directory_without_the_file_gives_nothing(tmp_path: Path) -> None:
         ("OPTION_MODEL_ID", "option.model_id"),
         ("OPTION_entryPoint", "option.entryPoint"),
         ("OPTION_ENTRYPOINT", "option.entrypoint"),
+        ("OPTION_LOAD_IN_8BIT", "option.load_in_8bit"),
         ("SERVING_JOB_QUEUE_SIZE", "job_queue_size"),
         ("SERVING_minWorkers", "minWorkers"),
         ("HF_MODEL_ID", "HF_MODEL_ID"),

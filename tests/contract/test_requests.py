@@ -305,7 +305,7 @@ def test_a_sequence_may_fill_the_context_and_not_a_token_more(under_test: Engine
 WRONG: dict[str, dict[str, Any]] = {
     "no prompt": {"prompt_ids": ()},
     "too long": {"max_tokens": 10**6},
-    "too many log-probabilities": {"logprobs": 10**6},
+    "too many log-probabilities": {"logprobs": 10**6 + 1},
     "unknown adapter": {"adapter": "nobody-has-this"},
 }
 
