@@ -79,6 +79,22 @@ def _coder(calls: Sequence[Call], prefix: str = "", padding: str = "\n") -> str:
     return "\n".join(map(one, calls))
 
 
+def _minimax(calls: Sequence[Call]) -> str:
+    def one(call: Call) -> str:
+        arguments = "".join(f'<parameter name="{key}">{_bare(value)}</parameter>\n' for key, value in call[1].items())
+        return f'<invoke name="{call[0]}">\n{arguments}</invoke>\n'
+
+    return f"<minimax:tool_call>\n{''.join(map(one, calls))}</minimax:tool_call>"
+
+
+def _functionary(calls: Sequence[Call]) -> str:
+    return "".join(f"<function={name}>{json.dumps(arguments)}</function>" for name, arguments in calls)
+
+
+def _gigachat(mark: str) -> Callable[[Sequence[Call]], str]:
+    return lambda calls: mark + _json(calls[0])
+
+
 def _glm(calls: Sequence[Call]) -> str:
     def one(call: Call) -> str:
         pairs = (f"<arg_key>{key}</arg_key>\n<arg_value>{_bare(value)}</arg_value>\n" for key, value in call[1].items())
@@ -117,6 +133,10 @@ NOTATIONS: Mapping[str, Notation] = {
     "qwen3_coder": Notation(_coder, text_values=True),
     "seed_oss": Notation(lambda calls: _coder(calls, "seed:", ""), text_values=True),
     "glm45": Notation(_glm, text_values=True),
+    "minimax_m2": Notation(_minimax, text_values=True),
+    "functionary_v31": Notation(_functionary),
+    "gigachat3": Notation(_gigachat("<|message_sep|>\n\nfunction call<|role_sep|>\n"), is_single=True),
+    "gigachat31": Notation(_gigachat("<|function_call|>"), is_single=True),
     "pythonic": Notation(_pythonic("[", "]")),
     "llama4_pythonic": Notation(_pythonic("[", "]")),
     "lfm2": Notation(_pythonic("<|tool_call_start|>[", "]<|tool_call_end|>")),
@@ -131,6 +151,8 @@ MARKS = (
     "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
     "function", "```json", "```", "<function=", "<parameter=", "</parameter>", "</function>", "<seed:tool_call>",
     "</seed:tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<|python_start|>", "<|python_end|>",
-    "<|tool_call_start|>", "<function_calls>", "</function_calls>", "weather", "weather(", "city=", "'x'", "functions.",
+    "<|tool_call_start|>", "<function_calls>", "<minimax:tool_call>", '<invoke name="', '<parameter name="',
+    "</invoke>", "</minimax:tool_call>", "function call<|role_sep|>", "<|function_call|>",
+    "</function_calls>", "weather", "weather(", "city=", "'x'", "functions.",
     ":0", "=", ">", "(", ")", "\n", "a=1",
 )  # fmt: skip

@@ -46,7 +46,8 @@ def output_format(tools: str = "hermes", reasoning: str | None = None) -> Output
         return HarmonyOutput(Marks(), new_id=new_id)
     own = TOOL_FORMATS[tools]
     thought = None if reasoning is None else REASONING_FORMATS[reasoning]
-    return OutputFormat(own, thought, Marker(own.syntax.opens[0]) if own.marked else None, new_id=new_id)
+    opens = Marker(own.told_by or own.syntax.opens[0]) if own.marked else None
+    return OutputFormat(own, thought, opens, new_id=new_id)
 
 
 def request(tool_choice: ToolChoice | None = "auto", *, covered: bool = False, **options: Any) -> GenerationRequest:

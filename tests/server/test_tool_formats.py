@@ -65,6 +65,21 @@ class Tokens:
         (TOOL_LOOP + '{{ \'{"name": function name, "parameters": \' }}', "llama3_json", None),
         (HERMES + "<function=", "json", None),
         (TOOL_LOOP, "json", None),
+        # MiniMax M2, whose results of tools look like the answers of ERNIE 4.5.
+        (
+            TOOL_LOOP + '<minimax:tool_call><invoke name="f">{# <response></response> #}</think>',
+            "minimax_m2",
+            "think",
+        ),
+        # GigaChat 3 and 3.1: the words of the prompt and the names of roles.
+        (TOOL_LOOP + "function call{{ '<|role_sep|>' }}{{ '<|message_sep|>' }}\"name\"", "gigachat3", None),
+        (TOOL_LOOP + "{{ '<|message_sep|>' }}{{ '<|function_call|>' }}", "gigachat31", None),
+        # Functionary 3.1, which knows Llama's mark as well.
+        (
+            TOOL_LOOP + "start_tag => `<function` <function=f>{}</function> {{ '<|python_tag|>' }}",
+            "functionary_v31",
+            None,
+        ),
         ("no tools".replace("tools", "t") + "</think>", None, "think"),
         ("{{ messages }}", None, None),
         (None, None, None),

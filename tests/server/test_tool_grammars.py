@@ -25,7 +25,12 @@ NAMES = sorted(NOTATIONS)
 EOS = 256
 # All marks that models have as control tokens; the others are text.
 CONTROL = sorted(
-    {mark for known in TOOL_FORMATS.values() for mark in known.all_marks if mark.startswith(("<|", "<｜", "["))}
+    {
+        mark
+        for known in TOOL_FORMATS.values()
+        for mark in known.all_marks
+        if mark.startswith(("<|", "<｜", "[")) and "\n" not in mark
+    }
     | set(harmony.MARKS)
     | {"<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"}
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.server.output_texts import Output, calls_of, output_format, parsed, parser, request
+from typing import Any
+
+from dragoman.types import ChatPrompt
+from tests.server.output_texts import USER, Output, calls_of, output_format, parsed, parser, request, tool
 from tests.support.tables import table
 
 OSLO = '{"name": "weather", "arguments": {"city": "Oslo"}}'
@@ -277,6 +280,15 @@ def test_a_call_that_must_follow_the_reasoning_is_not_looked_for_within_it() -> 
         ("llama4_pythonic", "<|python_start|>[weather(city='Oslo')]<|python_end|>", [("id0", "weather")]),
         ("glm45", "<tool_call>add<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>", [("id0", "add")]),
         ("qwen3_coder", "<tool_call><function=add></function></tool_call>", [("id0", "add")]),
+        (
+            "minimax_m2",
+            '<invoke name="add"><parameter name="a">1</parameter></invoke></minimax:tool_call>',
+            [("id0", "add")],
+        ),
+        ("functionary_v31", "<function=add>{}</function>\n<function=add> {}", [("id0", "add"), ("id1", "add")]),
+        ("gigachat3", f"function call<|role_sep|>\n{OSLO}", [("id0", "weather")]),
+        ("gigachat3", f"<|message_sep|>\n\nfunction call<|role_sep|>\n{OSLO}<|message_sep|>\n", [("id0", "weather")]),
+        ("gigachat31", f"<|function_call|>{OSLO}<|message_sep|>", [("id0", "weather")]),
     ],
 )
 def test_variants_that_models_write_are_understood(
@@ -345,6 +357,36 @@ def test_harmony_channels_are_told_apart(
     for texts in ([text], [*text, ""]):
         made = parser(output_format("gpt_oss"), "<|start|>assistant", covered=covered)
         assert parsed(made, texts) == Output(content, reasoning, calls)
+
+
+@table(
+    ("text", "expected"),
+    [
+        # Tools that the model knows by itself, and the client does not offer.
+        ("<|channel|>analysis to=browser.search code<|message|>{}<|call|>", Output("", "{}", [])),
+        ("<|channel|>commentary to=container.exec<|message|>ls<|call|>", Output("", "ls", [])),
+        # Those that it does offer.
+        ("<|channel|>analysis to=python code<|message|>print(1)<|call|>", ("python", {"code": "print(1)"})),
+        (' to=python<|channel|>commentary<|message|>{"code": "1"}<|call|>', ("python", {"code": "1"})),
+        ('<|channel|>commentary to=functions.python<|message|>{"code": "1"}', ("python", {"code": "1"})),
+        ('<|channel|>commentary to=web.find code<|message|>{"a": "1", "b": "2"}', ("web.find", {"a": "1", "b": "2"})),
+        # Nobody's.
+        ("<|channel|>commentary to=user<|message|>I look.<|end|>", Output("I look.", "", [])),
+    ],
+)
+def test_harmony_calls_of_tools_that_the_model_knows_by_itself(text: str, expected: Any) -> None:
+    string = {"type": "string"}
+    offered = (tool("python", code=string), tool("web.find", a=string, b=string))
+    for texts in ([text], [*text, ""]):
+        made = output_format("gpt_oss").parser(request(prompt=ChatPrompt((USER,), offered)), "<|start|>assistant")
+        assert made is not None
+        output = parsed(made, texts)
+        assert output == expected if isinstance(expected, Output) else calls_of(output) == [expected]
+
+
+def test_a_message_mark_of_gigachat_that_opens_no_call_is_no_content() -> None:
+    for texts in (["Hello.<|message_sep|>\n\n"], list("Hello.<|message_sep|>\n\n")):
+        assert parsed(parser(output_format("gigachat3")), texts).content.strip() == "Hello."
 
 
 def test_a_harmony_call_that_is_none_is_content_to_the_last_character() -> None:

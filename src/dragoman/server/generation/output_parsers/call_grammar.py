@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dragoman.server.generation.output_parsers.base import Marker
+from dragoman.server.generation.output_parsers.call_reader import Schemas
 from dragoman.server.generation.output_parsers.reasoning import Opening, Preamble, ReasoningFormat
 from dragoman.server.generation.output_parsers.tool_format import Marks, ToolFormat, WriteCall, literal
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar
@@ -44,6 +45,14 @@ def wish_of(request: GenerationRequest) -> Wish | None:
         is_parallel=request.parallel_tool_calls and not is_single,
         own=request.sampling.grammar,
     )
+
+
+def schemas_of(request: GenerationRequest) -> Schemas:
+    """The schemas of the tools' arguments, by the tools' names."""
+    tools = request.prompt.tools if isinstance(request.prompt, ChatPrompt) else ()
+    functions = [tool["function"] for tool in tools]
+    given = {function["name"]: function.get("parameters") for function in functions}
+    return {name: schema if isinstance(schema, dict) else {} for name, schema in given.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ class CallSyntax:
     way. `call_closes`: marks after each call, `closes`: after the last one of those that one mark opened. `is_list`: they
     may be an array. `separators`: characters that may stand between them; `repeats`: nothing needs to. `is_bare`: an answer
     that begins as a call may be one even without a mark, if it names a known tool. `unopened`: beginnings of calls that may
-    be calls of known tools anywhere, without the mark before them.
+    be calls of known tools anywhere, without the mark before them. `unseen`: a mark that ends messages, with which one that
+    opens begins; elsewhere it is left out of the content.
     """
 
     opens: tuple[str, ...] = ()
@@ -39,6 +40,7 @@ class CallSyntax:
     repeats: bool = False
     is_bare: bool = False
     unopened: tuple[str, ...] = ()
+    unseen: str = ""
 
 
 class _State(Enum):
@@ -214,7 +216,8 @@ class CallParser:
         make = next((made for text, made in self._syntax.starts if rest.startswith(text)), None)
         if make is None or not rest:
             return None
-        streams = self._mark == self._guaranteed
+        guaranteed = self._guaranteed
+        streams = self._mark == guaranteed or (bool(guaranteed) and self._mark.startswith(str(guaranteed)))
         needs_known_name = self._only_known or not self._mark
         return make(CallStart(self.num_calls, self._new_id(), streams, self._schemas, needs_known_name))
 
@@ -242,6 +245,7 @@ class CallParser:
 
     def _emit(self, text: str) -> None:
         """Content, but for white space that touches a call; texts before and after one are kept apart by some of it."""
+        text = text.replace(self._syntax.unseen, "") if self._syntax.unseen else text
         shown = text.rstrip()
         if shown:
             whole = "".join([*self._space, shown])

@@ -13,9 +13,17 @@ from typing import Protocol
 from dragoman.errors import ServerError
 from dragoman.server.generation.output_parsers import harmony
 from dragoman.server.generation.output_parsers.base import Marker
-from dragoman.server.generation.output_parsers.headed_formats import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, MISTRAL_ARGS
+from dragoman.server.generation.output_parsers.headed_formats import (
+    DEEPSEEK_V3,
+    DEEPSEEK_V31,
+    FUNCTIONARY,
+    KIMI_K2,
+    MISTRAL_ARGS,
+)
 from dragoman.server.generation.output_parsers.json_formats import (
     COHERE,
+    GIGACHAT3,
+    GIGACHAT31,
     GRANITE,
     HERMES,
     HUNYUAN,
@@ -27,7 +35,7 @@ from dragoman.server.generation.output_parsers.json_formats import (
 from dragoman.server.generation.output_parsers.output_format import OutputFormat
 from dragoman.server.generation.output_parsers.python_formats import LFM2, LLAMA4, OLMO3, PYTHONIC
 from dragoman.server.generation.output_parsers.reasoning import ReasoningFormat
-from dragoman.server.generation.output_parsers.tagged_formats import GLM45, QWEN3_CODER, SEED_OSS
+from dragoman.server.generation.output_parsers.tagged_formats import GLM45, MINIMAX_M2, QWEN3_CODER, SEED_OSS
 from dragoman.server.generation.output_parsers.tool_format import Marks, ToolFormat
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import ChatPrompt
@@ -39,7 +47,8 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     known.name: known
     for known in (
         *(HERMES, MISTRAL, MISTRAL_ARGS, LLAMA3, PLAIN_JSON, GRANITE, PHI4, HUNYUAN, COHERE),
-        *(QWEN3_CODER, SEED_OSS, GLM45, KIMI_K2, DEEPSEEK_V3, DEEPSEEK_V31),
+        *(QWEN3_CODER, SEED_OSS, GLM45, MINIMAX_M2, KIMI_K2, DEEPSEEK_V3, DEEPSEEK_V31),
+        *(FUNCTIONARY, GIGACHAT3, GIGACHAT31),
         *(PYTHONIC, LLAMA4, LFM2, OLMO3),
     )
 }
@@ -74,6 +83,10 @@ _TOOL_SIGNS: tuple[tuple[ToolFormat, tuple[str, ...]], ...] = (
     (MISTRAL_ARGS, ("[TOOL_CALLS]", "[ARGS]")),
     (MISTRAL, ("[TOOL_CALLS]",)),
     (COHERE, ("<|START_ACTION|>",)),
+    (MINIMAX_M2, ("minimax:tool_call", "<invoke name=")),
+    (GIGACHAT31, ("<|message_sep|>", "<|function_call|>")),
+    (GIGACHAT3, ("<|message_sep|>", "function call")),
+    (FUNCTIONARY, ("<function=", "</function>", "start_tag")),
     (GLM45, ("<tool_call>", "<arg_key>")),
     (SEED_OSS, ("seed:tool_call",)),
     (QWEN3_CODER, ("<tool_call>", "<function=", "<parameter=")),
@@ -98,6 +111,7 @@ _REASONING_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("seed_oss", ("seed:think",)),
     ("cohere", ("<|START_THINKING|>",)),
     ("magistral", ("[/THINK]",)),
+    ("think", ("</think>", "minimax:tool_call")),  # its results of tools stand between <response> and </response>
     ("hunyuan_a13b", ("</think>", "<answer>")),
     ("ernie45", ("</think>", "<response>")),
     ("think", ("</think>",)),
@@ -200,6 +214,8 @@ def _named_reasoning(name: str, source: str) -> ReasoningFormat | None:
 
 def _opening(tool_format: ToolFormat, marks: Marks, source: str) -> Marker:
     """The mark before calls that the template shows, or the tokenizer has; of all that the format knows."""
+    if tool_format.told_by:
+        return marks[tool_format.told_by]
     opens = [marks[text] for text in tool_format.syntax.opens]
     written = [known for known in opens if known.text in source]
     return next(iter([*written, *(known for known in opens if known.token_id is not None), *opens]))

@@ -7,16 +7,17 @@ Source: OpenAI's description of the harmony response format, and the chat templa
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from dragoman.server.generation.output_parsers.base import first_marker, num_open
-from dragoman.server.generation.output_parsers.call_grammar import Wish, call_rules, wish_of
-from dragoman.server.generation.output_parsers.call_reader import MAX_HEADER_CHARS
+from dragoman.server.generation.output_parsers.call_grammar import Wish, call_rules, schemas_of, wish_of
+from dragoman.server.generation.output_parsers.call_reader import MAX_HEADER_CHARS, Schemas
 from dragoman.server.generation.output_parsers.json_call import arguments_text
-from dragoman.server.generation.output_parsers.text_values import TextRule
+from dragoman.server.generation.output_parsers.text_values import TextRule, argument_schemas
 from dragoman.server.generation.output_parsers.tool_format import Function, Marks, arguments_rule, call_id, literal
 from dragoman.server.generation.sequence_text import ParsedText, TextParser
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, ToolCallDelta
@@ -30,7 +31,9 @@ MARKS = (START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN)
 _HEADER_BEGINNINGS = (START, CHANNEL, CONSTRAIN, MESSAGE, "to=")
 _BODY_ENDS = (END, CALL, RETURN, START, CHANNEL)
 _CHANNEL = re.compile(rf"{re.escape(CHANNEL)}\s*(\w+)")
-_RECIPIENT = re.compile(r"to=functions\.([\w.\-]+)")
+_RECIPIENT = re.compile(r"to=([\w.\-]+)")
+_FUNCTIONS = "functions."
+_PEOPLE = ("user", "assistant", "all")  # to whom messages that call nothing may be addressed
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class HarmonyOutput:
                 new_id=self.new_id if self.reads_calls and request.parse_tool_calls else None,
                 streams=grammar is not None and grammar.covers_tool_calls,
                 splits_reasoning=self.reads_reasoning and request.parse_reasoning,
+                schemas=schemas_of(request),
             ),
             _open_message(prompt_text),
         )
@@ -131,11 +135,12 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What is taken apart. `new_id` None = calls are not; `streams`: a grammar guarantees them."""
+    """What is taken apart. `new_id` None = calls are not; `streams`: a grammar guarantees them. `schemas`: of the tools."""
 
     new_id: Callable[[], str] | None
     streams: bool
     splits_reasoning: bool
+    schemas: Schemas
 
 
 class _HarmonyParser:
@@ -152,6 +157,7 @@ class _HarmonyParser:
         self._name = ""
         self._arguments: list[str] = []
         self._is_call_begun = False
+        self._is_builtin = False  # the message is for a tool that is named as the model's own are
         self._begun: set[_Kind] = set()  # kinds that have had a message before this one
         self._content: list[str] = []
         self._reasoning: list[str] = []
@@ -197,10 +203,13 @@ class _HarmonyParser:
     def _kind_of(self, header: str) -> _Kind:
         channel = _CHANNEL.search(header)
         recipient = _RECIPIENT.search(header)
-        if recipient is not None:
-            self._name = recipient[1]
+        addressee = "" if recipient is None or recipient[1] in _PEOPLE else recipient[1]
+        # The model was trained on tools with names of their own (python, browser.search), which clients may offer as well.
+        self._is_builtin = bool(addressee) and not addressee.startswith(_FUNCTIONS)
+        if addressee and (not self._is_builtin or addressee in self._reading.schemas):
+            self._name = addressee.removeprefix(_FUNCTIONS)
             return _Kind.AS_IT_IS if self._reading.new_id is None else _Kind.CALL
-        if channel is not None and channel[1] == "analysis":
+        if self._is_builtin or (channel is not None and channel[1] == "analysis"):
             return _Kind.REASONING if self._reading.splits_reasoning else _Kind.AS_IT_IS
         return _Kind.CONTENT
 
@@ -224,7 +233,7 @@ class _HarmonyParser:
             return
         if self._kind is _Kind.CALL:
             self._arguments.append(text)
-            if self._reading.streams:
+            if self._reading.streams and not self._is_builtin:
                 self._give_arguments()
             return
         target = self._reasoning if self._kind is _Kind.REASONING else self._content
@@ -247,7 +256,7 @@ class _HarmonyParser:
         if self._is_call_begun:
             self._num_calls += 1
             return
-        arguments = arguments_text(written.strip() or "{}")
+        arguments = arguments_text(written.strip() or "{}") or self._only_argument(written)
         if arguments is None:
             self._kind = _Kind.CONTENT
             self._emit(f"{self._header}{MESSAGE}{written}")
@@ -255,6 +264,15 @@ class _HarmonyParser:
         self._arguments = [arguments]
         self._give_arguments()
         self._num_calls += 1
+
+    def _only_argument(self, written: str) -> str | None:
+        """The bare text that a tool of the model's own is given, as the one argument that the client's tool has."""
+        known = argument_schemas(self._reading.schemas.get(self._name, {}))
+        return (
+            json.dumps({next(iter(known)): written}, ensure_ascii=False)
+            if self._is_builtin and len(known) == 1
+            else None
+        )
 
     def _give_arguments(self) -> None:
         piece = "".join(self._arguments)

@@ -1,4 +1,4 @@
-"""The formats whose calls are a name and then a JSON object: Mistral's newer models, Kimi-K2, DeepSeek.
+"""The formats whose calls are a name and then a JSON object: Mistral's newer models, Kimi-K2, DeepSeek, Functionary.
 
 Does: describe them. Does not: parse. Sources: the chat templates that come with the models named at each format.
 """
@@ -51,6 +51,10 @@ def _deepseek_v3_call(rule: str, function: Function, marks: Marks) -> TextRule:
 def _deepseek_v31_call(rule: str, function: Function, marks: Marks) -> TextRule:
     head = f"{marks.lark(_CALL)} {literal(function['name'])} {marks.lark(_SEPARATOR)}"
     return TextRule(f"{head} {arguments_rule(function)} {marks.lark(_CALL_END)}", "")
+
+
+def _functionary_call(rule: str, function: Function, marks: Marks) -> TextRule:
+    return TextRule(f"{literal(function['name'] + '>')} {arguments_rule(function)} {marks.lark('</function>')}", "")
 
 
 def _section(end: str, separator: str = "") -> WriteBlock:
@@ -128,4 +132,12 @@ DEEPSEEK_V3 = ToolFormat(
 # deepseek-ai/DeepSeek-V3.1.
 DEEPSEEK_V31 = ToolFormat(
     "deepseek_v31", _deepseek_syntax(), _deepseek_v31_call, _section(_SECTION_END), marks=(_CALL, _SEPARATOR)
+)
+# meetkai/functionary-medium-v3.1, and others that are told of functions in Meta's words for custom tools of Llama 3.1.
+FUNCTIONARY = ToolFormat(
+    "functionary_v31",
+    CallSyntax(opens=("<function=",), starts=(("", headed_calls(rf"{_NAME}>\s*")),), call_closes=("</function>",)),
+    _functionary_call,
+    lambda marks, many: "call",
+    between_blocks="",
 )

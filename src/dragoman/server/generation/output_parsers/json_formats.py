@@ -27,6 +27,8 @@ from dragoman.server.generation.output_parsers.tool_format import (
 _ID_CHARACTERS = string.ascii_letters + string.digits
 _BREAK = r"/\s{0,8}/"
 _LIST_BREAK = rf'"," {_BREAK}'
+_MESSAGE_END = "<|message_sep|>"
+_GIGACHAT_ROLE, _GIGACHAT_MARK = "function call<|role_sep|>", "<|function_call|>"
 _ID_LENGTH = 9  # Mistral's templates refuse ids of any other length
 
 
@@ -100,6 +102,23 @@ HUNYUAN = ToolFormat(
     CallSyntax(opens=("<tool_calls>",), closes=("</tool_calls>",), is_list=True, separators=",", repeats=True),
     _object(),
     closed(written_list(), "</tool_calls>"),
+)
+# ai-sage/GigaChat3-10B-A1.8B: a call is the message of another role, after the mark that ends one. 3.1 has a mark for calls.
+_GIGACHAT = CallSyntax(
+    opens=(f"{_MESSAGE_END}\n\n{_GIGACHAT_ROLE}", _GIGACHAT_ROLE, _GIGACHAT_MARK),
+    call_closes=(_MESSAGE_END,),
+    unseen=_MESSAGE_END,
+)
+GIGACHAT3 = ToolFormat(
+    "gigachat3",
+    _GIGACHAT,
+    _object(),
+    lambda marks, many: rf'"\n\nfunction call" {marks.lark("<|role_sep|>")} "\n" call',
+    marks=(_MESSAGE_END, "<|role_sep|>"),
+    told_by=_MESSAGE_END,
+)
+GIGACHAT31 = ToolFormat(
+    "gigachat31", _GIGACHAT, _object(), lambda marks, many: "call", marks=(_MESSAGE_END,), told_by=_GIGACHAT_MARK
 )
 # CohereForAI/c4ai-command-r7b-12-2024.
 COHERE = ToolFormat(

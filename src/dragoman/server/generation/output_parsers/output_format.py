@@ -13,9 +13,8 @@ from functools import cached_property
 
 from dragoman.errors import InvalidParameter
 from dragoman.server.generation.output_parsers.base import Marker
-from dragoman.server.generation.output_parsers.call_grammar import FREE_CHOICES, CallGrammar, wish_of
+from dragoman.server.generation.output_parsers.call_grammar import FREE_CHOICES, CallGrammar, schemas_of, wish_of
 from dragoman.server.generation.output_parsers.call_parser import CallParser
-from dragoman.server.generation.output_parsers.call_reader import Schemas
 from dragoman.server.generation.output_parsers.reasoning import Opening, ReasoningFormat, ReasoningSplitter
 from dragoman.server.generation.output_parsers.tool_format import Marks, ToolFormat
 from dragoman.server.generation.sequence_text import ParsedText, TextParser
@@ -108,14 +107,6 @@ class OutputFormat:
         preamble = self.reasoning.preamble(opening)
         frame = f"start: {preamble.lark}{self.reasoning.around('@output')}\n{preamble.rules}"
         return replace(own, frame=frame, needs_frame=opening == "open")
-
-
-def schemas_of(request: GenerationRequest) -> Schemas:
-    """The schemas of the tools' arguments, by the tools' names."""
-    tools = request.prompt.tools if isinstance(request.prompt, ChatPrompt) else ()
-    functions = [tool["function"] for tool in tools]
-    given = {function["name"]: function.get("parameters") for function in functions}
-    return {name: schema if isinstance(schema, dict) else {} for name, schema in given.items()}
 
 
 class _OutputParser:

@@ -28,20 +28,21 @@ _NAME = re.compile(r"[\w.\-]+")
 
 @dataclass(frozen=True, slots=True)
 class TagSyntax:
-    """The tags. `head` is before the name; the name ends where one of `name_ends` begins, of which `>` is consumed.
+    """The tags. `head` is before the name, which ends with `name_close` or, where that is "", before one of `name_ends`.
 
     Each argument is `key_begin` key `key_end` `value_begin` value `value_end`; `end` is after the last one. `is_padded`: a
     line break after `value_begin` and one before `value_end` are no part of the value.
     """
 
     head: str
-    name_ends: tuple[str, ...]
+    name_close: str
     key_begin: str
     key_end: str
     value_begin: str
     value_end: str
     end: str
     is_padded: bool
+    name_ends: tuple[str, ...] = ()
 
 
 class _State(Enum):
@@ -80,14 +81,15 @@ class TaggedCallReader(PiecewiseReader):
         return self._expect(self._syntax.head, _State.NAME)
 
     def _read_name(self) -> bool:
-        ends = self._syntax.name_ends
+        close = self._syntax.name_close
+        ends = (close,) if close else self._syntax.name_ends
         size = min((found for end in ends if (found := self._waiting.find(end)) >= 0), default=-1)
         if size < 0:
             return self._fail() if len(self._waiting) > MAX_HEADER_CHARS else False
         name = self._waiting[:size].strip()
         if not _NAME.fullmatch(name) or not self._set_name(name):
             return self._fail()
-        self._take(size + self._waiting.startswith(">", size))
+        self._take(size + len(close))
         self._write("{")
         self._state = _State.BETWEEN
         return True

@@ -1,4 +1,4 @@
-"""The formats whose arguments are bare text between tags: Qwen3-Coder, Seed-OSS, GLM-4.5.
+"""The formats whose arguments are bare text between tags: Qwen3-Coder, Seed-OSS, GLM-4.5, MiniMax M2.
 
 Does: describe them. Does not: parse. Sources: the chat templates that come with the models named at each format.
 """
@@ -19,22 +19,27 @@ from dragoman.server.generation.output_parsers.tool_format import (
     ToolFormat,
     WriteCall,
     arguments_schema,
+    calls,
     literal,
 )
 
-_FREE_KEY = r"/[^<>=\s]{1,64}/"  # of an argument that the schema does not name
+_FREE_KEY = r"/[^<>=\"\s]{1,64}/"  # of an argument that the schema does not name
 
-_CODER_TAGS = TagSyntax("<function=", (">",), "<parameter=", ">", "", "</parameter>", "</function>", is_padded=True)
-_SEED_TAGS = TagSyntax("<function=", (">",), "<parameter=", ">", "", "</parameter>", "</function>", is_padded=False)
+_CODER_TAGS = TagSyntax("<function=", ">", "<parameter=", ">", "", "</parameter>", "</function>", is_padded=True)
+_SEED_TAGS = TagSyntax("<function=", ">", "<parameter=", ">", "", "</parameter>", "</function>", is_padded=False)
+_MINIMAX_TAGS = TagSyntax(
+    '<invoke name="', '">', '<parameter name="', '">', "", "</parameter>", "</invoke>", is_padded=False
+)
 _GLM_TAGS = TagSyntax(
     head="",
-    name_ends=("\n", "<arg_key>", "</tool_call>"),
+    name_close="",
     key_begin="<arg_key>",
     key_end="</arg_key>",
     value_begin="<arg_value>",
     value_end="</arg_value>",
     end="</tool_call>",
     is_padded=False,
+    name_ends=("\n", "<arg_key>", "</tool_call>"),
 )
 
 
@@ -57,7 +62,7 @@ def _writer(tags: TagSyntax) -> WriteCall:
             value = text_rule(f"{rule}_other", other, schema, end, settings)
             written.append(f'({_opening(tags, _FREE_KEY, marks)} {value.lark} "\\n")*')
             rules.append(value.rules)
-        head = literal(f"{tags.head}{function['name']}{'>' if tags.head else ''}\n")
+        head = literal(f"{tags.head}{function['name']}{tags.name_close}\n")
         return TextRule(f"{head} {' '.join(written)} {marks.lark(tags.end)}", "".join(rules))
 
     return call
@@ -106,6 +111,19 @@ SEED_OSS = ToolFormat(
     _writer(_SEED_TAGS),
     lambda marks, many: rf'"\n" call "\n" {marks.lark("</seed:tool_call>")}',
     between_blocks="\n",
+)
+# MiniMaxAI/MiniMax-M2 and M2.1.
+MINIMAX_M2 = ToolFormat(
+    "minimax_m2",
+    CallSyntax(
+        opens=("<minimax:tool_call>",),
+        starts=((_MINIMAX_TAGS.head, tagged_calls(_MINIMAX_TAGS)),),
+        closes=("</minimax:tool_call>",),
+        repeats=True,
+        unopened=(_MINIMAX_TAGS.head,),
+    ),
+    _writer(_MINIMAX_TAGS),
+    lambda marks, many: rf'"\n" {calls(literal(chr(10)), many)} "\n" {marks.lark("</minimax:tool_call>")}',
 )
 # zai-org/GLM-4.5 and 4.6.
 GLM45 = ToolFormat(

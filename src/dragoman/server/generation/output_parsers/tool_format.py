@@ -52,7 +52,8 @@ class ToolFormat:
     `name`: what `option.tool_call_parser` calls it. `between_blocks`: the text between two blocks, each with its mark;
     None = there is only one block, with all the calls. `marks`: those besides the syntax's that may be control tokens.
     `marked`: a mark tells a call from text as it begins, so that a model can be held to the format once it has written the
-    mark. `new_id`: a fresh id for a call, as the format's chat templates take it back.
+    mark. `told_by`: that mark, where the syntax's begin with it or only one of them is meant. `new_id`: a fresh id for a
+    call, as the format's chat templates take it back.
     """
 
     name: str
@@ -62,12 +63,19 @@ class ToolFormat:
     between_blocks: str | None = None
     marks: tuple[str, ...] = ()
     marked: bool = True
+    told_by: str = ""
     new_id: Callable[[], str] = field(default=call_id)
 
     @property
     def all_marks(self) -> tuple[str, ...]:
         """Every text that may be a control token."""
-        return (*self.syntax.opens, *self.syntax.call_closes, *self.syntax.closes, *self.marks)
+        return (
+            *filter(None, (self.told_by,)),
+            *self.syntax.opens,
+            *self.syntax.call_closes,
+            *self.syntax.closes,
+            *self.marks,
+        )
 
 
 def arguments_rule(function: Function) -> str:
