@@ -87,6 +87,17 @@ def _minimax(calls: Sequence[Call]) -> str:
     return f"<minimax:tool_call>\n{''.join(map(one, calls))}</minimax:tool_call>"
 
 
+NS = "]<]minimax[>["
+
+
+def _minimax3(calls: Sequence[Call]) -> str:
+    def one(call: Call) -> str:
+        arguments = "".join(f"{NS}<{key}>{_bare(value)}{NS}</{key}>" for key, value in call[1].items())
+        return f'{NS}<invoke name="{call[0]}">{arguments}{NS}</invoke>\n'
+
+    return f"{NS}<tool_call>\n{''.join(map(one, calls))}{NS}</tool_call>"
+
+
 def _functionary(calls: Sequence[Call]) -> str:
     return "".join(f"<function={name}>{json.dumps(arguments)}</function>" for name, arguments in calls)
 
@@ -134,6 +145,7 @@ NOTATIONS: Mapping[str, Notation] = {
     "seed_oss": Notation(lambda calls: _coder(calls, "seed:", ""), text_values=True),
     "glm45": Notation(_glm, text_values=True),
     "minimax_m2": Notation(_minimax, text_values=True),
+    "minimax_m3": Notation(_minimax3, text_values=True),
     "functionary_v31": Notation(_functionary),
     "gigachat3": Notation(_gigachat("<|message_sep|>\n\nfunction call<|role_sep|>\n"), is_single=True),
     "gigachat31": Notation(_gigachat("<|function_call|>"), is_single=True),
@@ -152,7 +164,7 @@ MARKS = (
     "function", "```json", "```", "<function=", "<parameter=", "</parameter>", "</function>", "<seed:tool_call>",
     "</seed:tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<|python_start|>", "<|python_end|>",
     "<|tool_call_start|>", "<function_calls>", "<minimax:tool_call>", '<invoke name="', '<parameter name="',
-    "</invoke>", "</minimax:tool_call>", "function call<|role_sep|>", "<|function_call|>",
+    "</invoke>", "</minimax:tool_call>", NS, f"{NS}<tool_call>", "function call<|role_sep|>", "<|function_call|>",
     "</function_calls>", "weather", "weather(", "city=", "'x'", "functions.",
     ":0", "=", ">", "(", ")", "\n", "a=1",
 )  # fmt: skip

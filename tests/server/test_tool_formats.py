@@ -71,6 +71,7 @@ class Tokens:
             "minimax_m2",
             "think",
         ),
+        (TOOL_LOOP + "{% set ns = ']<]minimax[>[' %}{{ '</mm:think>' }}", "minimax_m3", "minimax_m3"),
         # GigaChat 3 and 3.1: the words of the prompt and the names of roles.
         (TOOL_LOOP + "function call{{ '<|role_sep|>' }}{{ '<|message_sep|>' }}\"name\"", "gigachat3", None),
         (TOOL_LOOP + "{{ '<|message_sep|>' }}{{ '<|function_call|>' }}", "gigachat31", None),

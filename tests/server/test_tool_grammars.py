@@ -16,7 +16,7 @@ from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.server.generation.output_parsers import TOOL_FORMATS, OutputFormat, choose_output_format, harmony
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, ToolChoice
-from tests.server.call_notations import NOTATIONS, Call, Notation
+from tests.server.call_notations import NOTATIONS, NS, Call, Notation
 from tests.server.output_texts import USER, calls_of, output_format, parsed, request, tool
 from tests.support.tables import table
 from tests.support.tiers import everything
@@ -31,7 +31,7 @@ CONTROL = sorted(
         for mark in known.all_marks
         if mark.startswith(("<|", "<｜", "[")) and "\n" not in mark
     }
-    | set(harmony.MARKS)
+    | {*harmony.MARKS, "]<]minimax[>["}
     | {"<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"}
 )
 IDS = {mark: EOS + 1 + number for number, mark in enumerate(CONTROL)}
@@ -374,3 +374,24 @@ def test_tools_without_arguments_are_called_without() -> None:
         assert made is not None
         assert calls_of(parsed(made, [text])) == [("f", {})]
         assert json.loads(parsed(output_format(name).parser(asked(tools=[own]), "") or made, [text]).calls[0][2]) == {}
+
+
+@table("has_tokens", [False, True])
+def test_nested_tags_are_written_where_a_schema_is_plain_and_json_elsewhere(has_tokens: bool) -> None:
+    string, count = {"type": "string"}, {"type": "integer"}
+    place = {"type": "object", "properties": {"zip": string, "days": count}, "required": ["zip"]}
+    offered = tool("f", tags={"type": "array", "items": string}, place=place, many={"type": "array", "maxItems": 1})
+    grammar = layout_of("minimax_m3", has_tokens).constraint(asked(tools=(offered,)), "")
+
+    def is_allowed(tags: str, place: str, many: str) -> bool:
+        arguments = f"#<tags>{tags}#</tags>#<place>{place}#</place>#<many>{many}#</many>"
+        text = f'#<tool_call>\n#<invoke name="f">{arguments}#</invoke>\n#</tool_call>'
+        return allows(grammar, text.replace("#", NS), has_tokens=has_tokens)
+
+    items = "#<item>a<b#</item>#<item>c#</item>"
+    assert is_allowed(items, "#<zip>01#</zip>#<days>2#</days>", "[1]")
+    assert is_allowed("", "#<zip>01#</zip>", "[]")
+    assert not is_allowed(items, "#<days>2#</days>", "[]")
+    assert not is_allowed(items, "#<zip>01#</zip>#<days>two#</days>", "[]")
+    assert not is_allowed(items, '{"zip": "01"}', "[]")
+    assert not is_allowed(items, "#<zip>01#</zip>", "[1, 2]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.types import ChatPrompt
+from tests.server.call_notations import NS
 from tests.server.output_texts import USER, Output, calls_of, output_format, parsed, parser, request, tool
 from tests.support.tables import table
 
@@ -382,6 +383,40 @@ def test_harmony_calls_of_tools_that_the_model_knows_by_itself(text: str, expect
         assert made is not None
         output = parsed(made, texts)
         assert output == expected if isinstance(expected, Output) else calls_of(output) == [expected]
+
+
+@table(
+    ("written", "arguments"),
+    [
+        ("<city>Oslo#</city>", {"city": "Oslo"}),
+        ("<city> two\nlines #</city>", {"city": " two\nlines "}),
+        ("<city>#</city>#<days>3#</days>", {"city": "", "days": 3}),
+        ("<tags>#<item>a#</item>#<item>b#</item>#</tags>", {"tags": ["a", "b"]}),
+        ("<tags>\n#<item>7#</item>\n#</tags>\n", {"tags": ["7"]}),
+        ('<tags>["a"]#</tags>', {"tags": ["a"]}),
+        ("<place>#<zip>018956#</zip>#<at>#<item>1#</item>#<item>2.5#</item>#</at>#</place>",
+         {"place": {"zip": "018956", "at": [1, 2.5]}}),
+        ('<place>{"zip": "1"}#</place>', {"place": {"zip": "1"}}),
+        ("<place>#<place>#<zip>1#</zip>#</place>#</place>", {"place": {"place": {"zip": 1}}}),
+        ("<page>#<number>2#</number>#</page>", {"page": {"number": 2}}),
+        ("<page>null#</page>", {"page": None}),
+        ("<other>#<a>1#</a>#<item>x#</item>#</other>", {"other": {"a": 1, "item": "x"}}),
+        ("<city>a < b#<c#</city>", {"city": "a < b]<]minimax[>[<c"}),
+    ],
+)  # fmt: skip
+def test_nested_tags_of_minimax_are_objects_and_arrays(written: str, arguments: Any) -> None:
+    string, number = {"type": "string"}, {"type": "number"}
+    place = {"type": "object", "properties": {"zip": string, "at": {"type": "array", "items": number}}}
+    page = {"anyOf": [{"type": "object", "properties": {"number": {"type": "integer"}}}, {"type": "null"}]}
+    tags = {"type": "array", "items": {"$ref": "#/$defs/Tag"}}
+    offered = tool("f", city=string, days={"type": "integer"}, tags=tags, place=place, page=page)
+    offered["function"]["parameters"]["$defs"] = {"Tag": string}
+    text = f'#<tool_call>\n#<invoke name="f">#{written}#</invoke>\n#</tool_call>'.replace("#", NS)
+    for texts in ([text], list(text)):
+        made = output_format("minimax_m3").parser(request(prompt=ChatPrompt((USER,), (offered,))), "")
+        assert made is not None
+        output = parsed(made, texts)
+        assert (output.content, calls_of(output)) == ("", [("f", arguments)])
 
 
 def test_a_message_mark_of_gigachat_that_opens_no_call_is_no_content() -> None:

@@ -35,7 +35,13 @@ from dragoman.server.generation.output_parsers.json_formats import (
 from dragoman.server.generation.output_parsers.output_format import OutputFormat
 from dragoman.server.generation.output_parsers.python_formats import LFM2, LLAMA4, OLMO3, PYTHONIC
 from dragoman.server.generation.output_parsers.reasoning import ReasoningFormat
-from dragoman.server.generation.output_parsers.tagged_formats import GLM45, MINIMAX_M2, QWEN3_CODER, SEED_OSS
+from dragoman.server.generation.output_parsers.tagged_formats import (
+    GLM45,
+    MINIMAX_M2,
+    MINIMAX_M3,
+    QWEN3_CODER,
+    SEED_OSS,
+)
 from dragoman.server.generation.output_parsers.tool_format import Marks, ToolFormat
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import ChatPrompt
@@ -47,7 +53,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     known.name: known
     for known in (
         *(HERMES, MISTRAL, MISTRAL_ARGS, LLAMA3, PLAIN_JSON, GRANITE, PHI4, HUNYUAN, COHERE),
-        *(QWEN3_CODER, SEED_OSS, GLM45, MINIMAX_M2, KIMI_K2, DEEPSEEK_V3, DEEPSEEK_V31),
+        *(QWEN3_CODER, SEED_OSS, GLM45, MINIMAX_M2, MINIMAX_M3, KIMI_K2, DEEPSEEK_V3, DEEPSEEK_V31),
         *(FUNCTIONARY, GIGACHAT3, GIGACHAT31),
         *(PYTHONIC, LLAMA4, LFM2, OLMO3),
     )
@@ -62,6 +68,7 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
         replace(_THINK, name="deepseek_r1", is_always_open=True),
         ReasoningFormat("magistral", Marker("[THINK]"), Marker("[/THINK]")),
         ReasoningFormat("seed_oss", Marker("<seed:think>"), Marker("</seed:think>")),
+        ReasoningFormat("minimax_m3", Marker("<mm:think>"), Marker("</mm:think>")),
         replace(_THINK, name="hunyuan_a13b", answer=(Marker("<answer>"), Marker("</answer>"))),
         replace(_THINK, name="ernie45", answer=(Marker("<response>"), Marker("</response>"))),
         ReasoningFormat("granite", Marker("Here is my thought process:"), Marker("Here is my response:")),
@@ -83,6 +90,7 @@ _TOOL_SIGNS: tuple[tuple[ToolFormat, tuple[str, ...]], ...] = (
     (MISTRAL_ARGS, ("[TOOL_CALLS]", "[ARGS]")),
     (MISTRAL, ("[TOOL_CALLS]",)),
     (COHERE, ("<|START_ACTION|>",)),
+    (MINIMAX_M3, ("]<]minimax[>[",)),
     (MINIMAX_M2, ("minimax:tool_call", "<invoke name=")),
     (GIGACHAT31, ("<|message_sep|>", "<|function_call|>")),
     (GIGACHAT3, ("<|message_sep|>", "function call")),
@@ -111,6 +119,7 @@ _REASONING_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("seed_oss", ("seed:think",)),
     ("cohere", ("<|START_THINKING|>",)),
     ("magistral", ("[/THINK]",)),
+    ("minimax_m3", ("mm:think",)),
     ("think", ("</think>", "minimax:tool_call")),  # its results of tools stand between <response> and </response>
     ("hunyuan_a13b", ("</think>", "<answer>")),
     ("ernie45", ("</think>", "<response>")),

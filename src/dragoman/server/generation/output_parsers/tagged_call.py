@@ -7,7 +7,7 @@ Does not: know what stands around the call. Made by `call_parser`, one reader pe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -31,7 +31,8 @@ class TagSyntax:
     """The tags. `head` is before the name, which ends with `name_close` or, where that is "", before one of `name_ends`.
 
     Each argument is `key_begin` key `key_end` `value_begin` value `value_end`; `end` is after the last one. `is_padded`: a
-    line break after `value_begin` and one before `value_end` are no part of the value.
+    line break after `value_begin` and one before `value_end` are no part of the value. `value_end` may name the `{key}`.
+    `read` makes JSON of a value's text.
     """
 
     head: str
@@ -43,6 +44,7 @@ class TagSyntax:
     end: str
     is_padded: bool
     name_ends: tuple[str, ...] = ()
+    read: Callable[[str, Any, Mapping[str, Any]], str] = typed
 
 
 class _State(Enum):
@@ -97,16 +99,18 @@ class TaggedCallReader(PiecewiseReader):
     def _between(self) -> bool:
         self._skip_space()
         key_begin, end = self._syntax.key_begin, self._syntax.end
-        if self._waiting.startswith(key_begin):
-            self._take(len(key_begin))
-            self._state = _State.KEY
-            return True
         if self._waiting.startswith(end):
             self._take(len(end))
             self._write("}")
             self.progress = Progress.DONE
             return False
-        return False if key_begin.startswith(self._waiting) or end.startswith(self._waiting) else self._fail()
+        if end.startswith(self._waiting):  # so may a key, of which this would be the beginning
+            return False
+        if self._waiting.startswith(key_begin):
+            self._take(len(key_begin))
+            self._state = _State.KEY
+            return True
+        return False if key_begin.startswith(self._waiting) else self._fail()
 
     def _read_key(self) -> bool:
         size = self._waiting.find(self._syntax.key_end)
@@ -140,19 +144,28 @@ class TaggedCallReader(PiecewiseReader):
         return True
 
     def _read_value(self) -> bool:
-        end = self._syntax.value_end
+        end = self._syntax.value_end.replace("{key}", self._key)
         size = self._waiting.find(end)
         if size < 0:
             # The line break before the end mark is none of the value's, so it waits as well.
             padded = ("\n" + end,) if self._syntax.is_padded else ()
             self._add(self._take(len(self._waiting) - num_open(self._waiting, end, *padded)))
             return False
+        if end != self._syntax.value_end and self._is_within(end, size):
+            self._add(self._take(size + len(end)))
+            return True
         value = self._take(size)
         self._take(len(end))
         self._add(value.removesuffix("\n") if self._syntax.is_padded else value)
         self._end_value()
         self._state = _State.BETWEEN
         return True
+
+    def _is_within(self, end: str, size: int) -> bool:
+        """Whether the end there is that of a tag of the same name within the value."""
+        value = "".join(self._value) + self._waiting[:size]
+        begin = f"{self._syntax.key_begin}{self._key}{self._syntax.key_end}"
+        return not self._streams_value and value.count(begin) > value.count(end)
 
     def _add(self, text: str) -> None:
         if self._streams_value:
@@ -164,7 +177,7 @@ class TaggedCallReader(PiecewiseReader):
         if self._streams_value:
             self._write('"')
             return
-        self._write(typed("".join(self._value), *self._schema()))
+        self._write(self._syntax.read("".join(self._value), *self._schema()))
 
     def _schema(self) -> tuple[Any, Mapping[str, Any]]:
         """The schema of the argument that is being read, and the document it stands in."""

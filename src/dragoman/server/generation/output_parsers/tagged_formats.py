@@ -1,4 +1,4 @@
-"""The formats whose arguments are bare text between tags: Qwen3-Coder, Seed-OSS, GLM-4.5, MiniMax M2.
+"""The formats whose arguments are bare text between tags: Qwen3-Coder, Seed-OSS, GLM-4.5, MiniMax.
 
 Does: describe them. Does not: parse. Sources: the chat templates that come with the models named at each format.
 """
@@ -10,6 +10,13 @@ from typing import Any
 
 from dragoman.errors import InvalidParameter
 from dragoman.server.generation.output_parsers.call_parser import CallSyntax
+from dragoman.server.generation.output_parsers.nested_values import (
+    NAMESPACE,
+    end_of,
+    nested_rule,
+    nested_value,
+    opening_of,
+)
 from dragoman.server.generation.output_parsers.tagged_call import TagSyntax, tagged_calls
 from dragoman.server.generation.output_parsers.text_values import End, TextRule, argument_schemas, text_rule, unenforced
 from dragoman.server.generation.output_parsers.tool_format import (
@@ -29,6 +36,17 @@ _CODER_TAGS = TagSyntax("<function=", ">", "<parameter=", ">", "", "</parameter>
 _SEED_TAGS = TagSyntax("<function=", ">", "<parameter=", ">", "", "</parameter>", "</function>", is_padded=False)
 _MINIMAX_TAGS = TagSyntax(
     '<invoke name="', '">', '<parameter name="', '">', "", "</parameter>", "</invoke>", is_padded=False
+)
+_MINIMAX3_TAGS = TagSyntax(
+    f'{NAMESPACE}<invoke name="',
+    '">',
+    f"{NAMESPACE}<",
+    ">",
+    "",
+    f"{NAMESPACE}</{{key}}>",
+    f"{NAMESPACE}</invoke>",
+    is_padded=False,
+    read=nested_value,
 )
 _GLM_TAGS = TagSyntax(
     head="",
@@ -66,6 +84,22 @@ def _writer(tags: TagSyntax) -> WriteCall:
         return TextRule(f"{head} {' '.join(written)} {marks.lark(tags.end)}", "".join(rules))
 
     return call
+
+
+def _minimax3_call(rule: str, function: Function, marks: Marks) -> TextRule:
+    """A call of nested tags. Arguments that the schema does not name are left out: no grammar repeats a name."""
+    schema = arguments_schema(function)
+    settings = schema.pop("x-guidance")
+    written, rules = [], []
+    for number, (key, value_schema) in enumerate(argument_schemas(schema).items()):
+        if function.get("strict"):
+            _check_enforced(function, key, value_schema, schema)
+        value = nested_rule(f"{rule}_{number}", value_schema, schema, end_of(key, marks), settings, marks)
+        optional = "" if key in (schema.get("required") or ()) else "?"
+        written.append(f"({opening_of(key, marks)} {value.lark}){optional}")
+        rules.append(value.rules)
+    mark, head = marks.lark(NAMESPACE), literal(f'<invoke name="{function["name"]}">')
+    return TextRule(f'{mark} {head} {" ".join(written)} {mark} "</invoke>"', "".join(rules))
 
 
 def _opening(tags: TagSyntax, key: str, marks: Marks) -> str:
@@ -124,6 +158,20 @@ MINIMAX_M2 = ToolFormat(
     ),
     _writer(_MINIMAX_TAGS),
     lambda marks, many: rf'"\n" {calls(literal(chr(10)), many)} "\n" {marks.lark("</minimax:tool_call>")}',
+)
+# MiniMaxAI/MiniMax-M3: a mark before every tag, arguments named by their tags, objects and arrays of tags again.
+MINIMAX_M3 = ToolFormat(
+    "minimax_m3",
+    CallSyntax(
+        opens=(f"{NAMESPACE}<tool_call>",),
+        starts=((_MINIMAX3_TAGS.head, tagged_calls(_MINIMAX3_TAGS)),),
+        closes=(f"{NAMESPACE}</tool_call>",),
+        repeats=True,
+        unopened=(_MINIMAX3_TAGS.head,),
+    ),
+    _minimax3_call,
+    lambda marks, many: rf'"<tool_call>\n" {calls(literal(chr(10)), many)} "\n" {marks.lark(NAMESPACE)} "</tool_call>"',
+    told_by=NAMESPACE,
 )
 # zai-org/GLM-4.5 and 4.6.
 GLM45 = ToolFormat(

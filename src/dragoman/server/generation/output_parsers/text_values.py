@@ -70,7 +70,7 @@ def typed(text: str, schema: Any, root: Schema) -> str:
 
 def argument_schemas(root: Schema) -> Mapping[str, Any]:
     """The schemas of a function's arguments by their names; `root` is the schema of all of them."""
-    found = _resolved(root, root)
+    found = resolved(root, root)
     properties = found.get("properties") if isinstance(found, Mapping) else None
     return properties if isinstance(properties, Mapping) else {}
 
@@ -78,7 +78,7 @@ def argument_schemas(root: Schema) -> Mapping[str, Any]:
 def unenforced(schema: Any, root: Schema) -> str:
     """The keywords of a schema that `text_rule` does not see to, "" if there are none."""
     allowed = kinds(schema, root)
-    found = _resolved(schema, root)
+    found = resolved(schema, root)
     if not isinstance(found, Mapping) or (allowed is not None and "string" not in allowed):
         return ""
     return ", ".join(sorted(key for key in found if key not in _ENFORCED))
@@ -97,7 +97,7 @@ def text_rule(name: str, schema: Any, root: Schema, end: End, settings: Mapping[
     `settings` are the compiler's, for values that are written as JSON.
     """
     allowed = kinds(schema, root)
-    schema = _resolved(schema, root)
+    schema = resolved(schema, root)
     if isinstance(schema, Mapping) and allowed is not None and "string" not in allowed:
         inner = {**schema, **{key: root[key] for key in ("$defs", "definitions") if key in root}}
         return TextRule(f"%json {json.dumps({**inner, 'x-guidance': dict(settings)})} {end.lark}", "")
@@ -115,20 +115,22 @@ def text_rule(name: str, schema: Any, root: Schema, end: End, settings: Mapping[
 
 
 class End(NamedTuple):
-    """How a value ends: with a mark, and perhaps a line break before it."""
+    """How a value ends: with a mark, and perhaps a line break before it and more text `after` it."""
 
     mark: Marker
     line_break: str = ""
+    after: str = ""
 
     @property
     def lark(self) -> str:
         """The end in a Lark grammar."""
-        return f"{dumped(self.line_break)} {self.mark.lark}" if self.line_break else self.mark.lark
+        parts = (self.line_break and dumped(self.line_break), self.mark.lark, self.after and dumped(self.after))
+        return " ".join(filter(None, parts))
 
     @property
     def regex(self) -> str:
         """The end in a regular expression between slashes."""
-        return self.line_break.replace("\n", r"\n") + self.mark.regex
+        return self.line_break.replace("\n", r"\n") + self.mark.regex + Marker(self.after).regex
 
 
 def _listed_strings(schema: Schema) -> list[str]:
@@ -160,7 +162,7 @@ def dumped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _resolved(schema: Any, root: Schema) -> Any:
+def resolved(schema: Any, root: Schema) -> Any:
     """The schema that a reference leads to, or the schema itself."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
