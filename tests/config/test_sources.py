@@ -44,6 +44,11 @@ def test_a_properties_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
     }
 
 
+def test_only_an_odd_number_of_backslashes_joins_a_line_to_the_next(tmp_path: Path) -> None:
+    text = "option.a=one\\\\\noption.b=two\\\\\\\n  three\n"
+    assert read(tmp_path, text) == {"option.a": "one\\", "option.b": "two\\three"}
+
+
 def test_a_value_tells_its_file_and_the_line_where_its_entry_begins(tmp_path: Path) -> None:
     (tmp_path / "serving.properties").write_text("\n# c\noption.a=1,\\\n  2\noption.b=3\n", encoding="utf-8")
     sources = [given.source for given in read_properties(tmp_path)]
