@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -102,12 +104,17 @@ def test_models_lists_what_is_here(hub: FakeHub, environ: dict[str, str], tmp_pa
     kept = tmp_path / "home" / "dragoman"
     kept.mkdir(parents=True)
     commit = Path(path.strip()).name
-    (kept / f"{commit}-0123-4567.blob").write_bytes(bytes(300))
+    (kept / f"{commit}-0123-4567.blob").write_bytes(bytes(300))  # as versions before named them
+    (kept / f"{commit}-int8.tower-89ab-4567.blob").write_bytes(bytes(400))
+    for graph in kept.iterdir():
+        os.utime(graph, (1e9, 1e9))
     _, out, _ = run_models(environ)
     rows = {" ".join(line.split()) for line in out.splitlines()}
     assert "org/name hub llama safetensors, awq 5.1 kB" in rows
     assert "org/other hub llama 73 B incomplete: *.safetensors is missing" in rows
-    assert "org/name kept graph 300 B" in rows
+    used = time.strftime("%Y-%m-%d %H:%M", time.localtime(1e9))
+    assert f"org/name kept graph #0123 300 B used {used}" in rows
+    assert f"org/name kept graph int8, tower #89ab 400 B used {used}" in rows
     assert any(row.startswith("demo bundled llama safetensors") for row in rows)
 
 

@@ -89,7 +89,7 @@ def test_what_has_no_effect_is_reported_once(server: ServerProcess) -> None:
 def test_loading_stages_are_plain_lines_and_the_block_comes_after_them(server: ServerProcess) -> None:
     text = "".join(server.output)
     assert "\x1b" not in text
-    assert text.index("  compiling: ") < text.index("serves own-model at http://127.0.0.1:")
+    assert text.index("  own-model: compiling: ") < text.index("serves own-model at http://127.0.0.1:")
 
 
 def test_the_line_to_copy_really_works(server: ServerProcess) -> None:

@@ -199,7 +199,8 @@ class TestLoading:
 
 
 class TestDrain:
-    def test_readiness_flips_first_and_running_requests_finish(self) -> None:
+    def test_readiness_flips_first_and_running_requests_finish(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO")
         gate = Gate()
         with running_server() as server, server.connect() as connection, ThreadPoolExecutor() as pool:
             server.service.script = Script(gates={3: gate})
@@ -222,6 +223,8 @@ class TestDrain:
             assert (head + read_to_end(connection)).endswith(b"the end\n\r\n0\r\n\r\n")
             assert server.join() == 0
             assert server.engine.journal.lines == ["shutdown"]
+        [told] = [one for one in caplog.messages if one.startswith("stopping: ")]
+        assert told == "stopping: waiting for 2 requests, at most 30 s; Ctrl-C or SIGTERM once more ends at once"
 
     def test_calls_are_still_taken_for_a_while_after_readiness_has_flipped(self) -> None:
         with running_server(listen=ListenConfig(port=0, drain_delay_s=600.0)) as server:

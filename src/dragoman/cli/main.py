@@ -449,7 +449,7 @@ def _serve(resolved: Resolved, store: ModelStore) -> int:
     configs = resolved.models
     notes = dict.fromkeys(note for config in configs if (note := cache_note(config)))
     sys.stderr.write("".join(f"dragoman: note: {note}\n" for note in notes))
-    display = ProgressDisplay(sys.stderr)
+    display = ProgressDisplay(sys.stderr, name=configs[0].name if len(configs) == 1 else "")
     memory_bytes = available_memory_bytes()
     # Several models are loaded one after the other, since they share the memory.
     loading = None

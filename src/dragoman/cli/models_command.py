@@ -96,7 +96,7 @@ def _table(found: Sequence[LocalModel], places: _Places) -> str:
 
 
 def _row(model: LocalModel) -> tuple[str, ...]:
-    state = f"incomplete: {model.missing} is missing" if model.missing else ""
+    state = f"incomplete: {model.missing} is missing" if model.missing else f"used {model.used}" if model.used else ""
     return model.name, model.kind, model.family, model.format, size_text(model.size), state
 
 

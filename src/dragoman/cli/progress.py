@@ -18,7 +18,9 @@ _CLEAR_LINE = "\r\x1b[K"
 class ProgressDisplay:
     """A callback (stage, fraction done) that writes to `stream`. A new stage name ends the stage before it."""
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, name: str = "") -> None:
+        """`name`: of the model that is loaded, which stands before its stages."""
+        self.name = name
         self._stream = stream
         self._clock = clock
         self._is_terminal = stream.isatty()
@@ -28,6 +30,7 @@ class ProgressDisplay:
     def __call__(self, stage: str, fraction: float) -> None:
         """Note that `stage` is this far; `fraction` in [0, 1]."""
         now = self._clock()
+        stage = f"{self.name}: {stage}" if self.name else stage
         if stage != self._stage:
             self.finish()
             self._stage, self._started_s, self._drawn_s = stage, now, float("-inf")

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn, TextIO, cast
 
 from dragoman.cli.banner import BannerFacts, banner, empty_banner
@@ -35,7 +35,7 @@ from dragoman.models import ModelError
 from dragoman.models.runtime.memory import bound_arenas
 from dragoman.server.apis import set_up_all
 from dragoman.server.descriptors import raise_descriptor_limit
-from dragoman.server.observation.request_log import LOGGER_NAME
+from dragoman.server.observation.request_log import LOGGER_NAME, LogForm
 from dragoman.server.registry import ModelRegistry, ServerState
 from dragoman.server.run import ListenConfig, ModelOwner, run
 
@@ -119,7 +119,8 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
     """
     first, names = serving.process, [config.name for config in serving.configs]
     log = BackgroundWriter(stderr)
-    _start_logging(first, log)
+    form = _request_log_form(first, stderr)
+    _start_logging(first, log, form)
     if placed := str(applied()):
         logger.info("%s", placed)
     raise_descriptor_limit()
@@ -130,7 +131,7 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
         registry = ModelRegistry(set_up_all(profile), names, profile, can_be_empty=can_be_empty)
         host = _host(serving, registry, display)
         startup = _Startup(serving, host, stdout, display)
-        config, listen = server_config(first), _listen_config(first)
+        config, listen = replace(server_config(first), log_requests=form), _listen_config(first)
         warn_if_open(first)
         hosting = host if serving.store.root is not None else None  # clients change nothing unless a store is named
         pulls = ModelPulls(hub_environment(serving.store.variables)) if first.server.allow_pull else None
@@ -195,10 +196,18 @@ def failure_policy(config: Config) -> FailurePolicy:
     return FailurePolicy(action, server.max_engine_restarts, server.engine_restart_window)
 
 
-def _start_logging(config: Config, log: BackgroundWriter) -> None:
+def _request_log_form(config: Config, stderr: TextIO) -> LogForm:
+    """How calls are logged: as the option says, but short for who watches a terminal and asks for no prompts."""
+    server = config.server
+    if server.log_requests != "text" or server.log_prompts or not stderr.isatty():
+        return cast(LogForm, server.log_requests)
+    return "short" if os.environ.get("NO_COLOR") else "coloured"
+
+
+def _start_logging(config: Config, log: BackgroundWriter, form: LogForm) -> None:
     server = config.server
     start_logging(log, OperatorFormatter(EXPECTED, shows_values=server.log_prompts), server.log_level)
-    is_bare = server.log_requests == "json"  # nothing may stand before a line
+    is_bare = form in ("json", "short", "coloured")  # nothing stands before a line
     requests = logging.getLogger(LOGGER_NAME)
     requests.handlers[:] = [logging.StreamHandler(log)] if is_bare else []
     requests.propagate = not is_bare

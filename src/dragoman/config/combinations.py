@@ -129,7 +129,15 @@ _IDLE = (
         "the replicas behind option.engine=ray have options of their own",
     ),
     _Idle(
-        ("threads", "cache_dir", "max_step_slowdown", "step_log", "speculation_across_keys", "max_grammar_s"),
+        (
+            "threads",
+            "cache_dir",
+            "cache_max_gb",
+            "max_step_slowdown",
+            "step_log",
+            "speculation_across_keys",
+            "max_grammar_s",
+        ),
         lambda values: values["engine"] == "vllm",
         "vLLM has settings of its own for this",
     ),

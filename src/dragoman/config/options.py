@@ -221,6 +221,13 @@ class ModelSettings:
         "alone; nothing is kept in one that others may write to.",
         unset="dragoman in the user's cache directory, if it can be written",
     )
+    cache_max_gb: float = option(
+        64.0,
+        Number(0),
+        "The most that kept models take in that directory; the least recently used ones are removed first, never "
+        "the newest. 0: none is kept.",
+        unit="GiB",
+    )
 
 
 @dataclass(frozen=True, slots=True)

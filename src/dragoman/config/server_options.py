@@ -356,7 +356,8 @@ class ServerSettings:
     log_requests: str = option(
         "text",
         Choice(("off", "text", "json")),
-        "A line for each call that generates, when it has ended: what it was, how it ended, tokens and times.",
+        "A line for each call that generates, when it has ended: what it was, how it ended, tokens and times; short where "
+        "a terminal shows it.",
         key="log_requests",
     )
     log_prompts: bool = option(

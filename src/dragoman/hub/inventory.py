@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import localtime, strftime
 from typing import Any
 
 from dragoman.hub.cache import graph_files, missing, repo_folder
@@ -20,11 +21,16 @@ from dragoman.hub.files import CONFIG, gguf_type
 
 BUNDLED, HUB, KEPT = "bundled", "hub", "kept graph"
 ARCHIVE = "unpacked archive"
+STORED_TYPES = ("f32", "f16", "bf16", "int8", "int4", "int8_symmetric")
+"""Of weights in kept graphs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """One model on this machine. `size` in bytes. `missing`: what a download has not brought yet, "" = it is complete."""
+    """One model on this machine. `size` in bytes. `missing`: what a download has not brought yet, "" = it is complete.
+
+    `used`: when a kept graph was, in local time.
+    """
 
     name: str
     kind: str
@@ -33,6 +39,7 @@ class LocalModel:
     format: str = ""
     missing: str = ""
     path: str = ""
+    used: str = ""
 
 
 def bundled_models(directories: Mapping[str, Path]) -> list[LocalModel]:
@@ -63,13 +70,31 @@ def kept_models(cache_dir: Path, hub: Sequence[LocalModel] = ()) -> list[LocalMo
     found = []
     for path in sorted(cache_dir.glob("*.blob")) if cache_dir.is_dir() else ():
         if path.is_file() and not path.name.startswith("."):
-            directory = path.name.rsplit("-", 2)[0]
-            found.append(LocalModel(by_commit.get(directory, directory), KEPT, path.stat().st_size, path=str(path)))
+            facts = path.stat()
+            directory, form = _name_and_form(path)
+            used = strftime("%Y-%m-%d %H:%M", localtime(facts.st_mtime))
+            found.append(
+                LocalModel(
+                    by_commit.get(directory, directory), KEPT, facts.st_size, "", form, path=str(path), used=used
+                )
+            )
     archives = cache_dir / "archives"
     for path in sorted(archives.iterdir()) if archives.is_dir() else ():
         if path.is_dir() and not path.name.startswith("."):
             found.append(_described(path.name.rpartition("-")[0], ARCHIVE, _inner(path), _tree_size(path)))
     return found
+
+
+def _name_and_form(path: Path) -> tuple[str, str]:
+    """(The model's name, how its graph was made), of the name that `models.runtime.kept_name` gave the file.
+
+    Graphs of the same form were made with other options, on another processor or by another version: four digits tell them
+    apart.
+    """
+    parts = path.stem.rsplit("-", 3)
+    if len(parts) == 4 and parts[1].partition(".")[0] in STORED_TYPES:
+        return parts[0], f"{parts[1].replace('.', ', ')} #{parts[2][:4]}"
+    return path.stem.rsplit("-", 2)[0], f"#{path.stem.rsplit('-', 2)[-2][:4]}"
 
 
 def remove_hub_model(cache: Path, name: str, commit: str = "") -> int:

@@ -31,6 +31,7 @@ from dragoman.models.ir.files import has_graph, is_ir
 from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import KernelProfile, ModelOptions, activation_departure, kernel_profile
 from dragoman.models.runtime import kernel_threads, memory
+from dragoman.models.runtime.kept_bound import bound_kept, note_use
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
 from dragoman.models.runtime.kept_name import kept_name
 from dragoman.models.runtime.warm_up import CACHES, warm_up
@@ -55,6 +56,7 @@ _RECOMPRESSED = (
 
 _NOT_THE_GRAPH = "the exported OpenVINO graph is not read: the directory holds a checkpoint, too"
 
+_GIB = 1 << 30
 _TOWER = "tower "  # and its number: a part that is kept
 
 LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
@@ -226,6 +228,7 @@ class _Plan:
             checked = partial(self.report, MAPPING)
             mapped = map_kept(core, kept, properties, self.facts, progress=checked)
             if mapped is not None:
+                note_use(kept)
                 return (*mapped, True)
         graph = make()
         self.report(COMPILING, 0.0)
@@ -233,13 +236,14 @@ class _Plan:
             compiled, mapping = core.compile_model(graph, "CPU", properties), None
         else:
             compiled, mapping = compile_and_keep(core, graph, properties, kept, self.facts)
+            bound_kept(kept.parent, self.options.cache_max_gb * _GIB, kept)
         del graph  # it shares its weights' memory with what was compiled
         self.report(COMPILING, 1.0)
         return compiled, mapping, False
 
     def _kept_file(self, part: str) -> Path | None:
         """Where the graph is kept, None if it is not."""
-        if self.options.cache_dir is None or not self.is_kept:
+        if self.options.cache_dir is None or not self.options.cache_max_gb or not self.is_kept:
             return None
         if not part.startswith(_TOWER) and holds_grouped(self.facts, self.profile.weights):
             logger.info("the compiled graph is not kept: its experts are grouped, which the runtime cannot read again")

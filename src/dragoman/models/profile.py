@@ -51,6 +51,8 @@ _IDLE_EXPERT_WEIGHTS = 300_000
 class ModelOptions:
     """How to store and run a model. `num_threads` None = all cores; `cache_dir` None = build anew at every start.
 
+    `cache_max_gb`: of all graphs in that directory, 0 = none is kept.
+
     `has_neighbours`: other models compute in this process at the same time (see `runtime.kernel_threads`). `takes_back`:
     tokens that were computed may be taken back, as those of drafts that are refused (see `kept_rows`). `sees`: a tower is
     loaded, if the checkpoint has one that is understood. `picture_changes`: a JSON object with keys of
@@ -63,6 +65,7 @@ class ModelOptions:
     kv_type: KvType = "auto"
     num_threads: int | None = None
     cache_dir: Path | None = None
+    cache_max_gb: float = 64.0
     has_neighbours: bool = False
     takes_back: bool = False
     sees: bool = True

@@ -257,6 +257,11 @@ class ModelRegistry:
         for model in (*self._models.values(), *self._leaving):
             model.admission.drain()
 
+    @property
+    def num_in_flight(self) -> int:
+        """Requests of all models, those that leave included."""
+        return sum(model.admission.num_in_flight for model in (*self._models.values(), *self._leaving))
+
     async def wait_idle(self) -> None:
         """Return once no model has a request in flight."""
         for model in (*self._models.values(), *self._leaving):

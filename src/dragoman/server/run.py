@@ -220,6 +220,9 @@ class HttpServer:
     async def _wait_for_balancers(self) -> None:
         """Let `drain_delay_s` pass, or less after a second `stop`; nobody sends calls to a server that was not ready."""
         if self._listen.drain_delay_s and any(model.engine.health().is_alive for model in self._registry.models):
+            logger.info(
+                "stopping: calls are taken for %g s more, until load balancers know", self._listen.drain_delay_s
+            )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._forced.wait(), self._listen.drain_delay_s)
 
@@ -245,6 +248,10 @@ class HttpServer:
 
     async def _wait_idle(self) -> None:
         """Wait for the running requests, at most `drain_s` seconds and only until a second `stop`."""
+        if (count := self._registry.num_in_flight) and not self._forced.is_set():
+            what = "a request" if count == 1 else f"{count} requests"
+            told = "stopping: waiting for %s, at most %g s; Ctrl-C or SIGTERM once more ends at once"
+            logger.info(told, what, self._listen.drain_s)
         idle, forced = asyncio.create_task(self._registry.wait_idle()), asyncio.create_task(self._forced.wait())
         done, _ = await asyncio.wait((idle, forced), timeout=self._listen.drain_s, return_when=asyncio.FIRST_COMPLETED)
         if not done:

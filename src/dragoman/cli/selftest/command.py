@@ -24,7 +24,7 @@ FAILED = 1
 
 def run_selftest(config: Config, stdout: TextIO, stderr: TextIO, *, as_json: bool, is_quick: bool) -> int:
     """Test and print; the exit code: 0, or 1 if something is off or cannot be tested."""
-    display = ProgressDisplay(stderr)
+    display = ProgressDisplay(stderr, name=config.name)
     try:
         if config.engine.engine != "rolling":
             raise ConfigError([f"{config.cite('engine')}: must be rolling, whose models are tested"])

@@ -27,6 +27,7 @@ class RollingOptions:
     activation_group: str = "auto"
     threads: int | None = None
     cache_dir: Path | None = None
+    cache_max_gb: float = 64.0
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_batch_tokens: int = 512
@@ -70,6 +71,7 @@ class RollingOptions:
             kv_type,
             self.threads,
             self.cache_dir,
+            self.cache_max_gb,
             takes_back=self.speculates,
             sees=self.limit_mm_per_prompt != 0,
             picture_changes=self.mm_processor_kwargs or "{}",

@@ -28,8 +28,9 @@ def kept_name(
     """The name of the file that holds the graph of exactly these files and options, compiled for this processor.
 
     `files`: the model's weights. `part`: of a model of which several graphs are kept, which it is.
-    It ends in two digests, of what is asked for and of what it is made from: of two files that differ only in the last one,
-    the older one is of no use any more. None if the code cannot be read, as its changes would go unnoticed.
+    It tells the weights' type to people, and ends in two digests, of what is asked for and of what it is made from: of two
+    files that differ only in the last one, the older one is of no use any more.
+    None if the code cannot be read, as its changes would go unnoticed.
     """
     code = _own_code()
     if code is None:
@@ -38,7 +39,8 @@ def kept_name(
     stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     config = model_text(model_dir, "config.json")
     made_from = [code, ov.__version__, stamps, config]
-    return f"{model_name(model_dir)}-{_digest(wanted)}-{_digest(made_from)}.blob"
+    told = ".tower" if part.startswith("tower") else ".adapters" if part else ""
+    return f"{model_name(model_dir)}-{profile.weights.stored_type}{told}-{_digest(wanted)}-{_digest(made_from)}.blob"
 
 
 @cache

@@ -128,6 +128,7 @@ class CallRecord(msgspec.Struct):
     call_id: str
     api: str
     path: str
+    method: str = "POST"
     model: str = ""
     adapter: str = ""
     caller: str = ""

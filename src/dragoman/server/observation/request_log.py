@@ -17,7 +17,11 @@ from dragoman.server.observation.record import CallRecord
 
 LOGGER_NAME = "dragoman.requests"
 
-LogForm = Literal["off", "text", "json"]
+LogForm = Literal["off", "text", "json", "short", "coloured"]
+"""The last two: what a person reads who watches a terminal."""
+
+_LONGEST_PATH = 80
+_COLOURS = {1: "36", 2: "32", 3: "36", 4: "33"}  # by a status's first digit: cyan, green, cyan, yellow; else red
 
 _PARAMETER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -35,11 +39,33 @@ class RequestLog:
         """The line of a call that has ended."""
         if self._form == "off" or not logger.isEnabledFor(logging.INFO):
             return
+        if self._form in ("short", "coloured"):
+            logger.info("%s", _short(record, has_colours=self._form == "coloured"))
+            return
         facts = facts_of(record)
         if self._shows_prompts:
             facts["message"] = None if record.error is None else record.error.message
             facts["prompts"] = [request.prompt_text for request in record.requests]
         logger.info("%s", msgspec.json.encode(facts).decode() if self._form == "json" else _sentence(facts))
+
+
+def _short(record: CallRecord, *, has_colours: bool) -> str:
+    """Method, path, status, time and tokens: what of a call is worth a glance."""
+    path = "".join(one if one.isprintable() else "?" for one in record.path)
+    shown = path if len(path) <= _LONGEST_PATH else path[: _LONGEST_PATH - 3] + "..."
+    seconds = record.end_s - record.begin_s
+    took = f"{1000 * seconds:.0f} ms" if seconds < 10 else f"{seconds:.1f} s"
+    status = str(record.status or "-")
+    if has_colours:
+        status = f"\x1b[{_COLOURS.get(record.status // 100, '31')}m{status}\x1b[0m"
+    words = [record.method, shown, status, took]
+    if record.num_prompt_tokens or record.num_completion_tokens:
+        words.append(f"{record.num_prompt_tokens}+{record.num_completion_tokens} tokens")
+    if record.is_client_gone:
+        words.append("client gone")
+    elif record.error is not None:
+        words.append(record.error.kind)
+    return " ".join(words)
 
 
 def facts_of(record: CallRecord) -> dict[str, Any]:

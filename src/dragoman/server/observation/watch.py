@@ -49,7 +49,9 @@ class Watch:
 
     def begin(self, api: str, exchange: Exchange, http: HttpCall) -> CallRecord:
         """The record of a call that is to be answered now, by this task; to be ended."""
-        record = CallRecord(http.request_id, api, exchange.path, caller=exchange.caller, cancel=exchange.cancel)
+        record = CallRecord(
+            http.request_id, api, exchange.path, http.method, caller=exchange.caller, cancel=exchange.cancel
+        )
         record.trace = trace_of(http)
         if self._tracing is not None:
             self._spans[id(record)] = self._tracing.begin(record, http.headers)
@@ -67,7 +69,7 @@ class Watch:
 
     def refused(self, api: str, exchange: Exchange, error: ServerError) -> None:
         """A call was answered with an error before it was looked at: its key or its size."""
-        record = CallRecord(exchange.request_id, api, exchange.path, caller=exchange.caller)
+        record = CallRecord(exchange.request_id, api, exchange.path, exchange.method, caller=exchange.caller)
         record.status, record.error = exchange.status, error
         self._finish(record)
 

@@ -32,7 +32,7 @@ def _load(config: Config, stderr: TextIO, *, needs_template: bool) -> ModelServe
     from dragoman.errors import EngineDead, ModelError, ServerError
 
     _check_purpose(config, needs_template=needs_template)
-    display = ProgressDisplay(stderr)
+    display = ProgressDisplay(stderr, name=config.name)
     try:
         return LocalModel(config, display)
     except (ConfigError, ModelError, ServerError, EngineDead, OSError) as error:
