@@ -140,6 +140,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.engine.factory",
         "dragoman.cores",
         "dragoman.nodes",
+        "dragoman.tokenizer.other_files",
         "dragoman.server",
     ),
     "dragoman.host.templates": ("dragoman.config", "dragoman.models", "dragoman.tokenizer"),
@@ -246,6 +247,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.engine.factory",
         "dragoman.host",
         "dragoman.compose",
+        "dragoman.model_texts",
         "dragoman.models",
         "dragoman.plan",
         "dragoman.evaluate",
@@ -404,6 +406,7 @@ def test_only_the_front_doors_read_the_sources_of_configuration() -> None:
 READS_THE_ENVIRONMENT = (
     "dragoman.config.sources",
     "dragoman.engine.vllm.surface",  # sets what vLLM reads
+    "dragoman.models.profile",  # OV_CPU_MAX_ISA, which OpenVINO reads, decides about kernels and so about weights
     "dragoman.models.runtime.memory",  # leaves alone what the operator has told the C library
     "dragoman.tokenizer.template_process",  # hands on where Python's own library is, and nothing else
 )

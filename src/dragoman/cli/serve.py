@@ -19,6 +19,7 @@ from dragoman.cli.progress import ProgressDisplay
 from dragoman.compose import ComposedModel, Composer, model_profile
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.run_time import ModelStore
+from dragoman.config.sources import environment
 from dragoman.cores.placement import applied
 from dragoman.engine.factory import Progress
 from dragoman.host.host import ModelHost
@@ -201,7 +202,7 @@ def _request_log_form(config: Config, stderr: TextIO) -> LogForm:
     server = config.server
     if server.log_requests != "text" or server.log_prompts or not stderr.isatty():
         return cast(LogForm, server.log_requests)
-    return "short" if os.environ.get("NO_COLOR") else "coloured"
+    return "short" if environment().get("NO_COLOR") else "coloured"
 
 
 def _start_logging(config: Config, log: BackgroundWriter, form: LogForm) -> None:
