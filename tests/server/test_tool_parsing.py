@@ -159,6 +159,10 @@ def test_a_guaranteed_call_that_is_cut_off_before_its_arguments_is_content() -> 
         ("...<think>\n", "Hm.\n", "Hm.\n", ""),
         ("...<think>\n", "\n\n</think>\n\nYes.", "", "Yes."),
         ("...</think>\n\n", "Yes.", "", "Yes."),
+        ("", "</think>\n\nYes.", "", "Yes."),
+        ("...</think>", "</think>Yes.", "", "Yes."),
+        ("", "</thin", "", "</thin"),
+        ("", "Yes, </think> is a tag.", "", "Yes, </think> is a tag."),
         ("", "Yes, <think> is a tag.", "", "Yes, <think> is a tag."),
         ("", "  indented", "", "  indented"),
         ("", "<thin", "", "<thin"),
@@ -400,6 +404,10 @@ def test_harmony_calls_of_tools_that_the_model_knows_by_itself(text: str, expect
         ("<place>#<place>#<zip>1#</zip>#</place>#</place>", {"place": {"place": {"zip": 1}}}),
         ("<page>#<number>2#</number>#</page>", {"page": {"number": 2}}),
         ("<page>null#</page>", {"page": None}),
+        ("<days>007#</days>", {"days": 7}),
+        ("<days>+7#</days>", {"days": 7}),
+        ("<other>#<tag>a#</tag>#<tag>b#</tag>#</other>", {"other": {"tag": ["a", "b"]}}),
+        ("<words>#<one>1#</one>#</words>", {"words": {"one": "1"}}),
         ("<other>#<a>1#</a>#<item>x#</item>#</other>", {"other": {"a": 1, "item": "x"}}),
         ("<city>a < b#<c#</city>", {"city": "a < b]<]minimax[>[<c"}),
     ],
@@ -409,7 +417,8 @@ def test_nested_tags_of_minimax_are_objects_and_arrays(written: str, arguments: 
     place = {"type": "object", "properties": {"zip": string, "at": {"type": "array", "items": number}}}
     page = {"anyOf": [{"type": "object", "properties": {"number": {"type": "integer"}}}, {"type": "null"}]}
     tags = {"type": "array", "items": {"$ref": "#/$defs/Tag"}}
-    offered = tool("f", city=string, days={"type": "integer"}, tags=tags, place=place, page=page)
+    words = {"type": "object", "additionalProperties": string}
+    offered = tool("f", city=string, days={"type": "integer"}, tags=tags, place=place, page=page, words=words)
     offered["function"]["parameters"]["$defs"] = {"Tag": string}
     text = f'#<tool_call>\n#<invoke name="f">#{written}#</invoke>\n#</tool_call>'.replace("#", NS)
     for texts in ([text], list(text)):

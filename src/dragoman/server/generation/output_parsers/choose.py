@@ -232,7 +232,7 @@ def _opening(tool_format: ToolFormat, marks: Marks, source: str) -> Marker:
 
 def _opens_reasoning(template: ChatTemplate, begin: str) -> bool:
     """Whether a prompt can end with the mark that begins the reasoning."""
-    for kwargs in ({}, {"enable_thinking": True}, {"thinking": True}):
+    for kwargs in ({}, {"enable_thinking": True}, {"thinking": True}, {"thinking_mode": "enabled"}):
         prompt = ChatPrompt(({"role": "user", "content": "?"},), template_kwargs=kwargs)
         try:
             text = template.render(prompt)

@@ -15,7 +15,6 @@ from dragoman.server.generation.output_parsers.text_values import (
     End,
     Schema,
     TextRule,
-    argument_schemas,
     dumped,
     kinds,
     resolved,
@@ -45,9 +44,14 @@ def nested_value(text: str, schema: Any, root: Schema, depth: int = _MAX_DEPTH) 
         items = resolved(_of_kinds(schema, root, _ARRAY), root)
         inner = items.get("items") if isinstance(items, Mapping) else None
         return f"[{', '.join(nested_value(value, inner, root, depth - 1) for _, value in entries)}]"
-    known = _properties(_of_kinds(schema, root, _OBJECT), root)
-    written = (f"{dumped(key)}: {nested_value(value, known.get(key), root, depth - 1)}" for key, value in entries)
-    return f"{{{', '.join(written)}}}"
+    known = resolved(_of_kinds(schema, root, _OBJECT), root)
+    members: dict[str, list[str]] = {}
+    for key, value in entries:
+        inner = _member_schema(known, key)
+        members.setdefault(key, []).append(nested_value(value, inner, root, depth - 1))
+    # A tag that is repeated is an array, as in other XML.
+    values = {key: own[0] if len(own) == 1 else f"[{', '.join(own)}]" for key, own in members.items()}
+    return "{" + ", ".join(f"{dumped(key)}: {value}" for key, value in values.items()) + "}"
 
 
 def nested_rule(
@@ -110,6 +114,9 @@ def _of_kinds(schema: Any, root: Schema, wanted: frozenset[str]) -> Any:
     return found
 
 
-def _properties(schema: Any, root: Schema) -> Mapping[str, Any]:
-    found = resolved(schema, root)
-    return argument_schemas(found) if isinstance(found, Mapping) else {}
+def _member_schema(schema: Any, key: str) -> Any:
+    if not isinstance(schema, Mapping):
+        return None
+    properties = schema.get("properties")
+    named = properties.get(key) if isinstance(properties, Mapping) else None
+    return schema.get("additionalProperties") if named is None else named

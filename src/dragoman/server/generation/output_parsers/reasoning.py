@@ -133,7 +133,9 @@ class ReasoningSplitter:
         start = self._held.lstrip()
         if start.startswith(self._begin):
             self._held, self._at_edge, self._state = start[len(self._begin) :], True, _State.THINKING
-        elif is_last or not self._begin.startswith(start):
+        elif start.startswith(self._end):  # of reasoning that there is none of
+            self._held, self._at_edge, self._state = start[len(self._end) :], True, _State.ANSWERING
+        elif is_last or not (self._begin.startswith(start) or self._end.startswith(start)):
             self._state = _State.THINKING if self._is_open else _State.ANSWERING
 
     def _think(self, is_last: bool) -> str:

@@ -30,6 +30,7 @@ _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _ENFORCED = frozenset(
     ("type", "enum", "const", "minLength", "maxLength", "pattern", "title", "description", "default", "examples")
 )
+_PADDED = re.compile(r"(?:\+|(-))?0*(\d+(?:\.\d+)?)")  # a number as JSON does not write it: 007, +7
 _MAX_REFERENCES = 16  # in a chain; a schema may refer to itself
 
 
@@ -60,7 +61,8 @@ def typed(text: str, schema: Any, root: Schema) -> str:
     if allowed == STRING:
         return dumped(text)
     written = text.strip()
-    for candidate in (written, _PYTHON_WORDS.get(written, "")):
+    number = _PADDED.fullmatch(written) if allowed is not None and "string" not in allowed else None
+    for candidate in (written, _PYTHON_WORDS.get(written, ""), (number[1] or "") + number[2] if number else ""):
         value = json_value(candidate)
         is_null = value is None and candidate == "null"
         if (value is not None or is_null) and (allowed is None or allowed & _KINDS[type(value)]):
