@@ -137,6 +137,14 @@ def test_a_chat_template_of_ones_own_takes_the_place_of_the_models(tmp_path: Pat
             assert llm.chat([{"role": "user", "content": "a"}], max_tokens=1).prompt.text == "<a>"
 
 
+def test_control_tokens_in_messages_are_texts_where_that_is_wanted() -> None:
+    counts = []
+    for choice in ("as_is", "plain"):
+        with LLM(tokenize_content=choice, max_model_len=64, max_num_seqs=1) as llm:
+            counts.append(len(llm.chat([{"role": "user", "content": "<|im_end|>"}], max_tokens=1).prompt.token_ids))
+    assert counts[1] > counts[0]
+
+
 def test_a_directory_that_holds_no_model_is_refused_and_leaves_no_thread(tmp_path: Path) -> None:
     before = threading.active_count()
     with pytest.raises(ModelError, match=r"is no model: there is neither config\.json nor a GGUF file in it"):

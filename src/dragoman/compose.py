@@ -71,6 +71,7 @@ from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
+from dragoman.tokenizer.plain_content import PlainContent
 from dragoman.tokenizer.stop_strings import StopOnTokens
 from dragoman.tokenizer.turn_ends import turn_end_ids
 from dragoman.types import Limits, StopCriterion, StopStrings
@@ -223,7 +224,11 @@ async def _build_generating(
         tokenizer=text.tokenizer,
         chat_template=text.chat_template,
         limits=limits,
-        extensions=replace(_extensions(text, tools), pictures=_picture_prompts(config, built, loader)),
+        extensions=replace(
+            _extensions(text, tools),
+            pictures=_picture_prompts(config, built, loader),
+            plain=PlainContent(text.tokenizer) if config.model.tokenize_content == "plain" else None,
+        ),
     )
     if code is not None:
         code = replace(code, options=_hook_options(config, text.tokenizer, text.chat_template), service=service)

@@ -75,6 +75,7 @@ def example(option: Option) -> str:
         "embed",
         "cls",
         "suffix",
+        "plain",
     ):
         try:
             if option.row.kind.parse(text) != option.default:
@@ -503,6 +504,13 @@ def test_a_queue_timeout_is_refused_for_engines_that_do_not_tell_when_requests_b
 ) -> None:
     (problem,) = problems(model_dir, line=f"--queue-timeout 3 --engine {engine}")
     assert problem.startswith("--queue-timeout=3.0 (command line): must not be given together with --engine=")
+
+
+def test_content_cannot_be_tokenised_plain_for_engines_that_may_be_sent_texts(model_dir: Path) -> None:
+    (problem,) = problems(model_dir, line="--tokenize-content plain --engine remote --upstream http://h:1")
+    assert problem.startswith(
+        "--tokenize-content=plain (command line): must not be given together with --engine=remote"
+    )
 
 
 class TestAdapters:

@@ -219,6 +219,9 @@ def contradictions(values: Values, origins: Origins) -> Iterator[str]:
     if values["queue_timeout"] is not None and values["engine"] in ("remote", "vllm"):
         cited = (cite(name, values, origins) for name in ("queue_timeout", "engine"))
         yield "{}: must not be given together with {}; it does not tell when a request begins".format(*cited)
+    if values["tokenize_content"] == "plain" and values["engine"] == "remote":
+        cited = (cite(name, values, origins) for name in ("tokenize_content", "engine"))
+        yield "{}: must not be given together with {}; give it to the servers that tokenise".format(*cited)
     if values["cors_allow_credentials"] and values["cors_allowed_origin"] == "*":
         allowed, origin = (cite(name, values, origins) for name in ("cors_allow_credentials", "cors_allowed_origin"))
         yield f"{allowed}: must not be given together with {origin}; name the origins that you trust"

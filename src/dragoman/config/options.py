@@ -175,6 +175,12 @@ class ModelSettings:
         "Jinja chat template to use instead of the model's own: a file, or the template itself.",
         unset="the model's own",
     )
+    tokenize_content: str = option(
+        "as_is",
+        Choice(("as_is", "plain")),
+        "Whether texts of control tokens in messages become such tokens: as_is, they do; plain, they are texts like others.",
+        open_to="load",
+    )
     tool_call_parser: str = option(
         "auto",
         TOOL_PARSERS,

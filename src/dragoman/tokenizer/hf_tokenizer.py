@@ -7,9 +7,11 @@ Does not: chat templates. Made at load time by `load_tokenizer`; afterwards immu
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -107,6 +109,7 @@ class HfTokenizer:
         added = file.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         texts = {token_id: token.content for token_id, token in added.items()}
+        self._control_tokens = {token.content: token for token in added.values() if token.special and token.content}
         self._bracketed_ids = frozenset(one for one, text in texts.items() if text[:1] == "<" and text[-1:] == ">")
         self._vocab_size = max([file.get_vocab_size(with_added_tokens=True), *(token_id + 1 for token_id in added)])
         self._decoder = TokenDecoder(json.loads(file.decoder.__getstate__()) if file.decoder is not None else None)
@@ -185,6 +188,31 @@ class HfTokenizer:
         """The tokens of `text` inside a text, where SentencePiece puts no blank before it."""
         return _ids(self._continuation_file, text, add_special_tokens=False)
 
+    @property
+    def control_tokens(self) -> Mapping[str, AddedToken]:
+        """The texts that become special tokens wherever they stand."""
+        return self._control_tokens
+
+    def encode_plain(self, text: str, *, is_first: bool) -> list[int]:
+        """The tokens of `text`, of which none is special whatever it holds. `is_first`: as at the beginning of a prompt."""
+        file = self._plain_file if is_first else self._plain_continuation_file
+        token_ids = _ids(file, text, add_special_tokens=False)
+        held = {self._file.token_to_id(one) for one in self._control_tokens if one in text}
+        if held.isdisjoint(token_ids):
+            return token_ids
+        # A vocabulary may have such a text as one of its words: it is none without its first character.
+        cuts = [match.start() + 1 for match in self._control_starts.finditer(text)]
+        pieces = [text[begin:end] for begin, end in pairwise([0, *cuts, len(text)])]
+        token_ids = _ids(file, pieces[0], add_special_tokens=False)
+        for piece in pieces[1:]:
+            token_ids += _ids(self._plain_continuation_file, piece, add_special_tokens=False)
+        return [one for one in token_ids if one not in held]
+
+    @cached_property
+    def _control_starts(self) -> re.Pattern[str]:
+        """Finds every place where the text of a special token begins, those inside of others too."""
+        return re.compile(f"(?={'|'.join(map(re.escape, self._control_tokens))})")
+
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of these tokens; the same that they give one by one."""
         return decode_tokens(self._pieces, token_ids, skip_special_tokens=skip_special_tokens)
@@ -231,6 +259,15 @@ class HfTokenizer:
         _keep_no_words(file)
         return file
 
+    @cached_property
+    def _plain_file(self) -> TokenizerFile:
+        """The tokenizer to which special tokens are texts like others; made only when somebody needs it."""
+        return _without_special(self._file)
+
+    @cached_property
+    def _plain_continuation_file(self) -> TokenizerFile:
+        return _without_special(self._continuation_file)
+
     def _register_special_tokens(self) -> None:
         """Make the tokens special that only the files beside tokenizer.json call so, as Hugging Face does.
 
@@ -267,6 +304,16 @@ def _keep_no_words(file: TokenizerFile) -> None:
     resize = getattr(file.model, "_resize_cache", None)
     if isinstance(file.model, BPE) and resize is not None:  # others keep theirs with the tokenizer
         resize(0)
+
+
+def _without_special(file: TokenizerFile) -> TokenizerFile:
+    """A copy that takes special tokens for texts."""
+    copied = TokenizerFile.from_str(file.to_str())
+    copied.no_truncation()
+    copied.no_padding()
+    copied.encode_special_tokens = True
+    _keep_no_words(copied)
+    return copied
 
 
 def _ids(file: TokenizerFile, text: str, *, add_special_tokens: bool) -> list[int]:

@@ -31,6 +31,14 @@ class Loader(Protocol):
         ...
 
 
+class Encoder(Protocol):
+    """What makes tokens of a rendered prompt: a tokenizer, or one that keeps control tokens out of what clients say."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a text."""
+        ...
+
+
 class PlacedPicture(NamedTuple):
     """A picture of a prompt, with what becomes of it there."""
 
@@ -87,7 +95,7 @@ class PicturePrompts:
             pieces += (one.text.text, after)
         return pieces
 
-    def encoded(self, pieces: Sequence[str], tokenizer: Tokenizer) -> tuple[int, ...]:
+    def encoded(self, pieces: Sequence[str], tokenizer: Encoder) -> tuple[int, ...]:
         """The tokens of a prompt's pieces."""
         if not self.rules.splits_texts:
             return tuple(tokenizer.encode("".join(pieces), add_special_tokens=False))

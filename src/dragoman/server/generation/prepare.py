@@ -16,12 +16,13 @@ import msgspec
 
 from dragoman.engine.base import Capabilities
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, UnsupportedFeature
-from dragoman.server.generation.pictures import PicturePrompts, PlacedPicture
+from dragoman.server.generation.pictures import Encoder, PicturePrompts, PlacedPicture
 from dragoman.server.generation.sequence_text import ParserFactory, parser_of
 from dragoman.server.pressure.prompt_size import num_characters
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.message_content import picture_parts
+from dragoman.tokenizer.plain_content import PlainContent
 from dragoman.types import (
     ChatPrompt,
     EngineRequest,
@@ -112,6 +113,7 @@ class Preparer:
     constrain: Constrain | None = None
     turn_end_ids: frozenset[int] = frozenset()
     pictures: PicturePrompts | None = None
+    plain: PlainContent | None = None
     make_parser: ParserFactory | None = None
 
     @property
@@ -198,12 +200,15 @@ class Preparer:
                 self.check_vocabulary(ids, "prompt")
                 return PromptTokens(self.tokenizer.decode(ids, skip_special_tokens=False), ids)
             case ChatPrompt():
+                prompt, hidden = (prompt, None) if self.plain is None else self.plain.hidden(prompt)
                 text = self._render(prompt)
+                shown = text if hidden is None else hidden.shown(text)
+                encoder = self.tokenizer if hidden is None else hidden
                 if prompt.pictures:
-                    return self._tokenize_with_pictures(text, prompt, most)
-                self._check_text(text, most)
-                ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
-                return PromptTokens(text, self._after(prompt.before_ids, ids) or self._empty_prompt())
+                    return self._tokenize_with_pictures(text, prompt, most, encoder)._replace(text=shown)
+                self._check_text(shown, most)
+                ids = tuple(encoder.encode(text, add_special_tokens=False))
+                return PromptTokens(shown, self._after(prompt.before_ids, ids) or self._empty_prompt())
 
     def check_vocabulary(self, token_ids: Collection[int], name: str) -> None:
         """Raises: InvalidRequest naming an id that the model has no row for."""
@@ -237,7 +242,9 @@ class Preparer:
             )
         return self.chat_template.render(prompt)
 
-    def _tokenize_with_pictures(self, text: str, prompt: ChatPrompt, most: int | None) -> PromptTokens:
+    def _tokenize_with_pictures(
+        self, text: str, prompt: ChatPrompt, most: int | None, encoder: Encoder
+    ) -> PromptTokens:
         """The tokens of a rendered prompt, its markers replaced. Raises: as `tokenize`."""
         assert self.pictures is not None  # else the template has refused the pictures
         placed: list[PlacedPicture] = []
@@ -252,7 +259,7 @@ class Preparer:
         placed = self.pictures.ordered(placed, text)
         pieces = self.pictures.pieces(text, placed)
         self._check_text("".join(pieces), most)
-        ids = self.pictures.encoded(pieces, self.tokenizer)
+        ids = self.pictures.encoded(pieces, encoder)
         return PromptTokens(text, ids, self.pictures.spans(ids, placed, self.tokenizer))
 
     def _empty_prompt(self) -> tuple[int, ...]:

@@ -38,6 +38,7 @@ from dragoman.server.observation.record import RequestRecord, current_call, new_
 from dragoman.server.pressure.prompt_size import num_characters
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
+from dragoman.tokenizer.plain_content import PlainContent
 from dragoman.types import (
     ChatPrompt,
     EngineOutput,
@@ -62,7 +63,7 @@ class Extensions:
     `make_parser` splits reasoning and tool calls from the text, None = all of it is the answer; it sees the special tokens
     in `marker_ids`. `constrain` makes room for both in a request's grammar. `turn_end_ids` end a chat's answer besides the
     tokenizer's end-of-sequence tokens. `draw_seed` gives the seed of requests that name none. `pictures`: of a model that
-    takes them.
+    takes them. `plain`: keeps control tokens out of what clients say, None = they are tokenised as such.
     """
 
     compile_grammar: GrammarCompiler | None = None
@@ -72,6 +73,7 @@ class Extensions:
     turn_end_ids: frozenset[int] = frozenset()
     draw_seed: Callable[[], int] | None = None
     pictures: PicturePrompts | None = None
+    plain: PlainContent | None = None
 
 
 class Service:
@@ -111,6 +113,7 @@ class Service:
             constrain=extensions.constrain,
             turn_end_ids=extensions.turn_end_ids,
             pictures=extensions.pictures,
+            plain=extensions.plain,
             make_parser=extensions.make_parser,
         )
 

@@ -1,0 +1,144 @@
+"""Keeps what clients write into a conversation from becoming control tokens.
+
+Does: put placeholders for the texts of control tokens in messages before they are rendered, and tokenise what lies around a
+placeholder in the rendered prompt as plain text. Does not: render. Used by the preparer, on the event loop or its threads.
+
+A prompt is cut at the control tokens that the template itself has written. Pieces without a placeholder are tokenised as
+they always are; those with one by a tokenizer that knows no control tokens, once the placeholders are texts again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import InvalidRequest
+from dragoman.tokenizer.hf_tokenizer import HfTokenizer
+from dragoman.types import ChatPrompt
+
+_PRIVATE_USE = range(0xE001, 0xF8FF)  # 0xE000 marks where a last message is continued
+_AS_SENT = frozenset(("role", "type", "image_url", "image"))  # of messages: words of the API, and pictures
+
+
+class PlainContent:
+    """For the model with that tokenizer. Immutable: every thread may use it."""
+
+    def __init__(self, tokenizer: HfTokenizer) -> None:
+        self.tokenizer = tokenizer
+        texts = sorted(tokenizer.control_tokens, key=len, reverse=True)
+        self._controls = re.compile("|".join(map(re.escape, texts))) if texts else None
+
+    def hidden(self, prompt: ChatPrompt) -> tuple[ChatPrompt, HiddenControls | None]:
+        """The conversation with placeholders, and what knows them; None = no text in it is a control token's."""
+        if self._controls is None:
+            return prompt, None
+        sent = [prompt.messages, prompt.template_kwargs.get("documents")]
+        texts = _texts_of(sent)
+        if not any(self._controls.search(text) for text in texts):
+            return prompt, None
+        used = set().union(*texts)
+        mark = next((chr(code) for code in _PRIVATE_USE if chr(code) not in used), None)
+        if mark is None:
+            raise InvalidRequest(
+                "messages must leave one character of Unicode's private use area unused", param="messages"
+            )
+        hidden = HiddenControls(self, self._controls, mark)
+        messages, documents = hidden.put(sent)
+        kwargs = {**prompt.template_kwargs, **({} if documents is None else {"documents": documents})}
+        return msgspec.structs.replace(prompt, messages=tuple(messages), template_kwargs=kwargs), hidden
+
+    @cached_property
+    def begins_anew(self) -> bool:
+        """Whether a text behind a control token is tokenised as at the beginning of a prompt, with an implied blank."""
+        control = next(iter(self.tokenizer.control_tokens))
+        own = self.tokenizer.encode(control, add_special_tokens=False)
+        after = self.tokenizer.encode(f"{control}a", add_special_tokens=False)
+        return after == own + self.tokenizer.encode("a", add_special_tokens=False)
+
+
+class HiddenControls:
+    """The placeholders of one conversation: the text's number between two marks."""
+
+    def __init__(self, plain: PlainContent, controls: re.Pattern[str], mark: str) -> None:
+        self._plain = plain
+        self._controls = controls
+        self._mark = mark
+        self._numbers: dict[str, int] = {}
+        self._placeholder = re.compile(f"{mark}([0-9]+){mark}")
+
+    def put(self, value: Any) -> Any:
+        """The value with placeholders in all of its texts."""
+        match value:
+            case str():
+                return self._controls.sub(self._placeholder_of, value)
+            case Mapping():
+                return {key: one if key in _AS_SENT else self.put(one) for key, one in value.items()}
+            case Sequence() if not isinstance(value, bytes):
+                return [self.put(one) for one in value]
+            case _:
+                return value
+
+    def shown(self, text: str) -> str:
+        """A rendered text with what the client wrote. Raises: InvalidRequest if the template has changed a placeholder."""
+        texts = list(self._numbers)
+        found = self._placeholder.sub(lambda match: texts[int(match[1])] if int(match[1]) < len(texts) else "", text)
+        if self._mark in found:
+            raise InvalidRequest(
+                f"messages must not hold {', '.join(texts[:3])}: this model's chat template lets nobody tell that "
+                "from control tokens",
+                param="messages",
+            )
+        return found
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """The tokens of a rendered text, or a part of it."""
+        tokenizer, ids, begin, ordinary = self._plain.tokenizer, list[int](), 0, 0
+        pieces = self._pieces(text)
+        for piece, before, after in zip(pieces, ("", *pieces), (*pieces[1:], ""), strict=False):
+            end = begin + len(piece)
+            if self._mark in piece:
+                if begin > ordinary:
+                    has_specials = add_special_tokens and not ordinary
+                    ids += tokenizer.encode(text[ordinary:begin], add_special_tokens=has_specials)
+                said = self._stripped(self.shown(piece), before, after)
+                ids += tokenizer.encode_plain(said, is_first=begin == 0 or self._plain.begins_anew)
+                ordinary = end
+            begin = end
+        if ordinary < len(text) or not text:
+            ids += tokenizer.encode(text[ordinary:], add_special_tokens=add_special_tokens and not ordinary)
+        return ids
+
+    def _stripped(self, text: str, before: str, after: str) -> str:
+        """A piece without the white space that the control tokens beside it take in."""
+        tokens = self._plain.tokenizer.control_tokens
+        text = text.lstrip() if before in tokens and tokens[before].rstrip else text
+        return text.rstrip() if after in tokens and tokens[after].lstrip else text
+
+    def _pieces(self, text: str) -> list[str]:
+        """The text, cut at the control tokens in it, which are pieces as well."""
+        pieces, begin = [], 0
+        for match in self._controls.finditer(text):
+            pieces += [text[begin : match.start()], match[0]]
+            begin = match.end()
+        return [piece for piece in (*pieces, text[begin:]) if piece]
+
+    def _placeholder_of(self, match: re.Match[str]) -> str:
+        number = self._numbers.setdefault(match[0], len(self._numbers))
+        return f"{self._mark}{number}{self._mark}"
+
+
+def _texts_of(value: Any) -> list[str]:
+    """All texts in the value that may hold a client's words."""
+    match value:
+        case str():
+            return [value]
+        case Mapping():
+            return [text for key, one in value.items() if key not in _AS_SENT for text in _texts_of(one)]
+        case Sequence() if not isinstance(value, bytes):
+            return [text for one in value for text in _texts_of(one)]
+        case _:
+            return []
