@@ -30,6 +30,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.panics": (),
     "dragoman.pickles": (),
     "dragoman.hub": ("dragoman.pickles",),
+    "dragoman.schemas": (),
     "dragoman.scratch": ("dragoman.ownership",),
     "dragoman.together": (),
     "dragoman.config": (
@@ -78,8 +79,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.grammar": (
         "dragoman.types",
         "dragoman.errors",
-        "dragoman.panics",
         "dragoman.bitmask",
+        "dragoman.panics",
+        "dragoman.schemas",
         "dragoman.tokenizer",
     ),
     "dragoman.engine.remote": (
@@ -125,6 +127,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.engine.base",
         "dragoman.tokenizer",
         "dragoman.pictures",
+        "dragoman.schemas",
         "dragoman.metrics",
     ),
     "dragoman.server.http.framing": (),

@@ -12,7 +12,7 @@ What is made for every call or token is a Struct: as a frozen dataclass it would
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Protocol
@@ -194,7 +194,8 @@ class Grammar:
 
     `frame`: a Lark grammar in which this one stands as `@output`, for text around it; "" = there is none.
     `covers_tool_calls`: every tool call in the output follows the grammar, so that none can turn out to be malformed.
-    `needs_frame`: the output begins with other text, which the grammar alone would have to be.
+    `needs_frame`: the output begins with other text, which the grammar alone would have to be. `param`: the parameter that
+    it came in. `passed_over`: the parts of a schema that it does not hold the output to, and why.
     """
 
     kind: Literal["json_schema", "json_object", "regex", "lark", "choice"]
@@ -202,6 +203,8 @@ class Grammar:
     frame: str = ""
     covers_tool_calls: bool = False
     needs_frame: bool = False
+    param: str = field(default="response_format", compare=False)
+    passed_over: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 class SamplingParams(msgspec.Struct, frozen=True):
@@ -282,6 +285,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     parallel_tool_calls: bool = True  # more than one tool may be called at a time
     priority: int = 0  # of requests that wait, those with the highest go first
     cache_salt: str = ""  # cached prompts are shared with requests of the same salt only
+    passed_over: Mapping[str, str] = msgspec.field(default_factory=dict)  # of the tools' schemas, as of a grammar's
 
 
 # --- between service and engine ---------------------------------------------------------------------------------------

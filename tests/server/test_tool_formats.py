@@ -322,12 +322,15 @@ def test_the_tokens_that_end_a_harmony_answer_do_not_end_its_messages() -> None:
 
 
 def test_tools_whose_schema_does_not_compile_are_refused_only_if_they_must_be_called() -> None:
-    broken = tool("f", a={"type": "string", "pattern": "(?<=x)y"})
-    broken["function"]["strict"] = True
-    prompt = ChatPrompt((USER,), (broken,))
-    with pytest.raises(InvalidParameter, match=r"^tools cannot be called as tool_choice required asks: ") as caught:
+    broken = tool("f", a={"type": "integer", "minimum": 5, "maximum": 2})
+    prompt = ChatPrompt((USER,), (tool("g"), broken))
+    with pytest.raises(InvalidParameter) as caught:
         answer(request("required", prompt=prompt), "x")
     assert caught.value.param == "tools"
+    assert caught.value.message == (
+        "tools cannot be called as tool_choice required asks: tool f: the json_schema grammar does not compile: "
+        "at $.properties.a: no value can match: minimum (5) is greater than maximum (2)"
+    )
     text = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
     (sequence,) = answer(request("auto", prompt=prompt), text).sequences
     assert [call.arguments for call in sequence.tool_calls] == ['{"a": 1}']

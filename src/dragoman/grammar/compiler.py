@@ -9,26 +9,30 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.errors import InvalidParameter, Overloaded, UnsupportedFeature
-from dragoman.grammar.limits import LEXER_STATES, MASK_ITEMS, Lanes, check_source, needs_trial, num_chars
+from dragoman.errors import InvalidParameter, Overloaded, ServerError, UnsupportedFeature
+from dragoman.grammar.gbnf import RULE, gbnf_to_lark
+from dragoman.grammar.limits import LARGE_CHARS, LEXER_STATES, MASK_ITEMS, Lanes, check_source, needs_trial, num_chars
 from dragoman.grammar.masker import GrammarMasker, MaskBudget, MaskerVocabulary, explained
 from dragoman.grammar.spelling import Encode, Spelling
 from dragoman.grammar.trial import MAX_BYTES, MAX_CPU_S, TooCostly, check_cost
 from dragoman.panics import CATCH_PANICS, Panicked
+from dragoman.schemas.enforceable import enforceable, with_settings
+from dragoman.schemas.places import Place, innermost_fault
 from dragoman.types import Grammar, TokenMasker
 
 _MAX_CACHED = 128  # compiled grammars; one takes some 10 KB,
 _MAX_CACHED_CHARS = 1_048_576  # but up to 200 bytes for a character of its source
-_GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # clients send that notation, too, in the place of Lark
-_SETTINGS = "x-guidance"  # llguidance's own keyword in a schema
+logger = logging.getLogger("dragoman.grammar")
+
 OUTPUT = "@output"  # in a frame, the place of the grammar itself
 
 
@@ -90,15 +94,15 @@ class GrammarCompiler:
     def compile(self, grammar: Grammar) -> TokenMasker:
         """The grammar's start state; callers may fork and advance it freely.
 
-        Raises: InvalidParameter (param response_format) with the compiler's reason if the grammar is not valid, or would
-        take too much; Overloaded if too many large ones wait.
+        Raises: InvalidParameter (param: the grammar's) with the reason if the grammar is not valid, or would take too much;
+        Overloaded if too many large ones wait.
         """
         while True:
             with self._lock:
                 known = self._compiled.get(grammar)
                 if known is not None:
                     self._compiled.move_to_end(grammar)
-                    return self._masker(known)
+                    return self._masker(known, grammar)
                 others = self._coming.get(grammar)
                 if others is None:
                     ended = self._coming[grammar] = threading.Event()
@@ -108,7 +112,7 @@ class GrammarCompiler:
             outcome = self._outcome(grammar)  # outside the lock: small grammars need not wait for large ones
             with self._lock:
                 self._keep(grammar, outcome)
-                return self._masker(outcome)
+                return self._masker(outcome, grammar)
         finally:
             del self._coming[grammar]
             ended.set()
@@ -122,10 +126,11 @@ class GrammarCompiler:
         except InvalidParameter as error:
             return copy(error)  # without its traceback, and all that this holds
 
-    def _masker(self, outcome: Any) -> GrammarMasker:
+    def _masker(self, outcome: Any, grammar: Grammar) -> GrammarMasker:
         if isinstance(outcome, InvalidParameter):
-            raise copy(outcome)
-        return GrammarMasker(outcome.deep_copy(), self._shared, MaskBudget(self._max_mask_s))
+            reason = outcome.message.removeprefix(str(outcome.param))
+            raise InvalidParameter(f"{grammar.param}{reason}", param=grammar.param)
+        return GrammarMasker(outcome.deep_copy(), self._shared, MaskBudget(self._max_mask_s, param=grammar.param))
 
     def _keep(self, grammar: Grammar, outcome: Any) -> None:
         """Remember what became of a grammar as the last one used, and forget the first ones beyond the limits."""
@@ -137,24 +142,54 @@ class GrammarCompiler:
 
     def _build(self, grammar: Grammar) -> Any:
         try:
-            source = llguidance_source(grammar)
-            if needs_trial(grammar):
-                _try(source)
-            matcher = self._llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
-            matcher.compute_bitmask()  # some grammars are found too complex only when they are first used
-        except ValueError as error:  # text that is not Unicode, such as half a surrogate pair
-            raise _invalid(grammar.kind, str(error)) from error
-        if matcher.is_error():
-            raise _invalid(grammar.kind, matcher.get_error())
+            with CATCH_PANICS:
+                source = llguidance_source(grammar)
+                if needs_trial(grammar):
+                    _try(source, grammar.param)
+                matcher = self._made(source)
+                reason = matcher.get_error()
+        except ServerError:
+            raise
+        except ValueError as error:  # also text that is not Unicode, such as half a surrogate pair
+            reason = str(error)
+        except Exception as error:  # a compiler of others: whatever it meets, the request is what is wrong
+            logger.warning("a %s grammar could not be compiled", grammar.kind, exc_info=error)
+            reason = str(error) or type(error).__name__
+        if not reason:
+            return matcher
+        kind, where = "GBNF" if is_gbnf(grammar) else grammar.kind, ""
+        if inner := self._inner_fault(grammar):
+            place, reason = inner
+            where = f"at {place}: "
+        message = f"{grammar.param}: the {kind} grammar does not compile: {where}{explained(reason)}"
+        raise InvalidParameter(message, param=grammar.param)
+
+    def _made(self, source: str) -> Any:
+        matcher = self._llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
+        matcher.compute_bitmask()  # some grammars are found too complex only when they are first used
         return matcher
 
+    def _inner_fault(self, grammar: Grammar) -> tuple[Place, str] | None:
+        """Which part of a schema is wrong, and why; None unless it is small and found at once."""
+        if grammar.kind != "json_schema" or num_chars(grammar) > LARGE_CHARS or needs_trial(grammar):
+            return None
+        try:
+            with CATCH_PANICS:
+                return innermost_fault(json.loads(grammar.source), self._reason)
+        except (ValueError, TypeError, AttributeError, RecursionError, Panicked):  # no schema at all
+            return None
 
-def _try(source: str) -> None:
+    def _reason(self, schema: Any) -> str:
+        """Why a schema does not compile, "" if it does."""
+        return str(self._made(llguidance_source(Grammar("json_schema", json.dumps(schema)))).get_error())
+
+
+def _try(source: str, param: str) -> None:
     try:
         check_cost(source)
     except TooCostly as error:
-        message = f"response_format: the grammar takes more than {MAX_CPU_S} s or {MAX_BYTES >> 20} MiB to compile"
-        raise InvalidParameter(f"{message}, write a simpler one", param="response_format") from error
+        message = f"{param}: the grammar takes more than {MAX_CPU_S} s or {MAX_BYTES >> 20} MiB to compile"
+        raise InvalidParameter(f"{message}, write a simpler one", param=param) from error
     except TimeoutError as error:
         raise Overloaded("the grammar could not be tried in time, try again later") from error
     except OSError as error:
@@ -163,23 +198,28 @@ def _try(source: str) -> None:
         ) from error
 
 
+def is_gbnf(grammar: Grammar) -> bool:
+    """Whether it comes in the notation of llama.cpp, which clients also send in the place of Lark."""
+    return grammar.kind == "lark" and RULE.search(grammar.source) is not None
+
+
 def llguidance_source(grammar: Grammar) -> str:
     """The grammar as llguidance takes it: JSON of two grammars, the frame and what stands in it.
 
-    Raises: InvalidParameter, ValueError if the source itself is wrong; most of it only compiling finds out.
+    Raises: ValueError if the source itself is wrong; most of it only compiling finds out.
     """
     matcher_class = importlib.import_module("llguidance").LLMatcher
     match grammar.kind:
         case "json_schema":
             # Parsed and written anew: llguidance pastes the text into a larger JSON document as it is.
-            schema = json.dumps(_spaced(_parse_json(grammar.kind, grammar.source)))
+            schema = json.dumps(_enforceable(_parse_json(grammar.source)))
             inner = matcher_class.grammar_from_json_schema(schema)
         case "json_object":
-            inner = matcher_class.grammar_from_json_schema(json.dumps(_spaced({"type": "object"})))
+            inner = matcher_class.grammar_from_json_schema(json.dumps(with_settings({"type": "object"})))
         case "regex":
             inner = matcher_class.grammar_from_regex(grammar.source)
         case "lark":
-            inner = _lark(grammar.source)
+            inner = _lark(gbnf_to_lark(grammar.source) if is_gbnf(grammar) else grammar.source)
         case "choice":
             inner = _lark(_choice_rule(grammar.source))
     return _without_forcing(inner, grammar.frame)
@@ -203,18 +243,7 @@ class _TokenizerFacts:
         return []
 
 
-def _invalid(kind: str, reason: str) -> InvalidParameter:
-    message = f"response_format: the {kind} grammar does not compile: {explained(reason)}"
-    return InvalidParameter(message, param="response_format")
-
-
 def _lark(source: str) -> str:
-    if _GBNF_RULE.search(source):
-        module = importlib.import_module("llguidance.gbnf_to_lark")
-        try:
-            source = module.gbnf_to_lark(source)
-        except (module.GbnfToLarkError, RecursionError) as error:
-            raise _invalid("GBNF", str(error)) from error
     return json.dumps({"grammars": [{"lark_grammar": source}]})
 
 
@@ -229,26 +258,23 @@ def _without_forcing(source: str, frame: str) -> str:
     return json.dumps({"grammars": [outer, *grammars]})
 
 
-def _spaced(schema: Any) -> Any:
-    """The schema with JSON's white space fixed to one blank after a comma or colon, as models see it most often.
-
-    Where blanks and line breaks are free, small models write them until the limit; and each costs a step.
-    """
-    if not isinstance(schema, dict) or _SETTINGS in schema:
-        return schema
-    return {**schema, _SETTINGS: {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+def _enforceable(schema: Any) -> Any:
+    """What can be enforced of a schema, with the settings. What is no schema stays, for llguidance to say so."""
+    with suppress(AttributeError, TypeError, ValueError, RecursionError):
+        schema = enforceable(schema).schema
+    return with_settings(schema) if isinstance(schema, dict) else schema
 
 
-def _parse_json(kind: str, source: str) -> Any:
+def _parse_json(source: str) -> Any:
     try:
         return json.loads(source)
     except (ValueError, RecursionError) as error:
-        raise _invalid(kind, f"not JSON: {error}") from error
+        raise ValueError(f"not JSON: {error}") from error
 
 
 def _choice_rule(source: str) -> str:
     """A Lark grammar of the given strings; its string literals are JSON's."""
-    choices = _parse_json("choice", source)
+    choices = _parse_json(source)
     if not (isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices)):
-        raise _invalid("choice", "must be a JSON array of one or more strings")
+        raise ValueError("must be a JSON array of one or more strings")
     return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)

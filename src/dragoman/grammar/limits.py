@@ -64,15 +64,15 @@ class Lanes:
 
 
 def check_source(grammar: Grammar) -> None:
-    """Raises: InvalidParameter (param response_format) for a source that would take too much to compile."""
+    """Raises: InvalidParameter (param: the grammar's) for a source that would take too much to compile."""
     kind = grammar.kind
     most = MAX_REGEX_CHARS if kind == "regex" else MAX_LARK_CHARS if kind == "lark" else MAX_SOURCE_CHARS
     if kind == "lark" and grammar.covers_tool_calls and not grammar.frame:
         most = MAX_SOURCE_CHARS  # made of the tools' schemas, not by the client
-    _check(f"a {kind} grammar must have at most {most} characters", len(grammar.source), most)
+    _check(grammar.param, f"a {kind} grammar must have at most {most} characters", len(grammar.source), most)
     most = MAX_SOURCE_CHARS
-    _check(f"a grammar and its tools must have at most {most} characters", num_chars(grammar), most)
-    _check_schemas(list(_schemas(grammar)))
+    _check(grammar.param, f"a grammar and its tools must have at most {most} characters", num_chars(grammar), most)
+    _check_schemas(grammar.param, list(_schemas(grammar)))
 
 
 def needs_trial(grammar: Grammar) -> bool:
@@ -113,7 +113,7 @@ def _schemas(grammar: Grammar) -> Iterator[Any]:
             yield _DECODER.raw_decode(text, begin)[0]
 
 
-def _check_schemas(schemas: list[Any]) -> None:
+def _check_schemas(param: str, schemas: list[Any]) -> None:
     """Raises: InvalidParameter if their patterns or their `multipleOf` would take too much."""
     multiple = 1
     for name, value in _members(schemas):
@@ -122,9 +122,9 @@ def _check_schemas(schemas: list[Any]) -> None:
             what = (
                 f"the numbers of multipleOf must have a common multiple of at most {MAX_MULTIPLE}, powers of ten aside"
             )
-            _check(what, multiple, MAX_MULTIPLE)
+            _check(param, what, multiple, MAX_MULTIPLE)
     most, length = MAX_REGEX_CHARS, sum(map(len, _patterns(schemas)))
-    _check(f"the patterns of schemas must have at most {most} characters together", length, most)
+    _check(param, f"the patterns of schemas must have at most {most} characters together", length, most)
 
 
 def _patterns(schemas: Iterable[Any]) -> Iterator[str]:
@@ -155,7 +155,7 @@ def _num_states(number: float) -> int:
     return max(int("".join(map(str, Decimal(str(number)).normalize().as_tuple().digits))), 1)
 
 
-def _check(what: str, number: int, most: int) -> None:
+def _check(param: str, what: str, number: int, most: int) -> None:
     if number > most:
         shown = number if number < 10**20 else f"more than {10**20}"
-        raise InvalidParameter(f"response_format: {what}, got {shown}", param="response_format")
+        raise InvalidParameter(f"{param}: {what}, got {shown}", param=param)

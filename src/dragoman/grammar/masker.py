@@ -25,6 +25,18 @@ from dragoman.types import NOTHING_FORESEEN, SLOW_MASK_S, Foreseen
 _LEAST_AHEAD = 32  # tokens: to look once for as many takes less than to look anew behind each of the first
 _FEW_WORDS = 32  # of a mask that allow anything: where more do, text is free
 _MAX_REASON = 300  # characters of llguidance's explanation that reach the client
+_WORDS = (  # its own words, and plainer ones
+    (re.compile(r"NoExtensionBias"), "it never comes to an end: a rule or a reference leads back to itself"),
+    (re.compile(r"Schema intersection stack level exceeded"), "a reference leads back to itself"),
+    (
+        re.compile(r"circular references with sibling keys .*"),
+        "a reference that leads back to itself stands beside others",
+    ),
+    (re.compile(r"Regex is empty: .*"), "no text matches all of pattern, format, lengths, const and enum"),
+    (re.compile(r"Unsatisfiable schema: "), "no value can match: "),
+    (re.compile(r"\bschema is false"), "nothing is allowed"),
+    (re.compile(r"\b(anyOf|oneOf) is empty"), "there is no alternative"),
+)
 _EXCERPT = re.compile(r"\s*(\d+ \||\^)")  # a line that quotes the grammar, and the caret below it
 
 
@@ -32,23 +44,29 @@ def explained(reason: str) -> str:
     """What llguidance says is wrong, in a line for the client: without what it quotes, and its dump of the parser."""
     lines = reason.partition("<state>")[0].splitlines()
     text = " ".join(" ".join(line for line in lines if not _EXCERPT.match(line)).split())
+    for pattern, words in _WORDS:
+        text = pattern.sub(words, text)
     return text if len(text) <= _MAX_REASON else text[: _MAX_REASON - 3] + "..."
 
 
 @dataclass(slots=True)
 class MaskBudget:
-    """What following a grammar may take, `most_s`, and has taken, of a processor: for all sequences of a request."""
+    """What following a grammar may take, `most_s`, and has taken, of a processor: for all sequences of a request.
+
+    `param`: the parameter that the grammar came in.
+    """
 
     most_s: float = float("inf")
     spent_s: float = 0.0
+    param: str = "response_format"
 
     def check(self) -> None:
         """Raises: InvalidParameter beyond the bound."""
         if self.spent_s > self.most_s:
             raise InvalidParameter(
-                f"response_format: following the grammar took more than {self.most_s:g} s of a processor "
+                f"{self.param}: following the grammar took more than {self.most_s:g} s of a processor "
                 "(option.max_grammar_s); write a less ambiguous one",
-                param="response_format",
+                param=self.param,
             )
 
 
@@ -253,10 +271,8 @@ class GrammarMasker:
 
     def _check_followed(self) -> None:
         if self._matcher.is_error():
-            raise InvalidParameter(
-                f"response_format: the grammar became too complex to follow: {explained(self._matcher.get_error())}",
-                param="response_format",
-            )
+            param, reason = self._budget.param, explained(self._matcher.get_error())
+            raise InvalidParameter(f"{param}: the grammar became too complex to follow: {reason}", param=param)
 
     def validate(self, token_ids: Sequence[int]) -> int:
         """How many of these tokens, from the front, the grammar allows, none while masks are slow.

@@ -200,6 +200,7 @@ class Call(msgspec.Struct, frozen=True):
     rule); 0 = the head goes out with the first event, or before it where `is_head_fixed`: it depends on none.
     `run_off_loop`: how to call the encoder's `full` and `event`, which then run an operator's code; None = in place.
     `labels`: what errors call each request, () = they do not tell them apart. `reasons`: why some of `ignored` do nothing.
+    What the requests pass over of schemas is added to both.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -211,6 +212,16 @@ class Call(msgspec.Struct, frozen=True):
     run_off_loop: Runner | None = None
     labels: tuple[str, ...] = ()
     reasons: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Here, so that no API can forget it."""
+        passed_over: dict[str, str] = {}
+        for request in self.requests:
+            grammar = request.sampling.grammar
+            passed_over |= request.passed_over if grammar is None else {**grammar.passed_over, **request.passed_over}
+        if passed_over:
+            msgspec.structs.force_setattr(self, "ignored", tuple(dict.fromkeys((*self.ignored, *passed_over))))
+            msgspec.structs.force_setattr(self, "reasons", {**passed_over, **self.reasons})
 
 
 class ErrorTeller(Protocol):

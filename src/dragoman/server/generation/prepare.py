@@ -8,6 +8,7 @@ thread for long prompts.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -418,9 +419,21 @@ class Preparer:
             return self._compiled(wanted)
         except InvalidRequest as error:
             if is_forced:
-                problem = f"tools cannot be called as tool_choice {_asked_choice(request)} asks: {error.message}"
-                raise InvalidParameter(problem, param="tools") from error
+                problem = f"tools cannot be called as tool_choice {_asked_choice(request)} asks"
+                self._check_tools(request, problem)
+                raise InvalidParameter(f"{problem}: {error.message}", param="tools") from error
         return self._compiled(own)
+
+    def _check_tools(self, request: GenerationRequest, problem: str) -> None:
+        """Raises: InvalidParameter with the name of the first tool whose schema does not compile by itself."""
+        assert isinstance(request.prompt, ChatPrompt)
+        for function in (tool["function"] for tool in request.prompt.tools):
+            if request.called_tool in ("", function["name"]):
+                schema = json.dumps(function.get("parameters") or {})
+                try:
+                    self._compiled(Grammar("json_schema", schema, param=f"tool {function['name']}"))
+                except InvalidRequest as error:
+                    raise InvalidParameter(f"{problem}: {error.message}", param="tools") from error
 
     def _compiled(self, grammar: Grammar | None) -> Grammar | None:
         """The same, once it is known to compile. Raises: InvalidRequest. What cannot be known here, the engine will say."""

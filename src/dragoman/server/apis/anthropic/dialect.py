@@ -122,5 +122,6 @@ class MessagesDialect(PureDialect):
             parse_reasoning=True,
             tool_choice=shown.tools.choice,
             called_tool=shown.tools.called_tool,
+            passed_over=shown.tools.passed_over,
             parallel_tool_calls=has_parallel_calls(body),
         )

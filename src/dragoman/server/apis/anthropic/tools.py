@@ -13,7 +13,7 @@ from typing import Any
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.anthropic.parameters import ANTHROPIC
 from dragoman.server.apis.anthropic.schema import PromptBody, ToolWish
-from dragoman.server.apis.openai_wire.chat.messages import ToolUse
+from dragoman.server.apis.openai_wire.chat.messages import ToolUse, tools_passed_over
 from dragoman.server.apis.openai_wire.fields import shown
 from dragoman.server.apis.openai_wire.grammars import schema_problem
 from dragoman.types import ToolChoice
@@ -45,7 +45,10 @@ def tool_use(body: PromptBody, raw: Mapping[str, Any]) -> ToolUse:
         names.append(function["name"])
     wish, name = _wish(body.tool_choice or ToolWish(type="auto"), names)
     tools = tuple({"type": "function", "function": function} for function in functions)
-    return ToolUse(() if wish == "none" else tools, wish, name)
+    if wish == "none":
+        return ToolUse((), wish, name)
+    places = {f"tools[{i}]": function for i, function in enumerate(functions)}
+    return ToolUse(tools, wish, name, tools_passed_over(places, ANTHROPIC, "input_schema"))
 
 
 def has_parallel_calls(body: PromptBody) -> bool:

@@ -186,7 +186,9 @@ class ChatDialect(_Dialect):
             template_kwargs=thinking_kwargs(sent.body.think, self._profile),
         )
         request = neutral_request(sent, self._profile, request_id=http.request_id, prompt=prompt, is_conversation=True)
-        request = msgspec.structs.replace(request, parse_tool_calls=tools.is_parsed, tool_choice=tools.choice)
+        request = msgspec.structs.replace(
+            request, parse_tool_calls=tools.is_parsed, tool_choice=tools.choice, passed_over=tools.passed_over
+        )
         return self._call(sent, request, is_chat=True, has_context=False)
 
     def _check_sizes(self, body: OllamaChatBody) -> None:

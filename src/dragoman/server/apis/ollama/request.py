@@ -130,7 +130,7 @@ def format_grammar(value: str | dict[str, Any] | None) -> Grammar | None:
     if value is None or value == "":
         return None
     if value == "json":
-        return Grammar("json_object")
+        return Grammar("json_object", param="format")
     if isinstance(value, str):
         raise WORDS.fault("format", "value", f'format must be "json" or a JSON schema, got {shown(value)}')
     try:

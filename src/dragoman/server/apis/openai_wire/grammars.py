@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dragoman.schemas.enforceable import enforceable
+from dragoman.schemas.places import SCHEMA_LIST_KEYWORDS, SCHEMA_MAP_KEYWORDS, Place, inner_schemas
 from dragoman.server.apis.openai_wire.fields import shown
 from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
 from dragoman.types import Grammar
@@ -33,7 +35,7 @@ class GrammarFault(ValueError):
 
 
 class JsonSchemaFormat(msgspec.Struct, kw_only=True):
-    """`response_format.json_schema`. The schema is enforced whether or not `strict` is set."""
+    """`response_format.json_schema`. With `strict`, a schema that cannot be enforced as a whole is refused."""
 
     name: str | None = None
     description: str | None = None
@@ -48,6 +50,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
     json_schema: JsonSchemaFormat | None = None
     value: Any = None
     schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True):
@@ -100,7 +103,8 @@ def _constraints(body: GrammarFields) -> Iterator[tuple[str, Grammar]]:
         if value is not None:
             yield param, read(param, value)
     if outputs.json_object:
-        yield "structured_outputs.json_object", Grammar("json_object")
+        param = "structured_outputs.json_object"
+        yield param, Grammar("json_object", param=param)
 
 
 # --- one parameter each: every reader raises GrammarFault -------------------------------------------------------------
@@ -115,9 +119,10 @@ def read_response_format(param: str, value: Any) -> Grammar | None:
         case "json_schema" | "json" | "json_object":
             place, schema = _schema_of(param, asked)
             if schema is not None and not (asked.type == "json_object" and schema == {}):
-                return read_json_schema(place, schema)
+                is_strict = bool(asked.strict or (asked.json_schema is not None and asked.json_schema.strict))
+                return read_json_schema(place, schema, is_strict=is_strict)
             if asked.type == "json_object":
-                return Grammar("json_object")
+                return Grammar("json_object", param=param)
             raise GrammarFault(place, "missing", "is missing: it must be a JSON schema")
         case "regex":
             return read_regex(f"{param}.value", asked.value)
@@ -126,8 +131,8 @@ def read_response_format(param: str, value: Any) -> Grammar | None:
             raise GrammarFault(f"{param}.type", "value", f"must be {allowed}, got {shown(asked.type)}")
 
 
-def read_json_schema(param: str, value: Any) -> Grammar:
-    """The grammar of a JSON schema, given as an object or as its text."""
+def read_json_schema(param: str, value: Any, *, is_strict: bool = False) -> Grammar:
+    """The grammar of a JSON schema, given as an object or as its text. Strict: all of it must be enforced."""
     schema = value
     if isinstance(value, str):
         try:
@@ -139,17 +144,34 @@ def read_json_schema(param: str, value: Any) -> Grammar:
     problem = schema_problem(schema)
     if problem:
         raise GrammarFault(param, "value", f"must be a JSON schema: {problem}")
-    return Grammar("json_schema", msgspec.json.encode(schema).decode())
+    passed_over = parts_passed_over(param, schema, is_strict=is_strict, has_faults=False)
+    return Grammar("json_schema", msgspec.json.encode(schema).decode(), param=param, passed_over=passed_over)
+
+
+def parts_passed_over(param: str, schema: Any, *, is_strict: bool, has_faults: bool) -> dict[str, str]:
+    """The parts of a schema that are not enforced, and why; it has passed `schema_problem`.
+
+    `has_faults`: references to nothing are passed over, too. Raises: GrammarFault for the first part if it is strict.
+    """
+    found = enforceable(schema).passed_over
+    for place, reason, is_fault in found:
+        if is_fault and not has_faults:
+            raise GrammarFault(param, "value", f"must be a JSON schema: ${place} {reason}")
+        if is_strict:
+            advice = "leave it out, or send strict: false"
+            message = f"cannot be enforced, as strict: true asks: {reason}; {advice}"
+            raise GrammarFault(f"{param}{place}", "value", message)
+    return {f"{param}{one.place}": one.reason for one in found}
 
 
 def read_regex(param: str, value: Any) -> Grammar:
     """The grammar of a regular expression."""
-    return Grammar("regex", _text(param, value, "a regular expression"))
+    return Grammar("regex", _text(param, value, "a regular expression"), param=param)
 
 
 def read_lark(param: str, value: Any) -> Grammar:
     """The grammar of a Lark text."""
-    return Grammar("lark", _text(param, value, "a Lark grammar"))
+    return Grammar("lark", _text(param, value, "a Lark grammar"), param=param)
 
 
 def read_choice(param: str, value: Any) -> Grammar:
@@ -158,7 +180,7 @@ def read_choice(param: str, value: Any) -> Grammar:
         raise GrammarFault(param, "value", f"must be a list of non-empty strings, got {shown(value)}")
     if len(value) > MAX_CHOICES:
         raise GrammarFault(param, "value", f"must have at most {MAX_CHOICES} strings, got {len(value)}")
-    return Grammar("choice", msgspec.json.encode(value).decode())
+    return Grammar("choice", msgspec.json.encode(value).decode(), param=param)
 
 
 def _as_format(param: str, value: Any) -> ResponseFormat:
@@ -194,13 +216,19 @@ def _text(param: str, value: Any, what: str) -> str:
 # --- is it a JSON schema? ---------------------------------------------------------------------------------------------
 
 _TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
-_SCHEMA_KEYWORDS = ("items", "additionalProperties", "not", "contains", "if", "then", "else", "propertyNames")
-_SCHEMA_LIST_KEYWORDS = ("anyOf", "allOf", "oneOf", "prefixItems")
-_SCHEMA_MAP_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions")
-_COUNT_KEYWORDS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-_NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_COUNT_KEYWORDS = (
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "maxProperties",
+    "minContains",
+    "maxContains",
+)
+_BOUND_KEYWORDS = ("minimum", "maximum")
+_EXCLUSIVE_KEYWORDS = ("exclusiveMinimum", "exclusiveMaximum")
 _MAX_SCHEMA_DEPTH = 64
-_MAX_NAME = 60  # characters of a property that an error repeats
 
 
 class _Rule(NamedTuple):
@@ -230,32 +258,21 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(
         _COUNT_KEYWORDS, _Rule(lambda value: type(value) is int and value >= 0, "must be an integer of at least 0")
     ),
-    **dict.fromkeys(_NUMBER_KEYWORDS, _Rule(_is_number, "must be a number")),
-    **dict.fromkeys(_SCHEMA_MAP_KEYWORDS, _Rule(lambda value: isinstance(value, dict), "must be an object")),
-    **dict.fromkeys(_SCHEMA_LIST_KEYWORDS, _Rule(lambda value: isinstance(value, list), "must be an array")),
+    **dict.fromkeys(_BOUND_KEYWORDS, _Rule(_is_number, "must be a number")),
+    **dict.fromkeys(_EXCLUSIVE_KEYWORDS, _Rule(lambda value: isinstance(value, int | float), "must be a number")),
+    "multipleOf": _Rule(lambda value: _is_number(value) and value > 0, "must be a number above 0"),
+    **dict.fromkeys(SCHEMA_MAP_KEYWORDS, _Rule(lambda value: isinstance(value, dict), "must be an object")),
+    **dict.fromkeys(SCHEMA_LIST_KEYWORDS, _Rule(lambda value: isinstance(value, list), "must be an array")),
 }
-"""Source: JSON Schema 2020-12, the meta-schema's types of the keywords that constrain generation."""
-
-
-class _Place(NamedTuple):
-    """Where a schema is. It becomes a text only where it is told: there may be many, and their names may be long."""
-
-    above: _Place | None
-    step: str
-    key: object = None
-
-    def __str__(self) -> str:
-        key = (
-            f"[{self.key}]" if isinstance(self.key, int) else "" if self.key is None else f".{self.key!s:.{_MAX_NAME}}"
-        )
-        return f"{self.above or ''}{self.step}{key}"
+"""Source: JSON Schema 2020-12, the meta-schema's types of the keywords that constrain generation. Exclusive bounds may be
+truth values, as in draft 4."""
 
 
 def schema_problem(schema: Any) -> str | None:
     """What makes `schema` no JSON schema, on one line with its place; None if its structure is sound."""
-    level: list[tuple[_Place, Any]] = [(_Place(None, "$"), schema)]
+    level: list[tuple[Place, Any]] = [(Place(None, "$"), schema)]
     for _ in range(_MAX_SCHEMA_DEPTH + 1):
-        inner: list[tuple[_Place, Any]] = []
+        inner: list[tuple[Place, Any]] = []
         for place, one in level:
             if isinstance(one, bool):
                 continue
@@ -265,22 +282,8 @@ def schema_problem(schema: Any) -> str | None:
                 rule = _RULES.get(name)
                 if rule is not None and not rule.holds(value):
                     return f"{place}.{name} {rule.words}, got {shown(value)}"
-                _add_schemas(inner, place, name, value)
+            inner.extend(inner_schemas(one, place))
         if not inner:
             return None
         level = inner
     return f"{level[0][0]} is nested more than {_MAX_SCHEMA_DEPTH} levels deep"
-
-
-def _add_schemas(schemas: list[tuple[_Place, Any]], place: _Place, name: str, value: Any) -> None:
-    """Add the schemas that a keyword holds. Mutates: `schemas`."""
-    step = f".{name}" if name in _HOLDS_SCHEMAS else ""
-    if name in _SCHEMA_MAP_KEYWORDS:
-        schemas.extend((_Place(place, step, key), child) for key, child in value.items())
-    elif name in _SCHEMA_LIST_KEYWORDS or (name == "items" and isinstance(value, list)):  # as drafts before 2020-12
-        schemas.extend((_Place(place, step, key), child) for key, child in enumerate(value))
-    elif step:
-        schemas.append((_Place(place, step), value))
-
-
-_HOLDS_SCHEMAS = frozenset({*_SCHEMA_KEYWORDS, *_SCHEMA_LIST_KEYWORDS, *_SCHEMA_MAP_KEYWORDS})

@@ -152,17 +152,19 @@ class ResponsesDialect:
         before = self._before(body, http.caller, asking)
         new = self._new_items(raw, body, response_id, http.caller, asking)
         prompt = self._prompt(body, before, new, tools, asking)
-        form = response_format(body, profile)
-        body.response_format = form
+        body.response_format, grammar = response_format(body, profile)
         request = shared_request(
             body, reading, request_id=http.request_id, prompt=prompt, logprobs=logprobs, max_tokens=None
         )
+        sampling = request.sampling
         request = msgspec.structs.replace(
             request,
+            sampling=sampling if grammar is None else msgspec.structs.replace(sampling, grammar=grammar),
             parse_tool_calls=tools.is_parsed,
             parse_reasoning=True,
             tool_choice=tools.choice,
             called_tool=tools.called_tool,
+            passed_over=tools.passed_over,
             parallel_tool_calls=body.parallel_tool_calls is not False,
         )
         response = self._response(response_id, body, request)

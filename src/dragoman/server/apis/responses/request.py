@@ -21,7 +21,7 @@ from dragoman.server.apis.openai_wire.sampling import has_continuous_usage
 from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.schema import ReasoningOptions, ResponsesBody, TextOptions
 from dragoman.server.apis.responses.tools import TOOL_FIELDS
-from dragoman.types import Bounds
+from dragoman.types import Bounds, Grammar
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
@@ -118,11 +118,11 @@ def top_logprobs(body: ResponsesBody, bounds: Bounds, profile: ResponsesProfile)
     return (body.top_logprobs or 0) if body.logprobs or LOGPROBS in (body.include or ()) else None
 
 
-def response_format(body: ResponsesBody, profile: Profile) -> ResponseFormat | None:
-    """`text.format`, or `response_format`, as the grammars read it. Raises: InvalidRequest."""
+def response_format(body: ResponsesBody, profile: Profile) -> tuple[ResponseFormat | None, Grammar | None]:
+    """`text.format`, or `response_format`, as the grammars read it; and the grammar of the first. Raises: InvalidRequest."""
     own = None if body.text is None else body.text.format
     if own is None:
-        return body.response_format
+        return body.response_format, None
     if body.response_format is not None:
         message = "response_format cannot be used together with text.format: give one of them"
         raise profile.fault("response_format", "conflict", message)
@@ -131,12 +131,11 @@ def response_format(body: ResponsesBody, profile: Profile) -> ResponseFormat | N
         raise profile.fault("text.format.type", "value", message)
     if own.type == "json_schema" and own.schema is None:
         raise profile.fault("text.format.schema", "missing", "text.format.schema is missing: it must be a JSON schema")
-    asked = ResponseFormat(type=own.type, schema=own.schema if own.type == "json_schema" else None)
+    asked = ResponseFormat(type=own.type, schema=own.schema if own.type == "json_schema" else None, strict=own.strict)
     try:
-        read_response_format("text.format", asked)
+        return asked, read_response_format("text.format", asked)
     except GrammarFault as fault:
         raise profile.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
-    return asked
 
 
 def template_kwargs(body: ResponsesBody) -> dict[str, Any]:

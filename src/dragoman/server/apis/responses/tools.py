@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.apis.openai_wire.chat.messages import ToolUse, checked_function
+from dragoman.server.apis.openai_wire.chat.messages import ToolUse, checked_function, tools_passed_over
 from dragoman.server.apis.openai_wire.fields import check_count, shown
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.responses.schema import ResponsesBody
@@ -26,6 +26,7 @@ def read_tools(body: ResponsesBody, limits: Limits, profile: Profile) -> ToolUse
     sent = body.tools or []
     check_count("tools", len(sent), limits.max_tools, profile)
     tools = tuple(_tool(tool, f"tools[{position}]", profile) for position, tool in enumerate(sent))
+    places = {tool["function"]["name"]: _place(sent[i], f"tools[{i}]") for i, tool in enumerate(tools)}
     names = [tool["function"]["name"] for tool in tools]
     choice = body.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
@@ -33,11 +34,19 @@ def read_tools(body: ResponsesBody, limits: Limits, profile: Profile) -> ToolUse
         tools = tuple(tool for tool in tools if tool["function"]["name"] in allowed)
         names = [tool["function"]["name"] for tool in tools]
     wish, name = _wish(choice, names, profile)
-    return ToolUse(() if wish == "none" else tools, wish, name)
+    if wish == "none":
+        return ToolUse((), wish, name)
+    functions = {places[tool["function"]["name"]]: tool["function"] for tool in tools}
+    return ToolUse(tools, wish, name, tools_passed_over(functions, profile))
+
+
+def _place(tool: Mapping[str, Any], path: str) -> str:
+    """Where the function is told of: OpenVINO Model Server also takes the nested form that conversations have."""
+    return path if tool.get("function") is None else f"{path}.function"
 
 
 def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
-    """A function; OpenVINO Model Server also takes the nested form that conversations have."""
+    """A function."""
     kind = tool.get("type")
     if kind not in (None, "function"):
         message = f"{path}.type {shown(kind)} is not supported: only function tools are called here"
@@ -45,7 +54,7 @@ def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any
     nested = tool.get("function")
     if nested is not None and not isinstance(nested, dict):
         raise profile.fault(f"{path}.function", "type", f"{path}.function must be an object, got {shown(nested)}")
-    function, path = (tool, path) if nested is None else (nested, f"{path}.function")
+    function, path = tool if nested is None else nested, _place(tool, path)
     if not isinstance(function.get("name"), str):
         problem = "missing" if function.get("name") is None else "type"
         said = "is missing" if problem == "missing" else f"must be a string, got {shown(function['name'])}"

@@ -68,7 +68,7 @@ class CallGrammar:
         """The grammar of an answer that is calls and nothing else, but for reasoning before them."""
         preamble = self._preamble(opening)
         lark = f"start: {preamble.lark}{self._calls(wish)}\n{preamble.rules}{self._call_rules(wish.tools)}"
-        return Grammar("lark", lark, covers_tool_calls=True)
+        return Grammar("lark", lark, covers_tool_calls=True, param="tools")
 
     def optional(self, wish: Wish, opening: Opening) -> Grammar | None:
         """The grammar of an answer that may call tools; None if calls cannot be told from text as they begin."""
@@ -88,11 +88,11 @@ class CallGrammar:
         rules = f"{preamble.rules}{_text_rules(self.opens)}{self._call_rules(wish.tools)}{early}"
         ends = f"{' | early' if early else ''}\n"
         if self.reasoning is None or not preamble.is_optional or self.reasoning.begin.token_id is not None:
-            return Grammar("lark", f"start: {preamble.lark}{body}{ends}{rules}", covers_tool_calls=True)
+            return Grammar("lark", f"start: {preamble.lark}{body}{ends}{rules}", covers_tool_calls=True, param="tools")
         # An answer that thinks first must not pass for free text, where a mark that the reasoning mentions would count.
         start = f"start: TEXT_FIRST | trigger_first {after} | {preamble.thought} {body}{ends}"
         rules = f"{_first_rules(self.opens, self.reasoning.begin)}{rules}"
-        return Grammar("lark", start + rules, covers_tool_calls=True)
+        return Grammar("lark", start + rules, covers_tool_calls=True, param="tools")
 
     def _early_call(self, opens: Marker, opening: Opening) -> str:
         """The rule `early`: an answer that ends with a call within its reasoning; "" where the marks do not tell that.

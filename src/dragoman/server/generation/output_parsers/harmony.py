@@ -78,7 +78,7 @@ class HarmonyOutput:
         start = f"start: (before next)* ({' | '.join(ends)})\n{self._rules(wish)}"
         if own is not None and (wish is None or not wish.is_forced):
             return replace(own, frame=start, covers_tool_calls=wish is not None, needs_frame=True)
-        return Grammar("lark", start, covers_tool_calls=True)
+        return Grammar("lark", start, covers_tool_calls=True, param="tools")
 
     def parser(self, request: GenerationRequest, prompt_text: str) -> TextParser | None:
         """The parser for one sequence of a prepared request, None if all of its text is content."""

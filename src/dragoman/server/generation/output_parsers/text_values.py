@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from dragoman.schemas.places import referred
 from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.json_call import json_value
 
@@ -39,7 +40,7 @@ def kinds(schema: Any, root: Schema, depth: int = _MAX_REFERENCES) -> frozenset[
     if not isinstance(schema, Mapping):
         return None
     if isinstance(reference := schema.get("$ref"), str):
-        return kinds(_referred(reference, root), root, depth - 1) if depth else None
+        return kinds(referred(reference, root), root, depth - 1) if depth else None
     named = schema.get("type")
     if isinstance(named, str):
         return frozenset({named})
@@ -169,21 +170,5 @@ def resolved(schema: Any, root: Schema) -> Any:
     for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
             break
-        schema = _referred(reference, root)
+        schema = referred(reference, root)
     return schema
-
-
-def _referred(reference: str, root: Schema) -> Any:
-    """What a reference within the document leads to, None if to nothing."""
-    found: Any = root
-    for step in _steps(reference):
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found
-
-
-def _steps(reference: str) -> Iterator[str]:
-    if not reference.startswith("#"):
-        yield ""
-        return
-    for step in reference.removeprefix("#").split("/")[1:]:
-        yield step.replace("~1", "/").replace("~0", "~")

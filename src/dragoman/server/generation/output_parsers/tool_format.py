@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dragoman.schemas.enforceable import enforceable, with_settings
 from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.call_parser import CallSyntax
 from dragoman.server.generation.output_parsers.text_values import TextRule, dumped
@@ -86,21 +87,15 @@ def arguments_rule(function: Function) -> str:
 def arguments_schema(function: Function) -> dict[str, Any]:
     """The schema that a function's arguments are held to, with the compiler's settings.
 
-    Without `strict` keywords that the compiler does not know are passed over; nothing may be added to the properties that
-    are named. White space is fixed: with a free choice of it, small models write blanks for ever.
+    What the compiler does not know is passed over, which those who read the request have told; nothing may be added to the
+    properties that are named.
     """
-    given = function.get("parameters") or {}
+    given = enforceable(function.get("parameters") or {}).schema
     schema = {"type": "object", "properties": {}, **given} if isinstance(given, dict) else {"type": "object"}
     if not COMBINING & schema.keys():
         schema.setdefault("additionalProperties", False)
-    schema["x-guidance"] = {
-        "whitespace_flexible": False,
-        "item_separator": ", ",
-        "key_separator": ": ",
-        "coerce_one_of": True,
-        "lenient": not function.get("strict"),
-    }
-    return schema
+    schema.pop("x-guidance", None)
+    return with_settings(schema)
 
 
 def written_list(separator: str = "/, ?/", blank: str = "/ ?/") -> WriteBlock:

@@ -7,6 +7,7 @@ Does: types, ranges, aliases, defaults; lists what is unknown. Does not: decide 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -144,6 +145,9 @@ class ParameterReader:
             raise InvalidParameter(f"Parameter '{name}{fault.param}' {fault}", param=name) from None
         except (ValueError, RecursionError) as error:
             raise wrong(name, value, allowed) from error
+        if isinstance(number, Grammar):
+            passed_over = {f"{name}{place}": reason for place, reason in number.passed_over.items()}
+            return replace(number, param=f"{name}{number.param}", passed_over=passed_over)
         is_low = row.low is not None and (number < row.low or (row.is_low_open and number == row.low))
         if is_low or (high is not None and number > high):
             raise wrong(name, value, allowed)

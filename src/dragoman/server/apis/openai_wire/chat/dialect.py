@@ -156,6 +156,7 @@ class ChatDialect(PureDialect):
             parse_reasoning=True,
             tool_choice=tools.choice,
             called_tool=tools.called_tool,
+            passed_over=tools.passed_over,
             parallel_tool_calls=_has_parallel_calls(body),
         )
 

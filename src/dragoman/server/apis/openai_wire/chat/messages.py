@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from dragoman.errors import InvalidParameter
@@ -22,7 +23,7 @@ from dragoman.server.apis.openai_wire.chat.schema import (
     NamedTool,
 )
 from dragoman.server.apis.openai_wire.fields import check_count, check_length, shown
-from dragoman.server.apis.openai_wire.grammars import schema_problem
+from dragoman.server.apis.openai_wire.grammars import GrammarFault, parts_passed_over, schema_problem
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
 from dragoman.tokenizer.message_content import DETAILS, PART_SEPARATOR
@@ -45,6 +46,7 @@ class ToolUse(NamedTuple):
     tools: tuple[Mapping[str, Any], ...]
     choice: ToolChoice | None
     called_tool: str = ""
+    passed_over: Mapping[str, str] = MappingProxyType({})  # what is not enforced of their schemas, and why
 
     @property
     def is_parsed(self) -> bool:
@@ -122,7 +124,10 @@ def tool_use(body: ChatBody, raw: Mapping[str, Any], profile: Profile) -> ToolUs
     raw_tools: Sequence[Mapping[str, Any]] = raw.get("tools", []) if body.tools else []  # the text "null" is none
     tools = tuple(_tool(tool, f"tools[{i}]", profile) for i, tool in enumerate(raw_tools))
     choice, name = _tool_choice(body.tool_choice, [tool["function"]["name"] for tool in tools], profile)
-    return ToolUse(() if choice == "none" else tools, choice, name)
+    if choice == "none":
+        return ToolUse((), choice, name)
+    places = {f"tools[{i}].function": tool["function"] for i, tool in enumerate(tools)}
+    return ToolUse(tools, choice, name, tools_passed_over(places, profile))
 
 
 def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], profile: Profile) -> ToolUse:
@@ -134,18 +139,19 @@ def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], pr
     functions = [checked_function(function, f"functions[{i}]", profile) for i, function in enumerate(raw_functions)]
     tools = tuple({"type": "function", "function": function} for function in functions)
     names, choice = [function["name"] for function in functions], body.function_call
+    passed_over = tools_passed_over({f"functions[{i}]": one for i, one in enumerate(functions)}, profile)
     if isinstance(choice, NamedFunction):
         if choice.name not in names:
             message = f"function_call.name must be one of functions, got {shown(choice.name)}"
             raise profile.fault("function_call.name", "value", message)
-        return ToolUse(tools, "named", choice.name)
+        return ToolUse(tools, "named", choice.name, passed_over)
     if choice not in (None, "none", "auto"):
         message = f"function_call must be none, auto or a function, got {shown(choice)}"
         raise profile.fault("function_call", "value", message)
     wish: ToolChoice | None = None
     if tools:
         wish = "none" if choice == "none" else "auto"
-    return ToolUse(() if wish == "none" else tools, wish)
+    return ToolUse((), wish) if wish == "none" else ToolUse(tools, wish, "", passed_over)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -261,6 +267,22 @@ def checked_function(sent: Mapping[str, Any], path: str, profile: Profile) -> di
         message = f"{path}.parameters must be a JSON schema: {problem}"
         raise profile.fault(f"{path}.parameters", "value", message)
     return function
+
+
+def tools_passed_over(
+    functions: Mapping[str, Mapping[str, Any]], profile: Profile, schema_field: str = "parameters"
+) -> dict[str, str]:
+    """What is not enforced of the functions' schemas, and why; they come with their places. Raises: InvalidParameter."""
+    found: dict[str, str] = {}
+    for path, function in functions.items():
+        is_strict = function.get("strict") in (True, "true")
+        try:
+            place, schema = f"{path}.{schema_field}", function.get("parameters", {})
+            found |= parts_passed_over(place, schema, is_strict=is_strict, has_faults=True)
+        except GrammarFault as fault:
+            message = f"{fault.param} of tool {function['name']} {fault}"
+            raise profile.fault(fault.param, fault.problem, message) from None
+    return found
 
 
 def _tool_choice(

@@ -1,0 +1,1 @@
+"""JSON schemas: what a compiler of grammars can enforce of them."""
