@@ -90,6 +90,12 @@ PROGRAM = 'def f(x="1"):\n    print("<b>")\n\nf()'
         ("qwen3_coder", None, "", coder("pay", amount="3.14", to="x"), "", "", [("pay", {"amount": 3.14, "to": "x"})]),
         ("qwen3_coder", None, "", coder("learn", cards='[{"front": "a", "back": "b"}]'), "", "",
          [("learn", {"cards": [{"front": "a", "back": "b"}]})]),
+        # Values without an end: a line with the next argument that the tool has ends them, and so does the end of the call.
+        ("qwen3_coder", None, "", "<tool_call>\n<function=pay>\n<parameter=amount>\n2\n<parameter=to>\nx\n</parameter>\n"
+         "</function>\n</tool_call>", "", "", [("pay", {"amount": 2, "to": "x"})]),
+        ("qwen3_coder", None, "", "<tool_call>\n<function=say>\n<parameter=text>\nhi\n</function>\n</tool_call>",
+         "", "", HI),
+        ("qwen3_coder", None, "", coder("say", text="\n<parameter=x>\n"), "", "", [("say", {"text": "\n<parameter=x>\n"})]),
         # A value that is no JSON stays a text, and the call a call.
         ("qwen3_coder", None, "", coder("learn", cards='[{"front": "a"}]}'), "", "",
          [("learn", {"cards": '[{"front": "a"}]}'})]),

@@ -144,6 +144,8 @@ def test_the_operator_chooses_by_name_or_chooses_none() -> None:
     assert plain.names == ("mistral", "granite")
     newer = choose_output_format(ChatTemplate(TOOL_LOOP + "[ARGS]"), Tokens(), "mistral")
     assert newer.names == ("mistral_args", None)
+    newer = choose_output_format(ChatTemplate(TOOL_LOOP + "{{ '<|function_call|>' }}"), Tokens(), "gigachat3")
+    assert newer.names == ("gigachat31", None)
     for tools, reasoning in ((harmony.NAME, AUTO), (AUTO, harmony.NAME), (harmony.NAME, "think")):
         assert choose_output_format(template, Tokens(), tools, reasoning).names == (harmony.NAME, harmony.NAME)
     none = choose_output_format(template, Tokens(), NONE, NONE)

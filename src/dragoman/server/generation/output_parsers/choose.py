@@ -208,9 +208,11 @@ def _is_harmony(source: str, tools: str, reasoning: str) -> bool:
 
 
 def _named_tools(name: str, source: str) -> ToolFormat | None:
-    """The format that the operator names; Mistral's has two notations, and the template tells which."""
+    """The format that the operator names; Mistral's and GigaChat's have two notations, and the template tells which."""
     if name == MISTRAL.name and "[ARGS]" in source:
         return MISTRAL_ARGS
+    if name == GIGACHAT3.name and "<|function_call|>" in source:
+        return GIGACHAT31
     return None if name == NONE else TOOL_FORMATS[name]
 
 

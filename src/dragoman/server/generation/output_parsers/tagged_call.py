@@ -13,7 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from dragoman.server.generation.output_parsers.base import num_open
+from dragoman.server.generation.output_parsers.base import first_marker, num_open
 from dragoman.server.generation.output_parsers.call_reader import (
     MAX_HEADER_CHARS,
     CallStart,
@@ -146,10 +146,16 @@ class TaggedCallReader(PiecewiseReader):
     def _read_value(self) -> bool:
         end = self._syntax.value_end.replace("{key}", self._key)
         size = self._waiting.find(end)
+        followers = self._followers()
+        if (unclosed := first_marker(self._waiting[: size if size >= 0 else None], followers)) is not None:
+            self._add(self._take(unclosed[0]))
+            self._end_value()
+            self._state = _State.BETWEEN
+            return True
         if size < 0:
             # The line break before the end mark is none of the value's, so it waits as well.
             padded = ("\n" + end,) if self._syntax.is_padded else ()
-            self._add(self._take(len(self._waiting) - num_open(self._waiting, end, *padded)))
+            self._add(self._take(len(self._waiting) - num_open(self._waiting, end, *padded, *followers)))
             return False
         if end != self._syntax.value_end and self._is_within(end, size):
             self._add(self._take(size + len(end)))
@@ -160,6 +166,15 @@ class TaggedCallReader(PiecewiseReader):
         self._end_value()
         self._state = _State.BETWEEN
         return True
+
+    def _followers(self) -> list[str]:
+        """Lines that end a value whose own end is missing: the next argument that the tool has, or the end of the call."""
+        syntax = self._syntax
+        if self._start.streams or not syntax.is_padded:
+            return []  # a grammar sees to the ends, or values are not on lines of their own
+        known = argument_schemas(self._start.schemas.get(self._name, {}))
+        nexts = [f"\n{syntax.key_begin}{key}{syntax.key_end}" for key in known if key != self._key]
+        return [*nexts, f"\n{syntax.end}"]
 
     def _is_within(self, end: str, size: int) -> bool:
         """Whether the end there is that of a tag of the same name within the value."""
