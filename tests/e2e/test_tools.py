@@ -333,3 +333,22 @@ def test_what_a_function_gave_is_told_in_the_answer(client: openai.OpenAI) -> No
     ]
     answer = ask(client, messages=messages, functions=[WEATHER["function"]])
     assert "sunny" in answer.choices[0].message.content
+
+
+@table(
+    "options", [{}, {"stream": True}, {"extra_body": {"best_of": 2}}, {"extra_body": {"use_beam_search": True, "n": 2}}]
+)
+def test_stop_strings_match_in_content_and_not_in_a_call(client: openai.OpenAI, options: dict[str, Any]) -> None:
+    words = ["Paris", '"', "tool", "}"]
+    answer = ask(client, tools=[WEATHER], stop=words, **options)
+    if "stream" in options:
+        chunks = [chunk.choices[0] for chunk in answer if chunk.choices]
+        pieces = [call.function.arguments for chunk in chunks for call in chunk.delta.tool_calls or []]
+        assert json.loads("".join(pieces))["city"]
+        assert chunks[-1].finish_reason == "tool_calls"
+    else:
+        assert calls(answer)[0][0] == "get_weather"
+        assert answer.choices[0].finish_reason == "tool_calls"
+    said = ask(client, "Hello!", tools=[WEATHER]).choices[0].message.content
+    cut = ask(client, "Hello!", tools=[WEATHER], stop=said[4:8]).choices[0]
+    assert (cut.message.content, cut.finish_reason) == (said[:4], "stop")
