@@ -127,6 +127,43 @@ def test_calls_that_must_come_are_written_as_the_model_writes_them(name: str, ha
     assert not allows(grammar, "", has_tokens=has_tokens)
 
 
+AWKWARD = {
+    "tags": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
+    "path": {"type": "string", "format": "path"},
+    "price": {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}]},
+    "counts": {
+        "type": "object",
+        "propertyNames": {"$ref": "#/$defs/Color"},
+        "additionalProperties": {"type": "integer"},
+    },
+    "more": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": True},
+    "id": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+    "either": {"oneOf": [{"type": "integer"}, {"$ref": "#/$defs/Point"}]},
+    "again": {"$ref": "#/properties/id"},
+    "lost": {"$ref": "#/$defs/Nothing"},
+    "never": {"not": {}},
+}
+"""Arguments as pydantic, zod and others declare them, of which much cannot be enforced."""
+
+
+@table("has_tokens", [False, True])
+@table("name", NAMES)
+def test_a_tool_of_which_not_all_can_be_enforced_can_be_called(name: str, has_tokens: bool) -> None:
+    awkward = tool("save", **AWKWARD)
+    point = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    parameters = awkward["function"]["parameters"]
+    parameters["$defs"] = {"Color": {"enum": ["red", "blue"]}, "Point": point}
+    parameters["required"] = ["path"]
+    layout = layout_of(name, has_tokens)
+    notation = in_tokens(NOTATIONS[name]) if has_tokens else NOTATIONS[name]
+    grammar = layout.constraint(asked(tools=(*TOOLS, awkward)), "")
+    values = {"path": "/a", "price": 1.5, "id": 5, "either": 7}
+    assert allows(grammar, notation.write([("save", values)]), has_tokens=has_tokens)
+    assert allows(grammar, notation.write([OSLO]), has_tokens=has_tokens), "the other tools are called as ever"
+    for wrong in ({"id": 5}, {"path": "/a", "id": "x"}, {"path": "/a", "never": 1}):
+        assert not allows(grammar, notation.write([("save", wrong)]), has_tokens=has_tokens), wrong
+
+
 @table("name", NAMES)
 def test_a_named_tool_is_called_once_and_no_other(name: str) -> None:
     notation = NOTATIONS[name]

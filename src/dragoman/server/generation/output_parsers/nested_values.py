@@ -54,27 +54,25 @@ def nested_value(text: str, schema: Any, root: Schema, depth: int = _MAX_DEPTH) 
     return "{" + ", ".join(f"{dumped(key)}: {value}" for key, value in values.items()) + "}"
 
 
-def nested_rule(
-    name: str, schema: Any, root: Schema, end: End, settings: Mapping[str, Any], marks: Marks, depth: int = _MAX_RULES
-) -> TextRule:
+def nested_rule(name: str, schema: Any, root: Schema, end: End, marks: Marks, depth: int = _MAX_RULES) -> TextRule:
     """As `text_rule`, with objects and arrays of a plain schema as tags; others are JSON, which reads back the same."""
     found = resolved(schema, root)
     allowed = kinds(found, root)
     if not depth or not isinstance(found, Mapping) or found.keys() - _PLAIN:
-        return text_rule(name, schema, root, end, settings)
+        return text_rule(name, schema, root, end)
     if allowed == _ARRAY and isinstance(found.get("items"), Mapping):
-        inner = nested_rule(f"{name}_0", found["items"], root, end_of(ITEM, marks), settings, marks, depth - 1)
+        inner = nested_rule(f"{name}_0", found["items"], root, end_of(ITEM, marks), marks, depth - 1)
         return TextRule(f"({opening_of(ITEM, marks)} {inner.lark})* {end.lark}", inner.rules)
     properties = found.get("properties")
     if allowed == _OBJECT and isinstance(properties, Mapping) and properties and not found.get("additionalProperties"):
         written, rules = [], []
         for number, (key, inner_schema) in enumerate(properties.items()):
-            inner = nested_rule(f"{name}_{number}", inner_schema, root, end_of(key, marks), settings, marks, depth - 1)
+            inner = nested_rule(f"{name}_{number}", inner_schema, root, end_of(key, marks), marks, depth - 1)
             optional = "" if key in (found.get("required") or ()) else "?"
             written.append(f"({opening_of(key, marks)} {inner.lark}){optional}")
             rules.append(inner.rules)
         return TextRule(f"{' '.join(written)} {end.lark}", "".join(rules))
-    return text_rule(name, schema, root, end, settings)
+    return text_rule(name, schema, root, end)
 
 
 def opening_of(key: str, marks: Marks) -> str:

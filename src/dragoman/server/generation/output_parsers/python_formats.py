@@ -5,13 +5,12 @@ Does: describe them. Does not: parse. Sources: the prompts of Meta's models, and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from dragoman.server.generation.output_parsers.call_parser import CallSyntax
 from dragoman.server.generation.output_parsers.python_call import PythonCallReader
-from dragoman.server.generation.output_parsers.text_values import TextRule, argument_schemas, kinds
+from dragoman.server.generation.output_parsers.text_values import TextRule, argument_schemas, json_rule, kinds
 from dragoman.server.generation.output_parsers.tool_format import (
     COMBINING,
     Function,
@@ -31,15 +30,13 @@ _STARTS = (("", PythonCallReader),)
 def _call(rule: str, function: Function, marks: Marks) -> TextRule:
     """Keywords in the order of the schema, those that are required first; values are JSON, but words are Python's."""
     schema = arguments_schema(function)
-    settings = schema.pop("x-guidance")
     arguments = {
-        key: f"{literal(f'{key}=')} {_value(value, schema, settings)}"
-        for key, value in argument_schemas(schema).items()
+        key: f"{literal(f'{key}=')} {_value(value, schema)}" for key, value in argument_schemas(schema).items()
     }
     required = [text for key, text in arguments.items() if key in (schema.get("required") or ())]
     optional = [text for key, text in arguments.items() if key not in (schema.get("required") or ())]
     other = schema.get("additionalProperties", not arguments and bool(COMBINING & schema.keys()))
-    others = f"/[A-Za-z_][A-Za-z0-9_]{{0,63}}=/ {_value(other, schema, settings)}" if other else ""
+    others = f"/[A-Za-z_][A-Za-z0-9_]{{0,63}}=/ {_value(other, schema)}" if other else ""
     # A tail is all that may follow once the optional arguments before it are written or left out.
     firsts = [f"{text} {rule}_tail_{number}" for number, text in enumerate(optional, 1)]
     firsts += [f"{others} {rule}_tail_{len(optional)}"] if others else []
@@ -49,14 +46,12 @@ def _call(rule: str, function: Function, marks: Marks) -> TextRule:
     return TextRule(f'{literal(function["name"] + "(")} {inside} ")"', "".join(tails))
 
 
-def _value(schema: Any, root: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+def _value(schema: Any, root: Mapping[str, Any]) -> str:
     words = {"boolean": '("True" | "False")', "null": '"None"'}
     allowed = kinds(schema, root)
     if allowed and len(allowed) == 1 and "enum" not in schema and "const" not in schema and (allowed & words.keys()):
         return words[next(iter(allowed))]
-    known = schema if isinstance(schema, Mapping) else {}
-    inner = {**known, **{key: root[key] for key in ("$defs", "definitions") if key in root}}
-    return f"%json {json.dumps({**inner, 'x-guidance': dict(settings)})}"
+    return json_rule(schema, root)
 
 
 # Llama 3.2, which writes no mark; Gemma 3 and ToolACE where their conversations ask for it.

@@ -66,18 +66,17 @@ def _writer(tags: TagSyntax) -> WriteCall:
 
     def call(rule: str, function: Function, marks: Marks) -> TextRule:
         schema = arguments_schema(function)
-        settings = schema.pop("x-guidance")
         end = End(marks[tags.value_end], "\n" if tags.is_padded else "")
         written, rules = [], []
         for number, (key, value_schema) in enumerate(argument_schemas(schema).items()):
             if function.get("strict"):
                 _check_enforced(function, key, value_schema, schema)
-            value = text_rule(f"{rule}_{number}", value_schema, schema, end, settings)
+            value = text_rule(f"{rule}_{number}", value_schema, schema, end)
             optional = "" if key in (schema.get("required") or ()) else "?"
             written.append(f'({_opening(tags, literal(key), marks)} {value.lark} "\\n"){optional}')
             rules.append(value.rules)
         if other := schema.get("additionalProperties", not written and COMBINING & schema.keys()):
-            value = text_rule(f"{rule}_other", other, schema, end, settings)
+            value = text_rule(f"{rule}_other", other, schema, end)
             written.append(f'({_opening(tags, _FREE_KEY, marks)} {value.lark} "\\n")*')
             rules.append(value.rules)
         head = literal(f"{tags.head}{function['name']}{tags.name_close}\n")
@@ -89,12 +88,11 @@ def _writer(tags: TagSyntax) -> WriteCall:
 def _minimax3_call(rule: str, function: Function, marks: Marks) -> TextRule:
     """A call of nested tags. Arguments that the schema does not name are left out: no grammar repeats a name."""
     schema = arguments_schema(function)
-    settings = schema.pop("x-guidance")
     written, rules = [], []
     for number, (key, value_schema) in enumerate(argument_schemas(schema).items()):
         if function.get("strict"):
             _check_enforced(function, key, value_schema, schema)
-        value = nested_rule(f"{rule}_{number}", value_schema, schema, end_of(key, marks), settings, marks)
+        value = nested_rule(f"{rule}_{number}", value_schema, schema, end_of(key, marks), marks)
         optional = "" if key in (schema.get("required") or ()) else "?"
         written.append(f"({opening_of(key, marks)} {value.lark}){optional}")
         rules.append(value.rules)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from dragoman.schemas.enforceable import enforceable, with_settings
 from dragoman.schemas.places import referred
 from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.json_call import json_value
@@ -72,10 +73,11 @@ def typed(text: str, schema: Any, root: Schema) -> str:
 
 
 def argument_schemas(root: Schema) -> Mapping[str, Any]:
-    """The schemas of a function's arguments by their names; `root` is the schema of all of them."""
+    """The schemas of a function's arguments by their names; `root` is the schema of all of them. Some can never come."""
     found = resolved(root, root)
     properties = found.get("properties") if isinstance(found, Mapping) else None
-    return properties if isinstance(properties, Mapping) else {}
+    known = properties if isinstance(properties, Mapping) else {}
+    return {name: schema for name, schema in known.items() if schema is not False}
 
 
 def unenforced(schema: Any, root: Schema) -> str:
@@ -94,16 +96,12 @@ class TextRule(NamedTuple):
     rules: str
 
 
-def text_rule(name: str, schema: Any, root: Schema, end: End, settings: Mapping[str, Any]) -> TextRule:
-    """What may stand for a value up to the end mark, which no value holds. Rule names begin with `name`.
-
-    `settings` are the compiler's, for values that are written as JSON.
-    """
+def text_rule(name: str, schema: Any, root: Schema, end: End) -> TextRule:
+    """What may stand for a value up to the end mark, which no value holds. Rule names begin with `name`."""
     allowed = kinds(schema, root)
     schema = resolved(schema, root)
     if isinstance(schema, Mapping) and allowed is not None and "string" not in allowed:
-        inner = {**schema, **{key: root[key] for key in ("$defs", "definitions") if key in root}}
-        return TextRule(f"%json {json.dumps({**inner, 'x-guidance': dict(settings)})} {end.lark}", "")
+        return TextRule(f"{json_rule(schema, root)} {end.lark}", "")
     known = schema if isinstance(schema, Mapping) else {}
     strings = _listed_strings(known)
     if strings and all(end.mark.text not in text and typed(text, known, root) == dumped(text) for text in strings):
@@ -115,6 +113,13 @@ def text_rule(name: str, schema: Any, root: Schema, end: End, settings: Mapping[
     closed = [f"/{pattern}{end.regex}/" for pattern in patterns]
     terminal = " & ".join([*closed, f"~/(?s:.*){end.regex}(?s:.+)/"])
     return TextRule(name, f"{name}[lazy]: {name.upper()}\n{name.upper()}: {terminal}\n")
+
+
+def json_rule(schema: Any, root: Schema) -> str:
+    """A value that is written as JSON, in a Lark grammar. References to other parts of `root` hold it to nothing."""
+    known = schema if isinstance(schema, Mapping) else {}
+    inner = {**known, **{key: root[key] for key in ("$defs", "definitions") if key in root}}
+    return f"%json {json.dumps(with_settings(enforceable(inner).schema))}"
 
 
 class End(NamedTuple):

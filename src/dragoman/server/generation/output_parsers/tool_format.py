@@ -81,11 +81,11 @@ class ToolFormat:
 
 def arguments_rule(function: Function) -> str:
     """A function's arguments as JSON, in a Lark grammar."""
-    return f"%json {json.dumps(arguments_schema(function))}"
+    return f"%json {json.dumps(with_settings(arguments_schema(function)))}"
 
 
 def arguments_schema(function: Function) -> dict[str, Any]:
-    """The schema that a function's arguments are held to, with the compiler's settings.
+    """The schema that a function's arguments are held to.
 
     What the compiler does not know is passed over, which those who read the request have told; nothing may be added to the
     properties that are named.
@@ -95,7 +95,7 @@ def arguments_schema(function: Function) -> dict[str, Any]:
     if not COMBINING & schema.keys():
         schema.setdefault("additionalProperties", False)
     schema.pop("x-guidance", None)
-    return with_settings(schema)
+    return schema
 
 
 def written_list(separator: str = "/, ?/", blank: str = "/ ?/") -> WriteBlock:
