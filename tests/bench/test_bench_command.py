@@ -329,7 +329,7 @@ def test_an_answer_that_takes_too_long_is_a_timeout() -> None:
     [
         ((), "URL: is needed, as in http://127.0.0.1:8080"),
         (("http://h", "http://i"), "http://i (command line): unexpected; one URL may be given"),
-        (("h:8080",), f"h:8080 (command line): must be {ALLOWED}"),
+        (("ftp://h:8080",), f"ftp://h:8080 (command line): must be {ALLOWED}"),
         (("--clients=3",), "--clients (command line): unknown option; `dragoman bench --help` lists all"),
         (("--concurrency=0",), f"--concurrency=0 (command line): must be whole {NUMBERS}"),
         (("--rate=1,1",), f"--rate=1,1 (command line): must be {NUMBERS}"),

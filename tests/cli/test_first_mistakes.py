@@ -227,3 +227,59 @@ def test_what_a_model_lacks_is_told_before_it_is_built(
     gguf.write_bytes(b"GGUF")
     assert main(["compress", str(gguf), str(model.parent / "out")]) == 1
     assert "is a GGUF, whose weights are compressed already; must be a model directory" in capsys.readouterr().err
+
+
+def test_words_of_other_programs_are_understood_or_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--ctx-size",
+        "64",
+        "-ngl",
+        "99",
+        "--jinja",
+        "--flash-attn",
+        "--parallel",
+        "3",
+        "--alias",
+        "mine",
+        "-t",
+        "1",
+    ]
+    words += ["--temp", "0.5", "--mlock"]
+    assert main(["config", *words]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for told in ("max_model_len 64 ", "max_num_seqs 3 ", "name mine ", "threads 1 "):
+        assert told in out
+    assert "-ngl=99 (command line): no effect here; the model runs on the CPU" in out
+    assert "--temp=0.5 (command line): no effect here; sampling is given in the request" in out
+    for name in ("hf.co/some-org/no-such", "https://huggingface.co/some-org/no-such/"):
+        assert main(["config", name]) == 2
+        assert "`dragoman pull some-org/no-such` brings it" in capsys.readouterr().err
+    for command, told in (("ps", "/api/ps"), ("stop", "SIGTERM"), ("show", "dragoman config"), ("push", "the hub")):
+        assert main([command]) == 2
+        line = capsys.readouterr().err
+        assert line.startswith(f"dragoman: {command}: is no command here; ")
+        assert told in line
+    for alias, shown in (
+        ("list", "usage: dragoman models"),
+        ("run", "usage: dragoman chat"),
+        ("rm", "usage: dragoman mo"),
+    ):
+        assert main([alias, "--help"]) == 0
+        assert capsys.readouterr().out.startswith(shown)
+    for words in (["chat"], ["complete", "x"], ["bench"]):
+        assert main([*words[:1], "127.0.0.1:1", *words[1:]]) == 1
+        assert "http://127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_a_secret_on_the_command_line_is_refused_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--api-key", "hush-hush"], ["--api-key=hush-hush"]):
+        assert main(["serve", *words]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("dragoman: --api-key (command line): secrets are not taken from here")
+        assert "DRAGOMAN_API_KEY" in told
+        assert "--api-key-file FILE" in told
+        assert "hush" not in told
+    assert main(["serve", "--aws-key-pair", "hush-hush"]) == 2
+    told = capsys.readouterr().err
+    assert "hush" not in told
+    assert "DRAGOMAN_AWS_KEY_PAIR" in told

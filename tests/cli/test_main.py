@@ -35,9 +35,16 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.varies("how the command is started, and what its help says")
 def test_the_installed_command_answers_help_and_version() -> None:
     assert command("--version").stdout == f"dragoman {dragoman.__version__}\n"
-    result = command("serve", "--help")
+    result = command("serve", "--help-all")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.endswith(options_help() + "\n")
+
+
+def test_help_lists_twenty_options_and_names_the_way_to_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert len([line for line in text.splitlines() if line.startswith("  --")]) == 20
+    assert text.endswith("`dragoman serve --help-all` lists all options, as docs/options.md does.\n")
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
@@ -48,7 +55,9 @@ def test_without_a_subcommand_the_overview_is_shown(words: list[str], capsys: py
 
 def test_an_unknown_subcommand_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sevre"]) == 2
-    assert capsys.readouterr().err.startswith("dragoman: sevre: unknown command; must be one of serve, ")
+    assert capsys.readouterr().err.startswith(
+        "dragoman: sevre: unknown command; the nearest one is serve; must be one of serve, "
+    )
 
 
 def test_config_prints_values_with_their_sources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

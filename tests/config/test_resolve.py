@@ -215,7 +215,7 @@ def test_an_unknown_option_variable_stops_the_start_and_names_the_nearest(model_
 
 def test_an_option_like_nothing_known_points_to_the_help(model_dir: Path) -> None:
     assert problems(model_dir, file="option.zzzzqqqq=1") == [
-        "option.zzzzqqqq=1 (serving.properties line 1): unknown option; `dragoman serve --help` lists the known ones"
+        "option.zzzzqqqq=1 (serving.properties line 1): unknown option; `dragoman serve --help-all` lists the known ones"
     ]
 
 

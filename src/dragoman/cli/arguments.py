@@ -24,9 +24,10 @@ _LISTS_MODELS = re.compile(r"[=,\s]|^(ALL|NONE)$", re.IGNORECASE)
 
 FLAG_KEYS: Mapping[str, str] = MappingProxyType(
     {flag: option.name for option in OPTIONS for flag in option.row.flags}
-    | {"-w": "workflows", "--model": "option.model_id"}
+    | {"-w": "workflows", "-ngl": "n_gpu_layers", "-fa": "flash_attn", "-cb": "cont_batching"}
+    | dict.fromkeys(("--model", "--model-path", "--hf-repo", "-hf"), "option.model_id")
 )
-"""Flags whose key does not follow from their name: those of LMI, and `--model`, which is also an option of vLLM."""
+"""Flags whose key does not follow from their name: those of LMI and llama.cpp, and `--model`, also an option of vLLM."""
 
 ONE_OR_MORE = "-m"
 """The flag that names a model, as llama.cpp and vLLM have it, or several models in the form of LMI's front end."""

@@ -6,14 +6,27 @@ read the server's options. Used by the modules of the subcommands' arguments.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dragoman.config.kinds import Kind, Switch, Value
+from dragoman.hub.names import hub_model
 
 SOURCE = "command line"
 _COLUMN = 34
+_HOST_PORT = re.compile(r"(?:[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}(?:/.*)?")
+
+
+def as_url(word: str) -> str:
+    """The word; with http:// before it if it is HOST:PORT."""
+    return f"http://{word}" if _HOST_PORT.fullmatch(word) else word
+
+
+def is_url(word: str) -> bool:
+    """True for the address of a server, HOST:PORT included; a page of the hub is the name of a model."""
+    return as_url(word).lower().startswith(("http://", "https://")) and hub_model(word) is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,25 @@ Each command has a `--help` with its options and examples. Some to begin with:
   dragoman complete ./my-model "Deep learning is" --temperature 0
 """
 
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "run": ("chat",),
+    "list": ("models",),
+    "ls": ("models",),
+    "rm": ("models", "rm"),
+    "download": ("pull",),
+    "start": ("serve",),
+}
+"""Commands as others call them."""
+
+_INSTEAD: Mapping[str, str] = {
+    "ps": "`curl http://HOST:PORT/api/ps` tells which models a server has loaded; it runs until it is stopped",
+    "stop": "Ctrl-C or SIGTERM ends a server (`kill PID`, `systemctl stop dragoman`)",
+    "show": "`dragoman config MODEL` and `dragoman doctor MODEL` tell what is known of a model",
+    "create": "a model is a directory or a GGUF file; a serving.properties in the directory holds its options",
+    "push": "models are brought from the hub and not sent there",
+    "quantize": "--dtype int4 or int8 compresses while a model is loaded, `dragoman compress` writes a checkpoint",
+}
+
 _PLAN_USAGE = """\
 usage: dragoman plan [MODEL] --rate R --prompt N --output M [options]
 
@@ -115,10 +134,11 @@ def main(words: Sequence[str] | None = None) -> int:
     if command in ("--version", "version"):
         sys.stdout.write(f"dragoman {__version__}\n")
         return 0
+    if command in ALIASES:
+        command, arguments = ALIASES[command][0], [*ALIASES[command], *arguments[1:]]
     run = _RUN.get(command)
     if run is None:
-        allowed = f"one of {', '.join(COMMANDS)}, --help, --version"
-        sys.stderr.write(f"dragoman: {command}: unknown command; must be {allowed}\n")
+        sys.stderr.write(f"dragoman: {command}: {_unknown_command(command)}\n")
         return USAGE_ERROR
     try:
         return run(arguments[1:])
@@ -130,6 +150,17 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         sys.stderr.write(f"dragoman: {command}: {problem}\n")
         return 1
+
+
+def _unknown_command(command: str) -> str:
+    """What to do instead of a command that there is not."""
+    if command in _INSTEAD:
+        return f"is no command here; {_INSTEAD[command]}"
+    from difflib import get_close_matches
+
+    nearest = get_close_matches(command, COMMANDS, n=1)
+    meant = f"the nearest one is {nearest[0]}; " if nearest else ""
+    return f"unknown command; {meant}must be one of {', '.join(COMMANDS)}, --help, --version"
 
 
 def _machine_problem(error: Exception) -> str:
@@ -173,11 +204,15 @@ def _run_hub_command(command: str, words: list[str]) -> int:
 
 
 def _run_command(command: str, words: list[str]) -> int:
-    from dragoman.config.docs import options_help, options_page
+    from dragoman.config.docs import common_help, options_help, options_page
     from dragoman.config.sources import environment
 
-    if "--help" in words or "-h" in words:
+    if "--help-all" in words:
         sys.stdout.write(_SERVE_USAGE.format(command=command) + options_help() + "\n")
+        return 0
+    if "--help" in words or "-h" in words:
+        rest = f"`dragoman {command} --help-all` lists all options, as docs/options.md does.\n"
+        sys.stdout.write(_SERVE_USAGE.format(command=command) + common_help() + "\n\n" + rest)
         return 0
     if command == "config" and words == ["--docs"]:
         sys.stdout.write(options_page())

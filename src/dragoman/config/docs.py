@@ -99,8 +99,31 @@ def _option_entry(option: Option) -> str:
     return "\n".join(lines) + "\n"
 
 
+COMMON = (
+    *("host", "port", "name", "dtype", "max_model_len", "max_num_seqs", "kv_cache_gb", "threads", "chat_template"),
+    *(
+        "tool_call_parser",
+        "reasoning_parser",
+        "draft_model",
+        "lora",
+        "engine",
+        "load_models",
+        "model_store",
+        "api_key_file",
+    ),
+    *("tls_cert", "tls_key", "log_requests"),
+)
+"""The options that people need; all others are told by `--help-all`."""
+
+
+def common_help() -> str:
+    """The options of `dragoman serve --help`."""
+    by_name = {option.name: option for option in OPTIONS}
+    return "\n".join(line for name in COMMON for line in _help_lines(by_name[name]))
+
+
 def options_help() -> str:
-    """The options of `dragoman serve --help`, in groups."""
+    """The options of `dragoman serve --help-all`, in groups."""
     lines: list[str] = []
     for group in GROUPS:
         lines += ["", f"{group.__doc__}:"]

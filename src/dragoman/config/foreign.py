@@ -330,6 +330,20 @@ _DJL_ENGINES = (  # of DJL's engines for other kinds of models
     *_options(BUILT_IN, "skops_trusted_types"),
 )
 
+_LLAMA = (  # flags of llama.cpp's server, and of Ollama's command
+    *_keys(f"{NO_GPU}; with --engine vllm on GPUs, where vLLM divides it", "n_gpu_layers gpu_layers", harmless=("0",)),
+    *_keys(f"{NO_GPU}; with --engine vllm on GPUs, where vLLM divides it", "split_mode tensor_split main_gpu"),
+    *_keys(BUILT_IN, "flash_attn jinja cont_batching", harmless=("true", "false", "on", "off", "auto")),
+    *_keys("weights are mapped or converted as their format asks for", "mlock no_mmap", harmless=("false",)),
+    *_keys(
+        "what a model does follows from its files, or from option.task", "embedding embeddings", harmless=("false",)
+    ),
+    *_keys("what a model does follows from its files, or from option.task", "reranking rerank", harmless=("false",)),
+    *_keys("sampling is given in the request, or in generation_config.json", "temp temperature top_k top_p min_p"),
+    *_keys("sampling is given in the request, or in generation_config.json", "repeat_penalty n_predict num_predict"),
+    *_keys("models stay loaded", "keep_alive"),
+)
+
 FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     *_FRONT_END,
     *_COMMON,
@@ -337,6 +351,7 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     *_TENSORRT,
     *_DEEPSPEED,
     *_NEURON,
+    *_LLAMA,
     *_DJL_ENGINES,
 )
 """Every known name that does not act."""

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from dragoman.activation_groups import AT_MOST
 from dragoman.cores.core_list import parse_nodes, show_cores
-from dragoman.hub.names import FORM
+from dragoman.hub.names import FORM, hub_model
 
 Value = str | int | float | bool | Path | tuple[str, ...] | None
 
@@ -581,3 +581,7 @@ class ModelPath(FilePath):
     def allowed(self) -> str:
         """Both."""
         return f"a directory on this machine, or a model of the hub as {FORM}"
+
+    def parse(self, text: str) -> Path:
+        """See `FilePath`; the address of a model's page on the hub is also a name. Raises: ValueError."""
+        return Path(text.strip()) if hub_model(text) is not None else FilePath.parse(self, text)

@@ -105,6 +105,16 @@ class NameIndex:
             return self._by_key.get(key) or self._by_key.get(other) or []
         return self._by_variable.get(given.name, [])
 
+    def secret(self, given: Given) -> str:
+        """Why a secret of that name is not taken where it was given, and how it is; "" if it is the name of none."""
+        option = next((one for one in OPTIONS if one.row.is_secret and one.name == bare(given.key.lower())), None)
+        if option is None:
+            return ""
+        variable = option.row.env[0].name if option.row.env else option.variable
+        file = next((one.flag for one in OPTIONS if one.name == f"{option.name}_file"), None)
+        or_file = f", or name a file that holds it: {file} FILE" if file else ""
+        return f"where others on this machine may read them: set the variable {variable}{or_file}"
+
     def nearest(self, given: Given) -> str | None:
         """The known name most like this one, in the form of its source; None if none is alike."""
         known = {bare(key): key for key in self._spelling}

@@ -135,6 +135,7 @@ class ModelSettings:
         key="option.served_model_name",
         unset="the directory's name",
         open_to="model",
+        flags=("-a", "--alias"),
     )
     dtype: str = option(
         "auto",
@@ -168,12 +169,14 @@ class ModelSettings:
         unit="tokens",
         unset="the model's context length",
         open_to="load",
+        flags=("-c", "--ctx-size", "--num-ctx", "--context-length"),
     )
     chat_template: str | None = option(
         None,
         Text("FILE|TEMPLATE"),
         "Jinja chat template to use instead of the model's own: a file, or the template itself.",
         unset="the model's own",
+        flags=("--chat-template-file",),
     )
     tokenize_content: str = option(
         "as_is",
@@ -219,6 +222,7 @@ class ModelSettings:
         "Threads of the model's kernels.",
         unset="one per core",
         open_to="load",
+        flags=("-t",),
     )
     cache_dir: Path | None = option(
         None,
@@ -281,6 +285,7 @@ class EngineSettings:
         keys=(Alias("option.max_num_seqs"),),
         env=(Alias("MAX_BATCH_SIZE"),),
         open_to="load",
+        flags=("-np", "--parallel"),
     )
     prefix_cache: str = option(
         "prompt",
@@ -334,6 +339,7 @@ class SpeculationSettings:
         unset="no draft model",
         keys=(Alias("option.speculative_draft_model"), Alias("option.speculative_model")),
         open_to="model",
+        flags=("-md", "--model-draft"),
     )
     num_assistant_tokens: int | None = option(
         None,

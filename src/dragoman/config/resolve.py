@@ -516,8 +516,11 @@ class _Findings:
             if reason:  # not an error: containers and clusters set such names for their own use
                 self.notices.append(f"{_quote(given)}: {reason}")
             return
+        if secret := self._index.secret(given):
+            self.problems.append(f"{given.name} ({given.source}): secrets are not taken from here, {secret}")
+            return
         nearest = self._index.nearest(given)
-        hint = f"the nearest known one is {nearest}" if nearest else "`dragoman serve --help` lists the known ones"
+        hint = f"the nearest known one is {nearest}" if nearest else "`dragoman serve --help-all` lists the known ones"
         self.problems.append(f"{_quote(given)}: unknown option; {hint}")
         if given.key.startswith("option."):
             self._unknown_options.append((layer, given, hint))

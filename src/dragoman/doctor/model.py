@@ -67,7 +67,9 @@ def model_section(facts: ModelFacts | str, bandwidth: float | None, problem: str
     return Section("model", tuple(lines), told, (*findings, *_findings(facts, bool(problem))))
 
 
-_MEND = "name another model or option; `dragoman serve --help` lists them, `dragoman config` shows what was resolved"
+_MEND = (
+    "name another model or option; `dragoman serve --help-all` lists them, `dragoman config` shows what was resolved"
+)
 
 
 def _tokens_per_s(facts: ModelFacts, bandwidth: float | None) -> tuple[float, float] | None:

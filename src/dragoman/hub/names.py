@@ -17,6 +17,7 @@ _NAME = re.compile(
     rf"(?P<repo>{_PART}/{_PART})(?::(?P<gguf>[A-Za-z0-9_-]{{1,40}}))?(?:@(?P<revision>[A-Za-z0-9_][A-Za-z0-9_./-]{{0,200}}))?",
     re.ASCII,
 )
+_ADDRESS = re.compile(r"(?:https://)?(?:hf\.co|huggingface\.co)/", re.ASCII)
 DEFAULT_REVISION = "main"
 
 
@@ -39,8 +40,12 @@ class HubModel:
 
 
 def hub_model(text: str, revision: str = "") -> HubModel | None:
-    """The model that `text` names, or None if it can only be a path. `revision`: which one if the text names none."""
-    match = _NAME.fullmatch(text.strip())
+    """The model that `text` names, or None if it can only be a path. `revision`: which one if the text names none.
+
+    The hub's address may stand before the name, as people copy it from a browser.
+    """
+    name = text.strip().rstrip("/")
+    match = _NAME.fullmatch(_ADDRESS.sub("", name, count=1) if _ADDRESS.match(name) else name)
     if match is None or any(word in match["repo"] for word in ("--", "..")):
         return None
     wanted = match["revision"] or revision or DEFAULT_REVISION

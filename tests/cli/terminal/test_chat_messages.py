@@ -218,7 +218,9 @@ def test_chat_with_a_model_in_this_process(monkeypatch: pytest.MonkeyPatch, caps
 def test_a_model_without_sampling_of_its_own_is_sampled_as_ollama_does(
     server: ScriptedChatServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def opened(config: Config | None, target: Target, environ: Mapping[str, str], errors: TextIO) -> ModelServer:
+    def opened(
+        config: Config | None, target: Target, environ: Mapping[str, str], errors: TextIO, **_: bool
+    ) -> ModelServer:
         return open_server(None, replace(target, url=server.url), environ, errors)
 
     monkeypatch.setattr(chat_command, "open_server", opened)

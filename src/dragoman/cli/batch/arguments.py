@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.cli.command_options import SOURCE, CommandOption, options_text, read_options
+from dragoman.cli.command_options import SOURCE, CommandOption, as_url, options_text, read_options
 from dragoman.config.kinds import Integer, Switch, Text
 
 MAX_CONCURRENCY = 4096  # as many sequences as an engine runs
@@ -72,7 +72,7 @@ def read_batch_arguments(words: Sequence[str]) -> tuple[BatchArguments | None, l
     asked = BatchArguments(
         requests=Path(places[0]),
         answers=Path(places[1]),
-        url=None if url is None else str(url),
+        url=None if url is None else as_url(str(url)),
         concurrency=concurrency if isinstance(concurrency, int) else None,
         retry_errors=bool(values["retry_errors"]),
     )

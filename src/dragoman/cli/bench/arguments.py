@@ -23,7 +23,7 @@ from dragoman.bench.probing import AUTO
 from dragoman.bench.prompts import FilePrompts, read_prompts
 from dragoman.bench.sweep import BenchSettings
 from dragoman.bench.target import Target, read_target
-from dragoman.cli.command_options import SOURCE, CommandOption, options_text, read_options
+from dragoman.cli.command_options import SOURCE, CommandOption, as_url, options_text, read_options
 from dragoman.config.kinds import Choice, FilePath, Integer, JsonObject, Number, Switch, Text, Value
 
 KEY_VARIABLE = "DRAGOMAN_API_KEY"
@@ -259,7 +259,7 @@ def _target(others: Sequence[str], problems: list[str]) -> Target | None:
         )
         return None
     try:
-        return read_target(others[0])
+        return read_target(as_url(others[0]))
     except ValueError as error:
         problems.append(f"{others[0]} ({SOURCE}): {error}")
         return None

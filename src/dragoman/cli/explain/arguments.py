@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.cli.command_options import CommandOption, options_text, read_options
+from dragoman.cli.command_options import CommandOption, as_url, options_text, read_options
 from dragoman.config.kinds import Switch, Text
 
 OPTIONS = (
@@ -45,7 +45,7 @@ def read_explain_arguments(words: Sequence[str]) -> tuple[ExplainArguments | Non
     if problems:
         return None, others, problems
     url = values["url"]
-    return ExplainArguments(call, None if url is None else str(url), bool(values["json"])), others, []
+    return ExplainArguments(call, None if url is None else as_url(str(url)), bool(values["json"])), others, []
 
 
 def _call(name: str, path: object) -> bytes:

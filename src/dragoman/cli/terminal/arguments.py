@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli.arguments import FLAG_KEYS
-from dragoman.cli.command_options import SOURCE, CommandOption, options_text, read_options
+from dragoman.cli.command_options import SOURCE, CommandOption, as_url, is_url, options_text, read_options
 from dragoman.cli.terminal.parameters import PARAMETERS, sent
 from dragoman.cli.terminal.servers.target import Target
 from dragoman.config.bundled import bundled_or
@@ -117,7 +117,7 @@ def _negated(word: str) -> str:
 
 def _target(values: Mapping[str, Any], others: list[str], problems: list[str]) -> tuple[Target, list[str]]:
     """Who answers, and the words that are left for the server's options; what is wrong is added to `problems`."""
-    urls = [word for word in others if _is_url(word)]
+    urls = [word for word in others if is_url(word)]
     if not urls:
         if values["remote_model"] is not None:
             problems.append(f"--remote-model={values['remote_model']} ({SOURCE}): is for a URL; a model stands alone")
@@ -126,7 +126,7 @@ def _target(values: Mapping[str, Any], others: list[str], problems: list[str]) -
     if left:
         problems.append(f"{left[0]} ({SOURCE}): is not for {urls[0]}: the server there has its own options")
     try:
-        (url,) = Urls().parse(urls[0])
+        (url,) = Urls().parse(as_url(urls[0]))
     except ValueError:
         problems.append(f"{urls[0]} ({SOURCE}): must be an address as http://HOST:PORT or https://HOST/PATH")
         return Target(), left
@@ -156,13 +156,9 @@ def _is_server_option(word: str) -> bool:
 
 def names_model(word: str) -> bool:
     """True if a single word is the model or a URL, and not a prompt: see the help of `complete`."""
-    if _is_url(word) or word.startswith(("/", "./", "../", "~/")) or word.endswith(".gguf"):
+    if is_url(word) or word.startswith(("/", "./", "../", "~/")) or word.endswith(".gguf"):
         return True
     return bundled_or(Path(word)) != Path(word) or Path(word).is_dir() or hub_model(word) is not None
-
-
-def _is_url(word: str) -> bool:
-    return word.lower().startswith(("http://", "https://"))
 
 
 def _parameters(values: Mapping[str, Any]) -> dict[str, Any]:
