@@ -16,7 +16,7 @@ from dragoman.gguf.texts import gguf_text
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.tokenizer.model_files import read_text_files
 from tests.support.family_checkpoint import read_case
-from tests.support.gguf_tokenizer import tokenizer_metadata
+from tests.support.gguf_tokenizer import NORMAL, tokenizer_metadata
 from tests.support.gguf_writer import write_gguf
 
 CORPUS = [
@@ -214,6 +214,41 @@ def test_the_demo_models_tokenizer_and_template(tmp_path: Path) -> None:
     assert found.fim_tokens == source.fim_tokens
     assert read_text_files(path).chat_templates == {"default": facts.chat_templates["default"]}
     assert generation_defaults(path) == {}
+
+
+ENDS = {
+    "": ["<|im_end|>", "<|endoftext|>"],
+    "<|eot_id|> <end_of_turn> <file> <|file_sep|>": [
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<|eot_id|>",
+        "<end_of_turn>",
+        "<|file_sep|>",
+    ],
+    "<|end|>": ["<|im_end|>", "<|endoftext|>", "<|end|>"],
+    "<|end|> <|call|> <|return|>": ["<|im_end|>", "<|endoftext|>", "<|call|>", "<|return|>"],
+    "</s>": ["<|im_end|>", "<|endoftext|>", "</s>"],
+}
+"""Further special tokens of a file that names <|im_end|> as its end: all that end a text."""
+
+
+def _id_of(tokenizer: Tokenizer, token: str) -> int:
+    token_id = tokenizer.token_to_id(token)
+    assert token_id is not None
+    return token_id
+
+
+@pytest.mark.parametrize("more", ENDS)
+def test_all_tokens_that_are_ends_by_name_end_a_text(more: str, tmp_path: Path) -> None:
+    tokenizer = byte_level("qwen2")
+    tokenizer.add_special_tokens(more.split())
+    tokenizer.add_tokens([tag for tag in ("</s>", "<table>") if tag not in more])  # tags of HTML
+    keys = tokenizer_metadata(tokenizer, "gpt2", "qwen2", eos=_id_of(tokenizer, "<|im_end|>"))
+    keys["ggml.tokens"].append("<eos>")  # a word of the language, no special token
+    keys["ggml.token_type"].append(NORMAL)
+    found = load_tokenizer(write_gguf("llama_default", read_case("llama_default"), tmp_path, tokenizer=keys))
+    assert found.eos_token_id == _id_of(tokenizer, "<|im_end|>")
+    assert found.eos_token_ids == {_id_of(tokenizer, token) for token in ENDS[more]}
 
 
 @pytest.mark.parametrize(("adds", "expected"), [(True, [1]), (False, []), (None, [1])])

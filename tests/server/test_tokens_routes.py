@@ -211,3 +211,12 @@ def test_the_routes_ask_for_the_key() -> None:
     with running_server(ServerConfig(api_keys=frozenset({"k"})), dialects=real_dialects()) as guarded:
         assert httpx.post(f"{guarded.url}/tokenize", json={"prompt": "x"}, timeout=30).status_code == 401
         assert httpx.get(f"{guarded.url}/tokenizer_info", timeout=30).status_code == 401
+
+
+@table("adds", [True, False])
+def test_an_empty_text_has_the_tokens_that_the_tokenizer_adds_and_no_other(adds: bool, client: httpx.Client) -> None:
+    expected = [BOS_ID] if adds else []
+    for path, name in (("/tokenize", "prompt"), ("/v3/tokenize", "text")):
+        answer = client.post(path, json={"model": "bytes", name: "", "add_special_tokens": adds}).json()
+        assert answer["tokens"] == expected, path
+        assert answer.get("count", len(expected)) == len(expected)

@@ -29,6 +29,19 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 _FILLING = re.compile(r"\[PAD\d+\]")  # what the converter writes for rows that have no token
 _BLANK = "▁"
 _NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_ENDS = frozenset((
+    "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<｜end▁of▁sentence｜>", "<|im_end|>",
+    "<|end|>", "<|eot_id|>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "<end_of_turn>", "<turn|>",
+    "<end_of_utterance>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<|tool_response>", "[e~[",
+    "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>",
+    "<REPO>", "<reponame>", "<|file_sep|>",
+))  # fmt: skip
+"""Tokens that end a text by their name: files name one end, and models were trained with several."""
+_NO_ENDS = (
+    ({"<|return|>", "<|call|>"}, "<|end|>"),
+    ({"<|flush|>", "<|calls|>"}, "<|end|>"),
+)
+"""Tokens beside which another one is no end: it parts the messages of one answer."""
 _KEPT_BLANKS = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3, whose other special tokens take the blanks behind them
 
 
@@ -91,11 +104,29 @@ def tokenizer_config_text(model: GgufModel) -> str:
 
 def generation_text(model: GgufModel) -> str:
     """generation_config.json: which tokens end a text, and which begins it. Raises: ModelError."""
-    most = len(model.metadata.listed(f"{_KEY}.token_type", int)) or _MOST_TOKENS
-    ends = (_token_id(model, name, most) for name in ("eos", "eot", "eom"))
-    config: Spec = {"eos_token_id": list(dict.fromkeys(index for index in ends if index is not None))}
+    if f"{_KEY}.tokens" not in model.metadata:
+        return "{}"
+    vocabulary = _vocabulary(model)
+    most = len(vocabulary.tokens)
+    ends = (_token_id(model, name, most) for name in ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"))
+    named = (index for index in ends if index is not None)
+    config: Spec = {"eos_token_id": list(dict.fromkeys((*named, *_ends_by_name(vocabulary))))}
     begin = _token_id(model, "bos", most)
     return json.dumps(config if begin is None else config | {"bos_token_id": begin})
+
+
+def _ends_by_name(vocabulary: _Vocabulary) -> list[int]:
+    """The ids of tokens that end a text, whatever the metadata says. Words of the language that look like them are none.
+
+    That goes for Gemma's </s> as well, which is a tag of HTML among other tags.
+    """
+    found = {
+        token: index for index, token, special in vocabulary.added() if token in _ENDS and (special or token != "</s>")
+    }
+    for present, other in _NO_ENDS:
+        if present <= found.keys():
+            found.pop(other, None)
+    return list(found.values())
 
 
 # --- the metadata -----------------------------------------------------------------------------------------------------

@@ -150,6 +150,7 @@ class Preparer:
             raise InvalidParameter("stop must not hold an empty string", param="stop")
         _check_truncation(request)
         text, token_ids, pictures = self.tokenize(request.prompt, self._max_prompt_len(request))
+        token_ids = token_ids or self._empty_prompt()
         grammar = self._grammar(request, text)
         if grammar is not sampling.grammar:
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
@@ -181,21 +182,21 @@ class Preparer:
         )
 
     def tokenize(self, prompt: Prompt, most: int | None = None) -> PromptTokens:
-        """The prompt's tokens, at least one. What cannot have at most `most` of them is refused before they are counted.
+        """The prompt's tokens, none for an empty one.
 
+        What cannot have at most `most` of them is refused before they are counted.
         Raises: InvalidRequest, UnsupportedFeature, CapacityError.
         """
         match prompt:
             case TextPrompt(suffix=None):
                 self._check_text(prompt.text, most)
                 ids = tuple(self.tokenizer.encode(prompt.text, add_special_tokens=prompt.add_special_tokens))
-                return PromptTokens(prompt.text, self._after(prompt.before_ids, ids) or self._empty_prompt())
+                return PromptTokens(prompt.text, self._after(prompt.before_ids, ids))
             case TextPrompt(suffix=suffix):
                 assert suffix is not None  # the case above
                 self._check_text(prompt.text + suffix, most)
                 return PromptTokens(prompt.text, tuple(self._fim_ids(prompt, suffix)))
-            case TokenPrompt(token_ids=token_ids):
-                ids = token_ids or self._empty_prompt()
+            case TokenPrompt(token_ids=ids):
                 if most is not None and len(ids) > most:
                     raise self._too_long(f"your prompt alone has {len(ids)} tokens", len(ids))
                 self.check_vocabulary(ids, "prompt")
@@ -209,7 +210,7 @@ class Preparer:
                     return self._tokenize_with_pictures(text, prompt, most, encoder)._replace(text=shown)
                 self._check_text(shown, most)
                 ids = tuple(encoder.encode(text, add_special_tokens=False))
-                return PromptTokens(shown, self._after(prompt.before_ids, ids) or self._empty_prompt())
+                return PromptTokens(shown, self._after(prompt.before_ids, ids))
 
     def check_vocabulary(self, token_ids: Collection[int], name: str) -> None:
         """Raises: InvalidRequest naming an id that the model has no row for."""
