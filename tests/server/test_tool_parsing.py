@@ -252,6 +252,13 @@ def test_what_is_said_between_a_call_and_the_end_of_the_reasoning_is_reasoning()
         assert output == Output("Yes.", "Hm.\nAnd so on.", [OSLO_CALL])
 
 
+def test_no_call_follows_one_within_the_reasoning_where_only_one_may_be_made() -> None:
+    made = output_format(reasoning="think").parser(request(parallel_tool_calls=False), "")
+    assert made is not None
+    output = parsed(made, [f"<think>Hm.{HERMES_OSLO}</think>{HERMES_OSLO}"])
+    assert output == Output(HERMES_OSLO, "Hm.", [OSLO_CALL])
+
+
 def test_a_call_that_must_follow_the_reasoning_is_not_looked_for_within_it() -> None:
     made = output_format(reasoning="think").parser(request("required", covered=True), "")
     assert made is not None

@@ -66,7 +66,8 @@ class OutputFormat:
         if self.reasoning is None or not request.parse_reasoning or not isinstance(request.prompt, ChatPrompt):
             return calls
         reasoning = ReasoningSplitter(self.reasoning, self._opening(request, prompt_text))
-        return _OutputParser(reasoning, calls, None if calls is None else self._early_parser(request))
+        early = None if calls is None else self._early_parser(request)
+        return _OutputParser(reasoning, calls, early, is_parallel=request.parallel_tool_calls)
 
     @cached_property
     def _call_grammar(self) -> CallGrammar | None:
@@ -113,10 +114,14 @@ class _OutputParser:
     """A `TextParser`: reasoning first, then calls.
 
     `early` finds calls of known tools that a model makes before it has ended its reasoning. Such a call ends it, unless the
-    mark that does so still comes: until then, or until the end, what is said after the call is kept.
+    mark that does so still comes: until then, or until the end, what is said after the call is kept. Unless `is_parallel`, no
+    call follows it.
     """
 
-    def __init__(self, reasoning: ReasoningSplitter, calls: CallParser | None, early: CallParser | None) -> None:
+    def __init__(
+        self, reasoning: ReasoningSplitter, calls: CallParser | None, early: CallParser | None, *, is_parallel: bool
+    ) -> None:
+        self._is_parallel = is_parallel
         self._reasoning = reasoning
         self._calls = calls
         self._early = early
@@ -145,7 +150,9 @@ class _OutputParser:
         if has_ended or is_last:
             kept = "".join(self._kept)
             thought, late = (thought + kept, "") if has_ended else (thought, kept.lstrip())
-            if self._calls is not None:
+            if early.num_calls and not self._is_parallel:
+                self._calls = None
+            elif self._calls is not None:
                 self._calls.num_calls = early.num_calls
             self._early = None
         return thought, found.tool_calls, late
