@@ -114,8 +114,8 @@ class _OutputParser:
     """A `TextParser`: reasoning first, then calls.
 
     `early` finds calls of known tools that a model makes before it has ended its reasoning. Such a call ends it, unless the
-    mark that does so still comes: until then, or until the end, what is said after the call is kept. Unless `is_parallel`, no
-    call follows it.
+    mark that does so still comes: until then, or until the end, what is said after the call is kept. No call follows it
+    unless `is_parallel`.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class _OutputParser:
             reasoning, early_calls, late = self._without_calls(self._early, reasoning, is_last=is_last)
             content = late + content
         if self._calls is None:
-            return ParsedText(content, reasoning)
+            return ParsedText(content, reasoning, early_calls)
         answer = self._calls.push(content, is_last=is_last)
         return ParsedText(answer.content, reasoning, early_calls + answer.tool_calls)
 
