@@ -93,7 +93,7 @@ class TestIndex:
         assert client.get("/", headers={"accept": accept}).status_code == 500
 
     def test_posting_there_is_still_tgi(self, client: httpx.Client) -> None:
-        assert client.post("/", content=b"{").json()["dialect"] == "tgi"
+        assert client.post("/", content=b"{").json()["dialect"] == "tgi.root"
 
 
 class TestModelLists:
