@@ -149,6 +149,7 @@ NOTATIONS: Mapping[str, Notation] = {
     "functionary_v31": Notation(_functionary),
     "gigachat3": Notation(_gigachat("<|message_sep|>\n\nfunction call<|role_sep|>\n"), is_single=True),
     "gigachat31": Notation(_gigachat("<|function_call|>"), is_single=True),
+    "nemotron_json": Notation(_list("<TOOLCALL>", "</TOOLCALL>")),
     "pythonic": Notation(_pythonic("[", "]")),
     "llama4_pythonic": Notation(_pythonic("[", "]")),
     "lfm2": Notation(_pythonic("<|tool_call_start|>[", "]<|tool_call_end|>")),

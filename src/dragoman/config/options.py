@@ -72,8 +72,8 @@ TOOL_PARSERS = Choice(
     (
         "auto", "none", "hermes", "mistral", "mistral_args", "llama3_json", "json", "granite", "phi4_mini_json",
         "hunyuan_a13b", "cohere", "qwen3_coder", "seed_oss", "glm45", "minimax_m2", "minimax_m3", "kimi_k2",
-        "deepseek_v3", "deepseek_v31", "functionary_v31", "gigachat3", "gigachat31", "pythonic", "llama4_pythonic", "lfm2",
-        "olmo3", "gpt_oss",
+        "deepseek_v3", "deepseek_v31", "functionary_v31", "gigachat3", "gigachat31", "nemotron_json", "pythonic",
+        "llama4_pythonic", "lfm2", "olmo3", "gpt_oss",
     ),
     {
         "qwen": "hermes", "qwen2_5": "hermes", "qwen25": "hermes", "qwen3": "hermes", "exaone4": "hermes",

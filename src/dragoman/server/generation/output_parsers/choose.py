@@ -29,6 +29,7 @@ from dragoman.server.generation.output_parsers.json_formats import (
     HUNYUAN,
     LLAMA3,
     MISTRAL,
+    NEMOTRON,
     PHI4,
     PLAIN_JSON,
 )
@@ -54,7 +55,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     for known in (
         *(HERMES, MISTRAL, MISTRAL_ARGS, LLAMA3, PLAIN_JSON, GRANITE, PHI4, HUNYUAN, COHERE),
         *(QWEN3_CODER, SEED_OSS, GLM45, MINIMAX_M2, MINIMAX_M3, KIMI_K2, DEEPSEEK_V3, DEEPSEEK_V31),
-        *(FUNCTIONARY, GIGACHAT3, GIGACHAT31),
+        *(FUNCTIONARY, GIGACHAT3, GIGACHAT31, NEMOTRON),
         *(PYTHONIC, LLAMA4, LFM2, OLMO3),
     )
 }
@@ -104,6 +105,7 @@ _TOOL_SIGNS: tuple[tuple[ToolFormat, tuple[str, ...]], ...] = (
     (PHI4, ("<|tool|>",)),
     (GRANITE, ("<|tool_call|>",)),
     (HUNYUAN, ("<tool_calls>",)),
+    (NEMOTRON, ("<TOOLCALL>",)),
     (LFM2, ("<|tool_call_start|>",)),
     (LFM2, ("<|tool_list_start|>",)),
     (OLMO3, ("<function_calls>", "<functions>")),

@@ -103,6 +103,13 @@ HUNYUAN = ToolFormat(
     _object(),
     closed(written_list(), "</tool_calls>"),
 )
+# nvidia/NVIDIA-Nemotron-Nano-9B-v2, Llama-3_3-Nemotron-Super-49B-v1_5.
+NEMOTRON = ToolFormat(
+    "nemotron_json",
+    CallSyntax(opens=("<TOOLCALL>",), closes=("</TOOLCALL>",), is_list=True, separators=","),
+    _object(),
+    closed(written_list(blank=""), "</TOOLCALL>"),
+)
 # ai-sage/GigaChat3-10B-A1.8B: a call is the message of another role, after the mark that ends one. 3.1 has a mark for calls.
 _GIGACHAT = CallSyntax(
     opens=(f"{_MESSAGE_END}\n\n{_GIGACHAT_ROLE}", _GIGACHAT_ROLE, _GIGACHAT_MARK),
