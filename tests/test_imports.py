@@ -17,6 +17,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman": (),
     "dragoman.types": (),
     "dragoman.errors": (),
+    "dragoman.extras": (),
     "dragoman.__main__": ("dragoman.cli",),
     "dragoman.accelerators": (),
     "dragoman.activation_groups": (),
@@ -85,6 +86,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.tokenizer",
     ),
     "dragoman.engine.remote": (
+        "dragoman.extras",
         "dragoman.types",
         "dragoman.errors",
         "dragoman.models.config",
@@ -95,6 +97,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.engine.factory",
     ),
     "dragoman.engine.vllm": (
+        "dragoman.extras",
         "dragoman.types",
         "dragoman.errors",
         "dragoman.models",
@@ -117,6 +120,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.engine.factory",
     ),
     "dragoman.server": (
+        "dragoman.extras",
         "dragoman",
         "dragoman.types",
         "dragoman.errors",
@@ -201,9 +205,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.evaluate",
         "dragoman.memory_speed",
     ),
-    "dragoman.bench": (),
+    "dragoman.bench": ("dragoman.extras",),
     "dragoman.memory_speed": (),
     "dragoman.doctor": (
+        "dragoman.extras",
         "dragoman",
         "dragoman.accelerators",
         "dragoman.cores",
@@ -226,6 +231,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.server",
     ),
     "dragoman.ray": (
+        "dragoman.extras",
         "dragoman.types",
         "dragoman.errors",
         "dragoman.logs",
@@ -240,6 +246,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.server",
     ),
     "dragoman.cli": (
+        "dragoman.extras",
         "dragoman.errors",
         "dragoman.logs",
         "dragoman",

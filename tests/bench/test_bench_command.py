@@ -19,6 +19,7 @@ import trustme
 
 from dragoman.bench.apis import APIS
 from dragoman.cli.bench.command import run_bench
+from dragoman.extras import how_to_install
 from tests.bench.fake_server import (
     ANSWERS,
     OUTPUT_TOKENS,
@@ -374,7 +375,7 @@ def test_a_plot_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPat
     code, _, errors = bench("http://127.0.0.1:1", "--plot", "out.png")
     assert (code, errors) == (
         2,
-        "dragoman: --plot=out.png (command line): needs matplotlib: pip install 'dragoman[bench]'\n",
+        f"dragoman: --plot=out.png (command line): needs matplotlib: {how_to_install('bench')}\n",
     )
 
 

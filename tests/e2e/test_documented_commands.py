@@ -30,7 +30,7 @@ dragoman() {
 }
 make() { (unset MAKEFLAGS MAKELEVEL; command make --no-print-directory --dry-run --directory "$ROOT" "$@" > /dev/null); }
 curl() { command curl --fail-with-body --silent --show-error "$@"; }
-pip() { case " $EXTRAS " in *" ${2#dragoman} "*) ;; *) echo "no such extra: $2" >&2; return 1 ;; esac; }
+pip() { case " $EXTRAS " in *" ${2#.} "*) ;; *) echo "no such extra: $2" >&2; return 1 ;; esac; }
 """
 # Those that compute for long, or load a model.
 SLOW = ("docs/batch.md", "docs/bench.md", "docs/compression.md", "docs/doctor.md", "docs/tour.md")

@@ -216,6 +216,6 @@ def test_a_cache_of_a_chosen_type_is_foretold_to_the_byte(tmp_path: Path) -> Non
 def test_without_ray_its_engine_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     of_ray = find_factory("ray")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(EngineOptionError, match=re.escape("pip install 'dragoman[ray]'")) as caught:
+    with pytest.raises(EngineOptionError, match=re.escape("pip install '.[ray]'")) as caught:
         of_ray.load(EngineSetup(tmp_path))
     assert caught.value.option == "engine"

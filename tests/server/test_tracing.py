@@ -11,6 +11,7 @@ import pytest
 
 from dragoman.config.resolve import ConfigError, demo_model_dir, resolve
 from dragoman.config.sources import Given
+from dragoman.extras import how_to_install
 from dragoman.host import settings
 from dragoman.server.app import ServerConfig
 from dragoman.server.observation.tracing import TraceExport, missing_package
@@ -159,23 +160,23 @@ def test_phases_follow_each_other(collector: Collector) -> None:
 
 
 def test_without_the_packages_the_option_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "missing_package", lambda protocol: "dragoman[otel]")
+    monkeypatch.setattr(settings, "missing_package", lambda protocol: how_to_install("otel"))
     given = [Given("otlp_traces_endpoint", "otlp_traces_endpoint", "http://x/v1/traces", "a test")]
-    with pytest.raises(ConfigError, match=r"otlp_traces_endpoint=http://x/v1/traces.*pip install 'dragoman\[otel\]'"):
+    with pytest.raises(ConfigError, match=r"otlp_traces_endpoint=http://x/v1/traces.*pip install '.\[otel\]'"):
         settings.server_config(resolve(given, {}, demo_model_dir()))
 
 
 def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert missing_package("http/protobuf") == "dragoman[otel]"
-    assert missing_package("grpc") == "opentelemetry-exporter-otlp-proto-grpc"
+    assert missing_package("http/protobuf") == how_to_install("otel")
+    assert missing_package("grpc") == "pip install opentelemetry-exporter-otlp-proto-grpc"
 
 
 def test_a_variable_that_is_meant_for_all_programs_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x:4318"}
     config = resolve([], environ, demo_model_dir())
     assert config.server.otlp_traces_endpoint == "http://x:4318/v1/traces"
-    monkeypatch.setattr(settings, "missing_package", lambda protocol: "dragoman[otel]")
+    monkeypatch.setattr(settings, "missing_package", lambda protocol: how_to_install("otel"))
     assert settings.server_config(config).traces is None
     monkeypatch.setattr(settings, "missing_package", lambda protocol: "")
     assert settings.server_config(config).traces == TraceExport("http://x:4318/v1/traces")

@@ -41,7 +41,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
     "docs/deployment.md": {
         "docker build -t dragoman .": "docker: tests/deploy reads the file",
         "kubectl -n dragoman create secret generic dragoman-keys \\": "kubernetes: tests/deploy checks the files",
-        "python3 -m venv /opt/dragoman && /opt/dragoman/bin/pip install dragoman": "root: tests/deploy checks the unit",
+        "python3 -m venv /opt/dragoman && /opt/dragoman/bin/pip install .": "root: tests/deploy checks the unit",
     },
     "docs/dialects/anthropic.md": {"bash": "another program: Claude Code"},
     "docs/dialects/embeddings.md": {"shell": "tests/e2e/test_embeddings.py: compares the answers"},

@@ -13,9 +13,10 @@ from typing import Any
 
 from dragoman.bench.measures import Spread
 from dragoman.bench.sweep import Point, Report
+from dragoman.extras import how_to_install
 
 SUFFIXES = (".png", ".svg", ".pdf")
-MISSING = "needs matplotlib: pip install 'dragoman[bench]'"
+MISSING = f"needs matplotlib: {how_to_install('bench')}"
 _PERCENTILES = ("p50", "p90", "p99")
 _COLOURS = ("#2471a3", "#d68910", "#c0392b")
 _AXES = {"concurrency": "requests at a time", "rate": "requests a second that arrive"}

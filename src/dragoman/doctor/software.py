@@ -16,6 +16,7 @@ from pathlib import Path
 from dragoman import __version__
 from dragoman.accelerators import has_gpu
 from dragoman.doctor.findings import Finding, Section
+from dragoman.extras import how_to_install
 
 LEAST_PYTHON = (3, 11)
 _TOLD = ("openvino", "numpy", "tokenizers")  # beside what is wrong
@@ -25,6 +26,8 @@ _PINNED = re.compile(r"~=\s*(\d+\.\d+)\.\d+")
 _FOR_DEVELOPERS = "dev"
 
 Version = Callable[[str], str]
+
+_AGAIN = "pip install --force-reinstall . in dragoman's clone, or with its wheel file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,11 @@ def _findings(facts: SoftwareFacts) -> Iterator[Finding]:
     for name, found in facts.versions.items():
         pin = facts.pins.get(name)
         if found is None:
-            yield Finding("problem", f"the package {name} is not installed", "pip install --force-reinstall dragoman")
+            yield Finding(
+                "problem",
+                f"the package {name} is not installed",
+                _AGAIN,
+            )
         elif pin and not f"{found}.".startswith(f"{pin}."):
             yield Finding(
                 "problem", f"{name} {found} is installed, and {pin} is needed", f"pip install '{name}~={pin}.0'"
@@ -107,7 +114,7 @@ def _findings(facts: SoftwareFacts) -> Iterator[Finding]:
         yield Finding(
             "note",
             "a GPU is here, which the built-in engine does not use",
-            "pip install 'dragoman[vllm]', --engine vllm",
+            f"{how_to_install('vllm')}, --engine vllm",
         )
 
 

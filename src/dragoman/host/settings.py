@@ -93,7 +93,7 @@ def _traces(config: Config) -> TraceExport | None:
         return None
     if not (missing := missing_package(protocol)):
         return TraceExport(endpoint, protocol)
-    problem = f"needs packages that are not installed: pip install '{missing}'"
+    problem = f"needs packages that are not installed: {missing}"
     cited = config.cite("otlp_traces_endpoint")
     if config.origins["otlp_traces_endpoint"].name == GENERAL_ENDPOINT:  # it may be meant for other programs
         logger.warning("no spans are made: %s: %s", cited, problem)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError, EngineSetup
+from dragoman.extras import how_to_install
 from dragoman.ray.arguments import ENGINE
 from dragoman.ray.watched import PATIENCE_S
 
@@ -39,7 +40,7 @@ class ClusterFactory:
         Raises: EngineOptionError if Ray is not installed, or there is no such cluster or application.
         """
         if importlib.util.find_spec("ray") is None:
-            raise EngineOptionError("engine", "needs a package that is not installed: pip install 'dragoman[ray]'")
+            raise EngineOptionError("engine", f"needs a package that is not installed: {how_to_install('ray')}")
         address, application = setup.options.get("ray_address", "auto"), setup.options.get("ray_application", "default")
         setup.progress("joining the Ray cluster", 0.0)
         _join(address)

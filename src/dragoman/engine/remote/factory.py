@@ -18,6 +18,7 @@ from dragoman.engine.base import EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, EngineOptionError, EngineSetup
 from dragoman.engine.remote.profile import Common, Profile, common
 from dragoman.errors import ServerError
+from dragoman.extras import how_to_install
 from dragoman.models.config import ModelError, read_config
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
@@ -54,7 +55,7 @@ class RemoteOptions:
                 "upstream", "must name at least one server, as http://HOST:PORT, with engine=remote"
             )
         if importlib.util.find_spec("aiohttp") is None:
-            raise EngineOptionError("engine", "needs a package that is not installed: pip install 'dragoman[remote]'")
+            raise EngineOptionError("engine", f"needs a package that is not installed: {how_to_install('remote')}")
         return RemoteOptions(
             tuple(dict.fromkeys(map(_with_prefix, options["upstream"]))),
             options.get("upstream_model"),

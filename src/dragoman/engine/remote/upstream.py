@@ -25,11 +25,12 @@ from dragoman.engine.remote.wire import (
     error_text,
     models,
 )
+from dragoman.extras import how_to_install
 
 try:
     import aiohttp
 except ImportError as missing:  # pragma: no cover - the extra is part of the development environment
-    raise ImportError("engine remote needs aiohttp: pip install 'dragoman[remote]'") from missing
+    raise ImportError(f"engine remote needs aiohttp: {how_to_install('remote')}") from missing
 
 CONNECT_TIMEOUT_S = 5.0
 CHECK_TIMEOUT_S = 5.0

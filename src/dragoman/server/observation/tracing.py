@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dragoman import __version__
+from dragoman.extras import how_to_install
 from dragoman.server.observation.record import CallRecord, Outcome, RequestRecord
 from dragoman.types import ChatPrompt, TraceContext
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 TraceProtocol = Literal["http/protobuf", "grpc"]
 
 _PACKAGES: Mapping[TraceProtocol, tuple[str, str]] = {
-    "http/protobuf": ("opentelemetry.exporter.otlp.proto.http", "dragoman[otel]"),
-    "grpc": ("opentelemetry.exporter.otlp.proto.grpc", "opentelemetry-exporter-otlp-proto-grpc"),
+    "http/protobuf": ("opentelemetry.exporter.otlp.proto.http", how_to_install("otel")),
+    "grpc": ("opentelemetry.exporter.otlp.proto.grpc", "pip install opentelemetry-exporter-otlp-proto-grpc"),
 }
 CLOSE_TIMEOUT_S = 3.0
 
@@ -41,7 +42,7 @@ class TraceExport:
 
 
 def missing_package(protocol: TraceProtocol) -> str:
-    """What to install to send spans by that protocol, "" if it is there."""
+    """How to install what sends spans by that protocol, "" if it is there."""
     module, package = _PACKAGES[protocol]
     parts = module.split(".")
     for length in range(1, len(parts) + 1):  # looking for a module imports its parents

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from dragoman.cli.terminal.chat.input_history import InputHistory
+from dragoman.extras import how_to_install
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 QUOTES = '"""'
 MORE = "... "  # stands before the further lines of a message
-PLAIN_EDITOR_NOTE = "pip install 'dragoman[terminal]' brings editing of several lines and completion of commands"
+PLAIN_EDITOR_NOTE = f"{how_to_install('terminal')}: brings editing of several lines and completion of commands"
 
 Complete = Callable[[str], Iterable[str]]
 """What a line that begins so could be: whole lines."""

@@ -1,0 +1,11 @@
+"""How people install what an optional part needs.
+
+Does: one sentence. Does not: look what is installed. Used by whoever finds that a package is missing.
+"""
+
+from __future__ import annotations
+
+
+def how_to_install(extra: str) -> str:
+    """The command for an extra. No package index has dragoman, so it is installed from its clone, or from its wheel file."""
+    return f"pip install '.[{extra}]' in dragoman's clone, or pip install 'WHEEL[{extra}]' with its wheel file"
