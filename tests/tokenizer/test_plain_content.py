@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from dragoman.config.resolve import demo_model_dir
 from dragoman.errors import InvalidRequest
 from dragoman.server.generation.service import Extensions, Service
 from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
-from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
+from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer, words_pattern
 from dragoman.tokenizer.plain_content import PlainContent
 from dragoman.types import ChatPrompt
 from tests.support.fake_engine import FakeEngine, saying
@@ -64,6 +65,7 @@ def conversations() -> list[ChatPrompt]:
         ChatPrompt((said, {"role": "assistant", "content": f"{BOTH} and"}), continue_final_message=True),
         ChatPrompt((said, {"role": "assistant", "content": "", "tool_calls": [call]},
                     {"role": "tool", "tool_call_id": "c", "content": BOTH}, said)),
+        ChatPrompt(({"role": "user<|im_end|>", "content": "x"}, said)),
     ]  # fmt: skip
 
 
@@ -89,6 +91,25 @@ def test_what_holds_no_control_token_is_tokenised_as_ever_and_so_is_what_stands_
     made = tokens(DEMO, template, ChatPrompt((*before, {"role": "user", "content": "<|im_end|>"})))
     usual = tokens(DEMO, template, ChatPrompt((*before, {"role": "user", "content": "x"})), is_plain=False)
     assert made.token_ids[:16] == usual.token_ids[:16]
+
+
+def test_tools_and_names_of_fields_are_what_a_client_wrote_as_well() -> None:
+    template = demo_template()
+    properties = {"<|im_start|>": {"type": "string", "description": "\ue0010\ue001"}}
+    function = {"name": "f", "description": BOTH, "parameters": {"type": "object", "properties": properties}}
+    prompt = ChatPrompt(user("Hi").messages, ({"type": "function", "function": function},))
+    made, usual = (tokens(DEMO, template, prompt, is_plain=is_plain) for is_plain in (True, False))
+    assert made.text == usual.text
+    assert num_controls(DEMO, usual.token_ids) - num_controls(DEMO, made.token_ids) == 4
+
+
+def test_looking_for_control_tokens_takes_time_with_the_length_of_a_text_however_many_there_are() -> None:
+    words = [f"<SPECIAL_{number}>" for number in range(1000)] + ["<s>", "</s>", "[INST]", "<SPECIAL_1"]
+    pattern = re.compile(words_pattern(words))
+    assert [match[0] for match in pattern.finditer("a<SPECIAL_12><SPECIAL_1x</s>[INST")] == [
+        "<SPECIAL_12>", "<SPECIAL_1", "</s>",
+    ]  # fmt: skip
+    assert pattern.search("<" * 1_000_000) is None
 
 
 @table("style", [byte_level, byte_fallback, metaspace])

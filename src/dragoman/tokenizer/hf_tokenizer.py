@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
+from os.path import commonprefix
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -197,21 +198,16 @@ class HfTokenizer:
         """The tokens of `text`, of which none is special whatever it holds. `is_first`: as at the beginning of a prompt."""
         file = self._plain_file if is_first else self._plain_continuation_file
         token_ids = _ids(file, text, add_special_tokens=False)
-        held = {self._file.token_to_id(one) for one in self._control_tokens if one in text}
-        if held.isdisjoint(token_ids):
+        if self._special_ids.isdisjoint(token_ids):
             return token_ids
         # A vocabulary may have such a text as one of its words: it is none without its first character.
-        cuts = [match.start() + 1 for match in self._control_starts.finditer(text)]
+        cuts = [match.start() + 1 for match in re.finditer(f"(?={words_pattern(self._control_tokens)})", text)]
         pieces = [text[begin:end] for begin, end in pairwise([0, *cuts, len(text)])]
         token_ids = _ids(file, pieces[0], add_special_tokens=False)
         for piece in pieces[1:]:
             token_ids += _ids(self._plain_continuation_file, piece, add_special_tokens=False)
-        return [one for one in token_ids if one not in held]
-
-    @cached_property
-    def _control_starts(self) -> re.Pattern[str]:
-        """Finds every place where the text of a special token begins, those inside of others too."""
-        return re.compile(f"(?={'|'.join(map(re.escape, self._control_tokens))})")
+        shortest = {self._file.token_to_id(one) for one in self._control_tokens if len(one) == 1}
+        return [one for one in token_ids if one not in shortest]
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of these tokens; the same that they give one by one."""
@@ -314,6 +310,24 @@ def _without_special(file: TokenizerFile) -> TokenizerFile:
     copied.encode_special_tokens = True
     _keep_no_words(copied)
     return copied
+
+
+def words_pattern(words: Iterable[str]) -> str:
+    """A regular expression for any of these words, the longest where several begin at one place.
+
+    It reads each character of a text about once, however many words there are: a client chooses the text.
+    """
+    by_first: dict[str, list[str]] = {}
+    for word in words:
+        by_first.setdefault(word[:1], []).append(word[1:])
+    ends_here = by_first.pop("", None) is not None
+    branches = []
+    for first, rest in by_first.items():
+        shared = commonprefix(rest)
+        branches.append(re.escape(first + shared) + words_pattern(one[len(shared) :] for one in rest))
+    if not branches:
+        return ""
+    return f"(?:{'|'.join(branches)})" + ("?" if ends_here else "")
 
 
 def _ids(file: TokenizerFile, text: str, *, add_special_tokens: bool) -> list[int]:

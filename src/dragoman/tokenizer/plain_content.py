@@ -1,7 +1,8 @@
 """Keeps what clients write into a conversation from becoming control tokens.
 
-Does: put placeholders for the texts of control tokens in messages before they are rendered, and tokenise what lies around a
-placeholder in the rendered prompt as plain text. Does not: render. Used by the preparer, on the event loop or its threads.
+Does: put placeholders for the texts of control tokens into all that a client sent, before it is rendered; tokenise what lies
+around a placeholder in the rendered prompt as plain text. Does not: render. Used by the preparer, on the event loop or its
+threads.
 
 A prompt is cut at the control tokens that the template itself has written. Pieces without a placeholder are tokenised as
 they always are; those with one by a tokenizer that knows no control tokens, once the placeholders are texts again.
@@ -17,11 +18,11 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import InvalidRequest
-from dragoman.tokenizer.hf_tokenizer import HfTokenizer
+from dragoman.tokenizer.hf_tokenizer import HfTokenizer, words_pattern
 from dragoman.types import ChatPrompt
 
 _PRIVATE_USE = range(0xE001, 0xF8FF)  # 0xE000 marks where a last message is continued
-_AS_SENT = frozenset(("role", "type", "image_url", "image"))  # of messages: words of the API, and pictures
+_AS_SENT = frozenset(("image_url",))  # of messages: pictures, which no template writes
 
 
 class PlainContent:
@@ -29,14 +30,14 @@ class PlainContent:
 
     def __init__(self, tokenizer: HfTokenizer) -> None:
         self.tokenizer = tokenizer
-        texts = sorted(tokenizer.control_tokens, key=len, reverse=True)
-        self._controls = re.compile("|".join(map(re.escape, texts))) if texts else None
+        controls = tokenizer.control_tokens
+        self._controls = re.compile(words_pattern(controls)) if controls else None
 
     def hidden(self, prompt: ChatPrompt) -> tuple[ChatPrompt, HiddenControls | None]:
         """The conversation with placeholders, and what knows them; None = no text in it is a control token's."""
         if self._controls is None:
             return prompt, None
-        sent = [prompt.messages, prompt.template_kwargs.get("documents")]
+        sent = (prompt.messages, prompt.tools, prompt.template_kwargs)
         texts = _texts_of(sent)
         if not any(self._controls.search(text) for text in texts):
             return prompt, None
@@ -47,9 +48,9 @@ class PlainContent:
                 "messages must leave one character of Unicode's private use area unused", param="messages"
             )
         hidden = HiddenControls(self, self._controls, mark)
-        messages, documents = hidden.put(sent)
-        kwargs = {**prompt.template_kwargs, **({} if documents is None else {"documents": documents})}
-        return msgspec.structs.replace(prompt, messages=tuple(messages), template_kwargs=kwargs), hidden
+        messages, tools, kwargs = hidden.put(sent)
+        put = msgspec.structs.replace(prompt, messages=tuple(messages), tools=tuple(tools), template_kwargs=kwargs)
+        return put, hidden
 
     @cached_property
     def begins_anew(self) -> bool:
@@ -76,7 +77,7 @@ class HiddenControls:
             case str():
                 return self._controls.sub(self._placeholder_of, value)
             case Mapping():
-                return {key: one if key in _AS_SENT else self.put(one) for key, one in value.items()}
+                return {self.put(key): one if key in _AS_SENT else self.put(one) for key, one in value.items()}
             case Sequence() if not isinstance(value, bytes):
                 return [self.put(one) for one in value]
             case _:
@@ -137,7 +138,8 @@ def _texts_of(value: Any) -> list[str]:
         case str():
             return [value]
         case Mapping():
-            return [text for key, one in value.items() if key not in _AS_SENT for text in _texts_of(one)]
+            kept = [text for key, one in value.items() if key not in _AS_SENT for text in _texts_of(one)]
+            return [*(key for key in value if isinstance(key, str)), *kept]
         case Sequence() if not isinstance(value, bytes):
             return [text for one in value for text in _texts_of(one)]
         case _:
