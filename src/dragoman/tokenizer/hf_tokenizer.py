@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
-from os.path import commonprefix
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -323,8 +322,9 @@ def words_pattern(words: Iterable[str]) -> str:
     ends_here = by_first.pop("", None) is not None
     branches = []
     for first, rest in by_first.items():
-        shared = commonprefix(rest)
-        branches.append(re.escape(first + shared) + words_pattern(one[len(shared) :] for one in rest))
+        low, high = min(rest), max(rest)  # what these two share, all do
+        size = next((i for i, (one, other) in enumerate(zip(low, high, strict=False)) if one != other), len(low))
+        branches.append(re.escape(first + low[:size]) + words_pattern(one[size:] for one in rest))
     if not branches:
         return ""
     return f"(?:{'|'.join(branches)})" + ("?" if ends_here else "")
