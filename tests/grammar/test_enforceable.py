@@ -169,6 +169,12 @@ ROWS: dict[str, Row] = {
         [1],
     ),
     "counted": Row({"type": "object", "minProperties": 1, **TWO}, [".minProperties"], [{"a": 1}], [1]),
+    "counted elsewhere": Row(
+        {"allOf": [{"type": "object", "minProperties": 1}, {"type": "object", **TWO}]},
+        [".allOf[0].minProperties"],
+        [{"a": 1}],
+        [1],
+    ),
     "names of a format": Row(
         {"type": "object", "propertyNames": {"format": "date"}}, [".propertyNames"], [{"2026-01-01": 1}], [1]
     ),

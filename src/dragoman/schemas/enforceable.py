@@ -264,10 +264,9 @@ class _Rewriting:
         is_closed = made.get("additionalProperties") is False and not made.get("patternProperties")
         if is_closed and made.get("maxProperties", 0) >= len(properties):
             made.pop("maxProperties", None)
+        is_joined = place.step == ".allOf" or not _APPLICATORS.isdisjoint(made)
         for name in ("minProperties", "maxProperties"):
-            if name in made and (
-                made[name] >= _MAX_LENGTH or _APPLICATORS & made.keys() or properties.keys() - required
-            ):
+            if name in made and (made[name] >= _MAX_LENGTH or is_joined or properties.keys() - required):
                 self.pass_over(made, name, place, "properties that may be left out are not counted")
 
     def conditions(self, made: dict[str, Any], place: Place) -> None:
