@@ -196,6 +196,29 @@ ROWS: dict[str, Row] = {
         [[None]],
         [1],
     ),
+    "beside a reference that leads around": Row(
+        {
+            "type": "object",
+            "properties": {"next": {"$ref": "#", "type": "object", "nullable": True, "required": ["a"]}},
+        },
+        [".properties.next.required"],
+        [{"next": {"next": {"a": 1}, "a": 1}}],
+        [{"next": 1}],
+    ),
+    "joined with a reference that leads around": Row(
+        {
+            "$ref": "#/$defs/n",
+            "$defs": {
+                "n": {
+                    "type": "object",
+                    "properties": {"next": {"allOf": [{"$ref": "#/$defs/n"}, {"type": "object", "required": ["a"]}]}},
+                }
+            },
+        },
+        [".$defs.n.properties.next.allOf[0].$ref"],
+        [{"next": {"a": 1}}],
+        [{"next": {}}],
+    ),
     "more than one of": Row({"oneOf": [{"type": "integer"}, {"type": "number"}]}, [".oneOf"], [1.5], ["a"]),
     "one of several objects": Row({"oneOf": [{"type": "object", **TWO}, CAT]}, [".oneOf"], [{"a": 1}], [1]),
     "deep inside": Row(

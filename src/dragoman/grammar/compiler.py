@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ from dragoman.types import Grammar, TokenMasker
 
 _MAX_CACHED = 128  # compiled grammars; one takes some 10 KB,
 _MAX_CACHED_CHARS = 1_048_576  # but up to 200 bytes for a character of its source
+_LEADS_OUT = re.compile(r'"\$\w*[rR]ef"\s*:\s*"(?!#/(?:\$defs|definitions)/)')  # of a part that is looked at by itself
+
 logger = logging.getLogger("dragoman.grammar")
 
 OUTPUT = "@output"  # in a frame, the place of the grammar itself
@@ -172,6 +175,8 @@ class GrammarCompiler:
     def _inner_fault(self, grammar: Grammar) -> tuple[Place, str] | None:
         """Which part of a schema is wrong, and why; None unless it is small and found at once."""
         if grammar.kind != "json_schema" or num_chars(grammar) > LARGE_CHARS or needs_trial(grammar):
+            return None
+        if _LEADS_OUT.search(grammar.source):
             return None
         try:
             with CATCH_PANICS:

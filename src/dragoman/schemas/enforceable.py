@@ -39,6 +39,13 @@ _APPLICATORS = frozenset({*_REFERENCES, "allOf", "anyOf", "oneOf", "if"})
 _ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 )
+_CONSTRAINTS = frozenset[str]().union(
+    ("allOf", "anyOf", "oneOf", "const", "enum", "type"),
+    ("items", "prefixItems", "additionalItems", "minItems", "maxItems"),
+    ("properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties"),
+    ("minLength", "maxLength", "pattern", "format"),
+    ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+)
 _SINGLE_SCHEMAS = ("items", "additionalItems", "additionalProperties")
 _HOLDS_SCHEMAS = frozenset({*SCHEMA_MAP_KEYWORDS, *SCHEMA_LIST_KEYWORDS, *_SINGLE_SCHEMAS})
 _MAX_REMEMBERED = 16_384  # characters of a schema
@@ -105,12 +112,14 @@ class _Rewriting:
     def __init__(self, root: Any) -> None:
         self.passed_over: list[PassedOver] = []
         self._references = References(root)
+        self._current = 0  # the identity of the schema that is being written
 
     def written(self, schema: Any, place: Place) -> Any:
         """The schema as the compiler can enforce it."""
         if not isinstance(schema, Mapping):
             return schema
         made = {name: value for name, value in schema.items() if name not in _NO_EFFECT}
+        self._current = id(schema)
         for keywords, step in _STEPS:
             if not keywords.isdisjoint(made):
                 step(self, made, place)
@@ -160,9 +169,32 @@ class _Rewriting:
                 self.pass_over(made, name, place, "it leads to a part of the document that is no schema")
                 continue
             del made[name]
-            for other in _ANNOTATIONS:  # the compiler wants nothing beside references that lead around
-                made.pop(other, None)
             made["$ref"] = pointer
+            self._leave_alone(made, place, reference, target)
+
+    def _leave_alone(self, made: dict[str, Any], place: Place, reference: str, target: Any) -> None:
+        """Leave out what stands beside a reference to a schema that this one is part of: nothing is taken there."""
+        others = made.keys() - {"$ref", "$defs", "definitions"}
+        if not others or not self._references.reaches(reference, self._current):
+            return
+        for name in [name for name in made if name in others]:
+            if name not in _CONSTRAINTS or (isinstance(target, Mapping) and made[name] == target.get(name)):
+                del made[name]
+            else:
+                self.pass_over(made, name, place, "it stands beside a reference that leads around")
+
+    def joined(self, made: dict[str, Any], place: Place) -> None:
+        """References of `allOf` that lead around, which the compiler cannot join with others."""
+        branches = list(made["allOf"])
+        if len(branches) < 2 and not _CONSTRAINTS & (made.keys() - {"allOf"}):
+            return
+        for number, branch in enumerate(branches):
+            reference = branch.get("$ref") if isinstance(branch, Mapping) else None
+            if isinstance(reference, str) and self._references.reaches(reference, self._current):
+                branches[number] = {name: value for name, value in branch.items() if name != "$ref"}
+                at = Place(Place(place, ".allOf", number), ".$ref")
+                self.passed_over.append(PassedOver(str(at), "it leads around, and is joined with others"))
+        made["allOf"] = branches
 
     def strings(self, made: dict[str, Any], place: Place) -> None:
         """Formats and patterns."""
@@ -306,6 +338,7 @@ _STEPS: tuple[tuple[frozenset[str], Callable[[_Rewriting, dict[str, Any], Place]
         _Rewriting.objects,
     ),
     (frozenset(_REFERENCES), _Rewriting.references),
+    (frozenset({"allOf"}), _Rewriting.joined),
 )
 """The keywords that a step looks for, and the step."""
 

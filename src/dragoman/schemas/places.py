@@ -28,6 +28,7 @@ SCHEMA_MAP_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions"
 _HOLDS_SCHEMAS = frozenset({*SCHEMA_KEYWORDS, *SCHEMA_LIST_KEYWORDS, *SCHEMA_MAP_KEYWORDS})
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 _MAX_CHAIN = 16  # references that lead to references
+_MAX_VISITS = 20_000  # of schemas, on the ways of all references
 _MAX_TRIES = 100  # of a tenth of a millisecond
 _MAX_NAME = 60  # characters of a property that an error repeats
 
@@ -94,6 +95,8 @@ class References:
         self._root = root
         self._named: dict[str, Place] = {}  # anchors and ids
         self._targets: dict[str, Any] = {}
+        self._reachable: dict[str, set[int]] = {}
+        self._num_visits = 0
         self._schemas: set[int] = set()  # the identities of all schemas in it, which live as long as it does
         waiting = [(Place(None, ""), root)]
         while waiting:
@@ -132,6 +135,27 @@ class References:
                 return schema
             schema = self.target(reference)
         return None
+
+    def reaches(self, reference: str, schema_id: int) -> bool:
+        """True if the schema of this identity is part of what a reference leads to; also where that takes long to tell."""
+        if reference not in self._reachable:
+            self._reachable[reference] = self._all_below(self.target(reference))
+        return self._num_visits > _MAX_VISITS or schema_id in self._reachable[reference]
+
+    def _all_below(self, schema: Any) -> set[int]:
+        """The identities of all schemas in one, and in those that it refers to."""
+        found: set[int] = set()
+        waiting = [schema]
+        while waiting and self._num_visits <= _MAX_VISITS:
+            part = waiting.pop()
+            if not isinstance(part, Mapping) or id(part) in found:
+                continue
+            self._num_visits += 1
+            found.add(id(part))
+            waiting.extend(inner for _, inner in inner_schemas(part, Place(None, "")))
+            if isinstance(reference := part.get("$ref"), str):
+                waiting.append(self.target(reference))
+        return found
 
 
 def referred(reference: str, root: Any) -> Any:
