@@ -354,8 +354,13 @@ def engine_tools(
     pieces = TokenPieces(tokenizer)
 
     def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
-        skips = stop.skip_special_tokens
-        return StopOnTokens(pieces, stop.strings, min_tokens=min_tokens, skip_special_tokens=skips)
+        return StopOnTokens(
+            pieces,
+            stop.strings,
+            min_tokens=min_tokens,
+            skip_special_tokens=stop.skip_special_tokens,
+            unsearched=stop.unsearched,
+        )
 
     return EngineTools(LazyGrammarCompiler(tokenizer, turn_end_ids, max_grammar_s), watch_stops, lark_of)
 
@@ -363,7 +368,14 @@ def engine_tools(
 def _extensions(text: _Text, tools: EngineTools) -> Extensions:
     """Grammars, and the model's ways of writing tool calls and reasoning."""
     output = text.output
-    return Extensions(tools.compile_grammar, output.parser, output.marker_ids, output.constraint, text.turn_end_ids)
+    return Extensions(
+        tools.compile_grammar,
+        output.parser,
+        output.marker_ids,
+        output.constraint,
+        text.turn_end_ids,
+        unsearched=output.unsearched,
+    )
 
 
 def model_profile(

@@ -360,6 +360,16 @@ class TokenMasker(Protocol):
         ...
 
 
+class Unsearched(msgspec.Struct, frozen=True):
+    """Where stop strings do not count, in marks: from one to the other, or to the end where that is "".
+
+    `inside`: the mark that ends such a part in which the answer begins, "" = it begins in none.
+    """
+
+    marks: tuple[tuple[str, str], ...]
+    inside: str = ""
+
+
 class StopStrings(msgspec.Struct, frozen=True):
     """Texts that end a sequence: at the token that completes the first, which is still part of it.
 
@@ -368,6 +378,7 @@ class StopStrings(msgspec.Struct, frozen=True):
 
     strings: tuple[str, ...]
     skip_special_tokens: bool = True
+    unsearched: Unsearched | None = None
 
 
 class EngineRequest(msgspec.Struct, frozen=True):
@@ -376,7 +387,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     Legal: every value is within the range that its type allows, and every token id within the vocabulary. Whether this
     engine can run it, the engine decides (`engine.base`). `max_tokens` >= 0 (0 = only the prompt's log-probabilities).
     `stop`: an engine must watch for them where it ranks sequences, because nobody sees their text before; elsewhere it may.
-    None also where an answer is taken apart: they count in its content only, which the service tells.
+    None where an answer is taken apart and only the service can tell its content, in which alone they count.
     `adapter`: one of the engine's, None = the model as it is. `cache_salt`: requests share cached prompts only with those of
     the same salt and owner; `cache_owner`: no client chooses it, "" = all are one. `priority`: of the requests that wait,
     those with the highest are admitted first. `caller`: who asks; engines that can share what they have fairly among

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dragoman.server.generation.service import Extensions, Service
 from dragoman.tokenizer.chat_template import ChatTemplate
-from dragoman.types import FinishReason, GenerationEvent, GenerationResult, SamplingParams
+from dragoman.types import FinishReason, GenerationEvent, GenerationResult, SamplingParams, StopStrings
 from tests.server.output_texts import output_format, request
 from tests.server.test_service_text import truncated
 from tests.support.byte_tokenizer import ByteTokenizer
@@ -41,7 +41,7 @@ def answered(
         engine=engine,
         tokenizer=ByteTokenizer(),
         chat_template=TEMPLATE,
-        extensions=Extensions(make_parser=layout.parser),
+        extensions=Extensions(make_parser=layout.parser, unsearched=layout.unsearched),
     )
     wanted = msgspec.structs.replace(request("auto"), **({"stop": ("END",)} | asked))
     wanted = msgspec.structs.replace(wanted, sampling=sampling or SamplingParams())
@@ -124,9 +124,25 @@ def test_harmony_messages_that_are_no_content_hold_any_text() -> None:
     assert [call.arguments for call in sequence.tool_calls] == ['{"a":"END"}']
 
 
-def test_an_engine_is_told_of_stop_strings_only_where_all_of_the_text_is_content() -> None:
-    """It would end a ranked sequence within its reasoning."""
-    split = answered("x", sampling=SamplingParams(best_of=2))[2]
-    plain = answered("x", sampling=SamplingParams(best_of=2), parse_reasoning=False, parse_tool_calls=False)[2]
-    assert [one.stop for one in split.requests] == [None, None]
-    assert [one.stop.strings for one in plain.requests if one.stop is not None] == [("END",), ("END",)]
+@table(
+    ("tools", "stop", "is_watched"),
+    [("hermes", "END", True), ("hermes", "<", False), ("hermes", "ol", False), ("hermes", "x<t", False),
+     ("hermes", "\n", False), ("json", "END", False), ("gpt_oss", "END", False)],
+)  # fmt: skip
+def test_an_engine_that_ranks_watches_for_stop_strings_where_marks_tell_what_is_content(
+    tools: str, stop: str, is_watched: bool
+) -> None:
+    """Elsewhere, and where sequences are not ranked, the service ends them."""
+    for engine, expected in (
+        (answered("x", tools, stop=(stop,), sampling=SamplingParams(best_of=2))[2], is_watched),
+        (answered("x", tools, stop=(stop,))[2], False),
+    ):
+        assert [one.stop is not None for one in engine.requests] == [expected] * 2
+    plain = answered("x", tools, stop=(stop,), parse_reasoning=False, parse_tool_calls=False)[2]
+    assert [one.stop for one in plain.requests] == [StopStrings((stop,))] * 2
+
+
+def test_ranked_sequences_are_generated_up_to_the_stop_string_in_their_content() -> None:
+    text = f"<think>END</think>{OSLO}x END"
+    result = answered(text + " y" * 50, sampling=SamplingParams(best_of=3))[0]
+    assert "".join(token.text for token in result.sequences[0].tokens) == text

@@ -160,8 +160,13 @@ def watcher_of(request: EngineRequest) -> StopCriterion | None:
     stop, min_tokens = request.stop, request.sampling.min_tokens
     if stop is None or not request.is_ranked:
         return None
-    skips = stop.skip_special_tokens
-    return StopOnTokens(_PIECES, stop.strings, min_tokens=min_tokens, skip_special_tokens=skips)
+    return StopOnTokens(
+        _PIECES,
+        stop.strings,
+        min_tokens=min_tokens,
+        skip_special_tokens=stop.skip_special_tokens,
+        unsearched=stop.unsearched,
+    )
 
 
 def _ranked(request: EngineRequest, script: Script) -> list[EngineOutput]:

@@ -38,7 +38,12 @@ def letter_tools() -> EngineTools:
     pieces = TokenPieces(cast(Tokenizer, _Letters()))
 
     def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
-        skips = stop.skip_special_tokens
-        return StopOnTokens(pieces, stop.strings, min_tokens=min_tokens, skip_special_tokens=skips)
+        return StopOnTokens(
+            pieces,
+            stop.strings,
+            min_tokens=min_tokens,
+            skip_special_tokens=stop.skip_special_tokens,
+            unsearched=stop.unsearched,
+        )
 
     return EngineTools(compiler.compile, watch_stops)

@@ -82,8 +82,13 @@ def byte_tools(tokenizer: Tokenizer | None = None, max_mask_s: float = 10.0) -> 
     compiler = GrammarCompiler(Vocabulary(tokens, frozenset({EOS_ID}), EOS_ID), max_mask_s)
 
     def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
-        skips = stop.skip_special_tokens
-        return StopOnTokens(pieces, stop.strings, min_tokens=min_tokens, skip_special_tokens=skips)
+        return StopOnTokens(
+            pieces,
+            stop.strings,
+            min_tokens=min_tokens,
+            skip_special_tokens=stop.skip_special_tokens,
+            unsearched=stop.unsearched,
+        )
 
     return EngineTools(compiler.compile, watch_stops)
 

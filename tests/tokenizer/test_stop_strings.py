@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.stop_strings import StopOnTokens, StopScanner
+from dragoman.types import Unsearched
 from tests.support.byte_tokenizer import EOS_ID, ByteTokenizer
+from tests.support.tables import table
 
 # Few letters, so that stop strings overlap each other and themselves.
 letters = st.text("ab\n", max_size=12)
@@ -97,3 +99,25 @@ def test_the_criterion_finds_a_stop_string_inside_the_last_token_and_across_hidd
     assert not StopOnTokens(pieces, ["on.\n"], skip_special_tokens=False)([1, EOS_ID, 2])
     assert StopOnTokens(pieces, ["🍊\n.\n"])([3, 2])
     assert not StopOnTokens(pieces, ["x"])([])
+
+
+@table(
+    ("text", "inside", "ends_here"),
+    [
+        ("a.", "", True),
+        ("(a.", "", False),
+        ("(a).", "", True),
+        ("(a).[b.", "", False),
+        ("(a)[b](c.", "", False),
+        ("a.", ")", False),
+        ("a).", ")", True),
+        ("a)(b.", ")", False),
+        ("a{b}.", "", False),
+        (").", "", True),
+        ("([).", "", True),
+    ],
+)
+def test_stop_strings_between_marks_do_not_end_a_ranked_sequence(text: str, inside: str, ends_here: bool) -> None:
+    unsearched = Unsearched((("(", ")"), ("[", "]"), ("{", "")), inside)
+    criterion = StopOnTokens(TokenPieces(ByteTokenizer()), ["."], unsearched=unsearched)
+    assert criterion(list(text.encode())) is ends_here

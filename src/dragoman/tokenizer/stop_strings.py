@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dragoman.tokenizer.base import TokenPieces
+from dragoman.types import Unsearched
 
 
 class StopMatch(NamedTuple):
@@ -80,17 +81,27 @@ def _open_position(seen: str, stop: str) -> int:
 class StopOnTokens:
     """A `types.StopCriterion`: True if the last token completes a stop string. Stateless; looks at the last few tokens only.
 
-    `min_tokens`: matches of fewer tokens do not count.
+    `min_tokens`: matches of fewer tokens do not count, nor do those in the `unsearched` parts of the text.
     """
 
     def __init__(
-        self, pieces: TokenPieces, stops: Sequence[str], *, min_tokens: int = 0, skip_special_tokens: bool = True
+        self,
+        pieces: TokenPieces,
+        stops: Sequence[str],
+        *,
+        min_tokens: int = 0,
+        skip_special_tokens: bool = True,
+        unsearched: Unsearched | None = None,
     ) -> None:
         self._pieces = pieces
         self._stops = [stop.encode() for stop in stops]
         self._longest = max(map(len, self._stops))
         self._min_tokens = min_tokens
         self._skips_special = skip_special_tokens
+        marks = () if unsearched is None else unsearched.marks
+        self._inside = "" if unsearched is None else unsearched.inside
+        self._ends = {begin.encode(): end.encode() for begin, end in marks}
+        self._marks = frozenset((*self._ends, *self._ends.values(), self._inside.encode()))
 
     def __call__(self, token_ids: Sequence[int]) -> bool:
         """Whether the sequence of these generated tokens ends here."""
@@ -104,8 +115,27 @@ class StopOnTokens:
             parts.append(self._bytes(token_ids[position]))
             size += len(parts[-1])
         window = b"".join(reversed(parts))
-        return any(window.find(stop, max(0, size - len(stop) + 1)) >= 0 for stop in self._stops)
+        starts = [start for stop in self._stops if (start := window.find(stop, max(0, size - len(stop) + 1))) >= 0]
+        return bool(starts) and (not self._ends or self._is_searched(token_ids, len(window) - min(starts)))
+
+    def _is_searched(self, token_ids: Sequence[int], num_last: int) -> bool:
+        """Whether the last `num_last` bytes of the text begin in a part that is searched; looks at all of it."""
+        text = b"".join(map(self._bytes, token_ids))
+        place, position, end = len(text) - num_last, 0, self._inside.encode()
+        while True:
+            if end:
+                found = text.find(end, position)
+                if found < 0 or found >= place:
+                    return False
+                position, end = found + len(end), b""
+            begins = [(found, begin) for begin in self._ends if (found := text.find(begin, position)) >= 0]
+            if not begins or min(begins)[0] >= place:
+                return True
+            found, begin = min(begins)
+            position, end = found + len(begin), self._ends[begin]
+            if not end:
+                return False
 
     def _bytes(self, token_id: int) -> bytes:
         own, _, is_special = self._pieces[int(token_id)]
-        return b"" if is_special and self._skips_special else own
+        return b"" if is_special and self._skips_special and own not in self._marks else own

@@ -37,6 +37,7 @@ from dragoman.types import (
     TextPrompt,
     TokenMasker,
     TokenPrompt,
+    Unsearched,
     id_outside,
 )
 
@@ -48,6 +49,9 @@ GrammarCompiler = Callable[[Grammar], TokenMasker]
 
 Constrain = Callable[[GenerationRequest, str], Grammar | None]
 """(request, prompt text) -> the grammar for its answer: the client's own, or one that also covers reasoning and calls."""
+
+FindUnsearched = Callable[[GenerationRequest, str], Unsearched | None]
+"""(request, prompt text) -> where its stop strings do not count; None if only a parser can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,7 @@ class Preparer:
     pictures: PicturePrompts | None = None
     plain: PlainContent | None = None
     make_parser: ParserFactory | None = None
+    unsearched: FindUnsearched | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -222,10 +227,15 @@ class Preparer:
             )
 
     def _watched_stops(self, request: GenerationRequest, prompt_text: str) -> StopStrings | None:
-        """The stop strings that an engine can see; not those of a text that is taken apart, where only content counts."""
-        if not request.stop or parser_of(self.make_parser, request, prompt_text) is not None:
+        """The stop strings as an engine has to watch for them; None where it need not, or cannot tell what is content."""
+        if not request.stop:
             return None
-        return StopStrings(request.stop, request.skip_special_tokens)
+        stops = StopStrings(request.stop, request.skip_special_tokens)
+        if parser_of(self.make_parser, request, prompt_text) is None:
+            return stops
+        is_ranked = request.sampling.num_sequences > request.sampling.n
+        found = self.unsearched(request, prompt_text) if is_ranked and self.unsearched is not None else None
+        return None if found is None else msgspec.structs.replace(stops, unsearched=found)
 
     # --- prompts ------------------------------------------------------------------------------------------------------
 

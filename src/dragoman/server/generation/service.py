@@ -26,6 +26,7 @@ from dragoman.server.generation.fold import ResultFold
 from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.prepare import (
     Constrain,
+    FindUnsearched,
     GrammarCompiler,
     PreparedRequest,
     Preparer,
@@ -64,6 +65,7 @@ class Extensions:
     in `marker_ids`. `constrain` makes room for both in a request's grammar. `turn_end_ids` end a chat's answer besides the
     tokenizer's end-of-sequence tokens. `draw_seed` gives the seed of requests that name none. `pictures`: of a model that
     takes them. `plain`: keeps control tokens out of what clients say, None = they are tokenised as such.
+    `unsearched`: the parts of an answer that are no content, as far as an engine can tell them.
     """
 
     compile_grammar: GrammarCompiler | None = None
@@ -74,6 +76,7 @@ class Extensions:
     draw_seed: Callable[[], int] | None = None
     pictures: PicturePrompts | None = None
     plain: PlainContent | None = None
+    unsearched: FindUnsearched | None = None
 
 
 class Service:
@@ -115,6 +118,7 @@ class Service:
             pictures=extensions.pictures,
             plain=extensions.plain,
             make_parser=extensions.make_parser,
+            unsearched=extensions.unsearched,
         )
 
     @property

@@ -20,7 +20,7 @@ from dragoman.server.generation.output_parsers.json_call import arguments_text
 from dragoman.server.generation.output_parsers.text_values import TextRule, argument_schemas
 from dragoman.server.generation.output_parsers.tool_format import Function, Marks, arguments_rule, call_id, literal
 from dragoman.server.generation.sequence_text import ParsedText, TextParser
-from dragoman.types import ChatPrompt, GenerationRequest, Grammar, ToolCallDelta
+from dragoman.types import ChatPrompt, GenerationRequest, Grammar, ToolCallDelta, Unsearched
 
 NAME = "gpt_oss"
 
@@ -94,6 +94,10 @@ class HarmonyOutput:
             ),
             _open_message(prompt_text),
         )
+
+    def unsearched(self, request: GenerationRequest, prompt_text: str) -> Unsearched | None:
+        """None: the header of a message tells what it is."""
+        return None
 
     def _rules(self, wish: Wish | None) -> str:
         lark = self.marks.lark

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.generation.output_parsers.base import Marker
+from dragoman.server.generation.output_parsers.base import Marker, num_open
 from dragoman.server.generation.output_parsers.call_grammar import FREE_CHOICES, CallGrammar, schemas_of, wish_of
 from dragoman.server.generation.output_parsers.call_parser import CallParser
 from dragoman.server.generation.output_parsers.reasoning import Opening, ReasoningFormat, ReasoningSplitter
 from dragoman.server.generation.output_parsers.tool_format import Marks, ToolFormat
 from dragoman.server.generation.sequence_text import ParsedText, TextParser
-from dragoman.types import ChatPrompt, GenerationRequest, Grammar, ToolCallDelta
+from dragoman.types import ChatPrompt, GenerationRequest, Grammar, ToolCallDelta, Unsearched
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,23 @@ class OutputFormat:
         reasoning = ReasoningSplitter(self.reasoning, self._opening(request, prompt_text))
         early = None if calls is None else self._early_parser(request)
         return _OutputParser(reasoning, calls, early, is_parallel=request.parallel_tool_calls)
+
+    def unsearched(self, request: GenerationRequest, prompt_text: str) -> Unsearched | None:
+        """Where stop strings do not count, in marks; None where calls have none, or a stop string may be part of one."""
+        marks: list[tuple[str, str]] = []
+        opening = self._opening(request, prompt_text)
+        if self.reasoning is not None and request.parse_reasoning:
+            marks.append((self.reasoning.begin.text, self.reasoning.end.text))
+        if self.tool_format is not None and request.parse_tool_calls:
+            syntax = self.tool_format.syntax
+            if syntax.is_bare:
+                return None
+            marks += [(mark, "".join(syntax.closes[:1])) for mark in (*syntax.opens, *syntax.unopened)]
+        begins = [begin for begin, _ in marks]
+        for stop in request.stop:
+            if not stop.strip() or num_open(stop, *begins) or any(stop in begin for begin in begins):
+                return None
+        return Unsearched(tuple(marks), marks[0][1] if opening == "open" else "")
 
     @cached_property
     def _call_grammar(self) -> CallGrammar | None:
