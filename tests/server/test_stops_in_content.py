@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from dragoman.server.generation.service import Extensions, Service
 from dragoman.tokenizer.chat_template import ChatTemplate
-from dragoman.types import FinishReason, GenerationEvent, GenerationResult, SamplingParams, StopStrings
-from tests.server.output_texts import output_format, request
+from dragoman.types import (
+    FinishReason,
+    GenerationEvent,
+    GenerationRequest,
+    GenerationResult,
+    SamplingParams,
+    StopStrings,
+)
+from tests.server.output_texts import output_format, parsed, parser, request
 from tests.server.test_service_text import truncated
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import FakeEngine, saying
@@ -30,26 +37,33 @@ HARMONY = (
 STOPPED, EOS, LENGTH = FinishReason.STOP_STRING, FinishReason.EOS, FinishReason.LENGTH
 
 
-def answered(
-    text: str, tools: str = "hermes", tokens_per_step: int = 1, *, sampling: SamplingParams | None = None, **asked: Any
-) -> tuple[GenerationResult, list[GenerationEvent], FakeEngine]:
-    """What a service makes of a model's text, whole and as a stream, and the engine that was asked."""
+def asking(sampling: SamplingParams | None = None, **asked: Any) -> GenerationRequest:
+    """A conversation with tools that asks for an end at END, unless `asked` says otherwise."""
+    wanted = msgspec.structs.replace(request("auto"), **({"stop": ("END",)} | asked))
+    return msgspec.structs.replace(wanted, sampling=sampling or SamplingParams())
+
+
+def serving(text: str, tools: str = "hermes", tokens_per_step: int = 1) -> tuple[Service, FakeEngine]:
+    """A service of a model that writes this text and thinks between <think> and </think>."""
     layout = output_format(tools, "think")
     engine = FakeEngine(saying(text), tokens_per_step=tokens_per_step)
-    service = Service(
-        name="m",
-        engine=engine,
-        tokenizer=ByteTokenizer(),
-        chat_template=TEMPLATE,
-        extensions=Extensions(make_parser=layout.parser, unsearched=layout.unsearched),
-    )
-    wanted = msgspec.structs.replace(request("auto"), **({"stop": ("END",)} | asked))
-    wanted = msgspec.structs.replace(wanted, sampling=sampling or SamplingParams())
+    extensions = Extensions(make_parser=layout.parser, unsearched=layout.unsearched)
+    made = Service(name="m", engine=engine, tokenizer=ByteTokenizer(), chat_template=TEMPLATE, extensions=extensions)
+    return made, engine
 
-    async def both() -> tuple[GenerationResult, list[GenerationEvent]]:
-        return await service.generate(wanted), [event async for event in service.stream(wanted)]
 
-    return *asyncio.run(both()), engine
+async def streamed(service: Service, wanted: GenerationRequest) -> list[GenerationEvent]:
+    """All events of the request."""
+    return [event async for event in service.stream(wanted)]
+
+
+def answered(
+    text: str, tools: str = "hermes", tokens_per_step: int = 1, **asked: Any
+) -> tuple[GenerationResult, list[GenerationEvent], FakeEngine]:
+    """What a service makes of a model's text, whole and as a stream, and the engine that was asked."""
+    service, engine = serving(text, tools, tokens_per_step)
+    wanted = asking(**asked)
+    return asyncio.run(service.generate(wanted)), asyncio.run(streamed(service, wanted)), engine
 
 
 @table(
@@ -93,7 +107,7 @@ def test_stop_strings_end_the_content_and_nothing_else(
             assert [event.finish_reason for event in streamed if event.finish_reason is not None] == [reason]
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60), deadline=None)
 @given(
     text=st.text("ab\n<", max_size=20),
     stops=st.lists(st.text("ab\n<", min_size=1, max_size=3), min_size=1, max_size=2),
@@ -103,13 +117,10 @@ def test_stop_strings_end_the_content_and_nothing_else(
 def test_content_after_reasoning_is_cut_as_a_whole_text_would_be(
     text: str, stops: list[str], includes_stop: bool, tokens_per_step: int
 ) -> None:
-    whole = answered(f"<think>ab\nab</think>{text}", stop=())[0].sequences[0].content
-    _, events, _ = answered(
-        f"<think>ab\nab</think>{text}",
-        tokens_per_step=tokens_per_step,
-        stop=tuple(stops),
-        include_stop_in_text=includes_stop,
-    )
+    written = f"<think>ab\nab</think>{text}"
+    whole = parsed(parser(output_format(reasoning="think")), [written]).content
+    wanted = asking(stop=tuple(stops), include_stop_in_text=includes_stop)
+    events = asyncio.run(streamed(serving(written, tokens_per_step=tokens_per_step)[0], wanted))
     expected, shown = truncated(whole, stops, includes_stop=includes_stop), ""
     for event in events:
         shown += event.content
