@@ -175,7 +175,7 @@ class _Rewriting:
     def _leave_alone(self, made: dict[str, Any], place: Place, reference: str, target: Any) -> None:
         """Leave out what stands beside a reference to a schema that this one is part of: nothing is taken there."""
         others = made.keys() - {"$ref", "$defs", "definitions"}
-        if not others or not self._references.reaches(reference, self._current):
+        if not others or (others & _CONSTRAINTS and not self._references.reaches(reference, self._current)):
             return
         for name in [name for name in made if name in others]:
             if name not in _CONSTRAINTS or (isinstance(target, Mapping) and made[name] == target.get(name)):
