@@ -170,7 +170,7 @@ class PlaygroundPage:
         field = self.one("#question")
         if text:
             field.send_keys(text)
-        field.send_keys(Keys.CONTROL, Keys.ENTER)
+        field.send_keys(Keys.ENTER)
 
     def ask(self, text: str = "") -> None:
         """Send a message and wait for the end of the answer."""

@@ -98,7 +98,7 @@ class TestAnswers:
         )
         page.set("parameter-temperature", "0")
         page.ask(QUESTION)
-        assert len(page.script("return [...lengths]")) > 10
+        assert len(page.script("return [...lengths]")) > 3  # Markdown is read anew every 15 ms at most
         heard = [one for one in page.script("return heard") if one]
         assert " ".join(heard) == page.answer_text().strip()
         assert all(one.endswith(".") for one in heard)
@@ -160,10 +160,10 @@ class TestAnswers:
         assert all(len(one.text) > 5 for one in page.all(".choice > .text"))
 
     def test_what_has_no_effect_is_named(self, page: PlaygroundPage) -> None:
-        page.set("parameter-num_assistant_tokens", "3")
+        page.set("parameter-top_logprobs", "3")  # without logprobs
         page.set("parameter-max_tokens", "4")
         page.ask(QUESTION)
-        assert page.text(".answered > .note") == "Without effect: num_assistant_tokens"
+        assert page.text(".answered > .note") == "Without effect: top_logprobs"
 
     def test_an_answer_can_be_asked_for_again(self, page: PlaygroundPage) -> None:
         page.set("parameter-max_tokens", "4")
@@ -251,7 +251,7 @@ class TestParameters:
         assert "use_beam_search" in shown
         assert "logit_bias" not in shown
         page.click("[aria-label='Reset all parameters']")
-        assert page.text(".count") == "All as the server has them"
+        assert page.text(".count") == "temperature 0.8, top_k 40, top_p 0.9; all others as the server has them"
 
     def test_instructions_reach_the_model(self, page: PlaygroundPage) -> None:
         page.one("#system").send_keys("Answer like a pirate")

@@ -1,6 +1,7 @@
 // What was said, and the answer that is arriving: text or tokens, reasoning and tool calls folded, numbers below.
 
 import { copyButton, make } from "./elements.js";
+import { markdown } from "./markdown.js";
 import { TokenView, hide, legend } from "./tokens.js";
 
 /** The messages on the page. `messages` is what a next request has to repeat. */
@@ -53,6 +54,29 @@ export class Conversation {
     return this.answer;
   }
 
+  /** Show again what was said before the page was loaded anew. `title`: who answered. */
+  restore(messages, title) {
+    this.node.replaceChildren();
+    for (const message of messages) {
+      if (message.role === "user") this.addQuestion(message, false);
+      else if (message.role === "tool") this.addResult(message);
+      else this.addOldAnswer(message, title);
+    }
+    this.toEnd(true);
+  }
+
+  addOldAnswer(message, title) {
+    this.messages.push(message);
+    const { text, reasoning, calls } = message;
+    this.node.append(make("article", { class: "message answered", "aria-label": `Answer of ${title}`, "aria-busy": "false" },
+      make("h2", null, title),
+      reasoning ? make("details", { class: "fold reasoning" }, make("summary", null, "Reasoning"), make("div", { class: "text" }, reasoning)) : null,
+      make("div", { class: "choice" }, make("div", { class: "text written" }, markdown(text))),
+      calls.map((one) => make("details", { class: "fold call" }, make("summary", null, "Tool call ", make("code", null, one.name)),
+        make("pre", { "aria-label": "Arguments" }, indented(one.arguments)))),
+      make("div", { class: "foot" }, make("span", { class: "numbers" }), make("span", { class: "tools" }, text ? copyButton(() => text, "Copy the answer") : null))));
+  }
+
   /** Keep a finished answer for the next request. */
   keep(answer) {
     const message = answer.message();
@@ -75,8 +99,8 @@ export class Conversation {
 
 /** One answer: several choices, if several were asked for. */
 class Answer {
-  constructor({ title, showsTokens, grown, reader, again, results }) {
-    Object.assign(this, { showsTokens, grown, reader, again, results });
+  constructor({ title, showsTokens, isWritten, grown, reader, again, results }) {
+    Object.assign(this, { showsTokens, isWritten, grown, reader, again, results });
     this.choices = new Map();
     this.usage = {};
     this.finish = "";
@@ -94,7 +118,8 @@ class Answer {
   choice(index) {
     let found = this.choices.get(index);
     if (!found) {
-      found = new Choice(index, this.showsTokens);
+      found = new Choice(index, this.showsTokens, this.isWritten);
+      found.grown = this.grown;
       this.choices.set(index, found);
       this.body.append(found.node);
       if (this.choices.size > 1) for (const one of this.choices.values()) one.number();
@@ -195,13 +220,14 @@ class Answer {
 
 /** One choice of an answer. */
 class Choice {
-  constructor(index, showsTokens) {
+  constructor(index, showsTokens, isWritten) {
+    this.isWritten = isWritten;
     this.index = index;
     this.text = "";
     this.reasoning = "";
     this.calls = new Map();
     this.tokens = new TokenView();
-    this.plain = make("div", { class: "text" });
+    this.plain = make("div", { class: isWritten ? "text written" : "text" });
     this.coloured = make("div", { class: "coloured" }, this.tokens.node, legend());
     this.folded = make("div", { class: "folded" });
     this.node = make("div", { class: "choice" }, this.plain, this.coloured, this.folded);
@@ -216,7 +242,8 @@ class Choice {
     if (reasoning) this.think(reasoning);
     if (text) {
       this.text += text;
-      this.plain.append(text);
+      if (this.isWritten) this.writeSoon();
+      else this.plain.append(text);
     }
     if (tokens?.length) this.tokens.add(tokens);
     if (alternatives) this.tokens.addAlternatives(alternatives);
@@ -257,7 +284,20 @@ class Choice {
     known.code.textContent = known.json;
   }
 
+  /** Markdown is read anew when more has come, not with every token: the longer the text, the more seldom. */
+  writeSoon() {
+    this.timer ??= setTimeout(() => this.write(), Math.min(15 + this.text.length / 200, 500));
+  }
+
+  write() {
+    clearTimeout(this.timer);
+    this.timer = undefined;
+    this.plain.replaceChildren(...markdown(this.text));
+    this.grown?.();
+  }
+
   end() {
+    if (this.isWritten) this.write();
     for (const one of this.calls.values()) one.code.textContent = indented(one.json);
   }
 }

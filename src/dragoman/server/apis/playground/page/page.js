@@ -3,6 +3,7 @@
 import { Conversation } from "./conversation.js";
 import { byId, copy, debounced, make } from "./elements.js";
 import { Explanation } from "./explanation.js";
+import { keep, kept } from "./keeping.js";
 import { Meters } from "./meters.js";
 import { Parameters, bodySchema, describedParameters } from "./parameters.js";
 import { APIS, requestOf } from "./request.js";
@@ -111,6 +112,7 @@ async function answer(question) {
   const view = conversation.addAnswer({
     title: byId("adapter").value || chosenModel().name,
     showsTokens: byId("tokens").checked,
+    isWritten: isChat, // a text that is continued is shown as it is
     again: () => again(question),
     results: goOn,
   });
@@ -129,7 +131,10 @@ async function answer(question) {
   }
   if (state.running === run) setRunning(null);
   view.end(ignored);
-  if (isChat && conversation.answer === view) conversation.keep(view); // else the conversation was begun anew meanwhile
+  if (isChat && conversation.answer === view) { // else the conversation was begun anew meanwhile
+    conversation.keep(view);
+    keep(conversation.messages);
+  }
   changed();
 }
 
@@ -192,18 +197,26 @@ async function modelChosen() {
   try {
     state.abilities = await server.readAbilities(model.name);
   } catch {
-    state.abilities = { chat: true, tools: true, vision: true, thinking: true, embeds: false }; // not known: nothing is kept back
+    state.abilities = { chat: true, tools: true, vision: true, thinking: true, embeds: false, usual: new Map() }; // not known: nothing is kept back
   }
+  const { embeds } = state.abilities;
+  for (const id of ["composer", "mode", "api-picker", "tab-parameters", "tab-code", "tab-explain"]) byId(id).hidden = embeds;
+  if (embeds && state.tab !== "talk") choose("server");
+  byId("tools-block").hidden = !state.abilities.tools;
   byId("attach").hidden = !state.abilities.vision;
   if (!state.abilities.vision) showPictures([]);
-  if (!state.abilities.chat && state.mode === "chat" && state.api.complete) setMode("complete");
   apiChosen();
   welcome();
 }
 
+/** Whether the API has that mode, and the model can do it. */
+function canBe(mode) {
+  return Boolean(state.api[mode]) && (mode !== "chat" || state.abilities?.chat !== false || !state.api.complete);
+}
+
 function apiChosen() {
   state.api = APIS.find((one) => one.name === byId("api").value) ?? APIS[0];
-  setMode(state.api[state.mode] ? state.mode : state.mode === "chat" ? "complete" : "chat");
+  setMode(canBe(state.mode) ? state.mode : state.mode === "chat" ? "complete" : "chat");
 }
 
 function setMode(mode) {
@@ -211,7 +224,7 @@ function setMode(mode) {
   state.mode = mode;
   for (const radio of document.querySelectorAll("#mode input")) {
     radio.checked = radio.value === mode;
-    radio.disabled = !state.api[radio.value];
+    radio.disabled = !canBe(radio.value);
   }
   const isChat = mode === "chat";
   byId("context").hidden = !isChat;
@@ -231,12 +244,14 @@ function showParameters() {
     state.kept.set(key, new Parameters(rows, () => changed()));
   }
   state.parameters = state.kept.get(key);
+  state.parameters.choose(state.abilities?.usual ?? new Map());
   byId("parameters").replaceChildren(state.parameters.node);
 }
 
 function startAnew() {
   stop();
   conversation.clear();
+  keep([]);
   welcome();
   changed();
 }
@@ -248,7 +263,12 @@ function welcome() {
   const { abilities } = state;
   const able = ["chat", "tools", "vision", "thinking"].filter((one) => abilities?.[one]);
   const facts = [model.maxLength ? `${model.maxLength.toLocaleString("en")} tokens of context` : "", ...able].filter(Boolean);
-  const words = abilities?.embeds ? "This model embeds texts and generates none." : facts.join(" · ");
+  if (abilities?.embeds) {
+    const words = "This model makes vectors or scores of texts and writes none. Programs ask it by POST /v1/embeddings or /v1/rerank; all routes: ";
+    return void conversation.clear(make("div", { class: "welcome" },
+      make("h2", null, model.name), make("p", { class: "note" }, words, make("a", { href: "docs", "aria-label": "All routes of this model" }, "docs"))));
+  }
+  const words = facts.join(" · ");
   conversation.clear(make("div", { class: "welcome" },
     make("h2", null, model.name), make("p", { class: "note" }, words),
     make("div", { class: "suggestions", role: "group", "aria-label": "Texts to begin with" }, BEGINNINGS[state.mode].map((text) => make("button", {
@@ -400,6 +420,11 @@ async function readServer() {
   state.isReady = state.models.length > 0;
   options(byId("model"), state.models.map((one) => [one.name, one.name]));
   await modelChosen();
+  const before = kept();
+  if (before.length && state.mode === "chat" && !state.abilities.embeds && !conversation.messages.length) {
+    conversation.restore(before, chosenModel().name);
+    changed();
+  }
 }
 
 async function keyChanged() {
@@ -427,13 +452,14 @@ function listen() {
   on("key", "click", askForKey);
   on("key-form", "submit", (event) => { event.preventDefault(); useKey(byId("key-field").value); });
   on("key-cancel", "click", () => byId("key-dialog").close());
-  on("key-forget", "click", () => useKey(""));
+  on("key-forget", "click", () => { startAnew(); useKey(""); });
   for (const id of ["question", "system", "tools"]) on(id, "input", changed);
   for (const id of ["adapter", "tokens", "streaming"]) on(id, "change", changed);
   for (const one of TABS) on(`tab-${one}`, "click", () => choose(one));
   document.querySelector("[role=tablist]").addEventListener("keydown", tabKey);
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); send(); }
+    const isQuestion = event.target === byId("question") && !event.shiftKey && !event.altKey && !event.isComposing;
+    if (event.key === "Enter" && (isQuestion || event.ctrlKey || event.metaKey)) { event.preventDefault(); send(); }
     if (event.key === "Escape") { hide(); if (!byId("key-dialog").open) stop(); }
   });
   document.addEventListener("paste", (event) => addPictures(event.clipboardData.files));

@@ -113,9 +113,29 @@ export class Parameters {
     this.changed(true);
   }
 
+  /** Have these values sent, by name, where a person sets no other; with a temperature of 0 nothing is drawn, and none is sent. */
+  choose(usual) {
+    this.usual = usual;
+    for (const one of this.controls) one.showUsual(this.has("temperature") ? usual.get(one.row.name) : undefined);
+    this.changed(true);
+  }
+
+  has(name) {
+    return this.controls.some((one) => one.row.name === name);
+  }
+
   /** What differs from what the server would choose: `[{name, place, value}]`. */
   values() {
-    return this.controls.map((one) => one.given()).filter((one) => one !== null);
+    const given = this.controls.map((one) => one.given()).filter((one) => one !== null);
+    const isGreedy = given.some(({ name, value }) => (name === "temperature" && value === 0) || (name === "do_sample" && value === false));
+    if (isGreedy || !this.usual?.size || !this.has("temperature")) return given;
+    const usual = this.controls.filter((one) => !one.isSet && this.valueOf(one.row.name) !== undefined);
+    return [...given, ...usual.map(({ row: { name, place } }) => ({ name, place, value: this.valueOf(name) }))];
+  }
+
+  /** The usual value of a parameter: APIs with `do_sample` draw only if that is true. */
+  valueOf(name) {
+    return name === "do_sample" ? true : this.usual.get(name);
   }
 
   /** The first control whose value the server would refuse, null if there is none. */
@@ -130,7 +150,8 @@ export class Parameters {
 
   changed(isQuiet) {
     const count = this.controls.filter((one) => one.isSet).length;
-    this.count.textContent = count ? `${count} set` : "All as the server has them";
+    const usual = [...(this.usual ?? [])].filter(([name]) => this.has("temperature") && this.has(name)).map((one) => one.join(" "));
+    this.count.textContent = count ? `${count} set` : usual.length ? `${usual.join(", ")}; all others as the server has them` : "All as the server has them";
     this.reset.hidden = !count;
     if (!isQuiet) this.onChange();
   }
@@ -181,7 +202,14 @@ class Control {
   /** Where the slider stands while nothing is set: at the default, or where that is not known as near to 0 as may be. */
   usual() {
     const { default: usual, low, high } = this.row;
-    return usual ?? Math.max(low, Math.min(0, high));
+    return this.chosen ?? usual ?? Math.max(low, Math.min(0, high));
+  }
+
+  /** Tell what is sent while nothing is set. */
+  showUsual(value) {
+    this.chosen = value;
+    if (this.row.kind === "number") this.input.placeholder = String(value ?? this.row.default ?? "default");
+    if (this.slider && !this.isSet) this.slider.value = this.usual();
   }
 
   put(value) {

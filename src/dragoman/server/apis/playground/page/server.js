@@ -79,7 +79,10 @@ export async function readModels() {
   }));
 }
 
-/** What a model can do: `{chat, tools, vision, thinking, embeds}`. */
+/** What a small model samples with that has no generation_config.json: at temperature 1 it loses the thread. Source: Ollama. */
+const USUAL = [["temperature", 0.8], ["top_k", 40], ["top_p", 0.9]];
+
+/** What a model can do, and the sampling where neither it nor a person says another: `{chat, tools, vision, thinking, embeds, usual}`. */
 export async function readAbilities(name) {
   const shown = await readJson("api/show", { method: "POST", body: { model: name } });
   const can = new Set(shown.capabilities ?? []);
@@ -89,6 +92,7 @@ export async function readAbilities(name) {
     vision: can.has("vision"),
     thinking: can.has("thinking"),
     embeds: can.has("embedding") && !can.has("completion"),
+    usual: new Map(/^(temperature|top_k|top_p|min_p) /m.test(shown.parameters ?? "") ? [] : USUAL),
   };
 }
 
