@@ -160,10 +160,10 @@ class TestAnswers:
         assert all(len(one.text) > 5 for one in page.all(".choice > .text"))
 
     def test_what_has_no_effect_is_named(self, page: PlaygroundPage) -> None:
-        page.set("parameter-top_logprobs", "3")  # without logprobs
+        page.set("parameter-length_penalty", "2")  # which is for beams
         page.set("parameter-max_tokens", "4")
         page.ask(QUESTION)
-        assert page.text(".answered > .note") == "Without effect: top_logprobs"
+        assert page.text(".answered > .note") == "Without effect: length_penalty"
 
     def test_an_answer_can_be_asked_for_again(self, page: PlaygroundPage) -> None:
         page.set("parameter-max_tokens", "4")

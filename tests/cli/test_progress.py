@@ -56,3 +56,18 @@ def test_on_a_terminal_the_running_stage_is_redrawn_but_not_too_often(clock: Clo
         f"{clear}  building ...{clear}  building ...  50%{clear}  building: 2.5 s\n"
         f"{clear}  compiling ...{clear}  compiling: 1.5 s\n"
     )
+
+
+def test_a_long_stage_tells_how_long_it_takes_on(clock: Clock) -> None:
+    stream = Terminal()
+    display = ProgressDisplay(stream, clock, "m")
+    for at, fraction in ((0.0, 0.0), (4.0, 0.2), (10.0, 0.25), (20.0, 1.0)):
+        clock.now = at
+        display("measuring", fraction)
+    lines = stream.getvalue().split("\x1b[K")
+    assert lines[1:] == [
+        "  m: measuring ...\r",
+        "  m: measuring ...  20%\r",
+        "  m: measuring ...  25%, about 30 s left\r",
+        "  m: measuring ... 100%",
+    ]

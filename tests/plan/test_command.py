@@ -287,3 +287,22 @@ def test_a_plan_is_for_one_model(capsys: pytest.CaptureFixture[str]) -> None:
     demo = demo_model_dir()
     words = [*ASKED, "--load-models", f"a={demo}", f"b={demo}"]
     assert problems(words, capsys, 2) == ["dragoman: a plan is for one model; name its directory"]
+
+
+def test_how_long_it_takes_is_told_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class NoServer:
+        def __init__(self, *_: object) -> None:
+            raise CalibrationFailed("the test starts no server")
+
+    monkeypatch.setattr("dragoman.cli.plan.command.ServedModel", NoServer)
+    assert main([*ASKED, *SMALL]) == 1
+    note, failure = capsys.readouterr().err.splitlines()
+    told = re.fullmatch(
+        r"dragoman: note: steps are measured for about (\d+) to (\d+) s, once the model is loaded; --costs FILE keeps .*",
+        note,
+    )
+    assert told is not None
+    assert 0 < int(told[1]) < int(told[2]) <= 144
+    assert failure == "dragoman: the test starts no server"

@@ -11,6 +11,7 @@ from typing import TextIO
 
 from dragoman.logs import write_to
 
+SURE_S = 5.0  # of a stage, before which nobody waits long enough to ask
 REDRAW_S = 0.1  # a terminal needs no more, and loading has better things to do
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -36,8 +37,15 @@ class ProgressDisplay:
             self._stage, self._started_s, self._drawn_s = stage, now, float("-inf")
         if self._is_terminal and now - self._drawn_s >= REDRAW_S:
             self._drawn_s = now
-            done = f" {fraction:4.0%}" if fraction else ""
+            done = f" {fraction:4.0%}{self._left(now, fraction)}" if fraction else ""
             self._write(f"{_CLEAR_LINE}  {stage} ...{done}")
+
+    def _left(self, now: float, fraction: float) -> str:
+        """How long the stage will take on, once that can be told."""
+        spent_s = now - self._started_s
+        if spent_s < SURE_S or not 0.05 <= fraction < 1:
+            return ""
+        return f", about {spent_s * (1 - fraction) / fraction:.0f} s left"
 
     def finish(self) -> None:
         """End the running stage, if there is one, and write how long it took."""

@@ -115,6 +115,12 @@ class Cases:
         return cls(tuple(counts), tuple(pieces), tuple(sorted(parts)), long, clients, usual, longest)
 
 
+def duration_s(cases: Cases) -> tuple[float, float]:
+    """How long measuring takes, at least and on a slow machine; the steps besides those in service are a small part."""
+    num_stages = _NUM_ROUNDS * len(cases.clients)
+    return num_stages * cases.clients_s, num_stages * max(_MOST_CLIENTS_S, cases.clients_s)
+
+
 @dataclass(slots=True)
 class Asked:
     """What a server was asked for. `alone`: answers to requests without company. `in_service`: from when to when clients

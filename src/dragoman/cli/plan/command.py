@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO, cast
@@ -17,13 +17,13 @@ import msgspec
 
 from dragoman.cli.plan.arguments import PlanArguments, cite
 from dragoman.cli.plan.service import HttpService, ServedModel
-from dragoman.cli.progress import ProgressDisplay
+from dragoman.cli.progress import ProgressDisplay, note_to
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.host.loading import citing, engine_setup, has_model, memory_needs
 from dragoman.host.machine import available_memory_bytes
 from dragoman.models import ModelError
 from dragoman.models.fingerprint import model_fingerprint
-from dragoman.plan.calibrate import CalibrationFailed, Cases, ask_all, costs_of, logged_steps
+from dragoman.plan.calibrate import CalibrationFailed, Cases, ask_all, costs_of, duration_s, logged_steps
 from dragoman.plan.costs import CostsError, StepCosts, read_costs, write_costs
 from dragoman.plan.replica import Replica, replica_of
 from dragoman.plan.report import plan_json, plan_text
@@ -32,6 +32,8 @@ from dragoman.plan.sizing import Bounds, PlanError, Planner
 from dragoman.plan.workload import Workload
 
 FAILED = 1
+
+Note = Callable[[str], None]
 
 
 def plan(config: Config, words: Sequence[str], asked: PlanArguments, stdout: TextIO, stderr: TextIO) -> int:
@@ -58,7 +60,7 @@ def _plan(config: Config, words: Sequence[str], asked: PlanArguments, stderr: Te
         num_prefixes=asked.prefixes,
     )
     with _citing_plan(asked):
-        costs = _costs(config, words, asked, replica, ProgressDisplay(stderr))
+        costs = _costs(config, words, asked, replica, ProgressDisplay(stderr), note_to(stderr))
         try:
             planner = Planner(replica, costs, workload, cast(RouterKind, asked.router))
         except CostsError as error:
@@ -81,7 +83,7 @@ def replica_for(config: Config) -> Replica:
 
 
 def _costs(
-    config: Config, words: Sequence[str], asked: PlanArguments, replica: Replica, display: ProgressDisplay
+    config: Config, words: Sequence[str], asked: PlanArguments, replica: Replica, display: ProgressDisplay, note: Note
 ) -> StepCosts:
     """The costs from the file, or from a step log or measured and kept there.
 
@@ -99,7 +101,9 @@ def _costs(
     if asked.costs is not None:
         _check_place(asked.costs)
     costs = (
-        _logged(asked.costs_from) if asked.costs_from is not None else _measured(config, words, asked, replica, display)
+        _logged(asked.costs_from)
+        if asked.costs_from is not None
+        else _measured(config, words, asked, replica, display, note)
     )
     costs = msgspec.structs.replace(costs, model=config.name, fingerprint=fingerprint)
     if asked.costs is not None:
@@ -116,7 +120,7 @@ def _logged(step_log: Path) -> StepCosts:
 
 
 def _measured(
-    config: Config, words: Sequence[str], asked: PlanArguments, replica: Replica, display: ProgressDisplay
+    config: Config, words: Sequence[str], asked: PlanArguments, replica: Replica, display: ProgressDisplay, note: Note
 ) -> StepCosts:
     """The costs of the steps of a server with these options, meanwhile. Raises: CalibrationFailed, ConfigError."""
     if config.server.tls_cert is not None:
@@ -124,6 +128,9 @@ def _measured(
     if config.server.has_keys:  # the plan knows none of them
         words = [*words, "--open-scopes", "inference"]
     cases = Cases.of(replica, asked.prompt, asked.output)
+    least_s, most_s = duration_s(cases)
+    kept = "" if asked.costs is not None else "; --costs FILE keeps what is found for the next plan"
+    note(f"steps are measured for about {least_s:.0f} to {most_s:.0f} s, once the model is loaded{kept}")
     with tempfile.TemporaryDirectory() as directory:
         step_log = Path(directory) / "steps"
         with ServedModel(words, step_log) as server:

@@ -85,6 +85,7 @@ def _operation(
         example=example,
         dialect=dialect,
         model=model_of_query_or_header,
+        also_pools=dialect == ROOT,
     )
 
 
