@@ -23,6 +23,7 @@ from tests.support.odd_values import ODD_VALUES
 from tests.support.tables import table
 
 NAMES = first_case_names()
+DYNAMIC = [1.0, 0.21921247, 0.048054103, 0.010534058, 0.0023091969, 0.00050620473, 0.00011096639, 2.4325213e-05]
 
 
 def config_of(name: str, **changes: Any) -> dict[str, Any]:
@@ -124,6 +125,22 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
 def test_what_cannot_be_followed_is_refused_by_key(name: str, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelError, match=words):
         read_model(config_of(name, **changes))
+
+
+def test_dynamic_scaling_reaches_as_far_as_its_factor_says() -> None:
+    """Beyond the original context with the frequencies that transformers 5.24 has for the longest sequence."""
+    facts = facts_of("llama_dynamic", rope_scaling={"type": "dynamic", "factor": 4.0})
+    rule = attentions(facts)[0].rotary
+    assert rule is not None
+    assert rule.long_frequencies is not None
+    assert (facts.long_context_from, facts.max_position) == (1024, 4096)
+    assert rule.frequencies == attentions(facts_of("llama_default"))[0].rotary.frequencies  # type: ignore[union-attr]
+    np.testing.assert_allclose(rule.long_frequencies, DYNAMIC, rtol=1e-6)
+    assert facts_of("llama_dynamic", rope_scaling={"type": "dynamic", "factor": 1.0}).max_position == 1024
+    with pytest.raises(
+        ModelError, match=r"factor is 10000000.0, allowed: a number with which 1024 tokens become fewer"
+    ):
+        facts_of("llama_dynamic", rope_scaling={"type": "dynamic", "factor": 1e7})
 
 
 def test_the_first_name_of_longrope_means_the_same() -> None:

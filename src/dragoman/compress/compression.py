@@ -22,7 +22,7 @@ from dragoman.compress.scaling import Packing, chosen_factors, importance_of, pa
 from dragoman.compress.structure import InputGroup, Structure
 from dragoman.evaluate.windows import Window
 from dragoman.models import LoadedModel, ModelError, ModelOptions
-from dragoman.models.config import read_json
+from dragoman.models.config import read_config
 from dragoman.models.families import read_model
 from dragoman.models.families.base import Family
 from dragoman.models.profile import kernel_profile
@@ -65,7 +65,7 @@ def compress(
 
     Raises: ModelError if the model cannot be read or has nothing to compress; OSError.
     """
-    raw_config = read_json(model_dir / "config.json")
+    raw_config = read_config(model_dir)
     model = _readable(raw_config)
     stored = stored_weights(model_dir)
     shapes = stored.shapes()

@@ -17,6 +17,7 @@ from typing import Any
 
 from dragoman.errors import ModelError as ModelError
 from dragoman.model_texts import model_text
+from dragoman.models.model_types import ARCHITECTURES
 
 _MISSING = object()
 
@@ -24,6 +25,7 @@ _MISSING = object()
 # files say those), and heads that are not for generation.
 _HARMLESS_KEYS = """
     _attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash _name_or_path
+    _pad_token_id
     add_cross_attention architectures attention_dropout attention_probs_dropout_prob attn_implementation auto_map
     bad_words_ids begin_suppress_tokens bos_token_id cache_implementation chunk_size_feed_forward classifier_dropout
     cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype early_stopping embd_pdrop
@@ -58,8 +60,15 @@ def shown(value: Any, length: int = 80) -> str:
 
 
 def read_config(model: Path) -> dict[str, Any]:
-    """The config.json of the model at that path. Raises: ModelError as `read_json`."""
-    return read_json(model / "config.json")
+    """The config.json of the model at that path; with its architecture, if it names its type alone.
+
+    Raises: ModelError as `read_json`.
+    """
+    found = read_json(model / "config.json")
+    kind = found.get("model_type")
+    if not found.get("architectures") and isinstance(kind, str) and kind in ARCHITECTURES:
+        return found | {"architectures": [ARCHITECTURES[kind]]}
+    return found
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -178,6 +187,10 @@ class Config:
     def skip(self, *keys: str) -> None:
         """These keys of the family change no token."""
         self._read.update(keys)
+
+    def skip_repeated(self, part: Mapping[str, Any]) -> None:
+        """The keys that a part says as well are read there, where both say the same."""
+        self._read.update(key for key, value in part.items() if self._raw.get(key) == value)
 
     def rename(self, aliases: Mapping[str, str]) -> None:
         """Have keys read by other names, as families spell the same in several ways; messages keep the file's spelling.

@@ -26,12 +26,16 @@ _Frequencies = list[float]
 
 @dataclass(frozen=True, slots=True)
 class _Scaled:
-    """A rule's numbers. `boundary`: the context that it is exact for, None = any; `long`: frequencies beyond it."""
+    """A rule's numbers. `boundary`: the context that it is exact for, None = any; `long`: frequencies beyond it.
+
+    `longest`: the context that these are for, None = what config.json says.
+    """
 
     frequencies: _Frequencies
     magnitude: float = 1.0
     boundary: int | None = None
     long: _Frequencies | None = None
+    longest: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +95,8 @@ def read_rotary(
         axis_of_pair,
     )
     if scaled.long is not None:
-        return RotaryReading(rule, max_position, scaled.boundary)
-    return RotaryReading(rule, min(max_position, scaled.boundary or max_position))
+        return RotaryReading(rule, scaled.longest or max_position, scaled.boundary)
+    return RotaryReading(rule, max_position)
 
 
 def read_two_rotaries(config: Config, size: int, sliding_base_key: str) -> tuple[RotaryReading, RotaryReading]:
@@ -156,11 +160,23 @@ def _linear(described: Config, plain: _Frequencies, _theta: float, _config: Conf
     return _Scaled([frequency / factor for frequency in plain])
 
 
-def _dynamic(described: Config, plain: _Frequencies, _theta: float, config: Config) -> _Scaled:
-    """Plain up to the boundary. Beyond it frequencies depend on how long the sequence is, which no cache can follow."""
-    described.positive("factor")
-    boundary = described.count("original_max_position_embeddings", config.count("max_position_embeddings"))
-    return _Scaled(plain, boundary=boundary)
+def _dynamic(described: Config, plain: _Frequencies, theta: float, config: Config) -> _Scaled:
+    """Plain up to the original context. Sequences beyond it have the frequencies of the longest one, `factor` times that.
+
+    transformers computes frequencies anew for each length, of all sequences in a batch, and leaves cached keys as they are.
+    vLLM has those of the longest context for every sequence. Here a sequence that fits the original context is as with
+    transformers, and any other as with vLLM.
+    """
+    factor, size = described.positive("factor"), 2 * len(plain)
+    original = described.count("original_max_position_embeddings", config.count("max_position_embeddings"))
+    longest = int(original * factor)
+    if longest <= original:
+        return _Scaled(plain)
+    if longest >= 2**31:
+        raise described.error("factor", f"a number with which {original} tokens become fewer than 2^31")
+    stretched = theta * (factor * longest / original - (factor - 1)) ** (size / (size - 2))
+    long = [stretched ** (-2.0 * i / size) for i in range(len(plain))]
+    return _Scaled(plain, boundary=original, long=long, longest=longest)
 
 
 def _llama3(described: Config, plain: _Frequencies, _theta: float, config: Config) -> _Scaled:

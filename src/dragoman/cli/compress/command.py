@@ -17,7 +17,7 @@ from dragoman.evaluate.text import read_text, tokens_of
 from dragoman.evaluate.windows import EvaluationError, Window, cut_text
 from dragoman.model_texts import is_gguf
 from dragoman.models import ModelError
-from dragoman.models.config import read_json
+from dragoman.models.config import read_config
 from dragoman.models.families import read_model
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 
@@ -60,7 +60,7 @@ def _windows(asked: CompressArguments) -> list[Window]:
     """What calibrates. Raises: ConfigError, ModelError."""
     if asked.text is None:
         return []
-    context = read_model(read_json(asked.model / "config.json")).facts.max_position
+    context = read_model(read_config(asked.model)).facts.max_position
     if asked.window is not None and asked.window > context:
         raise ConfigError([f"{cite('window', asked.window)}: must be at most the context length ({context})"])
     try:

@@ -38,7 +38,10 @@ class Family(ABC):
     """
 
     architectures: ClassVar[tuple[str, ...]] = ()
-    layouts: tuple[Layout, ...] = (Layout("model", "lm_head"),)
+    layouts: tuple[Layout, ...] = (
+        Layout("model", "lm_head"),
+        Layout("model.language_model", "lm_head"),  # a text model that was cut out of one that sees
+    )
     packings: ClassVar[tuple[str, ...]] = ()
     table: ClassVar[str] = "embed_tokens"
     layers: ClassVar[str] = "layers"
@@ -113,10 +116,12 @@ class Family(ABC):
     def _head_weights(self, weights: Weights, layout: Layout) -> Weights:
         """Those of the head, or the table's where the model ties them."""
         head = weights.at(layout.head)
-        if not self.is_tied:
+        if not self.is_tied and ("weight" in head or not self.is_tied_without_head):
             return head
         head.skip("weight")
         return weights.at(layout.body).at(self.table)
 
     is_tied: bool = False
     """True if the head's matrix is the table of embeddings, whatever else the checkpoint has."""
+    is_tied_without_head: bool = False
+    """True if it is that table where the checkpoint has no head: transformers 5 ties models that see as a whole."""

@@ -34,6 +34,7 @@ class Falcon(Gpt):
         self.has_qkv_bias = self.has_output_bias = self.has_mlp_bias = config.flag("bias")
         size = head_size(config)
         if config.flag("alibi"):
+            config.skip("rope_parameters", "rope_scaling", "rope_theta")  # which transformers writes all the same
             # the bias is added before scores are scaled
             slopes = alibi_slopes(config.count("num_attention_heads"))
             self.alibi = tuple(slope * size**-0.5 for slope in slopes)

@@ -19,6 +19,10 @@ class GraniteExperts(WithExperts, Granite):
     mlp_name = ""
     router_name = "block_sparse_moe.router.layer"
 
+    def __init__(self, config: Config) -> None:
+        config.expect(position_embedding_type="rope")
+        super().__init__(config)
+
     def expert_facts(self, config: Config, index: int) -> ExpertFacts:
         """See `WithExperts`."""
         num_experts = config.count("num_local_experts")

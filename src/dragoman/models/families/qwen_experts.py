@@ -26,6 +26,7 @@ class Qwen3Experts(WithExperts, Qwen3):
         step, dense = config.count("decoder_sparse_step", 1), config.value("mlp_only_layers", [])
         if not isinstance(dense, list):
             raise config.error("mlp_only_layers", "a list of layers")
+        config.rename({"num_local_experts": "num_experts"})  # as transformers 5 writes it
         num_experts = config.count("num_experts")
         facts = ExpertFacts(
             num_experts,

@@ -117,6 +117,7 @@ _KEYS_OF_IMAGES = """
     vision_aspect_ratio vision_config vision_end_token_id vision_feature_layer vision_feature_select_strategy
     vision_start_token_id vision_token_id
 """
+_TOKENS_OF_IMAGES = "image_token_id video_token_id vision_end_token_id vision_start_token_id vision_token_id"
 # Idefics3 and SmolVLM write the config of their training's class.
 _KEYS_OF_TRAINING = """
     _flash_attn_2_enabled is_llama_config neftune_noise_alpha perceiver_config pixel_shuffle_factor
@@ -143,6 +144,7 @@ def text_model(config: Config) -> Family:
         raise ModelError(f"a text_config of model_type {kind!r} is not supported, allowed: {', '.join(_FAMILIES)}")
     model = _FAMILIES[kind](text)
     model.layouts = _LAYOUTS
+    model.is_tied_without_head = config.flag("tie_word_embeddings")
     model.unread = (*model.unread, *_NOT_FOR_TEXT)
     text.refuse_unread()
     return model
@@ -183,9 +185,13 @@ def _text_config(config: Config, part: Config) -> Config:
     raw: dict[str, Any] = config.value("text_config")
     kind = str(part.value("model_type"))
     config.skip("vocab_size")
+    config.skip_repeated(raw)  # transformers 4.57 writes Qwen2-VL's text twice
+    if raw.get("use_sliding_window") is False:
+        config.skip("sliding_window")
     known = {"tie_word_embeddings": config.value("tie_word_embeddings")}
     text = Config({**_ASSUMED.get(kind, {}), **known, **raw}, "config.json text_config")
     text.expect(qk_layer_norms=False, rope_interleaved=False, use_resampler=False)
     text.skip(*_KEYS_OF_TRAINING.split())
     text.skip(*QUANTISATION_KEYS)  # read with those of the whole
+    text.skip(*_TOKENS_OF_IMAGES.split())  # which transformers 4 writes here as well
     return text
