@@ -1,13 +1,15 @@
 """Asks a server for everything at once for a while, then settles the accounts.
 
-Does: start a server of its own on the loopback interface, with little room, over two copies of a model; send eleven kinds of
-requests in five APIs from many clients: some invalid, some leaving before their answer has ended, some reading slowly, some
-that fail on purpose; meanwhile a model is loaded and unloaded. Then every request must have been answered as it should,
-the log and /metrics must add up exactly with what the clients counted, and nothing may be held. How memory grows is
-told. The last line is JSON; the exit code is 1 if a check fails (memory is none). Does not: measure speed.
+Does: start a server of its own on the loopback interface, with little room, over two copies of a model and one that takes
+pictures; send eleven kinds of requests in five APIs from many clients: some invalid, some leaving before their answer has
+ended, some reading slowly, some that fail on purpose, some that are attacks; meanwhile a model is loaded and unloaded. Then
+every request must have been answered as it should, the log and /metrics must add up exactly with what the clients counted,
+and nothing may be held. How memory grows is told. The last line is JSON; the exit code is 1 if a check fails (memory is
+none). Does not: measure speed.
 
     make soak                                              (the bundled model; a few minutes)
     python -m benchmarks.soak --no-guest                   (memory without a model that comes and goes)
+    python -m benchmarks.soak --no-keys                    (a server without keys, for what browsers send)
     python -m benchmarks.soak --requests 200000            (longer)
     python -m benchmarks.soak --kinds schema
 
@@ -27,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.serving.processes import Server, ServerProcess, free_port
+from benchmarks.soak import attacks
 from benchmarks.soak.books import TOKENS, Line
 from benchmarks.soak.client import KEY
 from benchmarks.soak.faults import MAX_REQUEST_BYTES, write_model
@@ -50,12 +53,17 @@ def soak(arguments: argparse.Namespace) -> SoakReport:
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-soak-")))
         command = _command(directory / "store", Path(arguments.model or BUNDLED["demo"]), port)
-        server = Server(MODEL, [*command, *arguments.server], port, "openai", environ={"DRAGOMAN_API_KEY": KEY})
+        if arguments.has_keys:  # without, other hosts are refused by default
+            command += ["--allowed-hosts", "soak.example"]
+        environ = {"DRAGOMAN_API_KEY": KEY} if arguments.has_keys else {}
+        server = Server(MODEL, [*command, *arguments.server], port, "openai", environ=environ)
         process = stack.enter_context(ServerProcess(server, directory))
+        faults = attacks.WITH_KEYS if arguments.has_keys else attacks.WITHOUT_KEYS
         load = Soak(
             process.pid,
             port,
             arguments.kinds,
+            faults,
             arguments.clients,
             arguments.requests,
             arguments.every or max(arguments.requests // 20, 1),
@@ -86,10 +94,11 @@ def _command(store: Path, model: Path, port: int) -> list[str]:
     """The server's command; makes its model store."""
     write_model(model, store / MODEL, is_failing=True)
     write_model(model, store / SECOND, is_failing=False)
+    models = f"{MODEL}={store / MODEL},{attacks.SEEING}={BUNDLED['demo-vision']}"
     return [
         *(sys.executable, "-m", "dragoman", "serve", "--model-store", str(store)),
-        *("--load-models", f"{MODEL}={store / MODEL}", "--host", "127.0.0.1", "--port", str(port)),
-        *("--log-requests", "json", "--max-request-size", str(MAX_REQUEST_BYTES), *ROOM),
+        *("--load-models", models, "--host", "127.0.0.1", "--port", str(port)),
+        *("--log-requests", "json", "--max-request-size", str(MAX_REQUEST_BYTES), *ROOM, *attacks.ROOM),
     ]
 
 
@@ -123,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", type=int, help="requests between two readings of the memory; default: a twentieth")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-guest", dest="guest", action="store_false", help="no model comes and goes")
+    parser.add_argument("--no-keys", dest="has_keys", action="store_false", help="the server asks for no key")
     parser.add_argument("--keep-log", metavar="FILE", help="where to leave a copy of the server's log")
     parser.add_argument("--server", nargs=argparse.REMAINDER, default=[], help="further arguments of the server; last")
     report = soak(parser.parse_args(arguments))

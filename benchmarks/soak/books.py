@@ -11,14 +11,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.soak.client import End, Seen, cancelling
-from benchmarks.soak.request import Request, Tokens
+from benchmarks.soak.client import End, Seen, cancelling, named
+from benchmarks.soak.request import UNREAD, Request, Tokens
 
 Line = Mapping[str, Any]
 """A line of the request log, as JSON."""
 
 Sample = tuple[str, Mapping[str, str], float]
 """Of `/metrics`: name, labels, value."""
+
+_HELD = frozenset(
+    {
+        "dragoman_requests_running",
+        "dragoman_requests_waiting",
+        "dragoman_kv_blocks_used",
+        "dragoman_body_memory_bytes",
+        "dragoman_image_memory_bytes",
+    }
+)
+"""The metrics that are 0 where there are no calls."""
 
 MAX_SHOWN = 5  # of mismatches of one kind
 
@@ -32,14 +43,19 @@ _LABELS = {"dragoman_requests_total": (*_LABELS_ELSE, "outcome"), "dragoman_erro
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One request that was sent, and what its client saw. `tokens`: that its answer told."""
+    """One request that was sent, and what its client saw.
+
+    `is_call`: there has to be a line for it, None = there may be. `is_whole`: all of it was sent. `tokens`: that its answer
+    told.
+    """
 
     kind: str
     path: str
     end: End
     status: int
     allowed: frozenset[int]
-    is_call: bool
+    is_call: bool | None
+    is_whole: bool
     may_be_cut: bool
     tokens: Tokens | None
 
@@ -61,17 +77,20 @@ class Books:
             seen.end,
             seen.status,
             request.allowed,
-            request.is_call,
+            _is_call(request, seen),
+            request.sent_bytes is None,
             request.may_be_cut or request.raw is not None,
             tokens,
         )
         if seen.cancel is not None:
             self.note(f"{call_id}-cancel", cancelling(call_id), seen.cancel)
+        for index, (behind, one) in enumerate(zip(request.behind, seen.behind, strict=True), 1):
+            self.note(named(call_id, index), behind, one)
 
     @property
     def num_calls(self) -> int:
         """Requests that have to have a line in the log."""
-        return sum(entry.is_call for entry in self.entries.values())
+        return sum(entry.is_call is True for entry in self.entries.values())
 
     def outcomes(self) -> dict[str, dict[str, int]]:
         """How many requests of each kind ended how: `left`, `broken`, `late`, or a status."""
@@ -97,10 +116,10 @@ def client_mismatches(books: Books) -> dict[str, list[str]]:
 
 def log_mismatches(books: Books, lines: Iterable[Line]) -> dict[str, list[str]]:
     """Where the log says something else than the clients, by check."""
-    calls = {call_id: entry for call_id, entry in books.entries.items() if entry.is_call}
+    calls = {call_id: entry for call_id, entry in books.entries.items() if entry.is_call is not False}
     found: dict[str, Line] = {}
     counting, statuses, outcomes, tokens = [], [], [], []
-    per_path = Counter(entry.path for entry in calls.values())
+    per_path = Counter(entry.path for entry in calls.values() if entry.is_call)
     logged_per_path: Counter[str] = Counter()
     for line in lines:
         call_id = line["id"]
@@ -112,6 +131,7 @@ def log_mismatches(books: Books, lines: Iterable[Line]) -> dict[str, list[str]]:
             )
             continue
         found[call_id] = line
+        per_path[entry.path] += not entry.is_call
         if entry.end is End.ANSWERED and line["status"] != entry.status:
             statuses.append(f"{_name(call_id, entry)}: {entry.status} was answered, {line['status']} logged")
         wrong = _wrong_outcome(entry, line)
@@ -120,7 +140,8 @@ def log_mismatches(books: Books, lines: Iterable[Line]) -> dict[str, list[str]]:
         if entry.tokens is not None and not _agrees(entry.tokens, line):
             logged = (line["prompt_tokens"], line["completion_tokens"])
             tokens.append(f"{_name(call_id, entry)}: {tuple(entry.tokens)} tokens were told, {logged} logged")
-    counting += [f"{_name(call_id, calls[call_id])}: no line" for call_id in calls.keys() - found.keys()]
+    missing = [call_id for call_id, entry in calls.items() if entry.is_call and call_id not in found]
+    counting += [f"{_name(call_id, calls[call_id])}: no line" for call_id in missing]
     counting += [
         f"{path}: {per_path[path]} calls were made, {logged_per_path[path]} logged"
         for path in sorted(per_path | logged_per_path)
@@ -139,6 +160,8 @@ def _wrong_outcome(entry: Entry, line: Line) -> str:
     outcome, has_error = line["outcome"], line["error"] is not None
     if (outcome == "finished" and has_error) or (outcome in ("refused", "failed") and not has_error):
         return f"{outcome} with error {line['error']!r}"
+    if not entry.is_whole and outcome != "refused":
+        return f"not all of it was sent, and it is logged as {outcome}"
     if entry.end is not End.ANSWERED:
         return ""
     if outcome == "client_gone":
@@ -181,8 +204,11 @@ def metric_mismatches(lines: Iterable[Line], samples: Iterable[Sample]) -> dict[
 
 def rest_mismatches(samples: Iterable[Sample], running: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """What a server without calls still holds."""
-    gauges = ("dragoman_requests_running", "dragoman_requests_waiting", "dragoman_kv_blocks_used")
-    held = [f"{name} of {labels['model']} is {value:g}" for name, labels, value in samples if name in gauges and value]
+    held = [
+        f"{name} of {labels.get('model', 'all')} is {value:g}"
+        for name, labels, value in samples
+        if name in _HELD and value
+    ]
     listed = [f"{call['id']} on {call['path']} is listed as {call['state']}" for call in running]
     return {"nothing is held in the end": held + listed}
 
@@ -194,6 +220,12 @@ def shown(check: str, mismatches: list[str]) -> Iterator[str]:
         yield f"      {text}"
     if len(mismatches) > MAX_SHOWN:
         yield f"      and {len(mismatches) - MAX_SHOWN} more"
+
+
+def _is_call(request: Request, seen: Seen) -> bool | None:
+    if request.is_call is None and seen.end is End.ANSWERED:
+        return seen.status not in UNREAD
+    return request.is_call
 
 
 def _name(call_id: str, entry: Entry) -> str:

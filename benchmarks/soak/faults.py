@@ -1,8 +1,8 @@
 """Requests at which something goes wrong on purpose, at the server's public seams, and the model that lets it.
 
 Does: make a model directory whose template and formatter fail when they are told to; make requests that tell them, that are
-cancelled, that have no time, that stop half-way, or that are no HTTP. Does not: send them. Called by `mix`, and `__main__`
-for the directory.
+cancelled, that have no time, that stop half-way, or that are no HTTP. Does not: send them. Called by `attacks`, which adds
+what is meant to harm others, and `__main__` for the directory.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from benchmarks.soak.client import KEY
 from benchmarks.soak.kinds import KINDS, MODEL, STREAMS, invalid, valid
 from benchmarks.soak.request import REFUSED, WRONG, Request
 
-MARKER = "FAULT-ON-PURPOSE"
-MAX_REQUEST_BYTES = 200_000
+MARKER, RUN_AWAY, SWELL = "FAULT-ON-PURPOSE", "RUN-AWAY-ON-PURPOSE", "SWELL-ON-PURPOSE"
+"""What a message says for its template to raise, to compare for hours, or to become a text of gigabytes."""
+MAX_REQUEST_BYTES = 400_000
 
 _HOOK = f'''"""A formatter that fails where a request wants it to."""
 
@@ -36,6 +37,12 @@ def fails(decoded_payload: dict, **kwargs) -> dict:
 
 _TEMPLATE = f"""{{%- for message in messages -%}}
 {{%- if {MARKER!r} in message.content -%}}{{{{ raise_exception("this template was told to fail") }}}}{{%- endif -%}}
+{{%- if {RUN_AWAY!r} in message.content -%}}
+{{%- set ns = namespace(a=1, b=1) -%}}
+{{%- for i in range(60) -%}}{{%- set ns.a = [ns.a, ns.a] -%}}{{%- set ns.b = [ns.b, ns.b] -%}}{{%- endfor -%}}
+{{{{- ns.a == ns.b -}}}}
+{{%- endif -%}}
+{{%- if {SWELL!r} in message.content -%}}{{{{- (message.content * 200000000)|length -}}}}{{%- endif -%}}
 {{{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' -}}}}
 {{%- endfor -%}}
 {{%- if add_generation_prompt -%}}{{{{- '<|im_start|>assistant\\n' -}}}}{{%- endif -%}}
@@ -47,6 +54,8 @@ _GARBAGE = (
     b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: many\r\n\r\n",
     b"POST /v1/completions HTTP/1.1\r\nhost: a\r\napi-key: %s\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"
     % KEY.encode(),
+    b"POST /v1/completions HTTP/1.1\r\nhost: a\r\napi-key: %s\r\ntransfer-encoding: chunked\r\n\r\n0\r\ncontent-length: 5"
+    b"\r\n\r\n" % KEY.encode(),
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a client that speaks TLS\r\n\r\n",
 )
 
@@ -114,12 +123,6 @@ def _no_json(dice: random.Random) -> Request:
     return replace(request, kind="no JSON", content=content, allowed=WRONG | REFUSED | {412})  # OVMS says 412
 
 
-def _without_key(dice: random.Random) -> Request:
-    request = valid(dice.choice(tuple(KINDS)), dice)
-    headers = {"authorization": "Bearer wrong"}
-    return replace(request, kind="wrong key", headers=headers, allowed=frozenset({401}), tokens=None)
-
-
 def _unknown_path(dice: random.Random) -> Request:
     return Request("unknown path", f"/v1/{dice.getrandbits(20):x}", b"{}", frozenset({404}), is_call=False)
 
@@ -139,9 +142,7 @@ FAULTS: Mapping[str, Callable[[random.Random], Request]] = {
     "garbage": _garbage,
     "too large": _too_large,
     "no JSON": _no_json,
-    "wrong key": _without_key,
     "unknown path": _unknown_path,
     "wrong method": _wrong_method,
 }
-"""What goes wrong -> a request at which it does. But for refusals, statuses of 500 and above are right
-in answers of these alone."""
+"""What goes wrong -> a request at which it does."""

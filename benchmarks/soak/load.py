@@ -37,6 +37,7 @@ class Soak:
     pid: int
     port: int
     kinds: Sequence[str]
+    faults: mix.Faults
     num_clients: int
     num_requests: int
     every: int
@@ -97,9 +98,17 @@ class Soak:
         return seen.body
 
     async def _ask(self, client: Client, call_id: str, request: Request) -> int:
-        seen = await client.ask(request, call_id)
-        self.books.note(call_id, request, seen)
-        return seen.status
+        async def one(client: Client, call_id: str) -> int:
+            seen = await client.ask(request, call_id)
+            self.books.note(call_id, request, seen)
+            return seen.status
+
+        others = [Client(self.port) for _ in range(request.num_beside)]
+        beside = [one(other, f"{call_id}-beside-{number}") for number, other in enumerate(others)]
+        status, *_ = await asyncio.gather(one(client, call_id), *beside)
+        for other in others:
+            other.leave()
+        return status
 
     async def _warm_up(self) -> None:
         """Every kind and every fault in turn, on a few connections, and the tenant's first visit."""
@@ -107,7 +116,7 @@ class Soak:
         async def one(number: int) -> None:
             dice, client = random.Random(f"{self.seed}/warm/{number}"), Client(self.port)
             for index in range(number, self.num_warm_requests, _NUM_WARM_CLIENTS):
-                await self._ask(client, f"warm-{index}", mix.warm_up(self.kinds, index, dice))
+                await self._ask(client, f"warm-{index}", mix.warm_up(self.kinds, self.faults, index, dice))
             client.leave()
 
         await asyncio.gather(*(one(number) for number in range(_NUM_WARM_CLIENTS)))
@@ -123,7 +132,7 @@ class Soak:
             call_id = f"soak-{self.num_sent}"
             if self.num_sent % self.every == 0:
                 self._read()
-            status = await self._ask(client, call_id, mix.next_request(self.kinds, dice))
+            status = await self._ask(client, call_id, mix.next_request(self.kinds, self.faults, dice))
             if status in REFUSED:
                 await asyncio.sleep(dice.uniform(*_REFUSED_PAUSE_S))  # as clients do that are told to come again later
         client.leave()

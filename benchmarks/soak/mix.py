@@ -6,34 +6,36 @@ Does: draw from dice; the shares of what is wrong, leaves, reads slowly, fails o
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from benchmarks.soak.faults import FAULTS
 from benchmarks.soak.kinds import KINDS, MODEL_KINDS, for_model, invalid, valid
 from benchmarks.soak.request import ANSWERED, REFUSED, Request
 
 GUEST = "guest"
 """The name of the model that comes and goes."""
 
-_FAULT_SHARE, _GUEST_SHARE, _INVALID_SHARE = 0.12, 0.06, 1 / 7
+Faults = Mapping[str, Callable[[random.Random], Request]]
+"""What goes wrong -> a request at which it does."""
+
+_FAULT_SHARE, _GUEST_SHARE, _INVALID_SHARE = 0.2, 0.06, 1 / 7
 _LEAVING_SHARE, _SLOW_SHARE = 0.15, 0.05
 _PAUSE_S = 0.02
 _LEAVING_AFTER = (0, 1, 400)
 
 
-def warm_up(kinds: Sequence[str], index: int, dice: random.Random) -> Request:
+def warm_up(kinds: Sequence[str], faults: Faults, index: int, dice: random.Random) -> Request:
     """Every kind in turn, then every fault: what a server needs that has done everything."""
-    names = (*kinds, *FAULTS)
+    names = (*kinds, *faults)
     name = names[index % len(names)]
-    return valid(name, dice) if name in KINDS else FAULTS[name](dice)
+    return valid(name, dice) if name in KINDS else faults[name](dice)
 
 
-def next_request(kinds: Sequence[str], dice: random.Random) -> Request:
+def next_request(kinds: Sequence[str], faults: Faults, dice: random.Random) -> Request:
     """Any of all that can come."""
     which = dice.random()
     if which < _FAULT_SHARE:
-        return FAULTS[dice.choice(tuple(FAULTS))](dice)
+        return faults[dice.choice(tuple(faults))](dice)
     if which < _FAULT_SHARE + _GUEST_SHARE:
         return for_guest(dice, allowed=ANSWERED | REFUSED | {404})
     request = (invalid if dice.random() < _INVALID_SHARE else valid)(dice.choice(kinds), dice)

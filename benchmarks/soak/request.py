@@ -14,6 +14,8 @@ ANSWERED = frozenset({200, 206})
 REFUSED = frozenset({429, 503})
 WRONG = frozenset({400, 422, 424})
 """What the APIs say of a request that cannot be served as it is."""
+UNREAD = frozenset({408, 431})
+"""What is said before any operation has the request: such an answer has no line in the log."""
 
 
 class Tokens(NamedTuple):
@@ -32,9 +34,12 @@ class Request:
 
     `allowed`: the right statuses. `leave_after`: bytes of the answer after which the client closes the connection (0: at
     once, None: it reads to the end). `pause_s`: between the pieces that it reads. `sent_bytes`: of the body, before the
-    client closes the connection (None: all of it). `raw`: sent as it is, instead of a request. `cancel_after`: bytes of the
-    answer after which it is cancelled on another connection. `may_be_cut`: its answer may break off, since something is
-    done to it. `is_call`: the server has to log a line for it. `tokens` reads what a complete answer tells.
+    client closes the connection (None: all of it), unless it is answered within `hold_s`. `trailers`: behind a body that is
+    sent in chunks (None: it has a length). `raw`: sent as it is, instead of a request. `behind`: requests that are sent on
+    the same connection without waiting. `num_beside`: other clients that send the same at the same moment. `cancel_after`:
+    bytes of the answer after which it is cancelled on another connection. `may_be_cut`: its answer may break off, since
+    something is done to it. `is_call`: the server has to log a line for it (None: if it is answered, but for `UNREAD`; it
+    may, if the client leaves). `tokens` reads what a complete answer tells.
     """
 
     kind: str
@@ -46,10 +51,14 @@ class Request:
     leave_after: int | None = None
     pause_s: float = 0.0
     sent_bytes: int | None = None
+    hold_s: float = 0.0
+    trailers: bytes | None = None
     raw: bytes | None = None
+    behind: tuple[Request, ...] = ()
+    num_beside: int = 0
     cancel_after: int | None = None
     may_be_cut: bool = False
-    is_call: bool = True
+    is_call: bool | None = True
     tokens: TokenReader | None = None
 
 

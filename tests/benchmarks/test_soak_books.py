@@ -122,6 +122,41 @@ def test_a_line_for_a_half_sent_request_is_found() -> None:
     assert "a on /v1/completions: a line for what is no call" in found(log_mismatches(books, [line()]))
 
 
+def test_what_may_have_a_line_has_one_if_it_was_answered() -> None:
+    perhaps = replace(FINE, is_call=None, tokens=None)
+    behind = replace(perhaps, behind=(perhaps,))
+    cases: tuple[tuple[Request, Seen, list[dict[str, Any]], list[str]], ...] = (
+        (perhaps, answered(429), [], ["a (completion) on /v1/completions: no line"]),
+        (perhaps, answered(431), [], []),
+        (perhaps, answered(431), [line()], ["a on /v1/completions: a line for what is no call"]),
+        (perhaps, Seen(End.LEFT), [], []),
+        (perhaps, Seen(End.LEFT), [line()], []),
+        (perhaps, Seen(End.LEFT), [line(), line()], ["a on /v1/completions: a second line"]),
+        (behind, Seen(End.LEFT, behind=(Seen(End.LEFT),)), [line(id="a-behind-1")], []),
+        (
+            behind,
+            replace(answered(), behind=(answered(),)),
+            [line()],
+            ["a-behind-1 (completion) on /v1/completions: no line"],
+        ),
+        (
+            replace(perhaps, sent_bytes=1),
+            Seen(End.LEFT),
+            [line()],
+            ["not all of it was sent, and it is logged as finished"],
+        ),
+        (replace(perhaps, sent_bytes=1), Seen(End.LEFT), [line(outcome="refused", error="full")], []),
+    )
+    for request, seen, lines, words in cases:
+        told = [
+            text
+            for text in found(log_mismatches(books_of(("a", request, seen)), lines))
+            if "calls were made" not in text
+        ]
+        assert len(told) == len(words), (told, words)
+        assert all(word in text for text, word in zip(told, words, strict=True))
+
+
 def samples(**changes: float) -> list[Sample]:
     labels = {"api": "openai", "model": "soak"}
     values = {
@@ -181,6 +216,10 @@ def test_what_is_held_in_the_end_is_found() -> None:
         f"a on {PATH} is listed as waiting",
     ]
     assert not found(rest_mismatches([("dragoman_kv_blocks_used", {"model": "soak"}, 0.0)], []))
+    memory = ("dragoman_body_memory_bytes", "dragoman_image_memory_bytes")
+    assert found(rest_mismatches([(name, {}, 7.0) for name in memory], [])) == [
+        f"{name} of all is 7" for name in memory
+    ]
 
 
 def test_of_many_mismatches_a_few_are_shown() -> None:
@@ -251,3 +290,46 @@ def test_a_client_reads_as_it_is_told(answer: bytes, request_: Request, seen: Se
     result, came = asyncio.run(ask())
     assert result == seen
     assert f"authorization: Bearer {KEY}".encode() in came
+
+
+def test_a_client_sends_what_is_behind_and_leaves_what_it_holds_back() -> None:
+    """Requests in a row are answered in a row; a body in chunks has trailers; one that is held back has no end."""
+    two = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}HTTP/1.1 429 No\r\ncontent-length: 1\r\n\r\nx"
+    row = replace(FINE, trailers=b"a: b\r\n", behind=(replace(FINE, content=b"[]"),))
+    held = replace(FINE, content=b"0123456789" * 2, trailers=b"", sent_bytes=12, hold_s=0.01)
+    cases = (
+        (two, row, Seen(End.ANSWERED, 200, b"{}", behind=(Seen(End.ANSWERED, 429, b"x"),))),
+        (two[:-1], row, Seen(End.ANSWERED, 200, b"{}", behind=(Seen(End.BROKEN, 429),))),
+        (two[:50], row, Seen(End.ANSWERED, 200, b"{}", behind=(Seen(End.BROKEN),))),
+        (two[:40], replace(row, leave_after=2), Seen(End.ANSWERED, 200, b"{}", behind=(Seen(End.LEFT),))),
+        (b"", held, Seen(End.LEFT)),
+        (two[40:], held, Seen(End.ANSWERED, 429, b"x")),
+    )
+
+    async def ask(answer: bytes, request: Request) -> tuple[Seen, bytes]:
+        came, is_served = bytearray(), asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            came.extend(await reader.readuntil(b"[]" if request.behind else b"90"))
+            writer.write(answer)
+            if request.behind:
+                writer.close()
+            came.extend(await reader.read())
+            writer.close()
+            is_served.set()
+
+        async with await asyncio.start_server(serve, "127.0.0.1") as server:
+            client = Client(server.sockets[0].getsockname()[1])
+            seen = await client.ask(request, "a")
+            client.leave()
+            await is_served.wait()
+        return seen, bytes(came)
+
+    for answer, request, wanted in cases:
+        seen, came = asyncio.run(ask(answer, request))
+        assert seen == wanted
+        if request.behind:
+            assert b"\r\n\r\n1;soak=1\r\n{\r\n1;soak=1\r\n}\r\n0\r\na: b\r\n\r\nPOST " in came
+            assert b"x-request-id: a-behind-1\r\n" in came
+        else:
+            assert came.endswith(b"1;soak=1\r\n0\r\n8;soak=1\r\n12345678\r\n3;soak=1\r\n901\r\n")

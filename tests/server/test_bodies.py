@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import socket
 from collections.abc import Iterator
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from dragoman.pictures.memory import PictureMemory
 from dragoman.server.app import ServerConfig
 from tests.support.fake_service import Gate, Script
 from tests.support.real_dialects import real_dialects
@@ -63,6 +67,28 @@ def test_a_body_that_is_still_on_its_way_counts(small: RunningServer) -> None:
         connection.sendall(LARGE[-10:])
         assert read_until(connection, b"generated_text").startswith(b"HTTP/1.1 200 ")
     wait_until_taken(small)
+
+
+def test_what_bodies_and_pictures_hold_is_told(small: RunningServer) -> None:
+    def told() -> tuple[float, float]:
+        families = text_string_to_metric_families(httpx.get(f"{small.url}/metrics", timeout=20).text)
+        values = {family.name: family.samples[0].value for family in families if family.name.endswith("_memory_bytes")}
+        return values["dragoman_body_memory_bytes"], values["dragoman_image_memory_bytes"] - others
+
+    others = 0.0
+    small.service.script = Script()
+    wait_until_taken(small)
+    gc.collect()
+    others = told()[1]  # what earlier tests of this process have left
+    pictures = PictureMemory()
+    with asyncio.run(pictures.sent.lend(4_000)) as first, asyncio.run(pictures.pictures.lend(300)):
+        with unfinished(small):
+            while told() != (len(LARGE) - 10, 4_300):
+                pass
+        first.give_back()
+        while told() != (0, 300):
+            pass
+    assert told() == (0, 0)
 
 
 def test_a_client_that_leaves_makes_room(small: RunningServer) -> None:

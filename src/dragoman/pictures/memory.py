@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from functools import cache
 from threading import Lock
 from time import monotonic
+from weakref import WeakSet
 
 from dragoman.errors import Overloaded
 from dragoman.pictures.limits import MEBIBYTE
@@ -147,6 +148,20 @@ class PictureMemory:
         self.fetched = Pool(3 * share, max_wait_s)
         self.decoding = Pool(4 * share, 6 * max_wait_s)  # whoever has come so far is served, it takes a while
         self.pictures = Pool(7 * share, max_wait_s)
+        _memories.add(self)
+
+    @property
+    def num_lent(self) -> int:
+        """Bytes that are lent now."""
+        return sum(pool.num_lent for pool in (self.sent, self.fetched, self.decoding, self.pictures))
+
+
+_memories: WeakSet[PictureMemory] = WeakSet()
+
+
+def num_lent_bytes() -> int:
+    """Bytes that are lent now to the pictures of all requests of this process."""
+    return sum(memory.num_lent for memory in _memories)
 
 
 @cache

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from dragoman.errors import NotFound, ServerError
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply
 from dragoman.server.hosting import ModelHosting
-from dragoman.server.http.bodies import Body
+from dragoman.server.http.bodies import Bodies, Body
 from dragoman.server.http.codings import unpacked
 from dragoman.server.http.deadlines import name_of, patience_of, timeout_of
 from dragoman.server.http.exchange import ClientGone, Exchange
@@ -69,6 +69,11 @@ class Endpoints:
     def max_request_size_bytes(self) -> int:
         """The largest body that is read."""
         return self._gate.max_request_size_bytes
+
+    @property
+    def bodies(self) -> Bodies:
+        """The bodies that are held now."""
+        return self._gate.bodies
 
     def shared(self, kind: Callable[[Server], T]) -> T:
         """The only instance of that class here, made at the first call."""

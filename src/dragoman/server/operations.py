@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile
 from dragoman.server.describe.answers import Answers, Content
 from dragoman.server.hosting import ModelHosting
+from dragoman.server.http.bodies import Bodies
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.http.switches import Switches
 from dragoman.server.observation.watch import Watch
@@ -69,6 +70,11 @@ class Server(Protocol):
     @property
     def max_request_size_bytes(self) -> int:
         """The largest body that is read."""
+        ...
+
+    @property
+    def bodies(self) -> Bodies:
+        """The bodies that are held now."""
         ...
 
     @property

@@ -18,6 +18,7 @@ from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis.management.health import Statuses, readiness
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.http.replies import json_reply
+from dragoman.server.observation.memory_metrics import MemoryMetrics
 from dragoman.server.openapi import openapi_document
 from dragoman.server.operations import AnswerOperation, Server
 
@@ -56,7 +57,8 @@ class Metrics:
 
     def __init__(self, server: Server) -> None:
         models, watch = server.models, server.watch
-        self.registry = MetricsRegistry(lambda: models.models, watch.metrics, watch.other_names, [models.loads])
+        others = (models.loads, MemoryMetrics(server.bodies))
+        self.registry = MetricsRegistry(lambda: models.models, watch.metrics, watch.other_names, others)
 
 
 async def document(http: HttpCall, server: Server) -> Reply:
