@@ -54,8 +54,7 @@ _GARBAGE = (
     b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: many\r\n\r\n",
     b"POST /v1/completions HTTP/1.1\r\nhost: a\r\napi-key: %s\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"
     % KEY.encode(),
-    b"POST /v1/completions HTTP/1.1\r\nhost: a\r\napi-key: %s\r\ntransfer-encoding: chunked\r\n\r\n0\r\ncontent-length: 5"
-    b"\r\n\r\n" % KEY.encode(),
+    b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\ncontent-length: 5\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a client that speaks TLS\r\n\r\n",
 )
 

@@ -130,6 +130,24 @@ class TestTrailers:
             assert b"HTTP/1.1 401 " in answer
             assert b"0: Deep" not in answer
 
+    def test_what_is_answered_before_it_is_read_counts_once_as_what_was_answered(self, locked: RunningServer) -> None:
+        """The request lacks a key, too, but was refused for its framing: that is no call."""
+
+        def num_calls() -> int:
+            with locked.connect() as connection:
+                connection.sendall(
+                    b"GET /metrics HTTP/1.1\r\nhost: x\r\napi-key: %s\r\nconnection: close\r\n\r\n" % KEY.encode()
+                )
+                text = read_to_end(connection).decode()
+            lines = (line for line in text.splitlines() if line.startswith("dragoman_requests_total{"))
+            return sum(int(float(line.split()[-1])) for line in lines)
+
+        before = num_calls()
+        assert ask(locked, CHUNKED + b"2\r\n{}\r\n0\r\n\r\n", LAST_PING).startswith(b"HTTP/1.1 401 ")
+        for rest in (b"zz\r\n", b"0\r\ncontent-length: 5\r\n\r\n"):
+            assert ask(locked, CHUNKED + rest).startswith(b"HTTP/1.1 400 ")
+        assert num_calls() == before + 1
+
     def test_what_a_trailer_says_changes_nothing(self, server: RunningServer) -> None:
         trailers = b"x-request-id: late\r\nx-dragoman-strict: nonsense\r\nhost: y\r\ncontent-type: nonsense\r\n"
         trailers += b"connection: close\r\nconnection: upgrade\r\nupgrade: h2c\r\n"

@@ -118,7 +118,7 @@ class App:
             else:
                 reply = error_reply(self._endpoints.owner(exchange.path), failure, http)
                 await exchange.send_reply(reply)
-                if exchange.api:
+                if exchange.api and not exchange.is_refused:
                     self._endpoints.watch.refused(exchange.api, exchange, failure)
 
     async def _dispatch(self, exchange: Exchange) -> None:

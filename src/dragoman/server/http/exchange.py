@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 from dragoman.errors import ServerError, TooLarge
 from dragoman.server.api import Head, HttpCall, Reply
 from dragoman.server.http.bodies import Body
-from dragoman.server.http.protocol import CUT_EXTENSION, TRAILERS_EXTENSION
+from dragoman.server.http.protocol import CUT_EXTENSION, REFUSED, TRAILERS_EXTENSION
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -93,6 +93,11 @@ class Exchange:
             request_id=call_id or self.request_id,
             caller=self.caller,
         )
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the request could not be read to its end, and has been answered by the protocol."""
+        return REFUSED in self._scope
 
     @property
     def raw_target(self) -> tuple[bytes, bytes, Sequence[tuple[bytes, bytes]]]:

@@ -32,6 +32,7 @@ from dragoman.server.http.chunks import BadChunks, ChunkEnds
 
 TRAILERS_EXTENSION = "http.response.trailers"
 CUT_EXTENSION = "dragoman.response.cut"
+REFUSED = "dragoman.refused"  # in the scope of a request that this protocol has answered itself, as it cannot be read
 
 MAX_HEAD_SIZE_BYTES = 65_536  # request line and headers; the parser itself has no limit
 FULL_BYTES = 65_536  # behind a request that is being answered; then reading goes on by a piece at each look
@@ -156,6 +157,11 @@ class DragomanCycle(RequestResponseCycle):
         """Tell the application that nobody waits for the answer any more."""
         self.disconnected = True
         self.message_event.set()
+
+    def mark_refused(self) -> None:
+        """Tell the application that the request has been answered without it: it is no call."""
+        cast(dict[str, Any], self.scope)[REFUSED] = True
+        self.mark_disconnected()
 
 
 class DragomanProtocol(HttpToolsProtocol):
@@ -373,7 +379,7 @@ class DragomanProtocol(HttpToolsProtocol):
             % (status, status.phrase.encode(), len(reason), reason)
         )
         if self.cycle is not None and not self.cycle.response_complete:  # its body is what cannot be read
-            cast(DragomanCycle, self.cycle).mark_disconnected()
+            cast(DragomanCycle, self.cycle).mark_refused()
         self._linger()
 
     def _linger(self) -> None:
