@@ -20,13 +20,14 @@ Line = Mapping[str, Any]
 Sample = tuple[str, Mapping[str, str], float]
 """Of `/metrics`: name, labels, value."""
 
+IMAGE_MEMORY = "dragoman_image_memory_bytes"
 _HELD = frozenset(
     {
         "dragoman_requests_running",
         "dragoman_requests_waiting",
         "dragoman_kv_blocks_used",
         "dragoman_body_memory_bytes",
-        "dragoman_image_memory_bytes",
+        IMAGE_MEMORY,
     }
 )
 """The metrics that are 0 where there are no calls."""

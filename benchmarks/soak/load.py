@@ -18,7 +18,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.soak import mix
-from benchmarks.soak.books import Books, Sample, rest_mismatches
+from benchmarks.soak.books import IMAGE_MEMORY, Books, Sample, rest_mismatches
 from benchmarks.soak.client import Client, End
 from benchmarks.soak.memory import Memory, Reading
 from benchmarks.soak.request import ANSWERED, REFUSED, Request
@@ -84,6 +84,10 @@ class Soak:
         families = text_string_to_metric_families(text)
         return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
 
+    async def _holds_pictures(self) -> bool:
+        """Whether pictures are in memory now, which take more of it than anything that may be left."""
+        return any(value for name, _, value in await self.samples() if name == IMAGE_MEMORY)
+
     async def running(self) -> list[dict[str, Any]]:
         """What `/debug/requests` lists."""
         listed: list[dict[str, Any]] = json.loads(await self._get("/debug/requests"))
@@ -144,7 +148,7 @@ class Soak:
         while self.num_sent < self.num_requests or not visit:
             visit += 1
             await self._visit(client, dice, visit)
-            self._read(is_settled=True)
+            self._read(is_settled=not await self._holds_pictures())
         client.leave()
 
     async def _visit(self, client: Client, dice: random.Random, visit: int) -> None:

@@ -33,7 +33,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The server's memory after so many requests. `is_settled`: a model has just been unloaded and its memory given back.
+    """The server's memory after so many requests. `is_settled`: a model has just been unloaded and its memory given back,
+    and no request has pictures.
 
     Between such moments memory rises and falls by what a model takes; only readings of one kind can be compared.
     """

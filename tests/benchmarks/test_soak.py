@@ -61,5 +61,7 @@ def test_the_books_of_a_small_soak_agree(
         assert kind not in faults or status in counts[kind], kind
     assert set(counts["hook"]) <= {"424", "503"}  # where there was no room
     settled = [reading for reading in report["readings"] if reading[-1]]
-    assert len(settled) == num_visits + 1
+    assert (
+        2 <= len(settled) <= num_visits + 1
+    )  # the first and the last, and those in between at which there were no pictures
     assert all(0 < anonymous <= rss for _, _, rss, anonymous, _ in report["readings"])
