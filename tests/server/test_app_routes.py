@@ -35,7 +35,7 @@ ROUTES = [
     ("/v3/completions", "ovms.completions"),
     ("/api/generate-one", "text"),
     ("/api/generate-batch", "text"),
-    ("/", "tgi"),
+    ("/", "tgi.root"),
     ("/generate", "tgi"),
     ("/generate_stream", "tgi"),
 ]
@@ -364,7 +364,9 @@ class TestKeys:
 
     @table(("path", "dialect"), [(path, dialect) for path, dialect in ROUTES if path != "/models"])
     def test_who_owns_the_prefix_tells_that_the_key_is_wrong(self, path: str, dialect: str) -> None:
-        owner = {"lmi.v1_chat": "openai.completions", "ovms.chat": "ovms.completions"}.get(dialect, dialect)
+        owner = {"lmi.v1_chat": "openai.completions", "tgi.root": "tgi", "ovms.chat": "ovms.completions"}.get(
+            dialect, dialect
+        )
         with running_server(self.CONFIG) as server:
             answer = httpx.post(f"{server.url}{path}", json={})
             assert (answer.status_code, answer.json()["dialect"]) == (401, owner)
