@@ -29,7 +29,9 @@ def sequence(*event_s: float, num_tokens: int = 0, ended: FinishReason | None = 
 def metrics_of(*requests: RequestRecord, **changes: Any) -> CallMetrics:
     """After one call."""
     metrics = CallMetrics()
-    metrics.observe(CallRecord("c", "openai", "/", "m", requests=list(requests), begin_s=99.0, end_s=111.0, **changes))
+    metrics.observe(
+        CallRecord("c", "openai", "/", model="m", requests=list(requests), begin_s=99.0, end_s=111.0, **changes)
+    )
     return metrics
 
 
@@ -112,7 +114,7 @@ def test_sums_are_over_apis_and_outcomes_of_one_model() -> None:
     for api, model, error in (
         ("openai", "m", None), ("lmi", "m", None), ("lmi", "m", EngineFailed("no")), ("lmi", "another", None)
     ):  # fmt: skip
-        metrics.observe(CallRecord("c", api, "/", model, requests=[request(sequence(104.0, 105.0))], error=error))
+        metrics.observe(CallRecord("c", api, "/", model=model, requests=[request(sequence(104.0, 105.0))], error=error))
     assert metrics.count("requests", "m") == 3
     assert metrics.count("finished", "m") == 2
     assert metrics.count("completion", "m") == 6
