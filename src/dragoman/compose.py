@@ -18,7 +18,7 @@ from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.links import links_out
 from dragoman.config.option import show
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
-from dragoman.config.resolve import ADAPTERS, WEIGHTS_CONFIG, Config, ConfigError
+from dragoman.config.resolve import ADAPTERS, Config, ConfigError
 from dragoman.config.several import COMMAND_LINE
 from dragoman.engine.base import Capabilities, Engine, EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, Progress
@@ -27,7 +27,7 @@ from dragoman.errors import HookError, InvalidRequest
 from dragoman.grammar.lark import lark_of
 from dragoman.grammar.lazy import LazyGrammarCompiler
 from dragoman.host.cards import model_card
-from dragoman.host.loading import ModelLoad, has_model, memory_needs, what_lacks
+from dragoman.host.loading import ModelLoad, has_model, memory_needs, missing_tokenizer, what_lacks
 from dragoman.host.making import EngineMaking
 from dragoman.host.templates import find_chat_template
 from dragoman.models import ModelError
@@ -168,7 +168,8 @@ async def build_served_model(
         code = None if hooks is None else OperatorCode(hooks, config.clients.hook_timeout_s, runtime)
         if runtime is None or has_model(config):
             is_hosted = memory_bytes is not None
-            loading = loading or ModelLoad(config, progress, has_neighbours=is_hosted, has_room=is_hosted)
+            if loading is None and not missing_tokenizer(config.model_dir):  # else nothing need be built to tell
+                loading = ModelLoad(config, progress, has_neighbours=is_hosted, has_room=is_hosted)
         return await _build(config, loading, memory_bytes, code)
     except BaseException:
         if hooks is not None:
@@ -186,7 +187,8 @@ async def _build(
     """The model, or what its handler alone serves. Raises: as `build_served_model`."""
     try:
         if loading is None:
-            raise ModelError(f"there is no {WEIGHTS_CONFIG} in {config.model_dir}")
+            lacks = missing_tokenizer(config.model_dir) or what_lacks(config.model_dir)
+            raise ModelError(lacks)
         return await _build_generating(config, loading, memory_bytes, code)
     except ModelError as error:
         if code is None or code.runtime is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from itertools import takewhile
 from pathlib import Path
@@ -90,8 +91,10 @@ def test_a_model_is_loaded_for_a_process_with_others_if_it_has_them(directory: P
 
 @pytest.mark.parametrize(("memory_bytes", "has_neighbours"), [(None, False), (1 << 30, True)])
 def test_a_model_that_gets_a_share_of_the_memory_shares_the_cores_too(
-    memory_bytes: int | None, has_neighbours: bool, directory: Path, monkeypatch: pytest.MonkeyPatch
+    memory_bytes: int | None, has_neighbours: bool, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shutil.copytree(directory, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text("{}", encoding="utf-8")
     asked: list[bool] = []
 
     class KnownLoad(ModelLoad):
@@ -100,8 +103,8 @@ def test_a_model_that_gets_a_share_of_the_memory_shares_the_cores_too(
             super().__init__(config, progress, has_neighbours=has_neighbours, has_room=has_room)
 
     monkeypatch.setattr("dragoman.compose.ModelLoad", KnownLoad)
-    with pytest.raises(ModelError, match="tokenizer"):  # there is none
-        asyncio.run(build_served_model(config_of(directory), lambda *_: None, memory_bytes))
+    with pytest.raises(ModelError, match=r"tokenizer.json cannot be used"):
+        asyncio.run(build_served_model(config_of(tmp_path / "model"), lambda *_: None, memory_bytes))
     assert asked == [has_neighbours]
 
 

@@ -478,7 +478,7 @@ def _serve(resolved: Resolved, store: ModelStore) -> int:
         return USAGE_ERROR
     from dragoman.cli.progress import ProgressDisplay
     from dragoman.host.cache_note import cache_note
-    from dragoman.host.loading import ModelLoad, has_model
+    from dragoman.host.loading import ModelLoad, has_model, missing_tokenizer
     from dragoman.host.machine import available_memory_bytes
 
     configs = resolved.models
@@ -488,7 +488,7 @@ def _serve(resolved: Resolved, store: ModelStore) -> int:
     memory_bytes = available_memory_bytes()
     # Several models are loaded one after the other, since they share the memory.
     loading = None
-    if len(configs) == 1 and has_model(configs[0]):
+    if len(configs) == 1 and has_model(configs[0]) and not missing_tokenizer(configs[0].model_dir):
         loading = ModelLoad(
             configs[0], display, has_neighbours=resolved.store is not None
         )  # others may be loaded later

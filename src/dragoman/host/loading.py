@@ -97,7 +97,6 @@ class ModelLoad:
         try:
             with citing(self._config), on_kernel_cores():
                 factory = factory_of(self._config)
-                _check_tokenizer(self._config.model_dir)
                 shares = self._has_neighbours or not applied().is_tied
                 setup = replace(engine_setup(self._config), progress=self._report, has_neighbours=shares)
                 setup = setup.of_one_in(self._num_nodes)
@@ -169,16 +168,17 @@ def memory_needs(config: Config) -> MemoryNeeds:
         return factory_of(config).needs(engine_setup(config))
 
 
-def _check_tokenizer(model_dir: Path) -> None:
-    """Raises: ModelError if a model's directory holds no tokenizer; else it would be told when all else is built."""
+def missing_tokenizer(model_dir: Path) -> str:
+    """What is said of a model's directory that holds no tokenizer, in one line, before the model is built; "" if it does."""
     if not (model_dir / WEIGHTS_CONFIG).is_file() or (model_dir / "tokenizer.json").is_file() or is_gguf(model_dir):
-        return
+        return ""
     from dragoman.tokenizer.other_files import tokenizer_file  # few models have one of these
 
     try:
         tokenizer_file(model_dir)
     except ValueError as error:
-        raise ModelError(str(error)) from error
+        return str(error)
+    return ""
 
 
 def check_room(name: str, needs: MemoryNeeds, available_bytes: int) -> None:
