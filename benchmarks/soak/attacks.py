@@ -32,7 +32,7 @@ _LARGE = MAX_REQUEST_BYTES - 2_000  # bytes of a body
 _MOST_BESIDE = 3  # clients that send their pictures at the moment of another one
 _MOST_UPLOADS = 14  # at one moment
 _PICTURES = 4  # of one request
-_SIDES = range(1_200, 2_000)  # pixels; all of a request's pictures have to be within the limit for one request
+_SIDES = (1_200, 1_600, 1_900)  # pixels; few, as what a model made of a picture is remembered, up to 256 MiB of it
 
 _TRAILERS = (
     b"",
