@@ -160,6 +160,7 @@ class SeeingModel:
         values = {
             "input_ids": np.array(ids, dtype=np.int64),
             "position_ids": np.arange(count, dtype=np.int64),
+            "rotary_regime": np.zeros(count, dtype=np.int64),
             "past_lens": np.zeros(1, dtype=np.int32),
             "subsequence_begins": np.array([0, count], dtype=np.int32),
             "block_indices": np.arange(blocks, dtype=np.int32),
