@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling import core as core_module
@@ -159,6 +159,7 @@ def test_with_windows_or_regimes_a_search_runs_with_the_blocks_that_are_asked_of
 def test_with_one_block_fewer_beams_that_part_could_not_run_side_by_side(
     prompt: list[int], width: int, max_tokens: int, block_size: int, mode: PrefixCacheMode
 ) -> None:
+    assume(len(prompt) == 1 or len(prompt) % block_size != 1 % block_size)  # as one needs more only after a preemption
     request = parted(prompt, width, max_tokens)
     num_blocks = num_beams_need(request, block_size) - 1
     collector = make_collector(num_blocks, block_size, RollingConfig(prefix_cache=mode))
@@ -167,6 +168,18 @@ def test_with_one_block_fewer_beams_that_part_could_not_run_side_by_side(
         patch.setattr(core_module, "check_capacity", lambda *_: None)
         with pytest.raises(RuntimeError, match="none can run"):
             collector.run()
+
+
+def test_siblings_share_no_block_that_would_leave_the_prompts_last_token_alone() -> None:
+    """Preempted beams once found too few blocks for all of them, and the engine died: none could run."""
+    requests = [make_request([1], 3, temperature=1.0, ignore_eos=True), searching([1, 1, 1], 2, 3)]
+    config = RollingConfig(max_batch_tokens=4, max_num_seqs=6, assumed_output_tokens=1)
+    fewest = max(fewest_blocks(request, 2, PLAIN, config)[0] for request in requests)
+    collector = make_collector([fewest], 2, config, PLAIN)
+    for key, request in enumerate(requests):
+        collector.add(key, request)
+    collector.run()
+    assert not collector.errors
 
 
 @settings(max_examples=examples(150), deadline=None)

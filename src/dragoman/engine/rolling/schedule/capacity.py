@@ -55,9 +55,9 @@ def context_length(runner: ModelRunner, config: RollingConfig) -> int:
 def num_beam_blocks(request: EngineRequest, runner: ModelRunner, config: RollingConfig) -> list[int]:
     """Of each kind, the blocks with which the request's beams can always run side by side, as each waits for the others.
 
-    They share the prompt's full blocks, and may have nothing else in common. They may not even share those where there are
-    windows, because after a preemption none may be left to go on from, and where they cross into the long regime, because
-    they begin anew there. The last token is never computed.
+    They share the prompt's full blocks, but for one that would leave a single token behind it, and may have nothing else in
+    common. They may not even share those where there are windows, because after a preemption none may be left to go on
+    from, and where they cross into the long regime, because they begin anew there. The last token is never computed.
     """
     num_beams, num_prompt, size = request.sampling.num_beams, len(request.prompt_ids), runner.block_size
     if request.max_tokens < 2:  # the search ends with the prompt's own candidates
@@ -66,6 +66,8 @@ def num_beam_blocks(request: EngineRequest, runner: ModelRunner, config: Rolling
     boundary = runner.long_context_from
     crosses = boundary is not None and num_prompt <= boundary < num_tokens
     num_shared = 0 if crosses or any(pool.window for pool in runner.pools) else num_prompt // size
+    if num_shared * size == num_prompt - 1:  # the prompt's last token is never computed alone: see the scheduler
+        num_shared = max(num_shared - 1, 0)
     longest = blocks_for(num_tokens, size)
     needed = []
     for pool in runner.pools:
