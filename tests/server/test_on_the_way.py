@@ -181,3 +181,13 @@ def test_what_is_refused_at_once_or_may_wait_too_long_keeps_its_status() -> None
         name="m", engine=FakeEngine(saying("a")), tokenizer=ByteTokenizer(), limits=ServiceLimits(queue_timeout_s=7)
     )
     assert waiting.head_after_s > 7
+
+
+def test_a_header_field_that_comes_twice_is_one_list() -> None:
+    """RFC 9110, 5.3: proxies may split a list into fields, so each of them counts, whichever is the last."""
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    for first, second in (("application/jsonlines", "application/json"), ("application/json", "application/jsonlines")):
+        with running_server(dialects=real_dialects()) as server:
+            fields = [("accept", first), ("accept", second)]
+            answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, headers=fields, timeout=20)
+        assert answer.headers["content-type"] == "application/jsonlines", (first, second)
