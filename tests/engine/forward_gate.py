@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 
 from dragoman.engine.rolling.forward.runner import ForwardBatch
@@ -15,19 +16,26 @@ class ForwardGate:
 
     def __init__(self, num_free: int = 0) -> None:
         self._num_free = num_free
-        self._is_open = threading.Event()
+        self._changed = threading.Condition()
         self._is_reached = threading.Event()
 
     def __call__(self, _batch: ForwardBatch) -> None:
-        if self._num_free:
+        with self._changed:
+            if not self._num_free:
+                self._is_reached.set()
+                assert self._changed.wait_for(lambda: self._num_free, PATIENCE_S)
             self._num_free -= 1
-            return
-        self._is_reached.set()
-        assert self._is_open.wait(PATIENCE_S)
+
+    def pass_some(self, count: int) -> None:
+        """Let so many forwards through from now on, and hold the others."""
+        with self._changed:
+            self._is_reached.clear()
+            self._num_free = count
+            self._changed.notify()
 
     def open(self) -> None:
         """Let everybody through, now and later."""
-        self._is_open.set()
+        self.pass_some(sys.maxsize)
 
     async def reached(self) -> None:
         """Return once a forward waits."""

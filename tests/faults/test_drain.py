@@ -99,7 +99,7 @@ class Served:
 @asynccontextmanager
 async def served(runner: LetterRunner, **listen: Any) -> AsyncIterator[tuple[Served, httpx.AsyncClient]]:
     """A server and a client; nothing of them is left."""
-    server = SmallServer(Parts(runner, config=RollingConfig(prefix_cache="off")))
+    server = SmallServer(Parts(runner, config=RollingConfig(prefix_cache="off", max_num_seqs=128)))
     await server.engine.start()
     found = Served(server, ListenConfig(port=0, **listen))
     async with await found.client() as client:
@@ -188,11 +188,15 @@ def test_what_does_not_finish_in_time_is_told_in_the_words_of_its_api(num_stops:
     checker = Checker(document_of(PROFILE))
 
     async def test() -> None:
-        gate = ForwardGate(6)
+        gate = ForwardGate()
         drain_s = 0.0 if num_stops == 1 else PATIENCE_S
         async with served(LetterRunner(before_forward=gate, num_blocks=2000), drain_s=drain_s) as (found, client):
             answers = [Answer(calling) for calling in CALLS]
             running = [asyncio.create_task(one.read(client)) for one in answers]
+            health = found.server.engine.health
+            while health().num_running + health().num_waiting < len(CALLS):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            gate.pass_some(6)  # all begin in the same steps, however slowly the calls came in
             await asyncio.gather(*(one.has_begun.wait() for one in answers if is_streamed(one.calling)))
             await gate.reached()
             for _ in range(num_stops):

@@ -65,15 +65,20 @@ def test_a_match_that_is_not_longer_than_what_is_known_counts_as_none(
     assert found == (expected if expected.length > longer_than else NO_MATCH)
 
 
-@given(PIECES, st.lists(st.integers(0, 2), max_size=40))
+BITS = st.lists(st.integers(0, 1), max_size=40)
+
+
+@given(st.lists(st.one_of(BITS, st.lists(st.integers(0, 1), min_size=48, max_size=90)), min_size=1, max_size=8), BITS)
 def test_with_few_candidates_matches_are_real_and_their_size_is_that_of_the_longest(
     pieces: list[list[int]], tail: list[int]
 ) -> None:
-    finder, values, text = MatchFinder(1024, max_candidates=2), list[int](), array("q", tail)
+    """Where no two texts of a size share a head, as those of up to eight bits do not in 2^16 heads."""
+    limit = 2 * SIZES[2] - 1
+    finder, values, text = MatchFinder(1 << 16, max_candidates=2), list[int](), array("q", tail)
     for piece in pieces:
         values += piece
         finder.extend(array("q", piece))
-    found, longest = finder.longest(text, hashes_of(text)), searched(values, tail, MAX_LENGTH, 2).length
+    found, longest = finder.longest(text, hashes_of(text), limit), searched(values, tail, limit, 2).length
     assert found.length <= longest
     assert found.length >= max((size for size in SIZES if size <= longest), default=0)
     assert values[found.end - found.length : found.end] == tail[len(tail) - found.length :]
