@@ -1,0 +1,103 @@
+// How packed matrices lie in memory. Does: describe each format and the place of every value, in plain C++. Does not: compute.
+//
+// A matrix [outputs, columns] is cut into panels of 16 outputs, and a panel into chunks of 32 columns (the last one padded).
+// A panel is first its parameters (scales, minima), then its chunks, both whole cache lines. A chunk is one to three planes:
+//
+//   4 bits: 4 vectors of 64 bytes; byte 4 * output + column % 4, even quads of columns in the low half, odd ones in the high
+//   2 bits: 2 vectors, four quads in a byte;  1 bit: 1 vector, eight quads in a byte;  8 bits: 8 vectors, one for each quad
+//
+// so that a vector instruction multiplies four columns of 16 outputs with four values of a row, whatever the format. A value is
+// `scale * code - minimum`, where code is what the planes hold together, less `offset`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace dragoman {
+
+constexpr int kPanel = 16;       // outputs of a panel
+constexpr int kChunk = 32;       // columns of a chunk, for which a row's values share a scale
+constexpr int kQuads = kChunk / 4;
+constexpr int kSuper = 256;      // columns that share the outer scales of K-quants
+constexpr int kLine = 64;
+
+enum class Format : int32_t {
+    i4z,     // 4 bits, groups with an f16 scale and a zero point of a byte
+    i4,      // 4 bits less 8, groups with an f16 scale (Q4_0)
+    i4m,     // 4 bits, groups of 32 with f16 scale and minimum (Q4_1)
+    i5,      // 5 bits less 16 (Q5_0)
+    i5m,     // 5 bits with a minimum (Q5_1)
+    i8,      // 8 bits, signed, groups with an f16 scale (Q8_0; or one group: per output)
+    i8z,     // the same with a signed zero point of a byte
+    q2_k,
+    q3_k,
+    q4_k,
+    q5_k,
+    q6_k,
+    iq4_nl,  // 4 bits that stand for 16 unequal values, groups of 32 with an f16 scale
+    mxfp4,   // 4 bits that stand for floats of four bits, groups of 32 with a power of two
+    count,
+};
+
+enum class Codes : uint8_t { plain, signed8, iq4_nl, mxfp4 };
+
+// `bits`: 4 + 2 or 4 + 1 lie in two planes. `columns`: of a group, 0 = the matrix says. `sub`: columns that share a scale inside a
+// chunk, 32 or 16. Bytes are those of 16 outputs: `block_bytes` for each group (or 256 columns), `chunk_bytes` for each chunk.
+struct Shape {
+    const char* name;
+    int bits;
+    Codes codes;
+    int offset;
+    int columns;
+    int sub;
+    bool has_minimum;
+    int block_bytes;
+    int chunk_bytes;
+};
+
+constexpr Shape kShapes[] = {
+    {"i4z", 4, Codes::plain, 0, 0, 32, true, 48, 0},
+    {"i4", 4, Codes::plain, 8, 0, 32, false, 32, 0},
+    {"i4m", 4, Codes::plain, 0, 0, 32, true, 64, 0},
+    {"i5", 5, Codes::plain, 16, 0, 32, false, 32, 0},
+    {"i5m", 5, Codes::plain, 0, 0, 32, true, 64, 0},
+    {"i8", 8, Codes::signed8, 0, 0, 32, false, 32, 0},
+    {"i8z", 8, Codes::signed8, 0, 0, 32, true, 48, 0},
+    {"q2_k", 2, Codes::plain, 0, kSuper, 16, true, 64, 32},
+    {"q3_k", 3, Codes::plain, 4, kSuper, 16, false, 32, 32},
+    {"q4_k", 4, Codes::plain, 0, kSuper, 32, true, 64, 32},
+    {"q5_k", 5, Codes::plain, 0, kSuper, 32, true, 64, 32},
+    {"q6_k", 6, Codes::plain, 32, kSuper, 16, false, 32, 32},
+    {"iq4_nl", 4, Codes::iq4_nl, 0, 0, 32, false, 32, 0},
+    {"mxfp4", 4, Codes::mxfp4, 0, 0, 32, false, 16, 0},
+};
+
+constexpr int kIq4Nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int kMxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // times two
+
+constexpr const Shape& shape_of(Format format) { return kShapes[static_cast<int>(format)]; }
+
+// A packed matrix. `group`: the columns that share a scale, a multiple of 32, or all of them.
+struct Matrix {
+    Format format;
+    int64_t group;
+    int64_t outputs;
+    int64_t columns;
+    const uint8_t* data;
+
+    int64_t chunks() const { return (columns + kChunk - 1) / kChunk; }
+    int64_t panels() const { return (outputs + kPanel - 1) / kPanel; }
+    int64_t chunks_of_block() const { return group >= columns ? chunks() : group / kChunk; }
+    int64_t blocks() const { return (chunks() + chunks_of_block() - 1) / chunks_of_block(); }
+    int64_t chunk_bytes() const { return int64_t{kPanel} * kChunk * shape_of(format).bits / 8; }
+    int64_t parameter_bytes() const {
+        const Shape& shape = shape_of(format);
+        int64_t bytes = blocks() * shape.block_bytes + chunks() * shape.chunk_bytes;
+        return (bytes + kLine - 1) / kLine * kLine;
+    }
+    int64_t panel_bytes() const { return parameter_bytes() + chunks() * chunk_bytes(); }
+    int64_t bytes() const { return panels() * panel_bytes(); }
+    const uint8_t* panel(int64_t index) const { return data + index * panel_bytes(); }
+};
+
+}  // namespace dragoman
