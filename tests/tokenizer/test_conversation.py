@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -114,3 +115,18 @@ def test_tools_have_what_the_template_reads_of_them() -> None:
 
 def test_tools_stay_as_they_are_for_templates_that_take_them_so() -> None:
     assert rendered(RAW_TOOLS, said("u:?"), [tool()]) == '{"type": "function", "function": {"name": "f"}}?'
+
+
+def test_a_conversation_is_rendered_once() -> None:
+    rendered_at: list[datetime] = []
+
+    def clock() -> datetime:
+        rendered_at.append(datetime(2026, 1, 2))
+        return rendered_at[-1]
+
+    tool = {"type": "function", "function": {"name": "look"}}
+    for source in (PLAIN, ONE_SYSTEM, FORGETS, NO_SYSTEM, "{# tools #}" + PLAIN):
+        template = ChatTemplate(source, now=clock, is_vouched=True)
+        rendered_at.clear()
+        template.render(ChatPrompt(tuple(said("s:A u:B")), (tool,) if "tools" in source else ()))
+        assert len(rendered_at) == 1, source  # what the template takes was tried when it was loaded

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from datetime import datetime
-from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -52,7 +51,9 @@ TOOL_TEMPLATE = "tool_use"  # Hugging Face's name for the template that is used 
 
 _PROBE = "dragoman-probe"
 _QUESTION = {"role": "user", "content": "?"}
+_ANSWER = {"role": "assistant", "content": "!"}
 _PROBE_ARGUMENTS = {_PROBE: "é"}
+_BARE_TOOLS = ({"type": "function", "function": {"name": _PROBE}},)
 _END_MARK = "\ue000dragoman-end\ue000"  # private-use characters: no conversation and no template has them
 _MOST_AT_ONCE = 4  # processes that render one model's conversations, each with its own limit of memory
 _SMALL_BYTES = 8 << 10  # of a conversation, up to which a vouched template is surely done at once
@@ -111,6 +112,11 @@ class ChatTemplate:
         self._wants_argument_texts = not self._writes_arguments(_PROBE_ARGUMENTS) and self._writes_arguments(
             json.dumps(_PROBE_ARGUMENTS, ensure_ascii=False)
         )
+        self._takes_system = self._writes([{"role": SYSTEM, "content": _PROBE}, _QUESTION])
+        self._takes_later_system = self._writes([_QUESTION, _ANSWER, {"role": SYSTEM, "content": _PROBE}, _QUESTION])
+        self._wants_whole_tools = not self._writes([_QUESTION], _BARE_TOOLS) and self._writes(
+            [_QUESTION], with_whole_tools(_BARE_TOOLS)
+        )
 
     def with_pictures(self, marker: str) -> ChatTemplate:
         """The same template for a model that takes pictures, in whose prompts `marker` stands for one (`PictureMarker`)."""
@@ -139,12 +145,12 @@ class ChatTemplate:
         if not has_system(said):
             return self._rendered(prompt, said)
         said = with_one_leading(said)
-        in_turns = with_system_in_turns(said, keeps_leading=self._takes_system)
         if not self._takes_later_system:
-            return self._rendered(prompt, in_turns)
+            return self._rendered(prompt, with_system_in_turns(said, keeps_leading=self._takes_system))
         try:
             return self._rendered(prompt, said)
         except InvalidRequest:
+            in_turns = with_system_in_turns(said, keeps_leading=self._takes_system)
             if in_turns == said:
                 raise
             return self._rendered(prompt, in_turns)
@@ -184,30 +190,13 @@ class ChatTemplate:
         """The tools as the template takes them: some read what callers may leave out."""
         return with_whole_tools(tools) if tools and self._wants_whole_tools else list(tools)
 
-    @cached_property
-    def _takes_system(self) -> bool:
-        """Whether the template writes a system message at the beginning."""
-        return self._writes([{"role": SYSTEM, "content": _PROBE}, _QUESTION])
-
-    @cached_property
-    def _takes_later_system(self) -> bool:
-        """Whether the template writes a system message behind other turns."""
-        answer = {"role": "assistant", "content": "!"}
-        return self._writes([_QUESTION, answer, {"role": SYSTEM, "content": _PROBE}, _QUESTION])
-
-    @cached_property
-    def _wants_whole_tools(self) -> bool:
-        """Whether the template takes a tool only with a description and parameters."""
-        bare: list[dict[str, Any]] = [{"type": "function", "function": {"name": _PROBE}}]
-        return not self._writes([_QUESTION], bare) and self._writes([_QUESTION], [*map(dict, with_whole_tools(bare))])
-
-    def _writes(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> bool:
+    def _writes(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> bool:
         """Whether the probe's word stands in what the template makes of a short conversation."""
         name = TOOL_TEMPLATE if tools and TOOL_TEMPLATE in self.sources else "default"
         if self._wants_parts:
             messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
         try:
-            return _PROBE in self._probe(name, messages, tools)
+            return _PROBE in self._probe(name, messages, [*map(dict, tools)] or None)
         except ValueError:  # it takes too long for that
             return False
 
