@@ -11,19 +11,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
 
 from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.links import links_out
-from dragoman.config.option import show
-from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
+from dragoman.config.options import OPTIONS
 from dragoman.config.resolve import ADAPTERS, Config, ConfigError
-from dragoman.config.several import COMMAND_LINE
 from dragoman.engine.base import Capabilities, Engine, EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.engine.renewable import RenewableEngine
-from dragoman.errors import HookError, InvalidRequest
+from dragoman.errors import InvalidRequest
 from dragoman.grammar.lark import lark_of
 from dragoman.grammar.lazy import LazyGrammarCompiler
 from dragoman.host.cards import model_card
@@ -31,10 +27,10 @@ from dragoman.host.loading import ModelLoad, has_model, memory_needs, missing_to
 from dragoman.host.making import EngineMaking
 from dragoman.host.templates import find_chat_template
 from dragoman.models import ModelError
-from dragoman.models.config import read_config
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.models.pooling.facts import Recipe
 from dragoman.models.pooling.recipe import chosen_of, read_recipe
+from dragoman.operator_code import hook_options, load_operator_file, start_handler
 from dragoman.pictures import PictureLoader
 from dragoman.pictures.limits import MEBIBYTE, PictureLimits
 from dragoman.pictures.memory import process_memory
@@ -44,19 +40,9 @@ from dragoman.server.api import Ability, Dialects, ModelProfile, ProposerKind
 from dragoman.server.apis import set_up_all
 from dragoman.server.apis.lmi.dialects import OperatorCode
 from dragoman.server.apis.lmi.hooks import (
-    HandlerLoop,
-    HookLoadError,
-    HookPool,
     Hooks,
-    HookTokenizer,
-    StartRefused,
-    is_own_entry_point,
-    load_hooks,
-    own_traceback,
 )
-from dragoman.server.apis.lmi.operator.formatters import HookOptions
 from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
-from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime
 from dragoman.server.generation.no_texts import NoTexts
 from dragoman.server.generation.output_parsers import OutputFormat, choose_output_format
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
@@ -163,8 +149,8 @@ async def build_served_model(
     """
     hooks = None
     try:
-        hooks = await asyncio.to_thread(_load_operator_file, config)
-        runtime = await _start_handler(config, hooks)
+        hooks = await asyncio.to_thread(load_operator_file, config)
+        runtime = await start_handler(config, hooks)
         code = None if hooks is None else OperatorCode(hooks, config.clients.hook_timeout_s, runtime)
         if runtime is None or has_model(config):
             is_hosted = memory_bytes is not None
@@ -233,7 +219,7 @@ async def _build_generating(
         ),
     )
     if code is not None:
-        code = replace(code, options=_hook_options(config, text.tokenizer, text.chat_template), service=service)
+        code = replace(code, options=hook_options(config, text.tokenizer, text.chat_template), service=service)
     adapters = _served_adapters(config, built)
     profile = model_profile(config, code, adapters)
     profile = replace(
@@ -522,89 +508,3 @@ def _turn_end_ids(
     if isinstance(output, HarmonyOutput):
         return output.end_ids  # messages end with a token of their own, and others follow
     return turn_end_ids(template, tokenizer, output.marker_ids)
-
-
-# --- an operator's own code -------------------------------------------------------------------------------------------
-
-
-def _load_operator_file(config: Config) -> Hooks | None:
-    """The operator's functions. Raises: ConfigError if the file is not there, does not load or does not fit."""
-    clients = config.clients
-    named = None if clients.output_formatter in OUTPUT_FORMATTERS else clients.output_formatter
-    if not clients.hooks:
-        if named is not None:
-            raise ConfigError(
-                [f"{config.cite('output_formatter')}: must not name a function while hooks are switched off"]
-            )
-        return None
-    try:
-        return load_hooks(clients.entry_point, _code_directories(config), named, clients.handler)
-    except HookLoadError as error:
-        raise ConfigError([str(error)]) from error
-
-
-def _code_directories(config: Config) -> tuple[Path, ...]:
-    """Where an operator's file is looked for; a name that was typed at a prompt may be one of the directory there."""
-    beside = (config.directory, config.model_dir)
-    is_typed = config.origins["entry_point"].source == COMMAND_LINE and is_own_entry_point(config.clients.entry_point)
-    return (*beside, Path.cwd()) if is_typed else beside
-
-
-async def _start_handler(config: Config, hooks: Hooks | None) -> HandlerRuntime | None:
-    """The operator's handler, initialised; None if there is none. Raises: ConfigError if its initialisation fails."""
-    if hooks is None or hooks.handler is None:
-        return None
-    pool = HookPool(None, subject="handler", num_threads=config.clients.handler_threads)
-    runtime = HandlerRuntime(
-        hooks.handler, _handler_properties(config), config.server.predict_timeout, pool, HandlerLoop()
-    )
-    try:
-        await runtime.start()
-    except (StartRefused, HookError) as error:
-        raise ConfigError([f"{hooks.path}: {error}"]) from error
-    except Exception as error:  # hook call: whatever the operator's code raises stops the start, with its own traceback
-        raise ConfigError(
-            [f"{hooks.path}: {hooks.handler.name}() failed to initialise:\n{own_traceback(error, hooks.path)}"]
-        ) from error
-    return runtime
-
-
-def _handler_properties(config: Config) -> dict[str, str]:
-    """The options by LMI's names, as texts, with what LMI adds; secrets and options without a value are left out.
-
-    Options that only the operator's code knows are there as they were given.
-    """
-    named = {
-        option.key.removeprefix("option."): show(value)
-        for option in OPTIONS
-        if (value := config.value(option)) not in (None, (), "") and not option.row.is_secret
-    }
-    del named["batch_size"]  # of a request, it would say that this is a batch
-    where = {"model_dir": str(config.directory.resolve()), "model_id": str(config.model_dir.resolve())}
-    return {**config.own_options, **named, **where, "device_id": "-1", **_degree(config)}
-
-
-def _degree(config: Config) -> dict[str, str]:
-    """On how many devices the model is spread, by LMI's name."""
-    name = "tensor_parallel_degree"
-    return {name: config.engine_options.get(name, "1")}
-
-
-def _hook_options(config: Config, tokenizer: HfTokenizer, template: ChatTemplate | None) -> HookOptions:
-    """What input formatters are called with, by LMI's names; what does not exist here is empty or None."""
-    clients = config.clients
-    values = {option.name: config.value(option) for option in OPTIONS if not option.row.is_secret}
-    context = {
-        "configs": SimpleNamespace(**{**config.own_options, **values}, model_id_or_path=str(config.model_dir)),
-        "tokenizer": HookTokenizer(
-            tokenizer, None if template is None else template.render, tokenizer.facts.special_tokens
-        ),
-        "adapter_registry": {},
-        "model_config": SimpleNamespace(**read_config(config.model_dir)),
-        "peft_config": None,
-        "rolling_batch": None,
-        "image_placeholder_token": None,
-        "is_mistral_tokenizer": False,
-        "is_rolling_batch": clients.rolling_batch != "disable",
-    }
-    return HookOptions(context, has_index=clients.lmi_version == "0.32", tgi_compat=clients.tgi_compat)

@@ -34,33 +34,6 @@ LOWEST_LOGPROB = -9999.0  # stands for minus infinity, which JSON cannot say; vL
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """The allowed interval of a number; None = unbounded on that side."""
-
-    low: float | None = None
-    high: float | None = None
-    is_low_open: bool = False
-    is_high_open: bool = False
-    note: str = ""  # what else there is to say about what is allowed
-
-    def problem(self, value: float) -> Literal["negative", "low", "high"] | None:
-        """Which side `value` is out on, None if it is inside. "negative" is "low" for numbers that cannot be negative."""
-        if self.low is not None and (value < self.low or (self.is_low_open and value == self.low)):
-            return "negative" if value < 0 <= self.low else "low"
-        if self.high is not None and (value > self.high or (self.is_high_open and value == self.high)):
-            return "high"
-        return None
-
-    def __str__(self) -> str:
-        """What is allowed, in words."""
-        low = "" if self.low is None else f"greater than {self.low}" if self.is_low_open else f"at least {self.low}"
-        high = "" if self.high is None else f"less than {self.high}" if self.is_high_open else f"at most {self.high}"
-        if low and high and not (self.is_low_open or self.is_high_open):
-            return f"between {self.low} and {self.high}{self.note}"
-        return " and ".join(part for part in (low, high) if part) + self.note
-
-
-@dataclass(frozen=True, slots=True)
 class Limits:
     """The bounds on what one call may ask, in every dialect; each is the largest value allowed, but for the priority.
 

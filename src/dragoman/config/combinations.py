@@ -185,7 +185,7 @@ def imply_engine(values: dict[str, Value], origins: dict[str, Origin]) -> None:
         origins["engine"] = Origin(f"implied by {cite('rolling_batch', values, origins)}, with a GPU")
 
 
-def imply_partition(values: dict[str, Value], origins: dict[str, Origin]) -> None:
+def _imply_partition(values: dict[str, Value], origins: dict[str, Origin]) -> None:
     """Keep callers' prompts apart where there are several callers and nobody has said otherwise."""
     named = next((name for name in KEY_OPTIONS if values[name]), None)
     if named is not None and values["prefix_cache_per_key"] is None:
@@ -197,6 +197,7 @@ def imply(values: dict[str, Value], origins: dict[str, Origin]) -> Iterator[str]
 
     Source: LMI's front end, for which `batch_size` goes before `option.rolling_batch`.
     """
+    _imply_partition(values, origins)
     if values["batch_size"] == 1 or values["rolling_batch"] == "disable":
         return
     where = cite("batch_size", values, origins)

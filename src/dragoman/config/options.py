@@ -7,7 +7,6 @@ Does not: read anything. Used by `resolve`, by the help and docs writers, and (t
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast
@@ -18,10 +17,7 @@ from dragoman.config.kinds import (
     Choice,
     FilePath,
     FunctionOr,
-    Hosts,
-    ImageLimit,
     Integer,
-    JsonObject,
     ModelPath,
     Names,
     Number,
@@ -33,6 +29,7 @@ from dragoman.config.kinds import (
     WordOrAddress,
 )
 from dragoman.config.option import Alias, Option, option
+from dragoman.config.picture_settings import PictureSettings
 from dragoman.config.server_options import ServerSettings
 from dragoman.types import Limits
 
@@ -45,16 +42,6 @@ def _prefix_mode(text: str) -> str:
 
 def _lookup_mode(text: str) -> str:
     return "lookup" if Switch().parse(text) else "auto"
-
-
-def _listed(text: str) -> str:
-    """The words of a JSON array, which is how vLLM's configurations write lists, else the text."""
-    if not text.lstrip().startswith("["):
-        return text
-    try:
-        return ",".join(json.loads(text))
-    except (TypeError, RecursionError) as error:
-        raise ValueError(text) from error
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -367,53 +354,6 @@ class SpeculationSettings:
         unit="sequences",
         keys=(Alias("option.speculative_disable_by_batch_size"),),
         open_to="load",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class PictureSettings:
-    """Pictures"""
-
-    limit_mm_per_prompt: int | None = option(
-        None,
-        ImageLimit(),
-        "Most images one prompt may have. image=0: none, and the part of the model that sees is not even loaded.",
-        unset="as many as fit into the context",
-        open_to="load",
-    )
-    mm_processor_kwargs: str | None = option(
-        None,
-        JsonObject(),
-        "Keys of preprocessor_config.json that count otherwise here, as JSON; max_pixels, say, bounds time and tokens.",
-        unset="the file as it is",
-        open_to="load",
-    )
-    allow_image_hosts: tuple[str, ...] = option(
-        (),
-        Hosts(),
-        "Hosts from which images are fetched for clients, at public addresses only (see pictures.md).",
-        unset="none: clients send images as data",
-        keys=(Alias("option.allowed_media_domains", _listed, "hosts separated by commas, or a JSON array of them"),),
-    )
-    image_fetch_timeout_s: float = option(
-        5.0,  # 5: default of VLLM_IMAGE_FETCH_TIMEOUT
-        Number(0, maximum=600),
-        "Longest time that fetching one image may take, with all redirects.",
-        unit="seconds",
-        env=(Alias("VLLM_IMAGE_FETCH_TIMEOUT"),),
-    )
-    max_image_mb: int = option(
-        20,
-        Integer(1, 1024),
-        "Largest image file, sent or fetched.",
-        unit="MiB",
-    )
-    max_image_pixels: int = option(
-        50_000_000,  # the largest of today's telephones; 150 MB once decoded
-        Integer(1, 178_956_970),  # past it Pillow refuses by itself
-        "Most pixels of one image; those of one request may have four times as many together. A larger JPEG is decoded at "
-        "half its sides.",
-        unit="pixels",
     )
 
 

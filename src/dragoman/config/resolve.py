@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from dragoman.accelerators import vllm_uses_gpu
 from dragoman.config.adapter_settings import AdapterSettings
 from dragoman.config.archives import is_archive
-from dragoman.config.bundled import BUNDLED, DEMO_NAME, bundled_name, bundled_or
+from dragoman.config.bundled import BUNDLED, DEMO_NAME, bundled_or
 from dragoman.config.combinations import (
     Origin,
     Origins,
@@ -27,7 +27,6 @@ from dragoman.config.combinations import (
     contradictions,
     imply,
     imply_engine,
-    imply_partition,
     without_effect,
 )
 from dragoman.config.entries import ModelEntry, counted_from
@@ -45,6 +44,7 @@ from dragoman.config.hub_models import FindModel, left_alone, only_cached
 from dragoman.config.hub_trust import keep_code_out, trusted
 from dragoman.config.kinds import ModelPath, Value
 from dragoman.config.links import links_out
+from dragoman.config.model_names import hub_names, renamed, usual_names
 from dragoman.config.names import Match, NameIndex
 from dragoman.config.option import Option
 from dragoman.config.options import (
@@ -53,18 +53,17 @@ from dragoman.config.options import (
     ClientSettings,
     EngineSettings,
     ModelSettings,
-    PictureSettings,
     SpeculationSettings,
     UpstreamSettings,
 )
 from dragoman.config.ovms import GRAPH_NAME, read_graph, version_folder
+from dragoman.config.picture_settings import PictureSettings
 from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
 from dragoman.config.server_options import ServerSettings, split_address
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
-from dragoman.hub.cache import repo_of
 from dragoman.hub.errors import HubError
 from dragoman.hub.names import hub_model
-from dragoman.model_texts import holds_model, is_gguf, model_name
+from dragoman.model_texts import holds_model, is_gguf
 
 COMMAND_LINE, CALL, FILE, ENVIRONMENT, SERVER_FILE = range(5)  # the layers, highest first
 
@@ -175,7 +174,6 @@ def resolve(
     values, origins = findings.choose()
     findings.check_call(origins)
     imply_engine(values, origins)
-    imply_partition(values, origins)
     engine_options = findings.pass_to_engine(str(values["engine"]), origins)
     findings.note_foreign(values)
     findings.notices += imply(values, origins)
@@ -190,12 +188,10 @@ def resolve(
     findings.check_places(directory, model_dir, origin, values)
     values["cache_dir"] = values["cache_dir"] or cache_home(environ) / "dragoman"
     if entry and entry.name:
-        values["name"] = _renamed(entry.name, values["name"])
+        values["name"] = renamed(entry.name, values["name"])
         origins["name"] = Origin(entry.source)
     elif not values["name"]:
-        is_ovms = named != directory or (directory / GRAPH_NAME).is_file()  # its folders of models are called "1"
-        known = DEMO_NAME if model_dir == demo_dir else bundled_name(model_dir)
-        values["name"] = _usual_names(known, model_dir, named if is_ovms else model_dir)
+        values["name"] = usual_names(named, directory, model_dir, demo_dir)
     return Config(
         model=_build(ModelSettings, values),
         engine=_build(EngineSettings, values),
@@ -218,26 +214,9 @@ def resolve(
 
 def _useless_revision(values: Mapping[str, Value], origins: Origins, model_dir: Path) -> list[str]:
     """A notice if a revision is named of a model that has none."""
-    if not values["revision"] or _hub_names(model_dir):
+    if not values["revision"] or hub_names(model_dir):
         return []
     return [f"{cite('revision', values, origins)}: no effect; {model_dir} is no model of the hub"]
-
-
-def _usual_names(known: str | None, model_dir: Path, called: Path) -> tuple[str, ...]:
-    """What a model is called that nobody has named. `known`: as one that is bundled; `called`: the path with its name."""
-    return _hub_names(model_dir) or (known or model_name(called) or DEMO_NAME,)
-
-
-def _hub_names(model_dir: Path) -> tuple[str, ...]:
-    """What a model in the hub's cache is called: the last part of its name, which fits every URL, and the whole one."""
-    repo = repo_of(model_dir if model_dir.is_dir() else model_dir.parent)
-    return (repo.rpartition("/")[2], repo) if repo else ()
-
-
-def _renamed(name: str, names: Value) -> tuple[str, ...]:
-    """`name`, with all other names as aliases."""
-    assert isinstance(names, tuple)
-    return tuple(dict.fromkeys((name, *names)))
 
 
 def given_options(command_line: Sequence[Given], environ: Mapping[str, str]) -> tuple[dict[str, Value], Origins]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.types import Bounds
+from dragoman.server.bounds import Bounds
 
 Schema = dict[str, Any]
 

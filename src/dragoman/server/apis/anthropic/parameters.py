@@ -25,7 +25,8 @@ from dragoman.server.apis.anthropic.schema import (
 from dragoman.server.apis.openai_wire.fields import UINT32_MAX, check_count, check_word_lengths, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.types import Bounds, Grammar, Limits
+from dragoman.server.bounds import Bounds
+from dragoman.types import Grammar, Limits
 
 ANTHROPIC = Profile(
     "anthropic",

@@ -35,5 +35,6 @@ def negotiate_shape(options: ChatOptions, http: HttpCall, body: Mapping[str, Any
 def _is_plain_curl(headers: Mapping[str, str]) -> bool:
     """True for curl, or a client that does not name itself, without a key."""
     agent = headers.get("user-agent", "").strip().lower()
-    has_key = any(headers.get(name, "").strip() for name in _KEYS)
-    return not has_key and (not agent or agent.startswith("curl/"))
+    if agent and not agent.startswith("curl/"):
+        return False
+    return not any(headers.get(name, "").strip() for name in _KEYS)

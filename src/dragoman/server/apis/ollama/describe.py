@@ -12,6 +12,7 @@ from dragoman.server.api import ModelProfile
 from dragoman.server.apis.ollama.options import IGNORED_OPTIONS, OPTION_BOUNDS, OllamaOptions
 from dragoman.server.apis.ollama.request import LEVELS
 from dragoman.server.apis.ollama.schema import OllamaChatBody, OllamaGenerateBody
+from dragoman.server.bounds import Bounds
 from dragoman.server.describe.json_schema import (
     LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,
@@ -28,7 +29,7 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
-from dragoman.types import Bounds, Limits
+from dragoman.types import Limits
 
 _COMPONENTS = {
     "OllamaGenerateRequest": OllamaGenerateBody,

@@ -21,7 +21,8 @@ from dragoman.server.apis.openai_wire.fields import (
     unknown_names,
 )
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.types import Bounds, Grammar, Limits, SamplingParams
+from dragoman.server.bounds import Bounds
+from dragoman.types import Grammar, Limits, SamplingParams
 
 ValueT = TypeVar("ValueT")
 

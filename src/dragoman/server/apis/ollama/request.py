@@ -29,7 +29,8 @@ from dragoman.server.apis.ollama.schema import OllamaBody
 from dragoman.server.apis.openai_wire.common import requested_model
 from dragoman.server.apis.openai_wire.fields import check_number, decode_object, read_struct, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
-from dragoman.types import Bounds, GenerationRequest, Grammar, Prompt
+from dragoman.server.bounds import Bounds
+from dragoman.types import GenerationRequest, Grammar, Prompt
 
 BodyT = TypeVar("BodyT", bound=OllamaBody)
 

@@ -16,8 +16,9 @@ import msgspec
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.bounds import Bounds
 from dragoman.server.json_body import NotJson, shown_json
-from dragoman.types import Bounds, Limits
+from dragoman.types import Limits
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 

@@ -16,7 +16,8 @@ from typing import Literal
 
 from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest
 from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
-from dragoman.types import Bounds, FinishReason
+from dragoman.server.bounds import Bounds
+from dragoman.types import FinishReason
 
 OPENAI_FINISH: Mapping[FinishReason, str] = {
     FinishReason.EOS: "stop",

@@ -23,7 +23,8 @@ from dragoman.server.apis.openai_wire.fields import (
 )
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, GrammarFields, read_grammar
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.types import Bounds, GenerationRequest, Grammar, Prompt, SamplingParams
+from dragoman.server.bounds import Bounds
+from dragoman.types import GenerationRequest, Grammar, Prompt, SamplingParams
 
 ValueT = TypeVar("ValueT")
 

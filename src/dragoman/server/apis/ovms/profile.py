@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.ovms.errors import OVMS
-from dragoman.types import Bounds, Limits
+from dragoman.server.bounds import Bounds
+from dragoman.types import Limits
 
 _INVALID_JSON = "The file is not valid json - "
 _UINT32_MAX = 4294967295

@@ -37,10 +37,11 @@ from dragoman.server.apis.rerank.schema import (
     RerankTokens,
     RerankVersion,
 )
+from dragoman.server.bounds import Bounds
 from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import ScoreRequest, Truncation, opening, scorer
 from dragoman.server.responder import note_ignored
-from dragoman.types import Bounds, Limits
+from dragoman.types import Limits
 
 _TOP_N = Bounds(0, None)
 

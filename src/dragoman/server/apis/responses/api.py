@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from dragoman.server.api import Dialects, ModelProfile, model_of_body
 from dragoman.server.apis.openai_wire.common import shared_options
@@ -55,7 +54,6 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
 def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_name: str) -> Iterator[Operation]:
     """The operations below `path`."""
     content = {JSON_MEDIA_TYPE: Response, SSE_MEDIA_TYPE: EVENTS}
-    one = f"{path}/{{response_id}}"
     yield GenerateOperation(
         path=path,
         tag="Responses",
@@ -68,10 +66,7 @@ def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_
         model=model_of_body,
         before=enter_call,
     )
-    told = stored.or_missing if dialect == V1 else lambda answer: answer
-    failures = errors.answers(_ABOUT_ONE)
     operation = partial(AnswerOperation, tag="Responses", scope=Scope.INFERENCE)
-    about_one: Any = partial(operation, parameters=("response_id",))
     yield operation(
         path=f"{path}/input_tokens",
         summary="How many tokens the input of a response would have",
@@ -86,29 +81,40 @@ def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_
         answers=errors.answers(("unsupported", "unauthorized")),
         answer=stored.compact,
     )
-    yield about_one(
+    yield from _of_one(f"{path}/{{response_id}}", dialect, errors)
+
+
+def _of_one(path: str, dialect: str, errors: ErrorFamily) -> Iterator[Operation]:
+    """The operations on a response that is stored or being made."""
+    told = stored.or_missing if dialect == V1 else lambda answer: answer
+    failures = errors.answers(_ABOUT_ONE)
+    operation = partial(AnswerOperation, tag="Responses", scope=Scope.INFERENCE)
+    yield operation(
         method="GET",
-        path=one,
+        path=path,
+        parameters=("response_id",),
         summary="A stored response, or one that is being made",
         answers=merged({200: json_answer(Response)}, failures),
         answer=told(stored.retrieve),
     )
-    yield about_one(
+    yield operation(
         method="DELETE",
-        path=one,
+        path=path,
+        parameters=("response_id",),
         summary="Forget a response; if it is being made, that ends",
         answers=merged({200: json_answer(DeletedResponse)}, failures),
         answer=told(stored.delete),
     )
-    yield about_one(
-        path=f"{one}/cancel",
+    yield operation(
+        path=f"{path}/cancel",
+        parameters=("response_id",),
         summary="End the making of a response",
         answers=merged({200: json_answer(Response)}, failures),
         answer=told(stored.cancel),
     )
     yield operation(
         method="GET",
-        path=f"{one}/input_items",
+        path=f"{path}/input_items",
         summary="What a response was made of",
         parameters=("response_id", "after", "limit", "order"),
         answers=merged({200: json_answer(ItemList)}, failures),

@@ -21,7 +21,8 @@ from dragoman.server.apis.openai_wire.sampling import has_continuous_usage
 from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.schema import ReasoningOptions, ResponsesBody, TextOptions
 from dragoman.server.apis.responses.tools import TOOL_FIELDS
-from dragoman.types import Bounds, Grammar
+from dragoman.server.bounds import Bounds
+from dragoman.types import Grammar
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"

@@ -13,6 +13,7 @@ from dragoman.server.apis.lmi.dialect import LmiOptions
 from dragoman.server.apis.lmi.parameters.table import Need, Param, rows_for
 from dragoman.server.apis.lmi.parameters.values import MAX_INTEGER, ValueType
 from dragoman.server.apis.openai_wire.grammars import MAX_CHOICES
+from dragoman.server.bounds import Bounds
 from dragoman.server.describe.json_schema import (
     BOOLEAN,
     INTEGER,
@@ -29,7 +30,7 @@ from dragoman.server.describe.json_schema import (
     range_of,
     ref,
 )
-from dragoman.types import Bounds, Limits
+from dragoman.types import Limits
 
 _TOKEN_ID: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_INTEGER}
 _TEXTS = any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT))

@@ -37,8 +37,9 @@ from dragoman.server.apis.openai_wire.sampling import (
     shared_request,
     without_effect,
 )
+from dragoman.server.bounds import Bounds
 from dragoman.server.http.framing import SSE_MEDIA_TYPE
-from dragoman.types import Bounds, GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from dragoman.types import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
 MAX_TOKENS = Bounds(1, UINT32_MAX, note=" (or 0 with echo: true)")
 

@@ -20,6 +20,7 @@ from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.apis.openai_wire.grammars import MAX_CHOICES
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
+from dragoman.server.bounds import Bounds
 from dragoman.server.describe.json_schema import (
     LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,
@@ -32,7 +33,7 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
-from dragoman.types import Bounds, Limits
+from dragoman.types import Limits
 
 COMPLETION_ROWS: Mapping[str, Row] = {**SHARED, **COMPLETIONS}
 CHAT_ROWS: Mapping[str, Row] = {**SHARED, **CHAT}
