@@ -75,6 +75,9 @@ constexpr Shape kShapes[] = {
 constexpr int kIq4Nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr int kMxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // times two
 
+// Inlined always: files for several instruction sets include this, and the linker keeps one copy of what is not.
+#define DRAGOMAN_INLINE inline __attribute__((always_inline))
+
 constexpr const Shape& shape_of(Format format) { return kShapes[static_cast<int>(format)]; }
 
 // A packed matrix. `group`: the columns that share a scale, a multiple of 32, or all of them.
@@ -85,19 +88,19 @@ struct Matrix {
     int64_t columns;
     const uint8_t* data;
 
-    int64_t chunks() const { return (columns + kChunk - 1) / kChunk; }
-    int64_t panels() const { return (outputs + kPanel - 1) / kPanel; }
-    int64_t chunks_of_block() const { return group >= columns ? chunks() : group / kChunk; }
-    int64_t blocks() const { return (chunks() + chunks_of_block() - 1) / chunks_of_block(); }
-    int64_t chunk_bytes() const { return int64_t{kPanel} * kChunk * shape_of(format).bits / 8; }
-    int64_t parameter_bytes() const {
+    DRAGOMAN_INLINE int64_t chunks() const { return (columns + kChunk - 1) / kChunk; }
+    DRAGOMAN_INLINE int64_t panels() const { return (outputs + kPanel - 1) / kPanel; }
+    DRAGOMAN_INLINE int64_t chunks_of_block() const { return group >= columns ? chunks() : group / kChunk; }
+    DRAGOMAN_INLINE int64_t blocks() const { return (chunks() + chunks_of_block() - 1) / chunks_of_block(); }
+    DRAGOMAN_INLINE int64_t chunk_bytes() const { return int64_t{kPanel} * kChunk * shape_of(format).bits / 8; }
+    DRAGOMAN_INLINE int64_t parameter_bytes() const {
         const Shape& shape = shape_of(format);
         int64_t bytes = blocks() * shape.block_bytes + chunks() * shape.chunk_bytes;
         return (bytes + kLine - 1) / kLine * kLine;
     }
-    int64_t panel_bytes() const { return parameter_bytes() + chunks() * chunk_bytes(); }
-    int64_t bytes() const { return panels() * panel_bytes(); }
-    const uint8_t* panel(int64_t index) const { return data + index * panel_bytes(); }
+    DRAGOMAN_INLINE int64_t panel_bytes() const { return parameter_bytes() + chunks() * chunk_bytes(); }
+    DRAGOMAN_INLINE int64_t bytes() const { return panels() * panel_bytes(); }
+    DRAGOMAN_INLINE const uint8_t* panel(int64_t index) const { return data + index * panel_bytes(); }
 };
 
 }  // namespace dragoman

@@ -1,0 +1,55 @@
+// The C entry points: what Python calls by ctypes to pack matrices, and what tests call. None keeps what it is given.
+#include <cstring>
+#include <functional>
+
+#include "pack.hpp"
+#include "product.hpp"
+
+#define DRAGOMAN_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using dragoman::Format;
+using dragoman::Matrix;
+
+Matrix matrix_of(int32_t format, int64_t group, int64_t outputs, int64_t columns, const uint8_t* data) {
+    return {static_cast<Format>(format), group, outputs, columns, data};
+}
+
+}  // namespace
+
+// The number of the format of that name, -1 if there is none.
+DRAGOMAN_EXPORT int32_t dragoman_format(const char* name) {
+    Format format;
+    return dragoman::find_format(name, &format) ? static_cast<int32_t>(format) : -1;
+}
+
+DRAGOMAN_EXPORT const char* dragoman_instruction_set() { return dragoman::instruction_set(); }
+
+DRAGOMAN_EXPORT int64_t dragoman_packed_bytes(int32_t format, int64_t group, int64_t outputs, int64_t columns) {
+    return matrix_of(format, group, outputs, columns, nullptr).bytes();
+}
+
+DRAGOMAN_EXPORT void dragoman_pack_groups(int32_t format, int64_t group, int64_t outputs, int64_t columns, int64_t first, int64_t count,
+                                          const uint8_t* codes, const uint16_t* scales, const void* minima, uint8_t* out) {
+    dragoman::pack_groups(matrix_of(format, group, outputs, columns, out), first, count, codes, scales, minima, out);
+}
+
+DRAGOMAN_EXPORT void dragoman_pack_gguf(int32_t format, int64_t group, int64_t outputs, int64_t columns, int64_t first, int64_t count,
+                                        const uint8_t* rows, uint8_t* out) {
+    dragoman::pack_gguf(matrix_of(format, group, outputs, columns, out), first, count, rows, out);
+}
+
+DRAGOMAN_EXPORT void dragoman_unpack_rows(int32_t format, int64_t group, int64_t outputs, int64_t columns, const uint8_t* data,
+                                          const int64_t* rows, int64_t count, float* out) {
+    dragoman::unpack_rows(matrix_of(format, group, outputs, columns, data), rows, count, out);
+}
+
+// The product on the calling thread.
+DRAGOMAN_EXPORT void dragoman_product(int32_t format, int64_t group, int64_t outputs, int64_t columns, const uint8_t* data,
+                                      const float* x, int64_t num_rows, float* y) {
+    const auto in_turn = [](int64_t count, const std::function<void(int64_t)>& body) {
+        for (int64_t i = 0; i < count; ++i) body(i);
+    };
+    dragoman::product(matrix_of(format, group, outputs, columns, data), x, num_rows, columns, y, outputs, in_turn);
+}

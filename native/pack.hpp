@@ -1,0 +1,38 @@
+// Writes matrices into packed formats, and reads them back. Does: one thread's part. Does not: compute products.
+// Called by the C entry points (loaders, tests) and by operations that read rows of a packed table.
+#pragma once
+
+#include <cstdint>
+
+#include "formats.hpp"
+
+namespace dragoman {
+
+// Values of one output and chunk: `scale[half] * code - minimum[half]`, halves of 16 columns (equal where they share a scale).
+struct ChunkValues {
+    int codes[kChunk];
+    float scale[2];
+    float minimum[2];
+};
+
+// What a chunk of an output holds. The plain twin of what kernels read.
+ChunkValues chunk_values(const Matrix& matrix, int64_t output, int64_t chunk);
+
+// Packs outputs [first, first + count) of a format of groups; `first` is a multiple of 16. `codes`, one byte each [count, columns],
+// without their offset taken away (i4: 0 to 15); `scales` f16 [count, groups]; `minima`, f16 (i4m, i5m) or bytes (i4z, i8z), of as many.
+void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* codes, const uint16_t* scales, const void* minima,
+                 uint8_t* out);
+
+// Packs such outputs from rows of a GGUF file, of the type that belongs to the format (Q4_0: i4, ..., MXFP4: mxfp4).
+void pack_gguf(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* rows, uint8_t* out);
+
+// Bytes of a row of that type in a GGUF file.
+int64_t gguf_row_bytes(const Matrix& matrix);
+
+// Rows of a table, f32 [count, columns].
+void unpack_rows(const Matrix& matrix, const int64_t* rows, int64_t count, float* out);
+
+// The format of that name; false if there is none.
+bool find_format(const char* name, Format* format);
+
+}  // namespace dragoman

@@ -1,0 +1,65 @@
+// The kernels without vectors: what all others must equal, bit for bit, and what runs where there is no other.
+#include <cmath>
+#include <cstring>
+
+#include "kernels.hpp"
+#include "pack.hpp"
+
+namespace dragoman {
+namespace {
+
+int no_offset(Format) { return 0; }  // codes are read as what they mean
+
+void quantise(const float* x, int64_t columns, int, bool halves, const Rows& row) {
+    for (int64_t chunk = 0; chunk < row.chunks; ++chunk) {
+        float values[kChunk] = {}, highest = 0;
+        const int64_t left = columns - chunk * kChunk;
+        std::memcpy(values, x + chunk * kChunk, sizeof(float) * (left < kChunk ? left : kChunk));
+        for (float value : values) highest = std::fabs(value) > highest || std::isnan(value) ? std::fabs(value) : highest;
+        for (float value : values) highest = std::isnan(value) ? NAN : highest;
+        const float inverse = highest > 0 ? 127.0f / highest : 0.0f;
+        int32_t sums[2] = {0, 0};
+        for (int column = 0; column < kChunk; ++column) {
+            const float scaled = values[column] * inverse;
+            const int code = std::isfinite(scaled) ? static_cast<int>(std::nearbyint(scaled)) : -128;
+            row.codes[chunk * kChunk + column] = static_cast<int8_t>(code);
+            sums[column / 16] += code;
+        }
+        const float scale = highest / 127.0f;
+        row.scales[chunk] = scale;
+        for (int half = 0; half < (halves ? 2 : 1); ++half) {
+            const int32_t sum = halves ? sums[half] : sums[0] + sums[1];
+            row.starts[halves ? 2 * chunk + half : chunk] = 0;
+            row.shifts[halves ? 2 * chunk + half : chunk] = -scale * static_cast<float>(sum);
+        }
+    }
+}
+
+void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t first, int64_t last, float* y, int64_t y_stride) {
+    const Shape& shape = shape_of(matrix.format);
+    const int subs = kChunk / shape.sub;
+    const int64_t end = last * kPanel < matrix.outputs ? last * kPanel : matrix.outputs;
+    for (int64_t output = first * kPanel; output < end; ++output) {
+        for (int64_t row = 0; row < num_rows; ++row) y[row * y_stride + output] = 0;
+        for (int64_t chunk = 0; chunk < rows.chunks; ++chunk) {
+            const ChunkValues values = chunk_values(matrix, output, chunk);
+            for (int64_t row = 0; row < num_rows; ++row) {
+                const Rows x = row_of(rows, row, subs);
+                float& sum = y[row * y_stride + output];
+                for (int sub = 0; sub < subs; ++sub) {
+                    int32_t products = 0;
+                    for (int column = sub * shape.sub; column < (sub + 1) * shape.sub; ++column)
+                        products += values.codes[column] * x.codes[chunk * kChunk + column];
+                    sum = std::fma(static_cast<float>(products), values.scale[sub] * x.scales[chunk], sum);
+                    if (shape.has_minimum) sum = std::fma(values.minimum[sub], x.shifts[chunk * subs + sub], sum);
+                }
+            }
+        }
+    }
+}
+
+}  // namespace
+
+const Kernels kPlain = {"plain", no_offset, quantise, product};
+
+}  // namespace dragoman

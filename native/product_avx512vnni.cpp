@@ -1,0 +1,101 @@
+// The kernels with AVX-512 and VNNI: four products of bytes are added up by one instruction, 16 outputs at a time.
+// GCC 12 sees both in the intrinsics themselves (its bug 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+
+#include "tile.hpp"
+
+namespace dragoman {
+namespace {
+
+struct Avx512Vnni {
+    using Int = __m512i;
+    using Flt = __m512;
+    static constexpr const char* name = "avx512vnni";
+    static constexpr int lanes = 16;
+    static constexpr bool has_dot = true;
+    static constexpr int few_rows = 4, most_few = 8, many_rows = 6;
+
+    static Int load(const uint8_t* from) { return _mm512_loadu_si512(from); }
+    static Flt load(const float* from) { return _mm512_loadu_ps(from); }
+    static void store(uint8_t* to, Int values) { _mm512_storeu_si512(to, values); }
+    static void store(float* to, Flt values) { _mm512_storeu_ps(to, values); }
+    static void prefetch(const uint8_t* at) { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0); }
+
+    static Int nothing() { return _mm512_setzero_si512(); }
+    static Flt zero() { return _mm512_setzero_ps(); }
+    static Int broadcast(int32_t value) { return _mm512_set1_epi32(value); }
+    static Flt broadcast(float value) { return _mm512_set1_ps(value); }
+    static Int broadcast4(const int8_t* from) {
+        int32_t four;
+        std::memcpy(&four, from, 4);
+        return _mm512_set1_epi32(four);
+    }
+
+    // Bytes; a shift moves bits across them, which `bits` takes away.
+    static Int bits(Int values, int mask) { return _mm512_and_si512(values, _mm512_set1_epi8(static_cast<char>(mask))); }
+    static Int either(Int first, Int second) { return _mm512_or_si512(first, second); }
+    static Int flip(Int values) { return _mm512_xor_si512(values, _mm512_set1_epi8(static_cast<char>(0x80))); }
+    template <int Bits>
+    static Int left(Int values) {
+        return _mm512_slli_epi16(values, Bits);
+    }
+    template <int Bits>
+    static Int right(Int values) {
+        return _mm512_srli_epi16(values, Bits);
+    }
+    static Int look_up(const int (&table)[16], int offset, Int indices) {
+        alignas(16) int8_t bytes[16];
+        for (int i = 0; i < 16; ++i) bytes[i] = static_cast<int8_t>(table[i] + offset);
+        Int values = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
+        return _mm512_shuffle_epi8(values, indices);
+    }
+
+    static Flt mul(Flt first, Flt second) { return _mm512_mul_ps(first, second); }
+    static Flt fma(Flt first, Flt second, Flt sum) { return _mm512_fmadd_ps(first, second, sum); }
+    static Flt to_floats(Int values) { return _mm512_cvtepi32_ps(values); }
+    static Flt from_halves(const uint8_t* from) {
+        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    }
+    static Flt from_bytes(const uint8_t* from) { return to_floats(_mm512_cvtepu8_epi32(sixteen(from))); }
+    static Flt from_signed_bytes(const uint8_t* from) { return to_floats(_mm512_cvtepi8_epi32(sixteen(from))); }
+    static Flt from_half_bytes(const uint8_t* from, bool high) {
+        Int values = _mm512_cvtepu8_epi32(sixteen(from));
+        return to_floats(high ? _mm512_srli_epi32(values, 4) : _mm512_and_si512(values, _mm512_set1_epi32(15)));
+    }
+    // 2^(exponent - 128) of exponents in bytes: half of what MXFP4 has, since its codes are twice its values.
+    static Flt half_power(const uint8_t* from) {
+        Int exponents = _mm512_cvtepu8_epi32(sixteen(from));
+        Int normal = _mm512_slli_epi32(_mm512_sub_epi32(exponents, _mm512_set1_epi32(1)), 23);
+        Int small = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), exponents);
+        return _mm512_castsi512_ps(_mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(exponents, _mm512_set1_epi32(2)), normal, small));
+    }
+    template <bool Signed>
+    static Int add_dot(Int sums, Int codes, Int x) {
+        return _mm512_dpbusd_epi32(sums, codes, x);
+    }
+
+    // The scale of 32 floats, whose codes and the sums of 16 of these each are written.
+    static float quantise(const float* x, int8_t* codes, int32_t* sums) {
+        Flt values[2] = {load(x), load(x + 16)};
+        float highest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(values[0]), _mm512_abs_ps(values[1])));
+        if (_mm512_cmp_ps_mask(values[0], values[1], _CMP_UNORD_Q)) highest = __builtin_nanf("");
+        float inverse = highest > 0 ? 127.0f / highest : 0.0f;
+        for (int i = 0; i < 2; ++i) {
+            Int whole = _mm512_cvtps_epi32(_mm512_mul_ps(values[i], _mm512_set1_ps(inverse)));
+            sums[i] = _mm512_reduce_add_epi32(whole);
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + 16 * i), _mm512_cvtsepi32_epi8(whole));
+        }
+        return highest / 127.0f;
+    }
+
+private:
+    static __m128i sixteen(const uint8_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
+};
+
+}  // namespace
+
+const Kernels kAvx512Vnni = kernels_of<Avx512Vnni>();
+
+}  // namespace dragoman

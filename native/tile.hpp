@@ -1,0 +1,444 @@
+// The kernels as templates over an instruction set, which says what a vector is and how four products are added up.
+//
+// Few rows are multiplied with the codes as they lie in memory. For many rows the codes and scales of some panels and chunks are
+// unpacked once, into memory that stays in the first cache, and all rows are multiplied with them. Both add up in the same order:
+// for each chunk (or half of one) `sum = fma(float(products), matrix scale * row scale, sum)`, then `fma(minimum, shift, sum)`.
+#pragma once
+
+#include <cstring>
+
+#include "kernels.hpp"
+#include "static_for.hpp"
+
+namespace dragoman {
+
+constexpr int kAhead = 4096;      // bytes that are asked for ahead of what is multiplied
+constexpr int kBlockChunks = 16;  // that are unpacked together
+constexpr int kBlockRows = 96;    // that use them
+
+constexpr int64_t least(int64_t first, int64_t second) { return first < second ? first : second; }
+
+template <class Isa, Format F>
+constexpr bool is_signed() {
+    return !Isa::has_dot && (shape_of(F).codes == Codes::signed8 || shape_of(F).codes == Codes::iq4_nl);
+}
+
+template <class Isa>
+constexpr int offset_of(Format format) {
+    switch (shape_of(format).codes) {
+        case Codes::signed8:
+        case Codes::iq4_nl: return Isa::has_dot ? 128 : 0;
+        case Codes::mxfp4: return 12;
+        default: return shape_of(format).offset;
+    }
+}
+
+// Quads whose products fit 16 bits where pairs of products are added up there: max code * 127 * 2 * quads < 32768.
+template <Format F>
+constexpr int quads_in_16_bits() {
+    constexpr Shape shape = shape_of(F);
+    constexpr int highest = shape.codes == Codes::mxfp4 ? 24 : (1 << (int)least(shape.bits, 7)) - 1;
+    return (int)least(32767 / (highest * 254), kQuads);
+}
+
+// --- codes and scales of a panel ----------------------------------------------------------------------------------------
+
+// The codes of four columns of the unit's outputs; `chunk`: the chunk's bytes, from the unit's first output on.
+template <class Isa, Format F, int Quad>
+inline typename Isa::Int quad_of(const uint8_t* chunk) {
+    constexpr Shape shape = shape_of(F);
+    using Int = typename Isa::Int;
+    if constexpr (shape.bits == 8) {
+        Int codes = Isa::load(chunk + kLine * Quad);
+        return Isa::has_dot ? Isa::flip(codes) : codes;
+    } else if constexpr (shape.bits >= 4) {
+        Int both = Isa::load(chunk + kLine * (Quad / 2));
+        Int low = Isa::bits(Quad % 2 ? Isa::template right<4>(both) : both, 0x0F);
+        if constexpr (shape.codes == Codes::iq4_nl) return Isa::look_up(kIq4Nl, is_signed<Isa, F>() ? 0 : 128, low);
+        if constexpr (shape.codes == Codes::mxfp4) return Isa::look_up(kMxfp4, 12, low);
+        if constexpr (shape.bits == 5) {
+            Int plane = Isa::load(chunk + kLine * 4);
+            if constexpr (Quad < 4) return Isa::either(low, Isa::bits(Isa::template left<4 - Quad % 4>(plane), 0x10));
+            if constexpr (Quad >= 4) return Isa::either(low, Isa::bits(Isa::template right<Quad % 4>(plane), 0x10));
+        }
+        if constexpr (shape.bits == 6) {
+            Int plane = Isa::load(chunk + kLine * (4 + Quad / 4));
+            if constexpr (Quad % 4 < 3) return Isa::either(low, Isa::bits(Isa::template left<4 - 2 * (Quad % 4)>(plane), 0x30));
+            if constexpr (Quad % 4 == 3) return Isa::either(low, Isa::bits(Isa::template right<2>(plane), 0x30));
+        }
+        return low;
+    } else {
+        Int low = Isa::bits(Isa::template right<2 * (Quad % 4)>(Isa::load(chunk + kLine * (Quad / 4))), 3);
+        if constexpr (shape.bits == 3) {
+            Int plane = Isa::load(chunk + kLine * 2);
+            if constexpr (Quad < 2) return Isa::either(low, Isa::bits(Isa::template left<(2 - Quad) & 3>(plane), 4));
+            if constexpr (Quad >= 2) return Isa::either(low, Isa::bits(Isa::template right<(Quad - 2) & 7>(plane), 4));
+        }
+        return low;
+    }
+}
+
+// Scales and minima of a unit's outputs, block by block and chunk by chunk.
+template <class Isa, Format F>
+class Scales {
+    using Flt = typename Isa::Flt;
+    static constexpr Shape kShape = shape_of(F);
+    static constexpr bool kIsSuper = kShape.columns == kSuper;
+
+public:
+    // `lane`: the unit's first output in the panel.
+    Scales(const uint8_t* panel, int64_t chunks_of_block, int lane) : at_(panel), chunks_(chunks_of_block), lane_(lane) {}
+
+    void seek(int64_t chunk) {
+        int64_t block = chunk / chunks_;
+        block_ = at_ + block * (kShape.block_bytes + chunks_ * kShape.chunk_bytes);
+        left_ = chunks_ - chunk % chunks_;
+        chunk_ = block_ + kShape.block_bytes + (chunk % chunks_) * kShape.chunk_bytes;
+        read_block();
+    }
+
+    void next() {
+        chunk_ += kShape.chunk_bytes;
+        if (--left_ == 0) {
+            block_ = chunk_;
+            chunk_ = block_ + kShape.block_bytes;
+            left_ = chunks_;
+            read_block();
+        }
+    }
+
+    Flt scale(int half) const {
+        if constexpr (!kIsSuper) return scale_;
+        if constexpr (F == Format::q2_k) return Isa::mul(scale_, Isa::from_half_bytes(chunk_ + 16 * half + lane_, false));
+        if constexpr (kShape.sub == 16) return Isa::mul(scale_, Isa::from_signed_bytes(chunk_ + 16 * half + lane_));
+        return Isa::mul(scale_, Isa::from_bytes(chunk_ + lane_));
+    }
+
+    Flt minimum(int half) const {
+        if constexpr (!kIsSuper) return minimum_;
+        if constexpr (F == Format::q2_k) return Isa::mul(minimum_, Isa::from_half_bytes(chunk_ + 16 * half + lane_, true));
+        return Isa::mul(minimum_, Isa::from_bytes(chunk_ + 16 + lane_));
+    }
+
+private:
+    void read_block() {
+        if constexpr (F == Format::mxfp4) {
+            scale_ = Isa::half_power(block_ + lane_);
+        } else {
+            scale_ = Isa::from_halves(block_ + 2 * lane_);
+        }
+        if constexpr (kIsSuper && kShape.has_minimum) minimum_ = Isa::from_halves(block_ + 32 + 2 * lane_);
+        if constexpr (F == Format::i4m || F == Format::i5m) minimum_ = Isa::from_halves(block_ + 32 + 2 * lane_);
+        if constexpr (F == Format::i4z) minimum_ = Isa::mul(scale_, Isa::from_bytes(block_ + 32 + lane_));
+        if constexpr (F == Format::i8z) minimum_ = Isa::mul(scale_, Isa::from_signed_bytes(block_ + 32 + lane_));
+    }
+
+    const uint8_t* at_;
+    const uint8_t* block_ = nullptr;
+    const uint8_t* chunk_ = nullptr;
+    int64_t chunks_, left_ = 0;
+    int lane_;
+    Flt scale_{}, minimum_{};
+};
+
+// --- products of a chunk ------------------------------------------------------------------------------------------------
+
+// Adds the products of quads [First, Last) of R rows and N units to `sums`. `codes(n, quad)` gives a unit's codes.
+template <class Isa, bool Signed, int Fits, int R, int N, int First, int Last, class CodesOf>
+inline void add_products(const int8_t* const (&rows)[R], typename Isa::Int (&sums)[R][N], CodesOf codes) {
+    using Int = typename Isa::Int;
+    if constexpr (Isa::has_dot || Signed) {
+        static_for<First, Last>([&](auto quad) {
+            Int unit[N];
+            static_for<0, N>([&](auto n) { unit[n] = codes(n, quad); });
+            static_for<0, R>([&](auto r) {
+                Int x = Isa::broadcast4(rows[r] + 4 * quad);
+                static_for<0, N>([&](auto n) { sums[r][n] = Isa::template add_dot<Signed>(sums[r][n], unit[n], x); });
+            });
+        });
+    } else if constexpr (First < Last) {
+        constexpr int kEnd = (int)least(First + Fits, Last);
+        Int narrow[R][N];
+        static_for<First, kEnd>([&](auto quad) {
+            Int unit[N];
+            static_for<0, N>([&](auto n) { unit[n] = codes(n, quad); });
+            static_for<0, R>([&](auto r) {
+                Int x = Isa::broadcast4(rows[r] + 4 * quad);
+                static_for<0, N>([&](auto n) {
+                    Int pairs = Isa::pairs(unit[n], x);
+                    narrow[r][n] = quad == First ? pairs : Isa::add16(narrow[r][n], pairs);
+                });
+            });
+        });
+        static_for<0, R>([&](auto r) { static_for<0, N>([&](auto n) { sums[r][n] = Isa::add_pairs(sums[r][n], narrow[r][n]); }); });
+        add_products<Isa, Signed, Fits, R, N, kEnd, Last>(rows, sums, codes);
+    }
+}
+
+// --- few rows -----------------------------------------------------------------------------------------------------------
+
+// R rows by N units of one matrix, from the first chunk to the last. `bytes[n]`, `lanes[n]`: a unit's panel and first output there.
+template <class Isa, Format F, int R, int N>
+[[gnu::flatten]] inline void few_rows(const Matrix& matrix, const Rows& rows, const uint8_t* const (&panels)[N], const int (&lanes)[N],
+                     typename Isa::Flt (&sums)[R][N]) {
+    using Int = typename Isa::Int;
+    using Flt = typename Isa::Flt;
+    constexpr Shape shape = shape_of(F);
+    constexpr int subs = kChunk / shape.sub;
+    constexpr int bytes = kPanel * kChunk * shape.bits / 8;
+    const int64_t chunks = rows.chunks, first = matrix.parameter_bytes(), per_block = matrix.chunks_of_block();
+    const int8_t* codes[R];
+    const uint8_t* chunk[N];
+    static_for<0, R>([&](auto r) { codes[r] = rows.codes + r * chunks * kChunk; });
+    static_for<0, N>([&](auto n) { chunk[n] = panels[n] + first + 4 * lanes[n]; });
+    auto scales = make_array<N>([&](auto n) { return Scales<Isa, F>(panels[n], per_block, lanes[n]); });
+    static_for<0, N>([&](auto n) { scales[n].seek(0); });
+    static_for<0, R>([&](auto r) { static_for<0, N>([&](auto n) { sums[r][n] = Isa::zero(); }); });
+    for (int64_t c = 0; c < chunks; ++c) {
+        static_for<0, subs>([&](auto half) {
+            Int products[R][N];
+            static_for<0, R>([&](auto r) {
+                Int start = offset_of<Isa>(F) ? Isa::broadcast(rows.starts[(r * chunks + c) * subs + half]) : Isa::nothing();
+                static_for<0, N>([&](auto n) { products[r][n] = start; });
+            });
+            constexpr int quads = kQuads / subs;
+            add_products<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), R, N, half * quads, (half + 1) * quads>(
+                codes, products, [&](auto n, auto quad) { return quad_of<Isa, F, quad>(chunk[n]); });
+            Flt scale[N], minimum[N];
+            static_for<0, N>([&](auto n) { scale[n] = scales[n].scale(half); });
+            if constexpr (shape.has_minimum) static_for<0, N>([&](auto n) { minimum[n] = scales[n].minimum(half); });
+            static_for<0, R>([&](auto r) {
+                Flt x = Isa::broadcast(rows.scales[r * chunks + c]);
+                static_for<0, N>([&](auto n) {
+                    sums[r][n] = Isa::fma(Isa::to_floats(products[r][n]), Isa::mul(scale[n], x), sums[r][n]);
+                });
+                if constexpr (shape.has_minimum) {
+                    Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * subs + half]);
+                    static_for<0, N>([&](auto n) { sums[r][n] = Isa::fma(minimum[n], shift, sums[r][n]); });
+                }
+            });
+        });
+        static_for<0, N>([&](auto n) {
+            if (N == 1 || n == 0 || panels[n] != panels[0])
+                static_for<0, bytes / kLine>([&](auto line) { Isa::prefetch(chunk[n] + kAhead + kLine * line); });
+            chunk[n] += bytes;
+            scales[n].next();
+        });
+        static_for<0, R>([&](auto r) { codes[r] += kChunk; });
+    }
+}
+
+// --- many rows ----------------------------------------------------------------------------------------------------------
+
+// Codes and scales of N units and up to kBlockChunks chunks, unpacked. Codes of a unit lie one quad after the other.
+template <class Isa, int N>
+struct Unpacked {
+    alignas(64) uint8_t codes[kBlockChunks][kQuads][N][4 * Isa::lanes];
+    alignas(64) float scales[kBlockChunks][2][N][Isa::lanes];
+    alignas(64) float minima[kBlockChunks][2][N][Isa::lanes];
+};
+
+template <class Isa, Format F, int N>
+[[gnu::flatten]] inline void unpack(const Matrix& matrix, const uint8_t* const (&panels)[N], const int (&lanes)[N], int64_t begin, int64_t end,
+                   Unpacked<Isa, N>& out) {
+    constexpr Shape shape = shape_of(F);
+    constexpr int bytes = kPanel * kChunk * shape.bits / 8;
+    static_for<0, N>([&](auto n) {
+        Scales<Isa, F> scales(panels[n], matrix.chunks_of_block(), lanes[n]);
+        const uint8_t* chunk = panels[n] + matrix.parameter_bytes() + begin * bytes + 4 * lanes[n];
+        scales.seek(begin);
+        for (int64_t c = 0; c < end - begin; ++c) {
+            static_for<0, kQuads>([&](auto quad) { Isa::store(out.codes[c][quad][n], quad_of<Isa, F, quad>(chunk)); });
+            static_for<0, kChunk / shape.sub>([&](auto half) {
+                Isa::store(out.scales[c][half][n], scales.scale(half));
+                if constexpr (shape.has_minimum) Isa::store(out.minima[c][half][n], scales.minimum(half));
+            });
+            static_for<0, bytes / kLine>([&](auto line) { Isa::prefetch(chunk + kAhead + kLine * line); });
+            chunk += bytes;
+            scales.next();
+        }
+    });
+}
+
+// R rows by N unpacked units, chunks [begin, end) of the rows; `sums` [R][N][lanes] is continued.
+template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, int R, int N>
+[[gnu::flatten]] inline void many_rows(const Unpacked<Isa, N>& block, const Rows& rows, int64_t begin, int64_t end, bool has_offset, float* sums) {
+    using Int = typename Isa::Int;
+    using Flt = typename Isa::Flt;
+    const int64_t chunks = rows.chunks;
+    const int8_t* codes[R];
+    Flt total[R][N];
+    static_for<0, R>([&](auto r) {
+        codes[r] = rows.codes + (r * chunks + begin) * kChunk;
+        static_for<0, N>([&](auto n) { total[r][n] = Isa::load(sums + (r * N + n) * Isa::lanes); });
+    });
+    for (int64_t c = begin; c < end; ++c) {
+        const auto& unit = block.codes[c - begin];
+        static_for<0, Subs>([&](auto half) {
+            Int products[R][N];
+            static_for<0, R>([&](auto r) {
+                Int start = has_offset ? Isa::broadcast(rows.starts[(r * chunks + c) * Subs + half]) : Isa::nothing();
+                static_for<0, N>([&](auto n) { products[r][n] = start; });
+            });
+            constexpr int quads = kQuads / Subs;
+            add_products<Isa, Signed, Fits, R, N, half * quads, (half + 1) * quads>(
+                codes, products, [&](auto n, auto quad) { return Isa::load(unit[quad][n]); });
+            Flt scale[N];
+            static_for<0, N>([&](auto n) { scale[n] = Isa::load(block.scales[c - begin][half][n]); });
+            static_for<0, R>([&](auto r) {
+                Flt x = Isa::broadcast(rows.scales[r * chunks + c]);
+                static_for<0, N>([&](auto n) {
+                    total[r][n] = Isa::fma(Isa::to_floats(products[r][n]), Isa::mul(scale[n], x), total[r][n]);
+                });
+            });
+            if constexpr (Minimum) {
+                Flt minimum[N];
+                static_for<0, N>([&](auto n) { minimum[n] = Isa::load(block.minima[c - begin][half][n]); });
+                static_for<0, R>([&](auto r) {
+                    Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * Subs + half]);
+                    static_for<0, N>([&](auto n) { total[r][n] = Isa::fma(minimum[n], shift, total[r][n]); });
+                });
+            }
+        });
+        static_for<0, R>([&](auto r) { codes[r] += kChunk; });
+    }
+    static_for<0, R>([&](auto r) {
+        static_for<0, N>([&](auto n) { Isa::store(sums + (r * N + n) * Isa::lanes, total[r][n]); });
+    });
+}
+
+// --- a matrix -----------------------------------------------------------------------------------------------------------
+
+template <class Isa, Format F>
+class Product {
+    static constexpr Shape kShape = shape_of(F);
+    static constexpr int kUnits = kPanel / Isa::lanes;  // of a panel
+    static constexpr int kSubs = kChunk / kShape.sub;
+    static constexpr int kFew = Isa::few_rows;
+    static constexpr int kMany = Isa::many_rows;
+
+public:
+    Product(const Matrix& matrix, const Rows& rows, int64_t num_rows, float* y, int64_t y_stride)
+        : matrix_(matrix), rows_(rows), num_rows_(num_rows), y_(y), stride_(y_stride) {}
+
+    // Units are taken in pairs; one that is left is its own neighbour, whose results are not written.
+    void run(int64_t first, int64_t last) const {
+        for (int64_t unit = first * kUnits, end = last * kUnits; unit < end; unit += kPair)
+            units(unit, static_cast<int>(least(kPair, end - unit)));
+    }
+
+private:
+    static constexpr int kPair = 2;
+
+    void units(int64_t first, int count) const {
+        const uint8_t* panels[kPair];
+        int lanes[kPair];
+        static_for<0, kPair>([&](auto n) {
+            const int64_t unit = first + (n < count ? n : 0);
+            panels[n] = matrix_.panel(unit / kUnits);
+            lanes[n] = static_cast<int>(unit % kUnits) * Isa::lanes;
+        });
+        if (num_rows_ <= Isa::most_few) {
+            int64_t row = 0;
+            for (; row + kFew <= num_rows_; row += kFew) few<kFew>(first, count, panels, lanes, row);
+            for (; row + 2 <= num_rows_; row += 2) few<2>(first, count, panels, lanes, row);
+            if (row < num_rows_) few<1>(first, count, panels, lanes, row);
+        } else {
+            many(first, count, panels, lanes);
+        }
+    }
+
+    template <int R>
+    void few(int64_t first, int count, const uint8_t* const (&panels)[kPair], const int (&lanes)[kPair], int64_t row) const {
+        typename Isa::Flt sums[R][kPair];
+        few_rows<Isa, F, R, kPair>(matrix_, row_of(rows_, row, kSubs), panels, lanes, sums);
+        for (int r = 0; r < R; ++r)
+            for (int n = 0; n < count; ++n) write(row + r, first + n, sums[r][n]);
+    }
+
+    void many(int64_t first, int count, const uint8_t* const (&panels)[kPair], const int (&lanes)[kPair]) const {
+        constexpr int kWidth = kPair * Isa::lanes;
+        alignas(64) float sums[kBlockRows * kWidth];
+        Unpacked<Isa, kPair> block;
+        for (int64_t row = 0; row < num_rows_; row += kBlockRows) {
+            const int64_t here = least(kBlockRows, num_rows_ - row);
+            std::memset(sums, 0, sizeof(float) * here * kWidth);
+            for (int64_t begin = 0; begin < rows_.chunks; begin += kBlockChunks) {
+                const int64_t end = least(begin + kBlockChunks, rows_.chunks);
+                unpack<Isa, F, kPair>(matrix_, panels, lanes, begin, end, block);
+                int64_t r = 0;
+                for (; r + kMany <= here; r += kMany) continued<kMany>(block, row + r, begin, end, sums + r * kWidth);
+                for (; r + 2 <= here; r += 2) continued<2>(block, row + r, begin, end, sums + r * kWidth);
+                if (r < here) continued<1>(block, row + r, begin, end, sums + r * kWidth);
+            }
+            for (int64_t r = 0; r < here; ++r)
+                for (int n = 0; n < count; ++n) write(row + r, first + n, Isa::load(sums + r * kWidth + n * Isa::lanes));
+        }
+    }
+
+    template <int R>
+    void continued(const Unpacked<Isa, kPair>& block, int64_t row, int64_t begin, int64_t end, float* sums) const {
+        many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, R, kPair>(
+            block, row_of(rows_, row, kSubs), begin, end, offset_of<Isa>(F) != 0, sums);
+    }
+
+    void write(int64_t row, int64_t unit, typename Isa::Flt values) const {
+        int64_t output = unit * Isa::lanes, left = matrix_.outputs - output;
+        float* to = y_ + row * stride_ + output;
+        if (left >= Isa::lanes) {
+            Isa::store(to, values);
+        } else if (left > 0) {
+            float all[Isa::lanes];
+            Isa::store(all, values);
+            std::memcpy(to, all, sizeof(float) * left);
+        }
+    }
+
+    const Matrix& matrix_;
+    const Rows& rows_;
+    int64_t num_rows_;
+    float* y_;
+    int64_t stride_;
+};
+
+template <class Isa>
+void product_with(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t first, int64_t last, float* y, int64_t y_stride) {
+    static_for<0, static_cast<int>(Format::count)>([&](auto format) {
+        constexpr Format kFormat = static_cast<Format>(format.value);
+        if (matrix.format == kFormat) Product<Isa, kFormat>(matrix, rows, num_rows, y, y_stride).run(first, last);
+    });
+}
+
+// --- rows ---------------------------------------------------------------------------------------------------------------
+
+template <class Isa>
+void quantise_with(const float* x, int64_t columns, int offset, bool halves, const Rows& row) {
+    for (int64_t c = 0; c < row.chunks; ++c) {
+        float padded[kChunk];
+        const float* from = x + c * kChunk;
+        if (int64_t left = columns - c * kChunk; left < kChunk) {
+            std::memset(padded, 0, sizeof(padded));
+            std::memcpy(padded, from, sizeof(float) * left);
+            from = padded;
+        }
+        int32_t sums[2];
+        float scale = Isa::quantise(from, row.codes + c * kChunk, sums);
+        row.scales[c] = scale;
+        if (halves) {
+            for (int half = 0; half < 2; ++half) {
+                row.starts[2 * c + half] = -offset * sums[half];
+                row.shifts[2 * c + half] = -scale * static_cast<float>(sums[half]);
+            }
+        } else {
+            row.starts[c] = -offset * (sums[0] + sums[1]);
+            row.shifts[c] = -scale * static_cast<float>(sums[0] + sums[1]);
+        }
+    }
+}
+
+template <class Isa>
+constexpr Kernels kernels_of() {
+    return {Isa::name, offset_of<Isa>, quantise_with<Isa>, product_with<Isa>};
+}
+
+}  // namespace dragoman
