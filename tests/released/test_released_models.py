@@ -25,7 +25,8 @@ sys.path.insert(0, str(FOLDER.parents[1] / "scripts"))
 from fetch_released_models import fetch  # noqa: E402
 
 DTYPES = ("f32", "bf16", "f16", "int8", "int4")
-SPEAKING = ("smollm2", "gemma3")
+SPEAKING = ("smollm2", "gemma3", "qwen25")
+EMBEDDING = ("minilm", "mpnet")
 LOSSES = {"f32": 0.002, "bf16": 0.1, "f16": 0.1, "int8": 0.2, "int4": 1.0}
 """The mean distance of logarithms of tokens' probabilities, over all texts."""
 ANGLES = {"f32": 1e-5, "bf16": 2e-4, "f16": 2e-4, "int8": 0.006, "int4": 0.2}
@@ -45,13 +46,14 @@ def speaking(request: pytest.FixtureRequest) -> Iterator[tuple[str, str, httpx.C
         yield name, dtype, client
 
 
-@pytest.fixture(scope="module", params=DTYPES)
-def embedding(request: pytest.FixtureRequest) -> Iterator[tuple[str, httpx.Client]]:
+@pytest.fixture(scope="module", params=[(name, dtype) for name in EMBEDDING for dtype in DTYPES], ids="-".join)
+def embedding(request: pytest.FixtureRequest) -> Iterator[tuple[str, str, httpx.Client]]:
+    name, dtype = request.param
     with (
-        serve(str(fetch("minilm")), "--dtype", request.param) as server,
+        serve(str(fetch(name)), "--dtype", dtype) as server,
         httpx.Client(base_url=server.base_url, timeout=300) as client,
     ):
-        yield request.param, client
+        yield name, dtype, client
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -104,10 +106,10 @@ def test_probabilities_are_the_references_alone_and_in_a_crowd(
 
 
 def test_vectors_are_the_references_alone_and_in_a_crowd(
-    embedding: tuple[str, httpx.Client], record_property: Callable[[str, object], None]
+    embedding: tuple[str, str, httpx.Client], record_property: Callable[[str, object], None]
 ) -> None:
-    dtype, client = embedding
-    wanted = np.load(FOLDER / "minilm.npz")["vectors"]
+    name, dtype, client = embedding
+    wanted = np.load(FOLDER / f"{name}.npz")["vectors"]
 
     def vector(text: str) -> list[float]:
         found: list[float] = answer(client, "/v1/embeddings", {"input": text})["data"][0]["embedding"]
@@ -116,5 +118,5 @@ def test_vectors_are_the_references_alone_and_in_a_crowd(
     texts = TEXTS[:NUM_SCORED]
     for kind, found in (("alone", [vector(text) for text in texts]), ("crowd", in_a_crowd(vector, texts))):
         angle = float(np.max(1 - np.sum(np.asarray(found) * wanted, axis=1)))
-        record_property(f"minilm_{dtype}_{kind}", angle)
+        record_property(f"{name}_{dtype}_{kind}", angle)
         assert angle < ANGLES[dtype], kind
