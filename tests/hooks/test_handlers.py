@@ -12,6 +12,7 @@ import numpy as np
 
 from tests.hooks.handling import handling, png, post
 from tests.support.fake_service import PATIENCE_S
+from tests.support.running_server import post_bytes, read_to_end
 from tests.support.tables import table
 
 ECHO = """
@@ -288,6 +289,15 @@ class TestStreams:
             assert next(pieces) == b"one"
             module.go.set()
             assert b"".join(pieces) == b"two"
+
+    def test_whoever_has_the_last_bytes_has_room_for_another_call(self, tmp_path: Path) -> None:
+        for made in ("'abc'", "(1 / (2 - n) for n in range(3))"):
+            with handling(tmp_path, STREAM % made) as (server, _), server.connect() as connection:
+                server.admission.max_running, server.admission.max_queued = 1, 0
+                connection.sendall(
+                    post_bytes("/invocations", b"x") + post_bytes("/invocations", b"x", "connection: close")
+                )
+                assert read_to_end(connection).count(b"HTTP/1.1 200 OK\r\n") == 2, made
 
     def test_a_stream_that_fails_at_once_is_a_status(self, tmp_path: Path) -> None:
         source = STREAM % "(0 / 0 for _ in 'a')"

@@ -10,6 +10,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import httpx
@@ -334,6 +335,23 @@ class TestAdmission:
             gate.open()
             assert [answer.result().status_code for answer in held] == [200, 200]
             assert httpx.post(f"{server.url}/invocations", json={}).status_code == 200
+
+    def test_whoever_has_the_last_bytes_has_room_for_another_call(self) -> None:
+        with running_server(max_running=1, max_queued=0) as server:
+            for fields in (
+                {"stream": True}, {"stream": True, "prompts": ["a", "b"]}, {"stream": True, "hold_s": 9},
+                {"stream": True, "prompts": ["breaks"]}, {"stream": True, "prompts": []}, {}, {"prompts": ["a", "b"]},
+            ):  # fmt: skip
+                gate = Gate()
+                server.service.scripts["breaks"] = Script(gates={1: gate}, failures={1: EngineFailed("boom")})
+                call = partial(post_bytes, "/invocations", body(**fields))
+                with server.connect() as connection:
+                    # The server begins with the second call as soon as it has written the first one's end.
+                    connection.sendall(call() + call("connection: close"))
+                    answers = read_until(connection, b"\r\n\r\n")
+                    gate.open()
+                    answers += read_to_end(connection)
+                assert (answers.count(b"HTTP/1.1 "), answers.count(b"overloaded")) == (2, 0), (fields, answers)
 
     def test_a_call_with_more_prompts_than_the_limit_is_taken_by_an_idle_server(self) -> None:
         with running_server(max_running=1, max_queued=1) as server:

@@ -152,6 +152,7 @@ class Responder:
             failure = as_server_error(error, http)
             if not exchange.is_started:
                 raise failure from error
+            await merge.aclose()
             await _end_with_error(exchange, call, failure)
         finally:
             await merge.aclose()
@@ -171,6 +172,7 @@ async def _answer(exchange: Exchange, answer: Awaitable[Reply | StreamedReply | 
 
 async def send_streamed(exchange: Exchange, made: StreamedReply, http: HttpCall) -> None:
     """Send an answer that comes in pieces; a failure after the first is told as its last bytes. Raises: ClientGone."""
+    last = b""
     async with aclosing(made.chunks):
         try:
             await run_unless_gone(exchange, _write_chunks(exchange, made))
@@ -181,7 +183,8 @@ async def send_streamed(exchange: Exchange, made: StreamedReply, http: HttpCall)
                 raise
             failure = as_server_error(error, http)
             _note_failure(failure)
-            await exchange.finish(made.stream_error(failure))
+            last = made.stream_error(failure)
+    await exchange.finish(last)  # nothing is waited for behind it, see `_write_events`
 
 
 def note_patience(call: Call) -> None:
@@ -202,7 +205,6 @@ async def _write_chunks(exchange: Exchange, made: StreamedReply) -> None:
     async for chunk in made.chunks:
         if chunk:
             await exchange.send_chunk(chunk)
-    await exchange.finish()
 
 
 async def _write_events(
@@ -227,6 +229,7 @@ async def _write_events(
         events = await merge.next_batch()
         body = _encode(call, events) if run is None or not events else await run(partial(_encode, call, events))
     body += call.encoder.end()
+    await merge.aclose()  # whoever has the last bytes has room for another call: nothing is waited for behind them
     await exchange.finish(body, (*call.encoder.trailers(), *_timings_fields(beside).items()))
 
 

@@ -94,9 +94,11 @@ class EventMerge:
 
     async def aclose(self) -> None:
         """Close every stream that still runs, which aborts its request, and wait until that is done."""
-        for task in self._tasks:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if tasks:  # else whoever closes it a second time would wait for a turn of the loop
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait(self, most_s: float) -> None:
         """Wait for a change, but not longer."""
