@@ -130,6 +130,29 @@ def test_every_prompt_token_and_the_generated_one_have_a_row(prefix: str, server
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v3"])
+def test_offsets_count_in_the_text_that_is_returned(prefix: str, server: ServerProcess) -> None:
+    words = "How many ways can I peel an orange?"
+    ids = Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json")).encode(words, add_special_tokens=False).ids
+    for prompt in (words, ids):
+        for keep in (None, 1, 3, len(ids), len(ids) + 9):
+            body = {"model": "demo", "prompt": prompt, "echo": True, "logprobs": 0, "max_tokens": 2, "temperature": 0}
+            body["truncate_prompt_tokens"] = keep
+            choice = httpx.post(f"{server.base_url}{prefix}/completions", json=body, timeout=60).json()["choices"][0]
+            text, rows = choice["text"], choice["logprobs"]
+            begins = rows["text_offset"]
+            pieces = [text[begin:end] for begin, end in zip(begins, [*begins[1:], len(text)], strict=True)]
+            assert [piece.strip() for piece in pieces] == [token.strip() for token in rows["tokens"]], (keep, text)
+            assert (begins[0], len(pieces)) == (0, min(keep or len(ids), len(ids)) + 2)
+
+
+def test_a_prompt_with_a_gap_is_not_cut(server: ServerProcess) -> None:
+    body = {"model": "demo", "prompt": "def f(", "suffix": ")", "truncate_prompt_tokens": 1}
+    answer = httpx.post(f"{server.base_url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 400
+    assert "truncate_prompt_tokens 1 is not supported together with suffix" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("prefix", ["/v1", "/v3"])
 def test_a_prompt_scores_the_same_alone_as_among_others(prefix: str, server: ServerProcess) -> None:
     together = ask(server.base_url, prefix, TEXTS)
     alone = ask(server.base_url, prefix, TEXTS[4:5])

@@ -160,10 +160,12 @@ class Preparer:
         if grammar is not sampling.grammar:
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
             request = msgspec.structs.replace(request, sampling=sampling)
-        if request.truncate_prompt_tokens is not None:
-            token_ids = token_ids[-request.truncate_prompt_tokens :]
+        seen = text
+        if (keep := request.truncate_prompt_tokens) is not None and keep < len(token_ids):
+            token_ids = token_ids[-keep:]
+            seen = self.tokenizer.decode(token_ids, skip_special_tokens=False)
         return PreparedRequest(
-            text,
+            seen,
             EngineRequest(
                 request_id=request.request_id,
                 prompt_ids=token_ids,
@@ -473,6 +475,12 @@ def _check_truncation(request: GenerationRequest) -> None:
     if isinstance(request.prompt, ChatPrompt) and request.prompt.pictures:
         raise UnsupportedFeature(
             f"truncate_prompt_tokens {keep} is not supported together with pictures, which cannot be cut: leave it out",
+            param="truncate_prompt_tokens",
+        )
+    if isinstance(request.prompt, TextPrompt) and request.prompt.suffix is not None:
+        raise UnsupportedFeature(
+            f"truncate_prompt_tokens {keep} is not supported together with suffix, as the cut takes the mark in front: "
+            "leave it out",
             param="truncate_prompt_tokens",
         )
 

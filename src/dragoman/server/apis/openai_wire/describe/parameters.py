@@ -73,7 +73,9 @@ SHARED: Mapping[str, Row] = {
     ),
     "skip_special_tokens": Row("special tokens have no text", True),
     "spaces_between_special_tokens": Row("special tokens that have text are set off by spaces", True),
-    "truncate_prompt_tokens": Row("keep only the last tokens of the prompt"),
+    "truncate_prompt_tokens": Row(
+        "keep only the last tokens of the prompt, which is what `echo` repeats; not with `suffix` or pictures"
+    ),
     "prompt_logprobs": Row(
         "lists this many candidates for every token of the prompt; -1: all, if --max-logprobs allows as many"
     ),
