@@ -51,5 +51,6 @@ DRAGOMAN_EXPORT void dragoman_product(int32_t format, int64_t group, int64_t out
     const auto in_turn = [](int64_t count, const std::function<void(int64_t)>& body) {
         for (int64_t i = 0; i < count; ++i) body(i);
     };
-    dragoman::product(matrix_of(format, group, outputs, columns, data), x, num_rows, columns, y, outputs, in_turn);
+    const dragoman::Product product = {matrix_of(format, group, outputs, columns, data), nullptr, y, outputs};
+    dragoman::products(&product, 1, {x, num_rows, columns}, in_turn);
 }

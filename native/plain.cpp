@@ -8,9 +8,7 @@
 namespace dragoman {
 namespace {
 
-int no_offset(Format) { return 0; }  // codes are read as what they mean
-
-void quantise(const float* x, int64_t columns, int, bool halves, const Rows& row) {
+void quantise(const float* x, int64_t columns, const Rows& row) {
     for (int64_t chunk = 0; chunk < row.chunks; ++chunk) {
         float values[kChunk] = {}, highest = 0;
         const int64_t left = columns - chunk * kChunk;
@@ -18,7 +16,7 @@ void quantise(const float* x, int64_t columns, int, bool halves, const Rows& row
         for (float value : values) highest = std::fabs(value) > highest || std::isnan(value) ? std::fabs(value) : highest;
         for (float value : values) highest = std::isnan(value) ? NAN : highest;
         const float inverse = highest > 0 ? 127.0f / highest : 0.0f;
-        int32_t sums[2] = {0, 0};
+        int32_t sums[kSums] = {};
         for (int column = 0; column < kChunk; ++column) {
             const float scaled = values[column] * inverse;
             const int code = std::isfinite(scaled) ? static_cast<int>(std::nearbyint(scaled)) : -128;
@@ -27,10 +25,10 @@ void quantise(const float* x, int64_t columns, int, bool halves, const Rows& row
         }
         const float scale = highest / 127.0f;
         row.scales[chunk] = scale;
-        for (int half = 0; half < (halves ? 2 : 1); ++half) {
-            const int32_t sum = halves ? sums[half] : sums[0] + sums[1];
-            row.starts[halves ? 2 * chunk + half : chunk] = 0;
-            row.shifts[halves ? 2 * chunk + half : chunk] = -scale * static_cast<float>(sum);
+        sums[2] = sums[0] + sums[1];
+        for (int i = 0; i < kSums; ++i) {
+            row.sums[chunk * kSums + i] = sums[i];
+            row.shifts[chunk * kSums + i] = -scale * static_cast<float>(sums[i]);
         }
     }
 }
@@ -44,14 +42,14 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
         for (int64_t chunk = 0; chunk < rows.chunks; ++chunk) {
             const ChunkValues values = chunk_values(matrix, output, chunk);
             for (int64_t row = 0; row < num_rows; ++row) {
-                const Rows x = row_of(rows, row, subs);
+                const Rows x = row_of(rows, row);
                 float& sum = y[row * y_stride + output];
                 for (int sub = 0; sub < subs; ++sub) {
                     int32_t products = 0;
                     for (int column = sub * shape.sub; column < (sub + 1) * shape.sub; ++column)
                         products += values.codes[column] * x.codes[chunk * kChunk + column];
                     sum = std::fma(static_cast<float>(products), values.scale[sub] * x.scales[chunk], sum);
-                    if (shape.has_minimum) sum = std::fma(values.minimum[sub], x.shifts[chunk * subs + sub], sum);
+                    if (shape.has_minimum) sum = std::fma(values.minimum[sub], x.shifts[chunk * kSums + sum_index(shape.sub, sub)], sum);
                 }
             }
         }
@@ -60,6 +58,6 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
 
 }  // namespace
 
-const Kernels kPlain = {"plain", no_offset, quantise, product};
+const Kernels kPlain = {"plain", quantise, product};
 
 }  // namespace dragoman

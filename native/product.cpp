@@ -1,6 +1,8 @@
 // Chooses kernels for the processor, quantises rows, and shares panels among threads. See product.hpp.
 #include "product.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -33,58 +35,129 @@ const Kernels& kernels() {
     return chosen;
 }
 
-// Memory of a thread for rows in 8 bits.
+// Memory that a thread keeps for its next call.
+template <class T>
+T* held(std::vector<T>& values, int64_t size) {
+    if (static_cast<int64_t>(values.size()) < size) values.resize(size);
+    return values.data();
+}
+
 struct Scratch {
     std::vector<int8_t> codes;
-    std::vector<float> scales, shifts;
-    std::vector<int32_t> starts;
-
-    Rows rows(int64_t count, int64_t chunks, int64_t subs) {
-        grow(codes, count * chunks * kChunk);
-        grow(scales, count * chunks);
-        grow(starts, count * chunks * subs);
-        grow(shifts, count * chunks * subs);
-        return {chunks, codes.data(), scales.data(), starts.data(), shifts.data()};
-    }
-
-    template <class Values>
-    static void grow(Values& values, int64_t size) {
-        if (static_cast<int64_t>(values.size()) < size) values.resize(size);
-    }
+    std::vector<float> scales, shifts, gate, up;
+    std::vector<int32_t> sums;
 };
+
+Scratch& scratch() {
+    static thread_local Scratch held_by_thread;
+    return held_by_thread;
+}
+
+constexpr int64_t kRowsWorthThreads = 8;
+
+// The rows in 8 bits, until the thread calls this again.
+Rows quantised(const Input& x, int64_t columns, const ParallelFor& parallel_for) {
+    const int64_t chunks = (columns + kChunk - 1) / kChunk;
+    Scratch& to = scratch();
+    const Rows rows = {chunks, held(to.codes, x.count * chunks * kChunk), held(to.scales, x.count * chunks),
+                       held(to.sums, x.count * chunks * kSums), held(to.shifts, x.count * chunks * kSums)};
+    const auto quantise = [&](int64_t row) { kernels().quantise(x.data + row * x.stride, columns, row_of(rows, row)); };
+    if (x.count < kRowsWorthThreads) {
+        for (int64_t row = 0; row < x.count; ++row) quantise(row);
+    } else {
+        parallel_for(x.count, quantise);
+    }
+    return rows;
+}
 
 constexpr int64_t kRowsOfPart = 96;    // that a thread multiplies with one part of the panels
 constexpr int64_t kPartBytes = 65536;  // of panels at least, so that a part is worth a call
+
+// The parts in which a product is computed: each some panels for some rows.
+struct Parts {
+    int64_t panels, panels_of_part, parts_of_rows;
+
+    Parts(const Matrix& matrix, int64_t num_rows) {
+        panels = matrix.panels();
+        const int64_t fewest = kPartBytes / matrix.panel_bytes() + 1;
+        panels_of_part = fewest + (fewest & 1);
+        parts_of_rows = (num_rows + kRowsOfPart - 1) / kRowsOfPart;
+    }
+
+    int64_t parts_of_panels() const { return (panels + panels_of_part - 1) / panels_of_part; }
+    int64_t count() const { return parts_of_panels() * parts_of_rows; }
+};
+
+// Rows and outputs of a part.
+struct Span {
+    int64_t row, num_rows, output, num_outputs;
+};
+
+Span compute(const Product& product, const Rows& rows, const Parts& parts, int64_t part, int64_t num_rows) {
+    const Matrix& matrix = product.matrix;
+    const int64_t first = part % parts.parts_of_panels() * parts.panels_of_part, row = part / parts.parts_of_panels() * kRowsOfPart;
+    const int64_t last = std::min(first + parts.panels_of_part, parts.panels);
+    const Span span = {row, std::min(num_rows - row, kRowsOfPart), first * kPanel, std::min(last * kPanel, matrix.outputs) - first * kPanel};
+    kernels().product(matrix, row_of(rows, row), span.num_rows, first, last, product.y + row * product.stride, product.stride);
+    if (product.bias == nullptr) return span;
+    for (int64_t r = row; r < row + span.num_rows; ++r) {
+        float* y = product.y + r * product.stride;
+        for (int64_t output = span.output; output < span.output + span.num_outputs; ++output) y[output] += product.bias[output];
+    }
+    return span;
+}
+
+float activated(Activation activation, float x) {
+    switch (activation) {
+        case Activation::silu: return x / (1.0f + std::exp(-x));
+        case Activation::relu: return x > 0 ? x : 0;
+        case Activation::relu2: return x > 0 ? x * x : 0;
+        case Activation::gelu: return 0.5f * x * (1.0f + std::erf(x * 0.70710678f));
+        case Activation::gelu_tanh: return 0.5f * x * (1.0f + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
+        case Activation::quick_gelu: return x / (1.0f + std::exp(-1.702f * x));
+        default: return x;
+    }
+}
 
 }  // namespace
 
 const char* instruction_set() { return kernels().name; }
 
-void product(const Matrix& matrix, const float* x, int64_t num_rows, int64_t x_stride, float* y, int64_t y_stride,
-             const ParallelFor& parallel_for) {
-    if (num_rows == 0 || matrix.outputs == 0) return;
-    const Kernels& with = kernels();
-    const int64_t subs = kChunk / shape_of(matrix.format).sub;
-    static thread_local Scratch scratch;
-    const Rows rows = scratch.rows(num_rows, matrix.chunks(), subs);
-    const int offset = with.offset(matrix.format);
-    const auto quantise = [&](int64_t row) {
-        with.quantise(x + row * x_stride, matrix.columns, offset, subs == 2, row_of(rows, row, subs));
-    };
-    if (num_rows < 8) {
-        for (int64_t row = 0; row < num_rows; ++row) quantise(row);
-    } else {
-        parallel_for(num_rows, quantise);
+void products(const Product* all, int count, const Input& x, const ParallelFor& parallel_for) {
+    if (x.count == 0 || count == 0) return;
+    const Rows rows = quantised(x, all[0].matrix.columns, parallel_for);
+    std::vector<Parts> parts;
+    std::vector<int64_t> ends;
+    for (int i = 0; i < count; ++i) {
+        parts.emplace_back(all[i].matrix, x.count);
+        ends.push_back((ends.empty() ? 0 : ends.back()) + parts.back().count());
     }
-    const int64_t panels = matrix.panels(), row_parts = (num_rows + kRowsOfPart - 1) / kRowsOfPart;
-    const int64_t fewest = kPartBytes / matrix.panel_bytes() + 1;  // panels of a part
-    const int64_t size = fewest + (fewest & 1), parts = (panels + size - 1) / size;
-    parallel_for(parts * row_parts, [&](int64_t part) {
-        const int64_t row = part / parts * kRowsOfPart, first = part % parts * size;
-        const int64_t count = num_rows - row < kRowsOfPart ? num_rows - row : kRowsOfPart;
-        with.product(matrix, row_of(rows, row, subs), count, first, first + size < panels ? first + size : panels, y + row * y_stride,
-                     y_stride);
+    parallel_for(ends.back(), [&](int64_t part) {
+        const size_t i = std::upper_bound(ends.begin(), ends.end(), part) - ends.begin();
+        compute(all[i], rows, parts[i], i ? part - ends[i - 1] : part, x.count);
     });
+}
+
+void gated_mlp(const GatedMlp& mlp, const Input& x, float* y, int64_t stride, const ParallelFor& parallel_for) {
+    if (x.count == 0) return;
+    const int64_t inner = mlp.gate.outputs;
+    float* gate = held(scratch().gate, x.count * inner);
+    float* up = held(scratch().up, x.count * inner);
+    const Product first = {mlp.gate, mlp.gate_bias, gate, inner}, second = {mlp.up, mlp.up_bias, up, inner};
+    const Rows rows = quantised(x, mlp.gate.columns, parallel_for);
+    Parts parts(mlp.gate, x.count), up_parts(mlp.up, x.count);
+    up_parts.panels_of_part = parts.panels_of_part;  // so that a part has the same outputs of both
+    parallel_for(parts.count(), [&](int64_t part) {
+        compute(second, rows, up_parts, part, x.count);
+        const Span span = compute(first, rows, parts, part, x.count);
+        for (int64_t row = span.row; row < span.row + span.num_rows; ++row) {
+            float* to = gate + row * inner;
+            const float* with = up + row * inner;
+            for (int64_t i = span.output; i < span.output + span.num_outputs; ++i) to[i] = activated(mlp.activation, to[i]) * with[i];
+        }
+    });
+    const Product last = {mlp.down, mlp.down_bias, y, stride};
+    products(&last, 1, {gate, x.count, inner}, parallel_for);
 }
 
 }  // namespace dragoman

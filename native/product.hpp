@@ -11,12 +11,37 @@
 
 namespace dragoman {
 
-// Runs `body(i)` for each i in [0, count), on as many threads as it likes.
+// Runs `body(i)` for each i in [0, count), on as many threads as it likes. While it waits, the calling thread must run nothing
+// else of ours: what `products` holds belongs to the thread.
 using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t)>& body)>;
 
-// y[row, output] = sum over columns of x[row, column] * matrix[output, column]. `x_stride`, `y_stride`: floats between rows.
-void product(const Matrix& matrix, const float* x, int64_t num_rows, int64_t x_stride, float* y, int64_t y_stride,
-             const ParallelFor& parallel_for);
+// Rows of floats. `stride`: floats from one to the next.
+struct Input {
+    const float* data;
+    int64_t count;
+    int64_t stride;
+};
+
+// y[row, output] = sum over columns of x[row, column] * matrix[output, column], then + bias[output] where there is one.
+struct Product {
+    Matrix matrix;
+    const float* bias;
+    float* y;
+    int64_t stride;
+};
+
+// Several products of the same rows, which are quantised once.
+void products(const Product* all, int count, const Input& x, const ParallelFor& parallel_for);
+
+enum class Activation : int32_t { silu, relu, relu2, gelu, gelu_tanh, quick_gelu, count };
+
+// y = down(activation(gate x) * up x), whose inner rows are in memory only while they are needed. Biases may be null.
+struct GatedMlp {
+    Matrix gate, up, down;
+    const float *gate_bias, *up_bias, *down_bias;
+    Activation activation;
+};
+void gated_mlp(const GatedMlp& mlp, const Input& x, float* y, int64_t stride, const ParallelFor& parallel_for);
 
 // The instruction set that kernels were chosen for: "avx512vnni", "avxvnni", "avx2", "plain". DRAGOMAN_KERNELS_ISA holds it down.
 const char* instruction_set();

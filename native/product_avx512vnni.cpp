@@ -15,7 +15,7 @@ struct Avx512Vnni {
     static constexpr const char* name = "avx512vnni";
     static constexpr int lanes = 16;
     static constexpr bool has_dot = true;
-    static constexpr int few_rows = 4, most_few = 8, many_rows = 6;
+    static constexpr int few_rows = 4, most_few = 32, many_rows = 6;
 
     static Int load(const uint8_t* from) { return _mm512_loadu_si512(from); }
     static Flt load(const float* from) { return _mm512_loadu_ps(from); }

@@ -185,7 +185,7 @@ template <class Isa, Format F, int R, int N>
     using Flt = typename Isa::Flt;
     constexpr Shape shape = shape_of(F);
     constexpr int subs = kChunk / shape.sub;
-    constexpr int bytes = kPanel * kChunk * shape.bits / 8;
+    constexpr int bytes = kPanel * kChunk * shape.bits / 8, kOffset = offset_of<Isa>(F);
     const int64_t chunks = rows.chunks, first = matrix.parameter_bytes(), per_block = matrix.chunks_of_block();
     const int8_t* codes[R];
     const uint8_t* chunk[N];
@@ -198,7 +198,7 @@ template <class Isa, Format F, int R, int N>
         static_for<0, subs>([&](auto half) {
             Int products[R][N];
             static_for<0, R>([&](auto r) {
-                Int start = offset_of<Isa>(F) ? Isa::broadcast(rows.starts[(r * chunks + c) * subs + half]) : Isa::nothing();
+                Int start = Isa::broadcast(-kOffset * rows.sums[(r * chunks + c) * kSums + sum_index(shape.sub, half)]);
                 static_for<0, N>([&](auto n) { products[r][n] = start; });
             });
             constexpr int quads = kQuads / subs;
@@ -213,7 +213,7 @@ template <class Isa, Format F, int R, int N>
                     sums[r][n] = Isa::fma(Isa::to_floats(products[r][n]), Isa::mul(scale[n], x), sums[r][n]);
                 });
                 if constexpr (shape.has_minimum) {
-                    Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * subs + half]);
+                    Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * kSums + sum_index(shape.sub, half)]);
                     static_for<0, N>([&](auto n) { sums[r][n] = Isa::fma(minimum[n], shift, sums[r][n]); });
                 }
             });
@@ -261,8 +261,8 @@ template <class Isa, Format F, int N>
 }
 
 // R rows by N unpacked units, chunks [begin, end) of the rows; `sums` [R][N][lanes] is continued.
-template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, int R, int N>
-[[gnu::flatten]] inline void many_rows(const Unpacked<Isa, N>& block, const Rows& rows, int64_t begin, int64_t end, bool has_offset, float* sums) {
+template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, int Offset, int R, int N>
+[[gnu::flatten]] inline void many_rows(const Unpacked<Isa, N>& block, const Rows& rows, int64_t begin, int64_t end, float* sums) {
     using Int = typename Isa::Int;
     using Flt = typename Isa::Flt;
     const int64_t chunks = rows.chunks;
@@ -277,7 +277,7 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, int R, int N
         static_for<0, Subs>([&](auto half) {
             Int products[R][N];
             static_for<0, R>([&](auto r) {
-                Int start = has_offset ? Isa::broadcast(rows.starts[(r * chunks + c) * Subs + half]) : Isa::nothing();
+                Int start = Isa::broadcast(-Offset * rows.sums[(r * chunks + c) * kSums + sum_index(kChunk / Subs, half)]);
                 static_for<0, N>([&](auto n) { products[r][n] = start; });
             });
             constexpr int quads = kQuads / Subs;
@@ -295,7 +295,7 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, int R, int N
                 Flt minimum[N];
                 static_for<0, N>([&](auto n) { minimum[n] = Isa::load(block.minima[c - begin][half][n]); });
                 static_for<0, R>([&](auto r) {
-                    Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * Subs + half]);
+                    Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * kSums + sum_index(kChunk / Subs, half)]);
                     static_for<0, N>([&](auto n) { total[r][n] = Isa::fma(minimum[n], shift, total[r][n]); });
                 });
             }
@@ -351,7 +351,7 @@ private:
     template <int R>
     void few(int64_t first, int count, const uint8_t* const (&panels)[kPair], const int (&lanes)[kPair], int64_t row) const {
         typename Isa::Flt sums[R][kPair];
-        few_rows<Isa, F, R, kPair>(matrix_, row_of(rows_, row, kSubs), panels, lanes, sums);
+        few_rows<Isa, F, R, kPair>(matrix_, row_of(rows_, row), panels, lanes, sums);
         for (int r = 0; r < R; ++r)
             for (int n = 0; n < count; ++n) write(row + r, first + n, sums[r][n]);
     }
@@ -378,8 +378,8 @@ private:
 
     template <int R>
     void continued(const Unpacked<Isa, kPair>& block, int64_t row, int64_t begin, int64_t end, float* sums) const {
-        many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, R, kPair>(
-            block, row_of(rows_, row, kSubs), begin, end, offset_of<Isa>(F) != 0, sums);
+        many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, offset_of<Isa>(F), R, kPair>(
+            block, row_of(rows_, row), begin, end, sums);
     }
 
     void write(int64_t row, int64_t unit, typename Isa::Flt values) const {
@@ -412,33 +412,26 @@ void product_with(const Matrix& matrix, const Rows& rows, int64_t num_rows, int6
 // --- rows ---------------------------------------------------------------------------------------------------------------
 
 template <class Isa>
-void quantise_with(const float* x, int64_t columns, int offset, bool halves, const Rows& row) {
+void quantise_with(const float* x, int64_t columns, const Rows& row) {
     for (int64_t c = 0; c < row.chunks; ++c) {
         float padded[kChunk];
         const float* from = x + c * kChunk;
-        if (int64_t left = columns - c * kChunk; left < kChunk) {
+        if (const int64_t left = columns - c * kChunk; left < kChunk) {
             std::memset(padded, 0, sizeof(padded));
             std::memcpy(padded, from, sizeof(float) * left);
             from = padded;
         }
-        int32_t sums[2];
-        float scale = Isa::quantise(from, row.codes + c * kChunk, sums);
+        int32_t* sums = row.sums + c * kSums;
+        const float scale = Isa::quantise(from, row.codes + c * kChunk, sums);
+        sums[2] = sums[0] + sums[1];
         row.scales[c] = scale;
-        if (halves) {
-            for (int half = 0; half < 2; ++half) {
-                row.starts[2 * c + half] = -offset * sums[half];
-                row.shifts[2 * c + half] = -scale * static_cast<float>(sums[half]);
-            }
-        } else {
-            row.starts[c] = -offset * (sums[0] + sums[1]);
-            row.shifts[c] = -scale * static_cast<float>(sums[0] + sums[1]);
-        }
+        for (int i = 0; i < kSums; ++i) row.shifts[c * kSums + i] = -scale * static_cast<float>(sums[i]);
     }
 }
 
 template <class Isa>
 constexpr Kernels kernels_of() {
-    return {Isa::name, offset_of<Isa>, quantise_with<Isa>, product_with<Isa>};
+    return {Isa::name, quantise_with<Isa>, product_with<Isa>};
 }
 
 }  // namespace dragoman
