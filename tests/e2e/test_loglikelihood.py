@@ -135,8 +135,8 @@ def test_offsets_count_in_the_text_that_is_returned(prefix: str, server: ServerP
     ids = Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json")).encode(words, add_special_tokens=False).ids
     for prompt in (words, ids):
         for keep in (None, 1, 3, len(ids), len(ids) + 9):
-            body = {"model": "demo", "prompt": prompt, "echo": True, "logprobs": 0, "max_tokens": 2, "temperature": 0}
-            body["truncate_prompt_tokens"] = keep
+            asked = {"prompt": prompt, "truncate_prompt_tokens": keep, "echo": True, "logprobs": 0, "max_tokens": 2}
+            body = {"model": "demo", "temperature": 0, **asked}
             choice = httpx.post(f"{server.base_url}{prefix}/completions", json=body, timeout=60).json()["choices"][0]
             text, rows = choice["text"], choice["logprobs"]
             begins = rows["text_offset"]

@@ -14,14 +14,16 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
+from dragoman.errors import InvalidRequest
 from dragoman.server.api import Dialect, HttpCall
+from dragoman.server.apis import set_up_all
 from dragoman.server.http.switches import Switches
 from dragoman.server.operations import PoolingOperation
 from dragoman.server.pooling import PoolingKind
 from tests.support.api_document import Checker, resolved
 from tests.support.fake_pooling import FakePooling
 from tests.support.live_routes import live_document, live_operations
-from tests.support.real_dialects import real_dialects
+from tests.support.real_dialects import fake_profile, real_dialects
 from tests.support.running_server import RunningServer, running_server
 from tests.support.tables import table
 from tests.support.tiers import width
@@ -201,6 +203,26 @@ def test_a_model_that_generates_nothing_takes_exactly_what_is_documented(
     assert family.model is not None
     with httpx.Client(base_url=pooling_servers[family.model].url, timeout=20) as client:
         assert check_family(family, client) == {True, False}
+
+
+@table("vocab_size", [0, 10, 20, 21])
+def test_the_whole_vocabulary_may_be_asked_for_where_that_is_documented(vocab_size: int) -> None:
+    profile = fake_profile(vocab_size=vocab_size)
+    checker, dialects = Checker(live_document(profile)), set_up_all(profile)
+    found: set[bool] = set()
+    for family in FAMILIES:
+        for name in ("logprobs", "top_logprobs", "prompt_logprobs"):
+            if "maximum" not in json.dumps(properties(family).get(name)):
+                continue
+            body = body_of(Case(family, name, -1))
+            try:
+                parsed(dialects[family.slot], family, body)
+                is_taken = True
+            except InvalidRequest:
+                is_taken = False
+            assert is_taken == checker.is_documented(family.path, body), (family, name)
+            found.add(is_taken)
+    assert found == ({True, False} if vocab_size in (10, 20) else {False})
 
 
 # LMI's bodies of completions and conversations are read and described as those of /v1 are

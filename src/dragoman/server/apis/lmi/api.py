@@ -56,8 +56,8 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
         **shared_schemas(),
         **request_bodies(options_of(profile)),
         **manage.schemas(),
-        "ChatRequestInvocations": chat_body(LMI, profile.limits, strict),
-        "CompletionRequestInvocations": completion_body(LMI, profile.limits),
+        "ChatRequestInvocations": chat_body(LMI, profile, strict),
+        "CompletionRequestInvocations": completion_body(LMI, profile),
     }
 
 

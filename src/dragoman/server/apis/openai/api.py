@@ -49,8 +49,8 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
         **token_schemas(),
         **adapter_schemas(),
         "EmbeddingsRequestV1": embeddings_body(V1, profile),
-        "CompletionRequestV1": completion_body(V1, profile.limits),
-        "ChatRequestV1": chat_body(V1, profile.limits, {"max_tokens": LMI_STRICT_MAX_TOKENS} if is_strict else {}),
+        "CompletionRequestV1": completion_body(V1, profile),
+        "ChatRequestV1": chat_body(V1, profile, {"max_tokens": LMI_STRICT_MAX_TOKENS} if is_strict else {}),
     }
 
 

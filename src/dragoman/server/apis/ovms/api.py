@@ -60,8 +60,8 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
     return {
         **shared_schemas(),
         "EmbeddingsRequestV3": embeddings_body(V3_EMBEDDINGS, profile),
-        "CompletionRequestV3": completion_body(V3, profile.limits),
-        "ChatRequestV3": chat_body(V3_CHAT, profile.limits, {}),
+        "CompletionRequestV3": completion_body(V3, profile),
+        "ChatRequestV3": chat_body(V3_CHAT, profile, {}),
         "TokenizeRequestV3": request_schema(),
     }
 

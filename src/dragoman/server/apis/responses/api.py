@@ -46,8 +46,8 @@ def set_up(profile: ModelProfile) -> Dialects:
 def _schemas(profile: ModelProfile) -> dict[str, Schema]:
     return {
         **request_schemas(),
-        "ResponsesRequestV1": request_body(OPENAI_RESPONSES, profile.limits),
-        "ResponsesRequestV3": request_body(OVMS_RESPONSES, profile.limits),
+        "ResponsesRequestV1": request_body(OPENAI_RESPONSES, profile),
+        "ResponsesRequestV3": request_body(OVMS_RESPONSES, profile),
     }
 
 

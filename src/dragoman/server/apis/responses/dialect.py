@@ -25,7 +25,6 @@ from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
 from dragoman.server.apis.openai_wire.sampling import (
     Reading,
     check_shared,
-    logprob_bounds,
     reasons_of,
     shared_request,
     without_effect,
@@ -146,7 +145,7 @@ class ResponsesDialect:
         if body.stream_options is not None and not body.stream:
             body.stream_options = None  # OpenAI's clients send it with every call
         check_shared(raw, body, reading)
-        logprobs = top_logprobs(body, logprob_bounds(reading), self._profile)
+        logprobs = top_logprobs(body, reading, self._profile)
         tools = read_tools(body, options.limits, profile)
         response_id = self._id(http.caller, body, asking)
         before = self._before(body, http.caller, asking)

@@ -17,11 +17,10 @@ from dragoman.server.apis.openai_wire.fields import BOUNDS, check_number, shown,
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, ResponseFormat, read_response_format
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED as SHARED_IGNORED
-from dragoman.server.apis.openai_wire.sampling import has_continuous_usage
+from dragoman.server.apis.openai_wire.sampling import Reading, has_continuous_usage, logprob_count
 from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.schema import ReasoningOptions, ResponsesBody, TextOptions
 from dragoman.server.apis.responses.tools import TOOL_FIELDS
-from dragoman.server.bounds import Bounds
 from dragoman.types import Grammar
 
 LOGPROBS = "message.output_text.logprobs"
@@ -109,10 +108,9 @@ def _check_metadata(metadata: Mapping[str, str], profile: Profile) -> None:
                 raise profile.fault("metadata", "length", message)
 
 
-def top_logprobs(body: ResponsesBody, bounds: Bounds, profile: ResponsesProfile) -> int | None:
+def top_logprobs(body: ResponsesBody, reading: Reading, profile: ResponsesProfile) -> int | None:
     """How many candidates to show per token; None = no log-probabilities. Raises: InvalidRequest."""
-    if body.top_logprobs is not None:
-        check_number("top_logprobs", body.top_logprobs, bounds, profile.wire)
+    body.top_logprobs = logprob_count("top_logprobs", body.top_logprobs, reading)
     if body.logprobs and body.stream and profile.refuses_streamed_logprobs:
         message = "logprobs cannot be true with stream: true"
         raise profile.wire.fault("logprobs", "stream", message)

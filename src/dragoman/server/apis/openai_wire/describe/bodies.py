@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.chat.messages import FUNCTION_NAME
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
@@ -88,39 +89,41 @@ def _content_part(part: Schema) -> Schema:
     return {"description": part["description"], **any_of(*parts)}
 
 
-def completion_body(profile: Profile, limits: Limits) -> Schema:
+def completion_body(profile: Profile, model: ModelProfile) -> Schema:
     """The body of a completion."""
     body = struct_schemas([CompletionBody])["CompletionBody"]
     rows = dict(COMPLETION_ROWS)
     if profile.name == "v3":
         rows["max_tokens"] = replace(rows["max_tokens"], effect=f"{SHARED['max_tokens'].effect}; 0 only with `echo`")
-    schema = body_schema(body, rows, profile, limits, required="prompt")
+    schema = body_schema(body, rows, profile, model, required="prompt")
     _limit(schema["properties"]["max_tokens"], {"minimum": 0})
     choices = schema["properties"]["prompt"]["anyOf"]
-    choices[2]["maxItems"] = limits.max_prompts
+    choices[2]["maxItems"] = model.limits.max_prompts
     if profile.refuses_empty_prompt:
         choices[0] = NON_EMPTY_TEXT
         choices[2]["items"] = any_of(NON_EMPTY_TEXT, array(_TOKEN_ID, minItems=1))
     return schema
 
 
-def chat_body(profile: Profile, limits: Limits, defaults: Mapping[str, Any]) -> Schema:
+def chat_body(profile: Profile, model: ModelProfile, defaults: Mapping[str, Any]) -> Schema:
     """The body of a conversation. `defaults`: by parameter, where they differ from the rows'."""
     body = struct_schemas([ChatBody])["ChatBody"]
     rows = {name: replace(row, default=defaults.get(name, row.default)) for name, row in CHAT_ROWS.items()}
-    schema = body_schema(body, rows, profile, limits, required="messages")
-    schema["properties"]["messages"] |= {"minItems": 1, "maxItems": limits.max_messages}
+    schema = body_schema(body, rows, profile, model, required="messages")
+    schema["properties"]["messages"] |= {"minItems": 1, "maxItems": model.limits.max_messages}
     for name in ("tools", "functions"):
-        _bound_array(schema["properties"][name], limits.max_tools)
+        _bound_array(schema["properties"][name], model.limits.max_tools)
     return schema
 
 
-def body_schema(body: Schema, rows: Mapping[str, Row], profile: Profile, limits: Limits, *, required: str) -> Schema:
+def body_schema(
+    body: Schema, rows: Mapping[str, Row], profile: Profile, model: ModelProfile, *, required: str
+) -> Schema:
     """The schema of a body: types of the Struct, words of the rows, ranges of the tables that check."""
     needed = {required, *(("model",) if profile.requires_model else ())}
     properties: dict[str, Schema] = {}
     for name, typed in body["properties"].items():
-        schema = _narrowed(name, without_null(typed), profile, limits)
+        schema = _narrowed(name, without_null(typed), profile, model)
         row = rows.get(name, Row(""))
         schema = schema if name in needed else nullable(schema)
         default = row.default_on(profile.name)
@@ -142,12 +145,13 @@ def body_schema(body: Schema, rows: Mapping[str, Row], profile: Profile, limits:
     }
 
 
-def _narrowed(name: str, schema: Schema, profile: Profile, limits: Limits) -> Schema:
+def _narrowed(name: str, schema: Schema, profile: Profile, model: ModelProfile) -> Schema:
     """The schema with everything that is checked beyond the type."""
     schema = _deep_copy(_OWN_TYPES.get(name, schema))
     if name == "stop":
         own = profile.max_stop_strings
-        most = limits.max_stop_strings if own is None else min(own, limits.max_stop_strings)
+        operators = model.limits.max_stop_strings
+        most = operators if own is None else min(own, operators)
         return any_of(_WORD, array(_WORD, maxItems=most))
     if schema.get("type") == "boolean" and not profile.has_strict_types:
         return LENIENT_BOOLEAN
@@ -155,7 +159,7 @@ def _narrowed(name: str, schema: Schema, profile: Profile, limits: Limits) -> Sc
         return any_of(*LENIENT_BOOLEAN["anyOf"], {"const": "never"})
     if name == "cache_salt":
         return {**schema, "minLength": 1}
-    bounds = _bounds(name, schema, profile, limits)
+    bounds = _bounds(name, schema, profile, model)
     if bounds is not None:
         schema |= range_of(bounds)
     if name == "top_p" and profile.refuses_zero_top_p:
@@ -166,11 +170,13 @@ def _narrowed(name: str, schema: Schema, profile: Profile, limits: Limits) -> Sc
     return schema
 
 
-def _bounds(name: str, schema: Schema, profile: Profile, limits: Limits) -> Bounds | None:
+def _bounds(name: str, schema: Schema, profile: Profile, model: ModelProfile) -> Bounds | None:
+    limits = model.limits
     if name in ("n", "best_of"):
         return Bounds(1, limits.max_best_of - (1 if profile.is_best_of_limit_exclusive else 0))
     if name in ("logprobs", "top_logprobs", "prompt_logprobs") and schema.get("type") == "integer":
-        return Bounds(0, limits.max_logprobs)
+        takes_all = name != "logprobs" and 0 < model.vocab_size <= limits.max_logprobs
+        return Bounds(-1 if takes_all else 0, limits.max_logprobs)
     if name == "priority":
         return Bounds(limits.min_priority, BOUNDS[name].high)
     return profile.bounds.get(name) or BOUNDS.get(name)

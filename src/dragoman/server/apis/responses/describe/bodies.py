@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.describe.bodies import body_schema
 from dragoman.server.apis.openai_wire.describe.parameters import SHARED, Row
 from dragoman.server.apis.openai_wire.sampling import REFUSED as SHARED_REFUSED
@@ -49,7 +50,9 @@ ROWS: Mapping[str, Row] = {
     "text": Row("`format`: text, json_object or json_schema; `verbosity` is told back and has no effect"),
     "reasoning": Row("`effort` reaches the template; with `summary` the reasoning stands in the summary's place"),
     "include": Row("`message.output_text.logprobs`: the log-probabilities of the output; the others change nothing"),
-    "top_logprobs": Row("with log-probabilities, this many likeliest tokens at each place", 0),
+    "top_logprobs": Row(
+        "with log-probabilities, this many likeliest tokens at each place; -1: all, if --max-logprobs allows as many", 0
+    ),
     "logprobs": Row("the same as including `message.output_text.logprobs`; not in streams on `/v3`", False),
     "truncation": Row("auto: the oldest items go, until the input fits; disabled: it is refused", "disabled"),
     "previous_response_id": Row("the stored response that this one goes on from"),
@@ -63,16 +66,16 @@ ROWS: Mapping[str, Row] = {
 }
 
 
-def request_body(profile: ResponsesProfile, limits: Limits) -> Schema:
+def request_body(profile: ResponsesProfile, model: ModelProfile) -> Schema:
     """The body of POST /v1/responses or /v3/responses."""
     struct = struct_schemas([ResponsesBody])["ResponsesBody"]
     struct["properties"] = {name: one for name, one in struct["properties"].items() if name in ROWS}
-    schema = body_schema(struct, ROWS, profile.wire, limits, required="model")
+    schema = body_schema(struct, ROWS, profile.wire, model, required="model")
     properties = schema["properties"]
     if not profile.wire.requires_model:
         del schema["required"]
         properties["model"] = {**nullable(TEXT), "description": properties["model"]["description"]}
-    for name, own in _own_types(profile, limits).items():
+    for name, own in _own_types(profile, model.limits).items():
         kept = {key: properties[name][key] for key in ("description", "default") if key in properties[name]}
         properties[name] = {**nullable(own), **kept}
     names = ("input", "previous_response_id")  # null is as good as absent
