@@ -28,7 +28,8 @@ _OVERVIEW = """\
 dragoman: one LLM inference server that speaks LMI, OpenVINO Model Server, OpenAI, TGI and plain text at once
 
 usage: dragoman serve [MODEL] [options]        load a model and answer clients
-       dragoman chat [MODEL | URL] [options]   a conversation in the terminal
+       dragoman chat [MODEL | URL [PROMPT]] [options]
+                                               a conversation in the terminal, or the answer to PROMPT
        dragoman complete [MODEL | URL] [PROMPT] [options]
                                                go on with a text
        dragoman batch IN.jsonl OUT.jsonl [--model MODEL | --url URL] [options]

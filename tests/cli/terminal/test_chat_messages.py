@@ -68,6 +68,29 @@ def test_the_standard_input_is_one_message(
     ]
 
 
+def test_a_prompt_behind_the_model_is_the_only_message(
+    server: ScriptedChatServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Open(io.StringIO):
+        """A standard input that nobody has to read: a terminal, or a pipe that stays open."""
+
+        def read(self, size: int | None = -1) -> str:
+            raise AssertionError("the standard input was read")
+
+    monkeypatch.setattr(sys, "stdin", Open())
+    for words in (
+        ["run", server.url, "Why is it?"], ["chat", server.url, "Why", "is", "it?"],
+        ["run", "--temperature", "0", server.url, "--no-history", "Why is it?"],
+    ):  # fmt: skip
+        server.answers.append(said("It is", " so."))
+        assert main(words) == 0
+        assert capsys.readouterr().out == "It is so.\n"
+        assert server.bodies[-1]["messages"] == [{"role": "user", "content": "Why is it?"}]
+    server.answers.append(said("It is so."))
+    assert run(monkeypatch, "Why?", "run", server.url, "-") == 0
+    assert server.bodies[-1]["messages"] == [{"role": "user", "content": "Why?"}]
+
+
 def test_only_the_answer_is_written_where_no_terminal_is(
     server: ScriptedChatServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,6 +176,7 @@ def test_an_empty_standard_input_is_an_error(
         (["chat", "--stop", "[1]"], "--stop=[1] (command line): must be a text that is not empty, or a JSON array"),
         (["complete", "--logprobs", "99", "x"], "--logprobs=99 (command line): must be an integer from 0 to 20"),
         (["complete", "demo", ""], "PROMPT (command line): must be a text that is not empty"),
+        (["run", "demo", " "], "PROMPT (command line): must be a text that is not empty"),
         (["chat", "--tmperature", "1"], "--tmperature=1 (command line): unknown option"),
     ],
 )

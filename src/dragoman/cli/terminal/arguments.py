@@ -53,9 +53,10 @@ COMPLETE_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class ChatArguments:
-    """What a conversation begins with; `parameters`: of the JSON body."""
+    """What a conversation begins with; `prompt`: its only message, None = others come; `parameters`: of the JSON body."""
 
     target: Target
+    prompt: str | None
     system: str | None
     image: Path | None
     tools: Path | None
@@ -76,12 +77,15 @@ class CompleteArguments:
 
 def read_chat_arguments(words: Sequence[str]) -> tuple[ChatArguments | None, list[str], list[str]]:
     """(What is asked for, None if something is wrong; the server's words; one line for each problem)."""
+    words, prompt = _split_prompt(words, CHAT_OPTIONS, may_be_alone=False)
     _, values, others, problems = read_options(CHAT_OPTIONS, [_negated(word) for word in words])
     target, others = _target(values, others, problems)
+    _check_prompt(prompt, problems)
     if problems:
         return None, others, problems
     asked = ChatArguments(
         target=target,
+        prompt=None if prompt == "-" else prompt,
         system=_text(values["system"]),
         image=_path(values["image"]),
         tools=_path(values["tools"]),
@@ -93,11 +97,10 @@ def read_chat_arguments(words: Sequence[str]) -> tuple[ChatArguments | None, lis
 
 def read_complete_arguments(words: Sequence[str]) -> tuple[CompleteArguments | None, list[str], list[str]]:
     """(What is asked for, None if something is wrong; the server's words; one line for each problem)."""
-    words, prompt = _split_prompt(words)
+    words, prompt = _split_prompt(words, COMPLETE_OPTIONS, may_be_alone=True)
     _, values, others, problems = read_options(COMPLETE_OPTIONS, words)
     target, others = _target(values, others, problems)
-    if prompt == "":
-        problems.append("PROMPT (command line): must be a text that is not empty, or - for the standard input")
+    _check_prompt(prompt, problems)
     if problems:
         return None, others, problems
     logprobs = values["logprobs"]
@@ -133,18 +136,27 @@ def _target(values: Mapping[str, Any], others: list[str], problems: list[str]) -
     return Target(url=url, model=_text(values["remote_model"]), key_variable=str(values["api_key_env"])), left
 
 
-def _split_prompt(words: Sequence[str]) -> tuple[list[str], str | None]:
+def _split_prompt(
+    words: Sequence[str], options: Sequence[CommandOption], *, may_be_alone: bool
+) -> tuple[list[str], str | None]:
     """The words without the prompt, and the prompt: what stands behind the model, or alone and names no model."""
-    takes_value = {option.flag for option in COMPLETE_OPTIONS if not isinstance(option.kind, Switch)}
+    takes_value = {option.flag for option in options if not isinstance(option.kind, Switch)}
     places: list[int] = []
     is_value = False
     for place, word in enumerate(words):
         if not is_value and (word == "-" or not word.startswith("-")):
             places.append(place)
         is_value = not is_value and "=" not in word and (word in takes_value or _is_server_option(word))
-    if not places or (len(places) == 1 and names_model(words[places[0]])):
-        return list(words), None
-    return [word for place, word in enumerate(words) if place != places[-1]], words[places[-1]]
+    of_prompt = places[1:]
+    if len(places) == 1 and may_be_alone and not names_model(words[places[0]]):
+        of_prompt = places
+    prompt = " ".join(words[place] for place in of_prompt) if of_prompt else None
+    return [word for place, word in enumerate(words) if place not in of_prompt], prompt
+
+
+def _check_prompt(prompt: str | None, problems: list[str]) -> None:
+    if prompt is not None and not prompt.strip():
+        problems.append("PROMPT (command line): must be a text that is not empty, or - for the standard input")
 
 
 def _is_server_option(word: str) -> bool:
@@ -186,18 +198,20 @@ def complete_help() -> str:
 
 
 _CHAT_USAGE = """\
-usage: dragoman chat [MODEL | URL] [options]
+usage: dragoman chat [MODEL | URL [PROMPT]] [options]
 
 A conversation in the terminal. MODEL is what `dragoman serve` takes (a directory, a GGUF file, a name on the hub; nothing =
 the bundled demo model) and is loaded into this process, with all options of `dragoman serve`; at a URL any server answers
 that speaks OpenAI's chat API, this one among them. `/help` lists what may be typed besides messages; Ctrl-C stops an answer.
-If the standard input is no terminal, it is one message: the answer is printed, and the exit code is 1 if there is none.
+With PROMPT, or if the standard input is no terminal, there is one message: PROMPT, or the standard input. The answer is
+printed, and the exit code is 1 if there is none. `dragoman run` is the same command.
 
   dragoman chat                                            the bundled demo model
   dragoman chat ./my-model --dtype int4 --system "Answer in one sentence."
   dragoman chat http://127.0.0.1:8080 --temperature 0.2
   OPENAI_API_KEY=... dragoman chat https://api.example.com/v1 --remote-model NAME --api-key-env OPENAI_API_KEY
   dragoman chat demo-vision --image cat.png
+  dragoman run demo "What is Deep Learning?" --temperature 0
   echo "What is Deep Learning?" | dragoman chat --temperature 0
 
 See docs/terminal.md.

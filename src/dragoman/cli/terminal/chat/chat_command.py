@@ -1,6 +1,6 @@
 """`dragoman chat`: a conversation in the terminal, with a model that is loaded here or with a server.
 
-Does: open the model, read messages and /commands until the end, or answer one message if nobody types. Does not: generate.
+Does: open the model, read messages and /commands until the end, or answer the only message. Does not: generate.
 Called by `main`, on the main thread.
 """
 
@@ -64,8 +64,8 @@ def run_chat(config: Config | None, asked: ChatArguments, environ: Mapping[str, 
     try:
         screen = Screen(streams.stdout, streams.stderr, environ)
         session = ChatSession(server, conversation, screen, {**_usual_sampling(config), **asked.parameters}, tools)
-        if not streams.is_interactive:
-            return _answer_one(session, streams)
+        if asked.prompt is not None or not streams.is_interactive:
+            return _answer_one(session, asked.prompt, streams)
         history = InputHistory(history_path(environ) if asked.keeps_history else None)
         return _converse(session, history)
     finally:
@@ -100,9 +100,9 @@ def _tools(asked: ChatArguments) -> tuple[list[object] | None, str]:
         return None, f"--tools={asked.tools} (command line): {error}"
 
 
-def _answer_one(session: ChatSession, streams: Streams) -> int:
-    """The whole standard input is one message."""
-    text = streams.stdin.read().strip()
+def _answer_one(session: ChatSession, prompt: str | None, streams: Streams) -> int:
+    """Answer the only message, which is the whole standard input where no prompt was given; the exit code."""
+    text = streams.stdin.read().strip() if prompt is None else prompt
     if not text:
         session.screen.error("the standard input: must hold a message, as it is no terminal")
         return FAILED
