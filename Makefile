@@ -42,16 +42,16 @@ test-ray:  ## run the tests on Ray Serve, in an environment of their own (.venv-
 	$(MAKE) .venv-ray/.installed-ray VENV=.venv-ray
 	.venv-ray/bin/python -m pytest -W default tests/ray $(ARGS)
 
-# A package of LlamaIndex brings pytest-asyncio along, which nothing here uses; what clients warn of is not our concern.
 test-browser: $(VENV)/.installed-dev  ## drive the playground in Chromium (Debian: chromium, chromium-driver)
 	$(RUN) -m pytest tests/browser $(ARGS)
 
+# What clients warn of is not our concern.
 test-clients: $(VENV)/.installed  ## run clients of other projects, Python and npm, in environments of their own
 	@for tool in node npm; do command -v $$tool >/dev/null || { \
 		echo "make test-clients needs node and npm (Node 20 or newer): there is no $$tool on PATH"; exit 1; }; done
 	$(MAKE) --no-print-directory .venv-clients-python/.installed .venv-clients-litellm/.installed \
 		tests/clients/npm/node_modules/.package-lock.json
-	DRAGOMAN_TEST_SERVER_PYTHON=$(RUN) .venv-clients-python/bin/python -m pytest -W ignore -p no:asyncio \
+	DRAGOMAN_TEST_SERVER_PYTHON=$(RUN) .venv-clients-python/bin/python -m pytest -W ignore \
 		tests/clients/python tests/clients/npm $(ARGS)
 	DRAGOMAN_TEST_SERVER_PYTHON=$(RUN) .venv-clients-litellm/bin/python -m pytest -W ignore tests/clients/litellm $(ARGS)
 

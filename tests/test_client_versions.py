@@ -1,10 +1,18 @@
-"""docs/testing.md tells the clients that `make test-clients` runs, with the versions that are pinned for it."""
+"""docs/testing.md tells the clients that `make test-clients` runs, with the versions that are pinned for it.
+
+Their tests ask for nothing that those environments lack.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from importlib import metadata
 from pathlib import Path
+
+from tests.support.tables import table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "testing.md"
@@ -52,3 +60,23 @@ def test_npm_installs_the_versions_that_its_package_file_names() -> None:
     lock = json.loads((CLIENTS / "npm" / "package-lock.json").read_text(encoding="utf-8"))["packages"]
     packages = json.loads((CLIENTS / "npm" / "package.json").read_text(encoding="utf-8"))["dependencies"]
     assert {name: lock[f"node_modules/{name}"]["version"] for name in packages} == packages
+
+
+def lacking(environment: str) -> list[str]:
+    """The modules that are here, and not in an environment of clients."""
+
+    def plain(name: str) -> str:
+        return re.sub("[-_.]+", "-", name).lower()
+
+    constraints = (CLIENTS / environment / "constraints.txt").read_text(encoding="utf-8")
+    there = {plain(name) for name in re.findall(r"^([^#=]+)==", constraints, re.MULTILINE)}
+    modules = metadata.packages_distributions().items()
+    return ["dragoman", *(module for module, names in modules if not there & {plain(name) for name in names})]
+
+
+@table("environment", ["python", "litellm"])
+def test_tests_of_clients_need_nothing_that_their_environment_lacks(environment: str) -> None:
+    missing = f"import sys; sys.modules.update(dict.fromkeys({lacking(environment)}))"
+    command = [sys.executable, "-c", f"{missing}; import tests.conftest, tests.clients.conftest"]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -17,6 +17,9 @@ import pytest
 
 from tests.support.server_process import serve, server_python
 
+NAMES = ("demo", "understudy")
+"""What the bundled demo model is called."""
+
 CASES = {"embedder": "bert_mean", "scorer": "xlmr_reranker"}
 """The models and which checkpoint of tests/models/pooling each is."""
 
@@ -38,7 +41,7 @@ class PoolingServer:
 @pytest.fixture(scope="session")
 def base_url() -> Iterator[str]:
     """Where the server with the demo model listens."""
-    with serve("--name", "demo", "--dtype", "f32") as running:
+    with serve("--name", ",".join(NAMES), "--dtype", "f32") as running:
         yield running.base_url
 
 

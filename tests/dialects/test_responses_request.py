@@ -17,6 +17,7 @@ CALL = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments"
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "rain"}
 PNG = "data:image/png;base64,iVBORw0KGgo"
 TOLD_CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}
+FORM = {"type": "json_schema", "name": "a", "schema": {"type": "object"}}
 
 
 def test_a_text_is_what_the_user_says() -> None:
@@ -240,10 +241,23 @@ def test_structured_outputs_are_grammars(route: Any, body: dict[str, Any], gramm
     assert sampling(respond(route, **body)).grammar == grammar
 
 
-def test_the_format_is_told_back() -> None:
-    form = {"type": "json_schema", "name": "a", "schema": {"type": "object"}, "strict": True}
-    told = answer_told(respond(text={"format": form, "verbosity": "low"}))
-    assert told["text"] == {"format": form, "verbosity": "low"}
+@table(
+    ("body", "told"),
+    [
+        ({}, {"type": "text"}),
+        ({"text": {"format": {"type": "json_object"}}}, {"type": "json_object"}),
+        ({"text": {"format": FORM}}, {**FORM, "description": None, "strict": False}),
+        ({"text": {"format": {**FORM, "description": "b", "strict": True}}}, {**FORM, "description": "b", "strict": True}),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
+         {**FORM, "description": None, "strict": False}),
+    ],
+)  # fmt: skip
+def test_the_format_is_told_back_with_what_was_left_out(body: dict[str, Any], told: dict[str, Any]) -> None:
+    assert answer_told(respond(**body))["text"]["format"] == told
+
+
+def test_the_verbosity_is_told_back() -> None:
+    assert answer_told(respond(text={"verbosity": "low"}))["text"] == {"format": {"type": "text"}, "verbosity": "low"}
 
 
 @table(

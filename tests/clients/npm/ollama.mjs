@@ -72,7 +72,8 @@ const checks = {
     assert.ok((await client.version()).version);
   },
   async "a stream that is given up"() {
-    const stream = await client.chat({ model, messages, options, stream: true });
+    const long = { type: "array", items: { type: "integer" }, minItems: 300 }; // which cannot have come as a whole yet
+    const stream = await client.chat({ model, messages, format: long, options: { num_predict: 1000 }, stream: true });
     await assert.rejects(async () => {
       for await (const _ of stream) stream.abort();
     }, { name: "AbortError" });

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
+from tests.clients.conftest import NAMES
+
 QUESTION = [{"role": "user", "content": "What is the weather in Paris?"}]
 WEATHER = {
     "name": "get_weather",
@@ -99,7 +101,7 @@ def test_tokens_are_counted_as_they_are_charged(client: Any) -> None:
 
 def test_models_are_listed_and_errors_are_of_the_clients_own_classes(client: Any) -> None:
     anthropic = import_module("anthropic")
-    assert [model.id for model in client.models.list()] == ["demo"]
+    assert [model.id for model in client.models.list()] == list(NAMES)
     with pytest.raises(anthropic.NotFoundError):
         client.messages.create(messages=QUESTION, **{**GREEDY, "model": "nobody"})
     with pytest.raises(anthropic.BadRequestError, match="max_tokens"):

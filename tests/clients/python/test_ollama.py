@@ -9,6 +9,8 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
+from tests.clients.conftest import NAMES
+
 TOLD = [{"role": "user", "content": "What is the weather in Paris?"}]
 GREEDY = {"temperature": 0, "num_predict": 60}
 
@@ -69,12 +71,13 @@ def test_answers_follow_forms_and_reasoning_stands_apart(client: Any) -> None:
 
 
 def test_lists_and_descriptions(client: Any) -> None:
-    [listed] = client.list().models
-    [running] = client.ps().models
-    assert listed.model == running.model
-    shown = client.show(listed.model)
-    assert "completion" in shown.capabilities
-    assert shown.modelinfo
+    listed = [one.model for one in client.list().models]
+    assert listed == [f"{name}:latest" for name in NAMES]
+    assert [one.model for one in client.ps().models] == listed
+    for name in listed:
+        shown = client.show(name)
+        assert "completion" in shown.capabilities
+        assert shown.modelinfo
 
 
 def test_errors(client: Any) -> None:

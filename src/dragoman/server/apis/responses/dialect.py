@@ -22,6 +22,7 @@ from dragoman.server.api import Call, CallSwitches, HttpCall, Opening, Reply
 from dragoman.server.apis.openai_wire.chat.messages import ToolUse, check_restricted
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, requested_model
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
+from dragoman.server.apis.openai_wire.grammars import JsonSchemaFormat
 from dragoman.server.apis.openai_wire.sampling import (
     Reading,
     check_shared,
@@ -49,6 +50,7 @@ from dragoman.server.apis.responses.schema import (
     InputItem,
     Response,
     ResponsesBody,
+    TextFormat,
     ToldFormat,
     ToldReasoning,
     ToldText,
@@ -358,13 +360,15 @@ def _keep(store: ResponseStore, response: Response) -> None:
 def _told_text(body: ResponsesBody) -> ToldText:
     """`text` as it is told back; OpenVINO Model Server's `response_format` means the same."""
     text = body.text
-    form, own = ToldFormat("text"), None if text is None else text.format
-    if own is not None:
-        facts = {"name": own.name, "description": own.description, "schema": own.schema, "strict": own.strict}
-        form = ToldFormat(own.type, **{name: value for name, value in facts.items() if value is not None})  # type: ignore[arg-type]
-    elif body.response_format is not None:
-        form = ToldFormat(body.response_format.type)
-    return ToldText(form, UNSET if text is None or text.verbosity is None else text.verbosity)
+    form = (None if text is None else text.format) or body.response_format
+    told = ToldFormat("text" if form is None else form.type)
+    if form is not None and form.type == "json_schema":
+        asked = form if isinstance(form, TextFormat) else form.json_schema or JsonSchemaFormat(schema=form.schema)
+        told.name = UNSET if asked.name is None else asked.name
+        told.description = asked.description
+        told.schema = UNSET if asked.schema is None else asked.schema
+        told.strict = bool(asked.strict)
+    return ToldText(told, UNSET if text is None or text.verbosity is None else text.verbosity)
 
 
 def _told_tool(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -213,11 +213,11 @@ class ToldReasoning(msgspec.Struct):
 
 
 class ToldFormat(msgspec.Struct, omit_defaults=True):
-    """`text.format` as it was asked for."""
+    """`text.format` as it was asked for; that of a JSON schema always tells `description` and `strict`."""
 
     type: str
     name: str | UnsetType = UNSET
-    description: str | UnsetType = UNSET
+    description: str | UnsetType | None = UNSET
     schema: dict[str, Any] | bool | UnsetType = UNSET
     strict: bool | UnsetType = UNSET
 
