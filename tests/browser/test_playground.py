@@ -288,6 +288,11 @@ class TestTokens:
         assert len(page.all("#popover tr")) >= 5
         assert len(page.all("#popover tr.chosen")) == 1
         page.shoot("tokens")
+        ends = page.script(
+            "const end = () => document.querySelector('#popover').getBoundingClientRect().right;"
+            "return [...document.querySelectorAll('.token')].map((token) => { token.focus(); return end(); })"
+        )
+        assert max(ends) <= page.one("#panel-parameters").rect["x"], "it covers what is beside the conversation"
         ActionChains(page.driver).move_to_element(page.one(".brand")).perform()
         page.until(lambda: not popover.is_displayed())
         first, second = page.all(".token")[:2]

@@ -69,7 +69,8 @@ export class TokenView {
     const { left, bottom, top } = node.getClientRects()[0] ?? node.getBoundingClientRect();
     const { offsetWidth: width, offsetHeight: height } = popover;
     const isBelow = bottom + 8 + height < innerHeight;
-    popover.style.left = `${Math.max(8, Math.min(left, innerWidth - width - 8))}px`;
+    const edge = Math.min(this.node.getBoundingClientRect().right, innerWidth - 8); // the panel beside it stays readable
+    popover.style.left = `${Math.max(8, Math.min(left, edge - width))}px`;
     popover.style.top = `${isBelow ? bottom + 8 : Math.max(8, top - height - 8)}px`;
     if (document.activeElement === node) node.setAttribute("aria-describedby", "popover");
   }
