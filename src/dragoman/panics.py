@@ -9,6 +9,7 @@ failures of one request or one file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 
 
@@ -16,15 +17,18 @@ class Panicked(Exception):
     """A library stopped in the middle; what it was working on is lost, and nothing else."""
 
 
-def is_panic(kind: type[BaseException] | None) -> bool:
-    """Whether it is what such a library raises; each has a type of its own."""
-    return kind is not None and kind.__module__ == "pyo3_runtime"
-
-
 class CatchPanics:
-    """Raises: Panicked in the place of a panic. A context manager, which costs next to nothing."""
+    """Raises another exception in the place of a panic. A context manager, which costs next to nothing.
 
-    __slots__ = ()
+    `made_of`: that exception, of the panic's words. `takes_bare`: also in the place of a bare `Exception`, which such
+    libraries raise as well.
+    """
+
+    __slots__ = ("_made_of", "_takes_bare")
+
+    def __init__(self, made_of: Callable[[str], Exception] = Panicked, *, takes_bare: bool = False) -> None:
+        self._made_of = made_of
+        self._takes_bare = takes_bare
 
     def __enter__(self) -> None:
         return None
@@ -32,8 +36,11 @@ class CatchPanics:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if is_panic(kind):
-            raise Panicked(" ".join(str(error).split())) from error
+        if kind is None:
+            return
+        # Each library has a type of its own for panics.
+        if kind.__module__ == "pyo3_runtime" or (self._takes_bare and kind is Exception):
+            raise self._made_of(" ".join(str(error).split())) from error
 
 
 CATCH_PANICS = CatchPanics()

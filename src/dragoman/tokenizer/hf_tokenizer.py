@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tokenizers import AddedToken
@@ -22,7 +21,7 @@ from tokenizers.models import BPE
 
 from dragoman.errors import InvalidRequest, ModelError
 from dragoman.model_texts import model_text
-from dragoman.panics import CATCH_PANICS, is_panic
+from dragoman.panics import CATCH_PANICS, CatchPanics
 from dragoman.tokenizer.base import FimTokens, TokenPieces
 from dragoman.tokenizer.detokenizer import decode_tokens
 from dragoman.tokenizer.frames import Frame, pair_frame, single_frame
@@ -75,25 +74,12 @@ def load_tokenizer(model_dir: Path) -> HfTokenizer:
         raise ValueError(f"{path} cannot be used: {why}; bring it again from where the model came from") from error
 
 
-class _Encoding:
-    """Where the library encodes a request's text, what it raises is the request's failure. A context manager."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is Exception or is_panic(kind):  # bare ones are the library's own
-            words = " ".join(str(error).split())[:_MOST_WORDS]
-            raise InvalidRequest(
-                f"prompt cannot be tokenised by the model's tokenizer: {words}", param="prompt"
-            ) from error
+def _not_tokenised(words: str) -> InvalidRequest:
+    """The failure of the request whose text the library could not encode."""
+    return InvalidRequest(f"prompt cannot be tokenised by the model's tokenizer: {words[:_MOST_WORDS]}", param="prompt")
 
 
-_ENCODING = _Encoding()
+_ENCODING = CatchPanics(_not_tokenised, takes_bare=True)
 
 
 class HfTokenizer:
