@@ -53,8 +53,10 @@ def patience_of(headers: Mapping[str, str]) -> tuple[float | None, str]:
     (None, "") = it says none, or no number. The first field that holds one counts.
     """
     for name in READS:
+        if name not in headers:
+            continue
         try:
-            seconds = float(headers.get(name, ""))
+            seconds = float(headers[name])
         except ValueError:
             continue
         if math.isfinite(seconds) and seconds > 0:
