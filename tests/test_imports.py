@@ -24,6 +24,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.bitmask": (),
     "dragoman.cores": (),
     "dragoman.histogram": (),
+    "dragoman.kernels": (),
     "dragoman.logs": (),
     "dragoman.gguf": ("dragoman.errors",),
     "dragoman.model_texts": ("dragoman.errors", "dragoman.gguf"),
@@ -54,6 +55,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "dragoman.models": (
         "dragoman",
+        "dragoman.kernels",
         "dragoman.types",
         "dragoman.errors",
         "dragoman.panics",
@@ -217,6 +219,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.memory_speed": (),
     "dragoman.doctor": (
         "dragoman.extras",
+        "dragoman.kernels.presence",
         "dragoman",
         "dragoman.accelerators",
         "dragoman.cores",

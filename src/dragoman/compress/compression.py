@@ -99,7 +99,7 @@ def _read(
     progress: Progress,
 ) -> tuple[list[InputGroup], list[Array]]:
     """The matrices that are wanted by what they read, and samples of that; none without windows. Raises: ModelError."""
-    options, structure = ModelOptions("bf16", sees=False), Structure()
+    options, structure = ModelOptions("bf16", sees=False, kernels="openvino"), Structure()
     profile = kernel_profile(options, has_states=bool(model.facts.delta_layers))
     model.facts = model.facts.without_caps()
     with RowParts() as parts:

@@ -149,6 +149,12 @@ class ModelSettings:
         "these, at most 128.",
         open_to="load",
     )
+    kernels: str = option(
+        "auto",
+        Choice(("auto", "own", "openvino")),
+        "Whose kernels compute products with weight matrices: own, dragoman's, which need the library that is built where "
+        "there is a C++ compiler; openvino, the runtime's. auto: openvino.",
+    )
     max_model_len: int | None = option(
         None,
         Integer(1, auto=True),

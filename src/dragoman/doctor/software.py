@@ -17,6 +17,7 @@ from dragoman import __version__
 from dragoman.accelerators import has_gpu
 from dragoman.doctor.findings import Finding, Section
 from dragoman.extras import how_to_install
+from dragoman.kernels.presence import BUILD, why_not
 
 LEAST_PYTHON = (3, 11)
 _TOLD = ("openvino", "numpy", "tokenizers")  # beside what is wrong
@@ -33,7 +34,7 @@ _AGAIN = "pip install --force-reinstall . in dragoman's clone, or with its wheel
 @dataclass(frozen=True, slots=True)
 class SoftwareFacts:
     """`versions`: of packages that are needed, None = not here. `pins`: what versions of some have to begin with. `extras`:
-    those that are installed, `others` those that are not.
+    those that are installed, `others` those that are not. `kernels_lack`: why dragoman's own kernels are not here.
     """
 
     python: tuple[int, int, int]
@@ -42,6 +43,7 @@ class SoftwareFacts:
     extras: tuple[str, ...]
     others: tuple[str, ...]
     has_gpu: bool
+    kernels_lack: str = ""
 
 
 def software_facts(
@@ -71,6 +73,7 @@ def software_facts(
         tuple(extra for extra, is_here in here.items() if is_here),
         tuple(extra for extra, is_here in here.items() if not is_here),
         has_gpu(devices),
+        why_not(),
     )
 
 
@@ -81,7 +84,8 @@ def software_section(facts: SoftwareFacts) -> Section:
     others = f" (not installed: {', '.join(facts.others)})" if facts.others else ""
     gpu = "a GPU is here" if facts.has_gpu else "no GPU"
     python = ".".join(map(str, facts.python))
-    lines = (f"dragoman {__version__}, Python {python}, {packages}", f"{extras}{others}; {gpu}")
+    kernels = "OpenVINO's" if facts.kernels_lack else "dragoman's own and OpenVINO's"
+    lines = (f"dragoman {__version__}, Python {python}, {packages}", f"{extras}{others}; {gpu}; kernels: {kernels}")
     told = {
         "dragoman": __version__,
         "python": python,
@@ -90,6 +94,7 @@ def software_section(facts: SoftwareFacts) -> Section:
         "extras": list(facts.extras),
         "other_extras": list(facts.others),
         "has_gpu": facts.has_gpu,
+        "has_own_kernels": not facts.kernels_lack,
     }
     return Section("software", lines, told, tuple(_findings(facts)))
 
@@ -110,6 +115,8 @@ def _findings(facts: SoftwareFacts) -> Iterator[Finding]:
             yield Finding(
                 "problem", f"{name} {found} is installed, and {pin} is needed", f"pip install '{name}~={pin}.0'"
             )
+    if facts.kernels_lack:
+        yield Finding("note", f"dragoman's own kernels are not here: {facts.kernels_lack}", BUILD)
     if facts.has_gpu and "vllm" not in facts.extras:
         yield Finding(
             "note",

@@ -16,8 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import openvino as ov
-
+from dragoman.kernels.graph import runtime
 from dragoman.model_texts import naming_gguf
 from dragoman.models.adapters.inputs import adapter_places
 from dragoman.models.adapters.loading import AdapterPlan, ModelAdapters, plan_adapters
@@ -29,7 +28,7 @@ from dragoman.models.families import has_tower, read_model
 from dragoman.models.families.base import Family
 from dragoman.models.ir.files import has_graph, is_ir
 from dragoman.models.kept_rows import kept_bytes_per_block
-from dragoman.models.profile import KernelProfile, ModelOptions, activation_departure, kernel_profile
+from dragoman.models.profile import KernelProfile, ModelOptions, activation_departure, kernel_profile, tell_lack
 from dragoman.models.runtime import kernel_threads, memory
 from dragoman.models.runtime.kept_bound import bound_kept, note_use
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
@@ -221,7 +220,7 @@ class _Plan:
         properties = self.properties | memory.PROPERTIES
         if self.options.has_neighbours or part:  # decoder and tower are neighbours, of one model
             properties |= kernel_threads.SHARED
-        core = ov.Core()
+        core = runtime(has_operations=self.profile.kernels == "own")
         if kept is not None and kept.exists():
             self.report(MAPPING, 0.0)
             read_ahead([kept])
@@ -263,13 +262,16 @@ def compile_source(model: Family, source: WeightSource, options: ModelOptions) -
     """The compiled model over tensors from anywhere. Raises: ModelError as `load_model`."""
     profile, adapters = _profile(model, options), plan_adapters(options.adapters, model)
     graph = _build_graph(model.build, source, profile, lambda _stage, _fraction: None, adapters)
-    compiled = ov.Core().compile_model(graph, "CPU", dict(profile.properties))
+    core = runtime(has_operations=profile.kernels == "own")
+    compiled = core.compile_model(graph, "CPU", dict(profile.properties))
     found = None if adapters is None else adapters.found(adapter_places(compiled))
     return LoadedModel(compiled, model.facts, options, profile, adapters=found)
 
 
 def _profile(model: Family, options: ModelOptions, smallest_group: int | None = None) -> KernelProfile:
     """How the model is run; its facts lose what cannot be computed so, and tell it."""
+    if options.kernels == "auto":
+        tell_lack()
     profile = kernel_profile(options, has_states=bool(model.facts.delta_layers), smallest_group=smallest_group)
     if not profile.is_exact:
         model.facts = model.facts.without_caps()

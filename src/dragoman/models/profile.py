@@ -7,6 +7,7 @@ The loader makes the profile and hands it to builders, runner, pacer and schedul
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import platform
 from dataclasses import dataclass, replace
@@ -17,11 +18,16 @@ from typing import Any, Literal
 import openvino as ov
 
 from dragoman import activation_groups
+from dragoman.kernels.library import LibraryMissing, library
+from dragoman.kernels.presence import BUILD
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.models.config import ModelError
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightType
 
+logger = logging.getLogger(__name__)
+
 KvType = Literal["auto", "bf16", "f16", "f32", "u8"]
+Kernels = Literal["own", "openvino"]
 
 CPU_INFO = Path("/proc/cpuinfo")
 BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
@@ -34,6 +40,8 @@ _UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per r
 # Products of so many columns add up in one order for any number of rows from two on. Wider ones have one order for 2 to 4
 # rows and another for 7 to 80. One row alone is added up otherwise. With integers multiplied, or floats, it is one for all.
 ONE_ORDER_COLUMNS = 2816
+
+_AUTO_KERNELS: Kernels = "openvino"  # what the option's `auto` means
 
 # Values of OV_CPU_MAX_ISA that hold the kernels to instructions without integer dot products.
 _WITHOUT_DOT_PRODUCTS = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
@@ -59,6 +67,7 @@ class ModelOptions:
     preprocessor_config.json that count in place of the file's. `asks_for_type`: somebody chose the weights' type.
     `adapters` None = none, now or later. `activation_group`: columns of activations that are quantised together, 0 = they
     are not, None = as the weights allow; `bounds_activation_group`: where it does not go with the weights, a smaller one.
+    `kernels`: whose compute products with weights.
     """
 
     weight_type: WeightType = "int8"
@@ -74,6 +83,7 @@ class ModelOptions:
     adapters: AdapterOptions | None = None
     activation_group: int | None = None
     bounds_activation_group: bool = False
+    kernels: Kernels | Literal["auto"] = "auto"
 
     @property
     def keeps_mxfp4(self) -> bool:
@@ -110,7 +120,7 @@ class KernelProfile:
     quantised together, 0 = they are not. `best_step_tokens`: those of a step in which a token costs the least, None = a
     larger step is never worse. `panel_tokens`: rows that are computed together, a further one costs nearly as much as a
     whole panel; None = it does not. `rounds_by_rows`: results of a step depend on how many rows it has. `kv_by_token`: keys
-    are quantised by token, so that they do not depend on how a prompt was cut.
+    are quantised by token, so that they do not depend on how a prompt was cut. `kernels`: whose compute products.
     """
 
     processor: Processor
@@ -121,6 +131,7 @@ class KernelProfile:
     best_step_tokens: int | None
     panel_tokens: int | None
     rounds_by_rows: bool = False
+    kernels: Kernels = "openvino"
     block_size: int = BLOCK_SIZE
 
     @property
@@ -197,7 +208,31 @@ def kernel_profile(
         activation_group=activation_group,
         best_step_tokens=None if weights.max_columns is None else _UNPACKED_ROWS,
         panel_tokens=_PANEL_ROWS if inference_type == "bf16" else None,
+        kernels=_kernels(options),
     )
+
+
+def _kernels(options: ModelOptions) -> Kernels:
+    """Whose kernels compute products. Raises: ModelError if they are asked for and not here."""
+    if options.kernels == "own" and (reason := _lacks_library()):
+        raise ModelError(f"kernels 'own' are not here: {reason}; must be auto or openvino, or {BUILD}")
+    return _AUTO_KERNELS if options.kernels == "auto" else options.kernels
+
+
+def _lacks_library() -> str:
+    """Why kernels of our own are not here, "" if they are."""
+    try:
+        library()
+    except LibraryMissing as error:
+        return str(error)
+    return ""
+
+
+@cache
+def tell_lack() -> None:
+    """Say once in a process that kernels of our own are not here, if that is so. Called when a model is loaded."""
+    if reason := _lacks_library():
+        logger.warning("OpenVINO's kernels are used, as dragoman's own are not here: %s; %s", reason, BUILD)
 
 
 def _activation_group(options: ModelOptions, smallest_group: int | None) -> int:

@@ -25,6 +25,7 @@ class RollingOptions:
     dtype: str = "auto"
     kv_dtype: str = "auto"
     activation_group: str = "auto"
+    kernels: str = "auto"
     threads: int | None = None
     cache_dir: Path | None = None
     cache_max_gb: float = 64.0
@@ -66,6 +67,7 @@ class RollingOptions:
             DEFAULT_WEIGHT_TYPE if self.dtype == "auto" else self.dtype
         )  # the options' words are the loader's
         kv_type: Any = self.kv_dtype
+        kernels: Any = self.kernels
         return ModelOptions(
             weight_type,
             kv_type,
@@ -79,6 +81,7 @@ class RollingOptions:
             adapters=self.adapter_options,
             activation_group=group_of(self.activation_group),
             bounds_activation_group=self.activation_group.startswith(AT_MOST),
+            kernels=kernels,
         )
 
     @property

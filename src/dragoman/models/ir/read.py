@@ -100,7 +100,9 @@ def read_ir(model_dir: Path, options: ModelOptions) -> IrModel:
     computed: WeightType = "f32" if options.weight_type == "f32" else "bf16" if stored == "f32" else stored
     if options.asks_for_type and options.weight_type not in ("f32", stored):
         departures.append(f"dtype {options.weight_type} has no effect: the exported weights are stored as {stored}")
-    chosen, has_states = replace(options, weight_type=computed), bool(facts.state_layers)
+    if options.kernels == "own":
+        departures.append("kernels own has no effect: the exported graph has OpenVINO's operations")
+    chosen, has_states = replace(options, weight_type=computed, kernels="openvino"), bool(facts.state_layers)
     profile = kernel_profile(chosen, has_states=has_states, smallest_group=smallest_group)
     if profile.weights.max_columns is not None:  # wider products are not cut, and those of experts may be of one row
         profile = replace(profile, rounds_by_rows=has_experts or _widest_product(graph) > ONE_ORDER_COLUMNS)

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import openvino as ov
 
+from dragoman.kernels.graph import runtime
 from dragoman.models.config import ModelError, read_config
 from dragoman.models.pooling.arrays import graph_inputs, members
 from dragoman.models.pooling.facts import DenseModule, Kept, PoolingMode, Recipe, TextFacts
 from dragoman.models.pooling.families import read_text_model
 from dragoman.models.pooling.families.base import TextFamily
-from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile
+from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile, tell_lack
 from dragoman.models.runtime import kernel_threads, memory
 from dragoman.models.sources.opening import stored_weights
 from dragoman.models.sources.safetensors import SafetensorsWeights
@@ -144,6 +144,8 @@ def load_pooler(model_dir: Path, recipe: Recipe, options: ModelOptions, progress
     report = progress or (lambda _stage, _fraction: None)
     model = text_family(model_dir, recipe)
     stored = stored_weights(model_dir)
+    if options.kernels == "auto":
+        tell_lack()
     profile = kernel_profile(options, smallest_group=stored.smallest_group)
     num_values = sum(prod(shape) for shape in stored.shapes().values())
     report(BUILDING, 0.0)
@@ -160,7 +162,7 @@ def load_pooler(model_dir: Path, recipe: Recipe, options: ModelOptions, progress
     if options.has_neighbours:
         properties |= kernel_threads.SHARED
     report(COMPILING, 0.0)
-    compiled = ov.Core().compile_model(graph, "CPU", properties)
+    compiled = runtime(has_operations=profile.kernels == "own").compile_model(graph, "CPU", properties)
     del graph
     denses = [_read_dense(model_dir, module) for module in recipe.denses]
     pooler = LoadedPooler(compiled, model, recipe, denses, profile)

@@ -18,6 +18,7 @@ from typing import Any
 
 import openvino as ov
 
+from dragoman.kernels.library import library
 from dragoman.model_texts import model_name, model_text
 from dragoman.models.profile import KernelProfile
 
@@ -38,16 +39,19 @@ def kept_name(
     wanted = [str(model_dir.resolve()), properties, asdict(profile), part]
     stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     config = model_text(model_dir, "config.json")
-    made_from = [code, ov.__version__, stamps, config]
+    made_from = [code, ov.__version__, stamps, config, library().digest if profile.kernels == "own" else None]
     told = ".tower" if part.startswith("tower") else ".adapters" if part else ""
     return f"{model_name(model_dir)}-{profile.weights.stored_type}{told}-{_digest(wanted)}-{_digest(made_from)}.blob"
 
 
 @cache
 def _own_code() -> str | None:
-    """The digest of `dragoman.models` and of what it reads GGUF files with: changes there may change the graphs."""
+    """The digest of `dragoman.models` and of what it makes graphs of: changes there may change them."""
     try:
-        digests = [code_digest(resources.files(package)) for package in ("dragoman.models", "dragoman.gguf")]
+        digests = [
+            code_digest(resources.files(package))
+            for package in ("dragoman.models", "dragoman.gguf", "dragoman.kernels")
+        ]
         return None if None in digests else _digest(digests)
     except OSError:
         return None

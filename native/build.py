@@ -1,0 +1,137 @@
+"""Builds the library of kernels, where there is a C++ compiler, and puts it into the package.
+
+Run: `python native/build.py` after a change of the sources, with a Python that has the package openvino. Installing runs it,
+too (hatch_build.py). It needs cmake and a C++ compiler: CXX, or else c++, g++ or clang++. A library that was built from the
+same sources by the same compiler for the same OpenVINO stays. Where there is no compiler, or it fails, a file in the package
+says why there is no library, and the exit code is 0: dragoman then computes with OpenVINO's kernels. `make check-native` runs
+the native tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+NATIVE = Path(__file__).resolve().parent
+PLACE = NATIVE.parent / "src" / "dragoman" / "kernels"
+LIBRARY, STAMP, WHY_NOT = "libdragoman.so", "built_from.txt", "why_not.txt"
+_COMPILERS = ("c++", "g++", "clang++")
+
+
+def compiler() -> str | None:
+    """The C++ compiler, None if there is none: CXX if that is set, else the first that is found."""
+    asked = shlex.split(os.environ.get("CXX", ""))
+    return next((path for name in asked[:1] or _COMPILERS if (path := shutil.which(name))), None)
+
+
+def configuring(build_dir: Path, *words: str) -> list[str]:
+    """The command that configures a build in that directory."""
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    return ["cmake", "-S", str(NATIVE), "-B", str(build_dir), *generator, *words]
+
+
+def building(build_dir: Path) -> list[str]:
+    """The command that builds what was configured."""
+    return ["cmake", "--build", str(build_dir), "--parallel"]
+
+
+def run(command: list[str]) -> None:
+    """Run it; its output is shown only if it fails. Raises: RuntimeError with the line of the output that tells the most."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    except OSError as error:
+        raise RuntimeError(f"{command[0]}: {error.strerror}") from error
+    if done.returncode:
+        sys.stderr.write(done.stdout)
+        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        told = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no output")
+        raise RuntimeError(f"{shlex.join(command[:2])} failed: {told}")
+
+
+def build(build_dir: Path) -> Path:
+    """The library for this Python's package openvino, built in that directory. Raises: RuntimeError if it cannot be."""
+    spec = find_spec("openvino")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the package openvino is not installed")
+    configs = Path(spec.origin).parent / "cmake"
+    run(configuring(build_dir, f"-DOpenVINO_DIR={configs}", f"-DTBB_DIR={configs}"))
+    run(building(build_dir))
+    return build_dir / LIBRARY
+
+
+def check() -> int:
+    """Build the native tests with sanitizers, warnings being errors, and run them; the exit code."""
+    build_dir = NATIVE.parent / "build" / "native-tests"
+    flags = [f"-DDRAGOMAN_{name}=ON" for name in ("TESTS", "STRICT", "SANITIZE")]
+    run(configuring(build_dir, *flags))
+    run(building(build_dir))
+    return subprocess.run([build_dir / "native_tests"], check=False).returncode
+
+
+def built_from(path: str) -> str:
+    """A digest of all that the library is made from with that compiler, and the version of OpenVINO that it is made for."""
+    openvino = version("openvino") if find_spec("openvino") else "none"
+    told = subprocess.run([path, "--version"], capture_output=True, check=False).stdout
+    facts = [platform.machine().encode(), path.encode(), told, openvino.encode()]
+    sources = sorted((*NATIVE.glob("*.cpp"), *NATIVE.glob("*.hpp"), NATIVE / "CMakeLists.txt"))
+    facts += [part for source in sources for part in (source.name.encode(), source.read_bytes())]
+    digest = hashlib.sha256(b"\0".join(hashlib.sha256(fact).digest() for fact in facts)).hexdigest()
+    return f"{digest} {openvino}"
+
+
+def put(name: str, contents: bytes) -> None:
+    """Write a file of the package in one go: servers may have the old one open."""
+    PLACE.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=PLACE, delete=False) as file:
+        file.write(contents)
+    Path(file.name).chmod(0o644)
+    Path(file.name).replace(PLACE / name)
+
+
+def place() -> str:
+    """Bring the package's library up to date; "" or why there is none."""
+    path = compiler()
+    if path is None:
+        return "built without a C++ compiler"
+    wanted = built_from(path)
+    stamp = PLACE / STAMP
+    if (PLACE / LIBRARY).is_file() and stamp.is_file() and stamp.read_text(encoding="ascii") == wanted:
+        return ""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            put(LIBRARY, build(Path(folder)).read_bytes())
+    except RuntimeError as error:
+        return f"not built: {error}"
+    put(STAMP, wanted.encode("ascii"))
+    return ""
+
+
+def main() -> int:
+    """Build, and tell; the exit code."""
+    parser = argparse.ArgumentParser(description="Build the library of kernels into src/dragoman/kernels.")
+    parser.add_argument("--check", action="store_true", help="only build and run the native tests, with sanitizers")
+    if parser.parse_args().check:
+        return check()
+    why_not = place()
+    if why_not:
+        for name in (LIBRARY, STAMP):
+            (PLACE / name).unlink(missing_ok=True)
+        put(WHY_NOT, why_not.encode())
+        sys.stderr.write(f"no kernels of dragoman's own: {why_not}\n")
+    else:
+        (PLACE / WHY_NOT).unlink(missing_ok=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

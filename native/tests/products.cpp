@@ -1,0 +1,218 @@
+// Compares the kernels of each instruction set with their plain twin, bit for bit, and that with sums of doubles, for all formats
+// and hostile shapes. `make check-native` builds it with sanitizers and runs it. The exit code is 1 if something differs.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "kernels.hpp"
+#include "pack.hpp"
+#include "product.hpp"
+
+namespace {
+
+using dragoman::Format;
+using dragoman::Kernels;
+using dragoman::kChunk;
+using dragoman::kPanel;
+using dragoman::Matrix;
+
+int failures = 0;
+
+void expect(bool holds, const char* what, const Matrix& matrix, int64_t num_rows) {
+    if (holds) return;
+    ++failures;
+    std::printf("%s: %s, %lld outputs, %lld columns in groups of %lld, %lld rows\n", what, shape_of(matrix.format).name,
+                static_cast<long long>(matrix.outputs), static_cast<long long>(matrix.columns),
+                static_cast<long long>(matrix.group), static_cast<long long>(num_rows));
+}
+
+// A buffer that begins at a cache line and ends where it ends, so that the sanitizer sees what is read behind it.
+struct Buffer {
+    explicit Buffer(int64_t size) : bytes(static_cast<size_t>(size + 64)), begin(bytes.data()) {
+        const auto past_line = reinterpret_cast<uintptr_t>(begin) % 64;
+        if (past_line) begin += 64 - past_line;
+        bytes.resize(static_cast<size_t>(begin - bytes.data() + size));  // never grows: the memory stays where it is
+        bytes.shrink_to_fit();
+        if (bytes.data() + (begin - bytes.data()) != begin) std::abort();
+    }
+    std::vector<uint8_t> bytes;
+    uint8_t* begin;
+};
+
+std::mt19937 generator(7);
+
+int random_below(int limit) { return static_cast<int>(generator() % static_cast<unsigned>(limit)); }
+
+// An f16 between 0.001 and 0.12, or the negative of one.
+uint16_t random_half() { return static_cast<uint16_t>(random_below(2) << 15 | (5 + random_below(7)) << 10 | random_below(1024)); }
+
+bool is_of_groups(Format format) {
+    return format <= Format::i8z;  // the others are packed from blocks of files only
+}
+
+// Where the f16 numbers of a block lie, by the layouts of GGUF files; -1 = there is none. The other bytes may be anything.
+struct Block {
+    Format format;
+    int bytes;
+    int halves[2];
+};
+constexpr Block kBlocks[] = {
+    {Format::q2_k, 84, {80, 82}},   {Format::q3_k, 110, {108, -1}}, {Format::q4_k, 144, {0, 2}},  {Format::q5_k, 176, {0, 2}},
+    {Format::q6_k, 210, {208, -1}}, {Format::iq4_nl, 18, {0, -1}},  {Format::mxfp4, 17, {-1, -1}}, {Format::i4, 18, {0, -1}},
+    {Format::i4m, 20, {0, 2}},      {Format::i5, 22, {0, -1}},      {Format::i5m, 24, {0, 2}},    {Format::i8, 34, {0, -1}},
+};
+
+void pack_random_groups(const Matrix& matrix, uint8_t* out) {
+    const int64_t groups = matrix.blocks();
+    const int bits = shape_of(matrix.format).bits;
+    std::vector<uint8_t> codes(static_cast<size_t>(matrix.outputs * matrix.columns));
+    std::vector<uint16_t> scales(static_cast<size_t>(matrix.outputs * groups)), halves(scales.size());
+    std::vector<uint8_t> bytes(scales.size());
+    for (uint8_t& code : codes) code = static_cast<uint8_t>(random_below(1 << bits));
+    for (uint16_t& scale : scales) scale = random_half();
+    for (uint16_t& half : halves) half = random_half();
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random_below(1 << bits));
+    const bool has_bytes = matrix.format == Format::i4z || matrix.format == Format::i8z;
+    const void* minima = has_bytes ? static_cast<const void*>(bytes.data()) : halves.data();
+    pack_groups(matrix, 0, matrix.outputs, codes.data(), scales.data(), minima, out);
+}
+
+void pack_random_blocks(const Matrix& matrix, uint8_t* out) {
+    const Block& block = *std::find_if(std::begin(kBlocks), std::end(kBlocks),
+                                       [&](const Block& one) { return one.format == matrix.format; });
+    std::vector<uint8_t> rows(static_cast<size_t>(matrix.outputs * gguf_row_bytes(matrix)));
+    for (uint8_t& byte : rows) byte = static_cast<uint8_t>(generator());
+    for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(block.bytes)) {
+        for (int place : block.halves) {
+            const uint16_t half = random_half();
+            if (place >= 0) std::memcpy(&rows[begin + static_cast<size_t>(place)], &half, 2);
+        }
+        if (block.format == Format::mxfp4) rows[begin] = static_cast<uint8_t>(115 + random_below(12));
+    }
+    pack_gguf(matrix, 0, matrix.outputs, rows.data(), out);
+}
+
+// The rows in 8 bits, as one instruction set makes them, and their products with all panels.
+std::vector<float> product_of(const Kernels& with, const Matrix& matrix, const std::vector<float>& x, int64_t num_rows) {
+    const int64_t subs = kChunk / shape_of(matrix.format).sub, chunks = matrix.chunks();
+    const auto size = [](int64_t count) { return static_cast<size_t>(count); };
+    std::vector<int8_t> codes(size(num_rows * chunks * kChunk));
+    std::vector<float> scales(size(num_rows * chunks)), shifts(size(num_rows * chunks * subs));
+    std::vector<int32_t> starts(shifts.size());
+    const dragoman::Rows rows{chunks, codes.data(), scales.data(), starts.data(), shifts.data()};
+    const int offset = with.offset(matrix.format);
+    for (int64_t row = 0; row < num_rows; ++row) {
+        with.quantise(&x[size(row * matrix.columns)], matrix.columns, offset, subs == 2, row_of(rows, row, subs));
+    }
+    std::vector<float> y(size(num_rows * matrix.outputs), -1.0f);
+    with.product(matrix, rows, num_rows, 0, matrix.panels(), y.data(), matrix.outputs);
+    return y;
+}
+
+bool same_bits(const std::vector<float>& one, const std::vector<float>& other) {
+    return one.size() == other.size() && std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) == 0;
+}
+
+// True if the products are those of the values that are stored, but for activations in 8 bits and sums in f32.
+bool is_near(const Matrix& matrix, const std::vector<float>& x, const std::vector<float>& y, int64_t num_rows) {
+    std::vector<float> weights(static_cast<size_t>(matrix.columns));
+    for (int64_t output = 0; output < matrix.outputs; output += 1 + matrix.outputs / 40) {
+        dragoman::unpack_rows(matrix, &output, 1, weights.data());
+        for (int64_t row = 0; row < num_rows; ++row) {
+            double sum = 0, allowed = 1e-4;
+            for (int64_t chunk = 0; chunk < matrix.chunks(); ++chunk) {
+                double largest = 0, weight_sum = 0;
+                for (int64_t column = chunk * kChunk; column < std::min((chunk + 1) * kChunk, matrix.columns); ++column) {
+                    const double value = x[static_cast<size_t>(row * matrix.columns + column)];
+                    const double weight = weights[static_cast<size_t>(column)];
+                    sum += value * weight;
+                    largest = std::max(largest, std::fabs(value));
+                    weight_sum += std::fabs(weight);
+                }
+                // A minimum is as large as the scale times a code may be: rounding counts for both.
+                allowed += largest / 127 * weight_sum * 0.51 + largest * weight_sum * 1e-4;
+            }
+            if (!(std::fabs(y[static_cast<size_t>(row * matrix.outputs + output)] - sum) <= allowed)) return false;
+        }
+    }
+    return true;
+}
+
+std::vector<const Kernels*> kernels_of_this_processor() {
+    std::vector<const Kernels*> all;
+#if defined(__x86_64__)
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#ifdef DRAGOMAN_HAS_AVX2
+    if (has_avx2) all.push_back(&dragoman::kAvx2);
+#endif
+#ifdef DRAGOMAN_HAS_AVXVNNI
+    if (has_avx2 && __builtin_cpu_supports("avxvnni")) all.push_back(&dragoman::kAvxVnni);
+#endif
+#ifdef DRAGOMAN_HAS_AVX512VNNI
+    if (has_avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+        all.push_back(&dragoman::kAvx512Vnni);
+    }
+#endif
+#endif
+    return all;
+}
+
+// Three threads, each of which takes what it finds.
+void on_three(int64_t count, const std::function<void(int64_t)>& body) {
+    std::vector<std::thread> threads;
+    for (int64_t first = 0; first < 3; ++first) {
+        threads.emplace_back([=, &body] {
+            for (int64_t index = first; index < count; index += 3) body(index);
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+}
+
+void check(Format format, int64_t group, int64_t outputs, int64_t columns, std::initializer_list<int64_t> counts) {
+    Matrix matrix{format, group, outputs, columns, nullptr};
+    Buffer packed(matrix.bytes());
+    matrix.data = packed.begin;
+    is_of_groups(format) ? pack_random_groups(matrix, packed.begin) : pack_random_blocks(matrix, packed.begin);
+    for (int64_t num_rows : counts) {
+        std::vector<float> x(static_cast<size_t>(num_rows * columns));
+        for (float& value : x) value = static_cast<float>(random_below(20001) - 10000) / 3000.0f;
+        const std::vector<float> plain = product_of(dragoman::kPlain, matrix, x, num_rows);
+        expect(is_near(matrix, x, plain, num_rows), "not near the exact sums", matrix, num_rows);
+        for (const Kernels* with : kernels_of_this_processor()) {
+            expect(same_bits(product_of(*with, matrix, x, num_rows), plain), with->name, matrix, num_rows);
+        }
+        std::vector<float> shared(plain.size(), -1.0f);
+        dragoman::product(matrix, x.data(), num_rows, columns, shared.data(), outputs, on_three);
+        expect(same_bits(shared, plain), "shared among threads", matrix, num_rows);
+    }
+}
+
+}  // namespace
+
+int main() {
+    for (int32_t index = 0; index < static_cast<int32_t>(Format::count); ++index) {
+        const Format format = static_cast<Format>(index);
+        if (shape_of(format).columns) {  // K-quants are whole blocks of 256 columns
+            check(format, 256, 48, 512, {0, 1, 2, 3, 5, 9});
+            check(format, 256, 1, 256, {1, 4});
+        } else if (is_of_groups(format)) {
+            check(format, 32, 48, 256, {0, 1, 2, 3, 5, 9});
+            check(format, 96, 33, 209, {1, 7});
+            check(format, 128, 17, 257, {1, 2});
+            check(format, 33, 1, 33, {1, 4});
+            check(format, 32, 1, 1, {1, 2});
+        } else {
+            check(format, 32, 48, 256, {0, 1, 2, 3, 5, 9});
+            check(format, 32, 1, 32, {1, 4});
+        }
+    }
+    check(Format::i4z, 32, 300000, 32, {1});
+    check(Format::i8, 64, 40, 96, {200});
+    std::printf("%s: %d failures\n", dragoman::instruction_set(), failures);
+    return failures ? 1 : 0;
+}

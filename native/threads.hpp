@@ -1,0 +1,20 @@
+// The threads that kernels run on: those of the arena of whoever calls, which inside a graph is the plugin's.
+#pragma once
+
+#include <tbb/parallel_for.h>
+
+#include <cstdint>
+#include <functional>
+
+namespace dragoman {
+
+// Runs `body(i)` for each i in [0, count).
+inline void on_threads(int64_t count, const std::function<void(int64_t)>& body) {
+    if (count == 1) {
+        body(0);
+    } else {
+        tbb::parallel_for(int64_t{0}, count, body);
+    }
+}
+
+}  // namespace dragoman

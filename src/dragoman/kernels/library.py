@@ -1,0 +1,115 @@
+"""Loads the library of kernels, and calls its entry points.
+
+Does: load it once, declare its functions to ctypes. Does not: build it (installing does, by native/build.py), or
+decide whether it is used (`models.profile` does). Called by whoever packs weights or makes graphs; on any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.kernels import presence
+
+CHUNK = 32  # columns of which groups are multiples, unless a group is all columns
+
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+_MATRIX = (ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)  # format, group, outputs, columns
+_POINTERS = (ctypes.c_void_p, ctypes.c_void_p)
+
+
+class LibraryMissing(Exception):
+    """There is no library of kernels; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a matrix is packed. `format`: a name in native/formats.hpp. `group`: columns that share a scale, or all."""
+
+    format: str
+    group: int
+    outputs: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The loaded library. `instruction_set`: what its products compute with. `digest`: of what it was built from."""
+
+    path: Path
+    entries: ctypes.CDLL
+    instruction_set: str
+    digest: str
+
+    def words(self, layout: Layout) -> tuple[int, int, int, int]:
+        """A layout as entry points take it, which check nothing. Raises: ValueError if no matrix is packed so."""
+        number = self.entry("dragoman_format", ctypes.c_int32, ctypes.c_char_p)(layout.format.encode())
+        is_whole = layout.group > 0 and (layout.group % CHUNK == 0 or layout.group >= layout.columns)
+        if number < 0 or not is_whole or layout.outputs < 1 or layout.columns < 1:
+            raise ValueError(f"no matrix is packed as {layout}")
+        return number, layout.group, layout.outputs, layout.columns
+
+    def packed_bytes(self, layout: Layout) -> int:
+        """The bytes of a packed matrix. Raises: ValueError as `words`."""
+        return int(self.entry("dragoman_packed_bytes", ctypes.c_int64, *_MATRIX)(*self.words(layout)))
+
+    def product(self, layout: Layout, packed: Bytes, rows: Floats) -> Floats:
+        """Rows times the matrix, on this thread: f32 [rows, outputs]. Raises: ValueError if sizes do not fit."""
+        rows = np.ascontiguousarray(rows, np.float32)
+        if rows.ndim != 2 or rows.shape[1] != layout.columns:
+            raise ValueError(f"rows {rows.shape} do not fit {layout}")
+        results = np.empty((len(rows), layout.outputs), np.float32)
+        entry = self.entry("dragoman_product", None, *_MATRIX, *_POINTERS, ctypes.c_int64, ctypes.c_void_p)
+        entry(*self.words(layout), self._data(layout, packed), rows.ctypes.data, len(rows), results.ctypes.data)
+        return results
+
+    def unpack_rows(self, layout: Layout, packed: Bytes, indices: npt.NDArray[np.int64]) -> Floats:
+        """Those rows of the matrix, f32 [rows, columns]. Raises: ValueError if sizes do not fit, IndexError for no row."""
+        indices = np.ascontiguousarray(indices, np.int64)
+        if len(indices) and not 0 <= indices.min() <= indices.max() < layout.outputs:
+            raise IndexError(f"rows {indices.min()} to {indices.max()} of {layout}")
+        results = np.empty((len(indices), layout.columns), np.float32)
+        entry = self.entry("dragoman_unpack_rows", None, *_MATRIX, *_POINTERS, ctypes.c_int64, ctypes.c_void_p)
+        entry(*self.words(layout), self._data(layout, packed), indices.ctypes.data, len(indices), results.ctypes.data)
+        return results
+
+    def entry(self, name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
+        """An entry point. ctypes keeps one object for each name, so declaring it again changes nothing."""
+        function = getattr(self.entries, name)
+        function.restype, function.argtypes = returns, takes
+        return function  # type: ignore[no-any-return]
+
+    def _data(self, layout: Layout, packed: Bytes) -> int:
+        size = self.packed_bytes(layout)
+        if packed.nbytes != size or not packed.flags.c_contiguous:
+            raise ValueError(f"{packed.nbytes} packed bytes, and {size} are needed for {layout}")
+        return packed.ctypes.data
+
+
+def library() -> Library:
+    """The library, loaded once. Raises: LibraryMissing."""
+    if reason := presence.why_not():
+        raise LibraryMissing(reason)
+    return _loaded(presence.PLACE / presence.LIBRARY)
+
+
+@cache
+def _loaded(path: Path) -> Library:
+    import openvino  # noqa: F401  # brings the libraries that this one is linked with
+
+    try:
+        entries = ctypes.CDLL(str(path))
+        instruction_set = entries.dragoman_instruction_set
+    except (OSError, AttributeError) as error:
+        raise LibraryMissing(f"not loaded: {error}") from error
+    instruction_set.restype = ctypes.c_char_p
+    return Library(path, entries, instruction_set().decode(), presence.digest())

@@ -1,0 +1,40 @@
+"""Tells whether the library of kernels is here, and why not, without loading anything.
+
+Does: read what native/build.py has put beside it. Does not: import packages that may be missing. Called by `library`
+and by the doctor; on any thread.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PLACE = Path(__file__).parent
+LIBRARY = "libdragoman.so"
+_STAMP, _WHY_NOT = "built_from.txt", "why_not.txt"
+
+BUILD = "install dragoman again where there is a C++ compiler"
+
+
+def why_not() -> str:
+    """Why there is no library that fits what is installed, "" if there is one."""
+    if not (PLACE / LIBRARY).is_file():
+        return _text(_WHY_NOT) or "not built"
+    built_for = _text(_STAMP).rpartition(" ")[2]
+    try:
+        installed = version("openvino")
+    except PackageNotFoundError:
+        return "the package openvino is not installed"
+    return "" if built_for == installed else f"built for OpenVINO {built_for}, and {installed} is installed"
+
+
+def digest() -> str:
+    """The digest of what the library was built from, "" if there is none."""
+    return _text(_STAMP).partition(" ")[0]
+
+
+def _text(name: str) -> str:
+    try:
+        return (PLACE / name).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
