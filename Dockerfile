@@ -10,8 +10,13 @@
 ARG PYTHON=3.12
 
 FROM python:${PYTHON}-slim-bookworm AS build
+# Builds the library of kernels; without it the image computes with OpenVINO's.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY native native
 COPY src src
 ARG EXTRAS=""
 RUN python -m venv /opt/dragoman \

@@ -17,7 +17,11 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $
 # Tests start hundreds of servers: what is compiled once is kept, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help serve test test-all test-vllm test-remote test-ray test-browser test-clients test-models check fix fuzz bench soak costs docs site wheel pin clean
+# What the library of kernels is built from, which installing does (native/build.py).
+NATIVE := $(wildcard native/*.?pp native/*.py native/CMakeLists.txt)
+NATIVE_STYLE := $(wildcard native/*.?pp native/tests/*.?pp)
+
+.PHONY: help serve test test-all test-vllm test-remote test-ray test-browser test-clients test-models check check-native fix fuzz bench soak costs docs site wheel pin clean
 
 help:  ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -67,12 +71,17 @@ check: $(VENV)/.installed-dev  ## formatting, lint, types, dependencies; and a r
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_STYLE)
 	$(RUN) scripts/audit_dependencies.py
 	$(RUN) -m tests.performance.report
+
+check-native:  ## build the native tests with sanitizers, and run them; needs a C++ compiler and cmake
+	$(PYTHON) native/build.py --check
 
 fix: $(VENV)/.installed-dev  ## format, and repair what lint can repair
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
+	$(VENV)/bin/clang-format -i $(NATIVE_STYLE)
 
 bench: $(VENV)/.installed-dev  ## measure the cost of a step without the model, and speculation
 	$(RUN) -m benchmarks $(ARGS)
@@ -108,7 +117,7 @@ $(RUN):
 		{ echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(RUN)
+$(VENV)/.installed: pyproject.toml constraints.txt $(NATIVE) | $(RUN)
 	$(INSTALL) --editable .
 	@touch $@
 
@@ -131,11 +140,11 @@ tests/clients/npm/node_modules/.package-lock.json: tests/clients/npm/package-loc
 	cd tests/clients/npm && npm ci
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(RUN)
+$(VENV)/.installed-dev: pyproject.toml constraints.txt $(NATIVE) | $(RUN)
 	$(INSTALL) --editable '.[dev]'
 	@touch $(VENV)/.installed $@
 
 # Ray's own versions are not pinned: it is tested with the newest that pip finds.
-$(VENV)/.installed-ray: pyproject.toml constraints.txt | $(RUN)
+$(VENV)/.installed-ray: pyproject.toml constraints.txt $(NATIVE) | $(RUN)
 	$(INSTALL) --editable '.[ray]' pytest httpx
 	@touch $@

@@ -3,8 +3,8 @@
 Run: `python native/build.py` after a change of the sources, with a Python that has the package openvino. Installing runs it,
 too (hatch_build.py). It needs cmake and a C++ compiler: CXX, or else c++, g++ or clang++. A library that was built from the
 same sources by the same compiler for the same OpenVINO stays. Where there is no compiler, or it fails, a file in the package
-says why there is no library, and the exit code is 0: dragoman then computes with OpenVINO's kernels. `make check-native` runs
-the native tests.
+says why there is no library, and the exit code is 0: dragoman then computes with OpenVINO's kernels. `make check-native`
+runs the native tests.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@
 #include <openvino/core/extension.hpp>
 #include <openvino/core/op_extension.hpp>
 #include <openvino/op/op.hpp>
-
 #include <string>
 #include <vector>
 
@@ -96,8 +95,8 @@ public:
             NODE_VALIDATION_CHECK(this,
                                   get_input_element_type(2) == ov::element::f32 &&
                                       get_input_partial_shape(2).compatible(ov::PartialShape{outputs_}),
-                                  "the bias is ", get_input_element_type(2), get_input_partial_shape(2), ", not f32[",
-                                  outputs_, "]");
+                                  "the bias is ", get_input_element_type(2), get_input_partial_shape(2), ", not f32[", outputs_,
+                                  "]");
         }
         shape[shape.size() - 1] = outputs_;
         set_output_type(0, ov::element::f32, shape);
@@ -117,23 +116,15 @@ public:
         const int64_t num_rows = inputs[0].get_size() / columns_;
         shape.back() = outputs_;
         results[0].set_shape(shape);
-        if (num_rows == 0) return true;
-        float* y = results[0].data<float>();
-        product(matrix, inputs[0].data<const float>(), num_rows, columns_, y, outputs_, kOnThreads);
+        const float* bias = nullptr;
         if (inputs.size() == 3) {
             OPENVINO_ASSERT(inputs[2].get_size() == static_cast<size_t>(outputs_), "the bias has ", inputs[2].get_size(),
                             " values, not ", outputs_);
-            add_bias(inputs[2].data<const float>(), num_rows, y);
+            bias = inputs[2].data<const float>();
         }
+        const Product product{matrix, bias, results[0].data<float>(), outputs_};
+        products(&product, 1, {inputs[0].data<const float>(), num_rows, columns_}, kOnThreads);
         return true;
-    }
-
-private:
-    void add_bias(const float* bias, int64_t num_rows, float* y) const {
-        on_threads(num_rows, [=](int64_t row) {
-            float* sums = y + row * outputs_;
-            for (int64_t output = 0; output < outputs_; ++output) sums[output] += bias[output];
-        });
     }
 };
 

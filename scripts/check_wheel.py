@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,10 @@ REQUIRED = (
       ("config.json", "model.safetensors", "tokenizer.json")),
 )  # fmt: skip
 START_S, ANSWER_S, STOP_S = 120, 60, 60
+
+# What native/build.py puts into the package: the library of kernels and what it was built from, or why there is none.
+BUILT = {"dragoman/kernels/libdragoman.so", "dragoman/kernels/built_from.txt"}
+NOT_BUILT = {"dragoman/kernels/why_not.txt"}
 
 _READY = re.compile(r"serves .* at (https?://\S+)")
 
@@ -58,6 +63,16 @@ def content_problems(names: Sequence[str], expected: Iterable[str]) -> Iterator[
         yield f"the wheel lacks {name}"
     for name in sorted(inside - set(expected)):
         yield f"the wheel has {name}, which is no file of {PACKAGE}"
+
+
+def library_problems(wheel: str, names: Sequence[str], *, has_compiler: bool) -> Iterator[str]:
+    """A line if the wheel has no library where there is a C++ compiler, or is tagged for other machines than it is for."""
+    has_library = set(names) >= BUILT
+    if has_compiler and not has_library:
+        yield "the wheel lacks the library of kernels, and there is a C++ compiler: `python native/build.py` tells why"
+    if wheel.endswith("-none-any.whl") == has_library:
+        told = "all machines, and has" if has_library else "one kind of machine, and lacks"
+        yield f"{wheel} is tagged for {told} the library of kernels"
 
 
 def size_problem(what: str, size: int, limit: int) -> Iterator[str]:
@@ -100,6 +115,7 @@ def sdist_problems(sdist: Path) -> Iterator[str]:
         tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
     for name in (
         "LICENSE",
+        "native",
         "README.md",
         "CHANGELOG.md",
         "Makefile",
@@ -182,7 +198,8 @@ def main(words: Sequence[str]) -> int:
     names = ZipFile(wheel).namelist()
     tell(f"{wheel}: {wheel.stat().st_size / 1e6:.0f} MB, {len(names)} files")
     problems = [
-        *content_problems(names, kept_files()),
+        *content_problems([name for name in names if name not in BUILT | NOT_BUILT], kept_files()),
+        *library_problems(wheel.name, names, has_compiler=any(map(shutil.which, ("c++", "g++", "clang++")))),
         *size_problem("the wheel", wheel.stat().st_size, MAX_WHEEL_BYTES),
         *sdist_problems(sdist),
         *installed_problems(wheel, python),

@@ -17,7 +17,12 @@ ROOT = Path(__file__).resolve().parent.parent
 HEADER = (
     "# Versions that are known to work together; written by `make pin`. Dependencies are declared in pyproject.toml.\n"
 )
-BUILD_REQUIREMENTS = ("hatchling", "editables")  # pip installs these apart from the rest, so freeze would not see them
+BUILD_REQUIREMENTS = (
+    "hatchling",
+    "editables",
+    "cmake",
+    "ninja",
+)  # pip installs these apart from the rest, so freeze would not see them
 
 
 CLIENTS = ("python", "litellm")  # folders below tests/clients

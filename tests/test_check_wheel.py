@@ -31,7 +31,8 @@ def in_repository() -> set[str]:
     """What the package has here."""
     root = ROOT / "src"
     files = (path for path in (root / "dragoman").rglob("*") if path.is_file())
-    return {str(path.relative_to(root)) for path in files if "__pycache__" not in path.parts}
+    found = {str(path.relative_to(root)) for path in files if "__pycache__" not in path.parts}
+    return {name for name in found if name not in check.BUILT | check.NOT_BUILT}
 
 
 def test_the_package_has_what_the_wheel_must_have() -> None:
@@ -70,6 +71,24 @@ def test_the_files_of_a_package_are_those_that_git_would_have(tmp_path: Path, mo
     assert check.kept_files() == {"dragoman/kept.py", "dragoman/new.py"}
 
 
+def test_a_wheel_has_the_library_where_there_is_a_compiler_and_is_tagged_for_its_machines() -> None:
+    def problems(wheel: str, names: set[str], *, has_compiler: bool) -> list[str]:
+        return list(check.library_problems(wheel, sorted(names), has_compiler=has_compiler))
+
+    here, anywhere = "dragoman-1-py3-none-linux_x86_64.whl", "dragoman-1-py3-none-any.whl"
+    assert problems(here, check.BUILT, has_compiler=True) == []
+    assert problems(anywhere, check.NOT_BUILT, has_compiler=False) == []
+    [lacks] = problems(anywhere, check.NOT_BUILT, has_compiler=True)
+    assert lacks.startswith("the wheel lacks the library of kernels")
+    told = "the library of kernels"
+    assert problems(anywhere, check.BUILT, has_compiler=True) == [
+        f"{anywhere} is tagged for all machines, and has {told}"
+    ]
+    assert problems(here, check.NOT_BUILT, has_compiler=False) == [
+        f"{here} is tagged for one kind of machine, and lacks {told}"
+    ]
+
+
 def test_what_is_too_large_is_told_with_both_numbers() -> None:
     assert list(check.size_problem("the wheel", 40_000_000, 40_000_000)) == []
     assert list(check.size_problem("the wheel", 52_400_000, 40_000_000)) == [
@@ -89,7 +108,7 @@ def test_bytecode_and_what_links_lead_to_do_not_count(tmp_path: Path) -> None:
 
 def test_an_sdist_without_the_changelog_is_told(tmp_path: Path) -> None:
     path = tmp_path / "dragoman-1.tar.gz"
-    tops = ["LICENSE", "README.md", "Makefile", "constraints.txt", "pyproject.toml", "src/x", "tests/x"]
+    tops = ["LICENSE", "native/x", "README.md", "Makefile", "constraints.txt", "pyproject.toml", "src/x", "tests/x"]
     with tarfile.open(path, "w:gz") as archive:
         for name in tops:
             archive.addfile(tarfile.TarInfo(f"dragoman-1/{name}"), io.BytesIO())

@@ -15,8 +15,8 @@
 namespace {
 
 using dragoman::Format;
-using dragoman::Kernels;
 using dragoman::kChunk;
+using dragoman::Kernels;
 using dragoman::kPanel;
 using dragoman::Matrix;
 
@@ -61,9 +61,9 @@ struct Block {
     int halves[2];
 };
 constexpr Block kBlocks[] = {
-    {Format::q2_k, 84, {80, 82}},   {Format::q3_k, 110, {108, -1}}, {Format::q4_k, 144, {0, 2}},  {Format::q5_k, 176, {0, 2}},
+    {Format::q2_k, 84, {80, 82}},   {Format::q3_k, 110, {108, -1}}, {Format::q4_k, 144, {0, 2}},   {Format::q5_k, 176, {0, 2}},
     {Format::q6_k, 210, {208, -1}}, {Format::iq4_nl, 18, {0, -1}},  {Format::mxfp4, 17, {-1, -1}}, {Format::i4, 18, {0, -1}},
-    {Format::i4m, 20, {0, 2}},      {Format::i5, 22, {0, -1}},      {Format::i5m, 24, {0, 2}},    {Format::i8, 34, {0, -1}},
+    {Format::i4m, 20, {0, 2}},      {Format::i5, 22, {0, -1}},      {Format::i5m, 24, {0, 2}},     {Format::i8, 34, {0, -1}},
 };
 
 void pack_random_groups(const Matrix& matrix, uint8_t* out) {
@@ -82,8 +82,8 @@ void pack_random_groups(const Matrix& matrix, uint8_t* out) {
 }
 
 void pack_random_blocks(const Matrix& matrix, uint8_t* out) {
-    const Block& block = *std::find_if(std::begin(kBlocks), std::end(kBlocks),
-                                       [&](const Block& one) { return one.format == matrix.format; });
+    const Block& block =
+        *std::find_if(std::begin(kBlocks), std::end(kBlocks), [&](const Block& one) { return one.format == matrix.format; });
     std::vector<uint8_t> rows(static_cast<size_t>(matrix.outputs * gguf_row_bytes(matrix)));
     for (uint8_t& byte : rows) byte = static_cast<uint8_t>(generator());
     for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(block.bytes)) {
@@ -187,7 +187,8 @@ void check(Format format, int64_t group, int64_t outputs, int64_t columns, std::
             expect(same_bits(product_of(*with, matrix, x, num_rows), plain), with->name, matrix, num_rows);
         }
         std::vector<float> shared(plain.size(), -1.0f);
-        dragoman::product(matrix, x.data(), num_rows, columns, shared.data(), outputs, on_three);
+        const dragoman::Product product{matrix, nullptr, shared.data(), outputs};
+        dragoman::products(&product, 1, {x.data(), num_rows, columns}, on_three);
         expect(same_bits(shared, plain), "shared among threads", matrix, num_rows);
     }
 }

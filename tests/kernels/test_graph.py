@@ -1,0 +1,124 @@
+"""Operations of the library of kernels in graphs: what they compute, what they refuse, and that kept graphs have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from dragoman.kernels.graph import product, runtime, table_rows
+from dragoman.kernels.library import Layout, Library
+from tests.kernels.packed import Packed, random_matrix
+
+LAYOUTS = (
+    Layout("i4z", 128, 100, 256),
+    Layout("i4", 32, 1, 64),
+    Layout("i5", 32, 33, 96),
+    Layout("i8", 96, 40, 209),
+    Layout("i8", 50, 17, 50),
+)
+PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32"}
+
+
+def graph_of(matrix: Packed, bias: npt.NDArray[np.float32] | None = None) -> Any:
+    """A graph with a product, and with rows by i32 and by i64."""
+    rows = ops.parameter([-1, -1, matrix.layout.columns], np.float32)
+    indices = [ops.parameter([-1], kind) for kind in (np.int32, np.int64)]
+    packed = ov.op.Constant(matrix.data).output(0)
+    added = None if bias is None else ops.constant(bias).output(0)
+    results = [product(rows.output(0), packed, matrix.layout, added)]
+    results += [table_rows(one.output(0), packed, matrix.layout) for one in indices]
+    return ov.Model(results, [rows, *indices])
+
+
+def inputs_of(rows: npt.NDArray[np.float32], indices: list[int]) -> list[npt.NDArray[Any]]:
+    return [rows[None], np.array(indices, np.int32), np.array(indices, np.int64)]
+
+
+def test_a_graph_computes_what_the_entry_point_does_and_nearly_what_the_stored_numbers_say(kernels: Library) -> None:
+    core = runtime(has_operations=True)
+    generator = np.random.default_rng(1)
+    for layout in LAYOUTS:
+        matrix = random_matrix(kernels, layout)
+        bias = generator.normal(size=layout.outputs).astype(np.float32)
+        compiled = core.compile_model(graph_of(matrix, bias), "CPU", PROPERTIES)
+        last = layout.outputs - 1
+        for count in (1, 2, 19):
+            rows = generator.normal(size=(count, layout.columns)).astype(np.float32)
+            sums, *found = compiled(inputs_of(rows, [last, 0, last])).values()
+            np.testing.assert_array_equal(
+                sums[0], kernels.product(layout, matrix.data, rows) + bias, err_msg=str(layout)
+            )
+            exact = rows.astype(np.float64) @ matrix.weights.astype(np.float64).T + bias
+            rounding = np.abs(rows).max() / 254 * np.abs(matrix.weights).sum(1)  # of activations, to 8 bits
+            assert (np.abs(sums[0] - exact) <= rounding + 1e-3).all(), layout
+            for one in found:
+                np.testing.assert_allclose(one, matrix.weights[[last, 0, last]], rtol=1e-6, atol=1e-6)
+
+
+def test_a_row_has_the_same_bits_in_all_company(kernels: Library) -> None:
+    matrix = random_matrix(kernels, Layout("i4z", 32, 700, 320))
+    compiled = runtime(has_operations=True).compile_model(graph_of(matrix), "CPU", PROPERTIES)
+    rows = np.random.default_rng(2).normal(size=(130, 320)).astype(np.float32)
+    together = np.array(compiled(inputs_of(rows, []))[0][0])
+    for begin, end in ((0, 1), (1, 3), (3, 40), (40, 130)):
+        np.testing.assert_array_equal(compiled(inputs_of(rows[begin:end], []))[0][0], together[begin:end])
+
+
+def test_no_rows_are_an_answer(kernels: Library) -> None:
+    matrix = random_matrix(kernels, LAYOUTS[0])
+    compiled = runtime(has_operations=True).compile_model(graph_of(matrix), "CPU", PROPERTIES)
+    results = compiled([np.zeros((0, 3, 256), np.float32), np.zeros(0, np.int32), np.zeros(0, np.int64)])
+    assert [one.shape for one in results.values()] == [(0, 3, 100), (0, 256), (0, 256)]
+
+
+def test_a_kept_graph_computes_the_same_again(kernels: Library) -> None:
+    matrix = random_matrix(kernels, LAYOUTS[0])
+    rows = np.random.default_rng(3).normal(size=(5, 256)).astype(np.float32)
+    compiled = runtime(has_operations=True).compile_model(graph_of(matrix), "CPU", PROPERTIES)
+    kept = compiled.export_model().getvalue()
+    again = runtime(has_operations=True).import_model(kept, "CPU", PROPERTIES)
+    for one, other in zip(compiled(inputs_of(rows, [7])).values(), again(inputs_of(rows, [7])).values(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_does_not_fit_is_refused_with_both_sizes(kernels: Library) -> None:
+    matrix = random_matrix(kernels, LAYOUTS[0])
+    core = runtime(has_operations=True)
+    compiled = core.compile_model(graph_of(matrix), "CPU", PROPERTIES)
+    rows = np.zeros((1, 256), np.float32)
+    for index in (-1, 100):
+        with pytest.raises(RuntimeError, match=f"row {index} of a table of 100"):
+            compiled(inputs_of(rows, [index]))
+    packed = ov.op.Constant(matrix.data).output(0)
+    narrow = ops.parameter([-1, 255], np.float32).output(0)
+    wide = ops.parameter([-1, 256], np.float32).output(0)
+    bias = ops.constant(np.zeros(9, np.float32)).output(0)
+    for layout, given, added, told in (
+        (Layout("i9", 128, 100, 256), wide, None, "format 'i9' is unknown"),
+        (Layout("i4z", 33, 100, 256), wide, None, "no groups of 33 columns"),
+        (Layout("q4_k", 32, 100, 256), wide, None, "no groups of 32 columns"),
+        (Layout("i4z", 128, 10, 256), wide, None, f"bytes, not {matrix.data.nbytes}"),
+        (matrix.layout, narrow, None, "the matrix has 256 columns"),
+        (matrix.layout, wide, bias, "the bias is f32"),
+    ):
+        with pytest.raises(RuntimeError, match=told):
+            product(given, packed, layout, added)
+
+
+def test_entry_points_get_only_what_fits(kernels: Library) -> None:
+    matrix = random_matrix(kernels, LAYOUTS[0])
+    rows = np.zeros((1, 256), np.float32)
+    with pytest.raises(ValueError, match="do not fit"):
+        kernels.product(matrix.layout, matrix.data, rows[:, 1:])
+    with pytest.raises(ValueError, match="packed bytes"):
+        kernels.product(matrix.layout, matrix.data[1:], rows)
+    with pytest.raises(IndexError, match="rows 0 to 100"):
+        kernels.unpack_rows(matrix.layout, matrix.data, np.array([0, 100]))
+    for layout in (Layout("i9", 32, 1, 32), Layout("i8", 31, 1, 32), Layout("i8", 32, 0, 32)):
+        with pytest.raises(ValueError, match="no matrix is packed as"):
+            kernels.packed_bytes(layout)

@@ -1,0 +1,77 @@
+"""Without the library of kernels everything is as it was, and says so in one line; asked for, it is missed."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from dragoman.doctor.software import software_facts, software_section
+from dragoman.kernels import presence
+from dragoman.kernels.library import LibraryMissing, library
+from dragoman.models import ModelError, ModelOptions, load_model
+from dragoman.models.profile import kernel_profile, tell_lack
+from tests.support.packed_layouts import LLAMA
+from tests.support.random_checkpoint import write_checkpoint
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a build without a compiler has left its reason."""
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    (folder / "why_not.txt").write_text("built without a C++ compiler", encoding="utf-8")
+    monkeypatch.setattr(presence, "PLACE", folder)
+    tell_lack.cache_clear()
+    return folder
+
+
+def test_a_model_is_loaded_without_it_and_one_line_says_so(
+    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = write_checkpoint(LLAMA, tmp_path / "model")
+    with caplog.at_level(logging.WARNING):
+        loaded = [load_model(checkpoint, ModelOptions()) for _ in range(2)]
+    assert {one.profile.kernels for one in loaded} == {"openvino"}
+    assert [record.message for record in caplog.records] == [
+        "OpenVINO's kernels are used, as dragoman's own are not here: built without a C++ compiler; install dragoman again "
+        "where there is a C++ compiler"
+    ]
+
+
+def test_who_asks_for_openvino_is_told_nothing(place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load_model(write_checkpoint(LLAMA, tmp_path / "model"), ModelOptions(kernels="openvino"))
+    assert caplog.records == []
+
+
+def test_who_asks_for_it_is_told_what_to_do(place: Path) -> None:
+    with pytest.raises(ModelError) as raised:
+        kernel_profile(ModelOptions(kernels="own"))
+    assert str(raised.value) == (
+        "kernels 'own' are not here: built without a C++ compiler; must be auto or openvino, or install dragoman again "
+        "where there is a C++ compiler"
+    )
+
+
+def test_the_doctor_notes_it(place: Path, tmp_path: Path) -> None:
+    section = software_section(software_facts(tmp_path))
+    assert [finding.text for finding in section.findings if "kernels" in finding.text] == [
+        "dragoman's own kernels are not here: built without a C++ compiler"
+    ]
+    assert section.facts["has_own_kernels"] is False
+
+
+def test_a_library_for_another_openvino_is_not_loaded(place: Path) -> None:
+    (place / presence.LIBRARY).touch()
+    (place / "built_from.txt").write_text("abc 2020.1.0", encoding="utf-8")
+    with pytest.raises(LibraryMissing, match=r"built for OpenVINO 2020\.1\.0, and .* is installed"):
+        library()
+
+
+def test_a_file_that_is_no_library_is_missed_with_the_reason(place: Path) -> None:
+    (place / presence.LIBRARY).write_bytes(b"no library")
+    (place / "built_from.txt").write_text(f"abc {version('openvino')}", encoding="utf-8")
+    with pytest.raises(LibraryMissing, match="not loaded: "):
+        library()
