@@ -3,8 +3,8 @@
 Run: pip install torch transformers accelerate gguf beside dragoman, then
 `python scripts/record_released_models.py [MODEL ...]` from the repository's root. For a model that generates,
 tests/released/<model>.json has for each scored text its tokens and the logarithm of each one's probability but the first;
-for all texts their tokens; and the tokens of the chats. For one that embeds, tests/released/<model>.npz has the vectors,
-f32 [texts, dimensions].
+for all texts their tokens; the same for the long one; and the tokens of the chats. For one that embeds,
+tests/released/<model>.npz has the vectors, f32 [texts, dimensions].
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLDER = ROOT / "tests" / "released"
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "scripts")]
 from fetch_released_models import MODELS, fetch  # noqa: E402
 
-from tests.released.texts import CHATS, NUM_SCORED, TEXTS  # noqa: E402
+from tests.released.texts import CHATS, EMBEDDED, LONG, NUM_SCORED, TEXTS  # noqa: E402
 
 
 def texts(directory: Path) -> dict[str, Any]:
@@ -35,8 +35,9 @@ def texts(directory: Path) -> dict[str, Any]:
         tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
     model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32).eval()
     tokens = [tokenizer(text)["input_ids"] for text in TEXTS]
+    long_tokens = tokenizer(LONG)["input_ids"]
     scores = []
-    for token_ids in tokens[:NUM_SCORED]:
+    for token_ids in [*tokens[:NUM_SCORED], long_tokens]:
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([token_ids])).logits[0].log_softmax(-1)
         chosen = logits[:-1].gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0]
@@ -46,7 +47,9 @@ def texts(directory: Path) -> dict[str, Any]:
         for chat in CHATS:
             text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
             chats.append(tokenizer(text, add_special_tokens=False)["input_ids"])
-    return {"tokens": tokens, "scores": scores, "chats": chats}
+    *scores, long_scores = scores
+    long = {"long_tokens": long_tokens, "long_scores": long_scores}
+    return {"tokens": tokens, "scores": scores, **long, "chats": chats}
 
 
 def vectors(directory: Path) -> np.ndarray[Any, Any]:
@@ -54,7 +57,7 @@ def vectors(directory: Path) -> np.ndarray[Any, Any]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.AutoModel.from_pretrained(directory, dtype=torch.float32).eval()
     found = []
-    for text in TEXTS[:NUM_SCORED]:
+    for text in EMBEDDED:
         with torch.no_grad():
             vector = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
         found.append((vector / vector.norm()).numpy())

@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.released.texts import CHATS, NUM_SCORED, TEXTS
+from tests.released.texts import CHATS, EMBEDDED, NUM_SCORED, TEXTS
 from tests.support.server_process import serve
 
 FOLDER = Path(__file__).parent
@@ -40,7 +40,7 @@ _Answer = TypeVar("_Answer")
 def speaking(request: pytest.FixtureRequest) -> Iterator[tuple[str, str, httpx.Client]]:
     name, dtype = request.param
     with (
-        serve(str(fetch(name) / "model.gguf"), "--dtype", dtype, "--max-model-len", "512") as server,
+        serve(str(fetch(name) / "model.gguf"), "--dtype", dtype, "--max-model-len", "1536") as server,
         httpx.Client(base_url=server.base_url, timeout=300) as client,
     ):
         yield name, dtype, client
@@ -94,10 +94,10 @@ def test_probabilities_are_the_references_alone_and_in_a_crowd(
 ) -> None:
     name, dtype, client = speaking
     expected = recorded(name)
-    prompts = expected["tokens"][:NUM_SCORED]
+    prompts = [*expected["tokens"][:NUM_SCORED], expected["long_tokens"]]
     alone = [scores_of(client, token_ids) for token_ids in prompts]
     crowd = in_a_crowd(lambda token_ids: scores_of(client, token_ids), prompts)
-    wanted = np.concatenate(expected["scores"])
+    wanted = np.concatenate([*expected["scores"], expected["long_scores"]])
     for kind, found in (("alone", alone), ("crowd", crowd)):
         loss = float(np.mean(np.abs(np.concatenate(found) - wanted)))
         record_property(f"{name}_{dtype}_{kind}", loss)
@@ -115,8 +115,7 @@ def test_vectors_are_the_references_alone_and_in_a_crowd(
         found: list[float] = answer(client, "/v1/embeddings", {"input": text})["data"][0]["embedding"]
         return found
 
-    texts = TEXTS[:NUM_SCORED]
-    for kind, found in (("alone", [vector(text) for text in texts]), ("crowd", in_a_crowd(vector, texts))):
+    for kind, found in (("alone", [vector(text) for text in EMBEDDED]), ("crowd", in_a_crowd(vector, EMBEDDED))):
         angle = float(np.max(1 - np.sum(np.asarray(found) * wanted, axis=1)))
         record_property(f"{name}_{dtype}_{kind}", angle)
         assert angle < ANGLES[dtype], kind

@@ -1,4 +1,8 @@
-"""The texts that are asked for: TEXTS are tokenised, the first NUM_SCORED also scored and embedded; CHATS are rendered."""
+"""The texts that are asked for: TEXTS are tokenised, the first NUM_SCORED also scored; CHATS are rendered.
+
+LONG is scored too: it is longer than the windows that layers of Gemma 3 see. EMBEDDED are embedded: the last one is longer
+than the distances that MPNet tells apart.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +62,8 @@ TEXTS = [
     "\u00a0no-break\u2003em\u200bzero",
     "The end.",
 ]
+LONG = "\n".join(TEXTS)
+EMBEDDED = [*TEXTS[:NUM_SCORED], "\n".join(TEXTS[:10])]
 
 _USER = {"role": "user", "content": "What is the capital of France?"}
 CHATS: list[list[dict[str, Any]]] = [
