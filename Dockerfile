@@ -11,6 +11,7 @@ ARG PYTHON=3.12
 
 FROM python:${PYTHON}-slim-bookworm AS build
 # Builds the library of kernels; without it the image computes with OpenVINO's.
+# hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/*

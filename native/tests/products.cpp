@@ -98,15 +98,14 @@ void pack_random_blocks(const Matrix& matrix, uint8_t* out) {
 
 // The rows in 8 bits, as one instruction set makes them, and their products with all panels.
 std::vector<float> product_of(const Kernels& with, const Matrix& matrix, const std::vector<float>& x, int64_t num_rows) {
-    const int64_t subs = kChunk / shape_of(matrix.format).sub, chunks = matrix.chunks();
+    const int64_t chunks = matrix.chunks();
     const auto size = [](int64_t count) { return static_cast<size_t>(count); };
     std::vector<int8_t> codes(size(num_rows * chunks * kChunk));
-    std::vector<float> scales(size(num_rows * chunks)), shifts(size(num_rows * chunks * subs));
-    std::vector<int32_t> starts(shifts.size());
-    const dragoman::Rows rows{chunks, codes.data(), scales.data(), starts.data(), shifts.data()};
-    const int offset = with.offset(matrix.format);
+    std::vector<float> scales(size(num_rows * chunks)), shifts(size(num_rows * chunks * dragoman::kSums));
+    std::vector<int32_t> sums(shifts.size());
+    const dragoman::Rows rows{chunks, codes.data(), scales.data(), sums.data(), shifts.data()};
     for (int64_t row = 0; row < num_rows; ++row) {
-        with.quantise(&x[size(row * matrix.columns)], matrix.columns, offset, subs == 2, row_of(rows, row, subs));
+        with.quantise(&x[size(row * matrix.columns)], matrix.columns, row_of(rows, row));
     }
     std::vector<float> y(size(num_rows * matrix.outputs), -1.0f);
     with.product(matrix, rows, num_rows, 0, matrix.panels(), y.data(), matrix.outputs);
@@ -146,18 +145,12 @@ std::vector<const Kernels*> kernels_of_this_processor() {
     std::vector<const Kernels*> all;
 #if defined(__x86_64__)
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-#ifdef DRAGOMAN_HAS_AVX2
     if (has_avx2) all.push_back(&dragoman::kAvx2);
-#endif
-#ifdef DRAGOMAN_HAS_AVXVNNI
     if (has_avx2 && __builtin_cpu_supports("avxvnni")) all.push_back(&dragoman::kAvxVnni);
-#endif
-#ifdef DRAGOMAN_HAS_AVX512VNNI
     if (has_avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
         all.push_back(&dragoman::kAvx512Vnni);
     }
-#endif
 #endif
     return all;
 }

@@ -76,6 +76,7 @@ def example(option: Option) -> str:
         "cls",
         "suffix",
         "plain",
+        "openvino",
     ):
         try:
             if option.row.kind.parse(text) != option.default:
