@@ -40,6 +40,10 @@ DRAGOMAN_EXPORT void dragoman_pack_gguf(int32_t format, int64_t group, int64_t o
     dragoman::pack_gguf(matrix_of(format, group, outputs, columns, out), first, count, rows, out);
 }
 
+DRAGOMAN_EXPORT int64_t dragoman_gguf_row_bytes(int32_t format, int64_t group, int64_t outputs, int64_t columns) {
+    return dragoman::gguf_row_bytes(matrix_of(format, group, outputs, columns, nullptr));
+}
+
 DRAGOMAN_EXPORT void dragoman_unpack_rows(int32_t format, int64_t group, int64_t outputs, int64_t columns, const uint8_t* data,
                                           const int64_t* rows, int64_t count, float* out) {
     dragoman::unpack_rows(matrix_of(format, group, outputs, columns, data), rows, count, out);

@@ -33,8 +33,14 @@ struct Kernels {
 };
 
 extern const Kernels kPlain;
-#if defined(__x86_64__)
-extern const Kernels kAvx2, kAvxVnni, kAvx512Vnni;
+#if defined(DRAGOMAN_HAS_AVX2)
+extern const Kernels kAvx2;
+#endif
+#if defined(DRAGOMAN_HAS_AVXVNNI)
+extern const Kernels kAvxVnni;
+#endif
+#if defined(DRAGOMAN_HAS_AVX512VNNI)
+extern const Kernels kAvx512Vnni;
 #endif
 
 // Row `index` of them.

@@ -1,10 +1,12 @@
-// The graph's operations, and what else the library shows to the outside.
+// The graph's operations.
 //
 // Does: check inputs and attributes, and hand pointers to the kernels. Does not: compute. The CPU plugin calls `evaluate` on a
 // thread of its own, once per inference. What is wrong with sizes is thrown where the graph is made, or else where it runs.
 #include <openvino/core/extension.hpp>
 #include <openvino/core/op_extension.hpp>
 #include <openvino/op/op.hpp>
+
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -13,162 +15,228 @@
 #include "threads.hpp"
 
 namespace dragoman {
-
 namespace {
 
 const ParallelFor kOnThreads = on_threads;
+constexpr const char* kActivations[] = {"silu", "relu", "relu2", "gelu", "gelu_tanh", "quick_gelu"};
 
-// What each operation on a packed matrix has: the matrix' input, and the attributes that say what lies in it.
-class OnMatrix : public ov::op::Op {
+// What each operation on packed matrices has: their attribute, "format group outputs columns" of each with commas between.
+class OnMatrices : public ov::op::Op {
 public:
-    OnMatrix() = default;
-    explicit OnMatrix(const ov::OutputVector& inputs, const std::string& format, int64_t group, int64_t outputs, int64_t columns)
-        : Op(inputs), format_(format), group_(group), outputs_(outputs), columns_(columns) {}
+    OnMatrices() = default;
+    OnMatrices(const ov::OutputVector& inputs, const std::string& matrices) : Op(inputs), text_(matrices) {}
 
     bool visit_attributes(ov::AttributeVisitor& visitor) override {
-        visitor.on_attribute("format", format_);
-        visitor.on_attribute("group", group_);
-        visitor.on_attribute("outputs", outputs_);
-        visitor.on_attribute("columns", columns_);
+        visitor.on_attribute("matrices", text_);
         return true;
     }
     bool has_evaluate() const override { return true; }
 
 protected:
-    // Checks the attributes, and what is known of the packed input.
-    void check_matrix(size_t input) {
-        NODE_VALIDATION_CHECK(this, find_format(format_.c_str(), &matrix_.format), "format '", format_, "' is unknown");
-        NODE_VALIDATION_CHECK(this, outputs_ > 0 && columns_ > 0, "a matrix of ", outputs_, " by ", columns_, " is empty");
-        const bool is_whole = group_ > 0 && (group_ % kChunk == 0 || group_ >= columns_);
-        const int only = shape_of(matrix_.format).columns;
-        NODE_VALIDATION_CHECK(this, is_whole && (only == 0 || group_ == only), "there are no groups of ", group_,
-                              " columns in format ", format_);
-        matrix_.group = group_;
-        matrix_.outputs = outputs_;
-        matrix_.columns = columns_;
-        NODE_VALIDATION_CHECK(this, get_input_element_type(input) == ov::element::u8, "the matrix is ",
-                              get_input_element_type(input), ", not u8");
-        const ov::PartialShape& shape = get_input_partial_shape(input);
-        if (shape.is_static()) check_bytes(ov::shape_size(shape.to_shape()));
+    // Reads the attribute; the matrices are the inputs from the second on.
+    void read_matrices() {
+        matrices_.clear();
+        std::istringstream all(text_);
+        for (std::string text; std::getline(all, text, ',');) {
+            std::istringstream words(text);
+            std::string format;
+            Matrix matrix{};
+            words >> format >> matrix.group >> matrix.outputs >> matrix.columns;
+            NODE_VALIDATION_CHECK(this, words && find_format(format.c_str(), &matrix.format) && is_valid(matrix), "no matrix is packed as '",
+                                  text, "'");
+            matrices_.push_back(matrix);
+        }
+        NODE_VALIDATION_CHECK(this, !matrices_.empty() && get_input_size() > matrices_.size(), matrices_.size(), " matrices and ",
+                              get_input_size(), " inputs");
+        for (size_t i = 0; i < matrices_.size(); ++i) {
+            NODE_VALIDATION_CHECK(this, get_input_element_type(i + 1) == ov::element::u8, "a matrix is ", get_input_element_type(i + 1),
+                                  ", not u8");
+            const ov::PartialShape& shape = get_input_partial_shape(i + 1);
+            if (shape.is_static()) check_bytes(matrices_[i], ov::shape_size(shape.to_shape()));
+        }
     }
 
-    // The matrix that lies in a tensor.
-    Matrix matrix_in(const ov::Tensor& tensor) const {
-        check_bytes(tensor.get_byte_size());
-        Matrix matrix = matrix_;
-        matrix.data = static_cast<const uint8_t*>(tensor.data());
+    // Checks that rows have the columns of that matrix. Returns their shape with `outputs` in the place of columns.
+    ov::PartialShape shape_of_results(const Matrix& matrix, int64_t outputs) const {
+        NODE_VALIDATION_CHECK(this, get_input_element_type(0) == ov::element::f32, "rows are ", get_input_element_type(0), ", not f32");
+        ov::PartialShape shape = get_input_partial_shape(0);
+        NODE_VALIDATION_CHECK(this, shape.rank().is_static() && shape.size() > 0, "rows have no columns");
+        NODE_VALIDATION_CHECK(this, shape[shape.size() - 1].compatible(matrix.columns), "rows are ", shape, ", the matrix has ",
+                              matrix.columns, " columns");
+        shape[shape.size() - 1] = outputs;
+        return shape;
+    }
+
+    // Checks that input `index` is a bias of that matrix.
+    void check_bias(size_t index, const Matrix& matrix) const {
+        NODE_VALIDATION_CHECK(this,
+                              get_input_element_type(index) == ov::element::f32 &&
+                                  get_input_partial_shape(index).compatible(ov::PartialShape{matrix.outputs}),
+                              "a bias is ", get_input_element_type(index), get_input_partial_shape(index), ", not f32[", matrix.outputs, "]");
+    }
+
+    // Matrix `index`, which lies in the input behind those before it.
+    Matrix matrix_in(const ov::TensorVector& inputs, size_t index) const {
+        Matrix matrix = matrices_[index];
+        check_bytes(matrix, inputs[index + 1].get_byte_size());
+        matrix.data = static_cast<const uint8_t*>(inputs[index + 1].data());
         return matrix;
     }
 
-    std::string format_;
-    int64_t group_ = 0;
-    int64_t outputs_ = 0;
-    int64_t columns_ = 0;
-
-private:
-    void check_bytes(size_t bytes) const {
-        OPENVINO_ASSERT(bytes == static_cast<size_t>(matrix_.bytes()), "the matrix ", outputs_, " by ", columns_, " in format ",
-                        format_, " has ", matrix_.bytes(), " bytes, not ", bytes);
+    Input rows_in(const ov::Tensor& tensor) const {
+        const int64_t columns = matrices_[0].columns;
+        OPENVINO_ASSERT(tensor.get_shape().back() == static_cast<size_t>(columns), "rows are ", tensor.get_shape(), ", the matrix has ",
+                        columns, " columns");
+        return {tensor.data<const float>(), static_cast<int64_t>(tensor.get_size()) / columns, columns};
     }
 
-    Matrix matrix_{};
+    std::vector<Matrix> matrices_;
+    std::string text_;
+
+private:
+    static bool is_valid(const Matrix& matrix) {
+        const int only = shape_of(matrix.format).columns;
+        const bool is_whole = matrix.group > 0 && (matrix.group % kChunk == 0 || matrix.group >= matrix.columns);
+        return matrix.outputs > 0 && matrix.columns > 0 && is_whole && (only == 0 || (matrix.group == only && matrix.columns % only == 0));
+    }
+
+    void check_bytes(const Matrix& matrix, size_t bytes) const {
+        OPENVINO_ASSERT(bytes == static_cast<size_t>(matrix.bytes()), "the matrix ", matrix.outputs, " by ", matrix.columns, " in format ",
+                        dragoman::shape_of(matrix.format).name, " has ", matrix.bytes(), " bytes, not ", bytes);
+    }
 };
+
+const float* floats_or_null(const ov::TensorVector& inputs, size_t index) {
+    return index < inputs.size() ? inputs[index].data<const float>() : nullptr;
+}
 
 }  // namespace
 
-// x [..., columns] f32, packed matrix u8, bias [outputs] f32 or none: [..., outputs] f32.
-class ProductOperation : public OnMatrix {
+// x [..., columns] f32, packed matrices u8, then a bias [outputs] f32 of each or of none: [..., outputs] f32 of each.
+class ProductsOperation : public OnMatrices {
 public:
-    OPENVINO_OP("Product", "dragoman");
-    using OnMatrix::OnMatrix;
+    OPENVINO_OP("Products", "dragoman");
+    using OnMatrices::OnMatrices;
 
     void validate_and_infer_types() override {
-        NODE_VALIDATION_CHECK(this, get_input_size() == 2 || get_input_size() == 3, "2 or 3 inputs, not ", get_input_size());
-        check_matrix(1);
-        NODE_VALIDATION_CHECK(this, get_input_element_type(0) == ov::element::f32, "rows are ", get_input_element_type(0),
-                              ", not f32");
-        ov::PartialShape shape = get_input_partial_shape(0);
-        NODE_VALIDATION_CHECK(this, shape.rank().is_static() && shape.size() > 0, "rows have no columns");
-        NODE_VALIDATION_CHECK(this, shape[shape.size() - 1].compatible(columns_), "rows are ", shape, ", the matrix has ",
-                              columns_, " columns");
-        if (get_input_size() == 3) {
-            NODE_VALIDATION_CHECK(this,
-                                  get_input_element_type(2) == ov::element::f32 &&
-                                      get_input_partial_shape(2).compatible(ov::PartialShape{outputs_}),
-                                  "the bias is ", get_input_element_type(2), get_input_partial_shape(2), ", not f32[", outputs_,
-                                  "]");
+        read_matrices();
+        const size_t count = matrices_.size(), inputs = get_input_size();
+        NODE_VALIDATION_CHECK(this, inputs == 1 + count || inputs == 1 + 2 * count, count, " matrices and ", inputs, " inputs");
+        set_output_size(count);
+        for (size_t i = 0; i < count; ++i) {
+            NODE_VALIDATION_CHECK(this, matrices_[i].columns == matrices_[0].columns, "matrices have unequal columns");
+            if (inputs > 1 + count) check_bias(1 + count + i, matrices_[i]);
+            set_output_type(i, ov::element::f32, shape_of_results(matrices_[i], matrices_[i].outputs));
         }
-        shape[shape.size() - 1] = outputs_;
-        set_output_type(0, ov::element::f32, shape);
     }
 
     std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
-        auto copy = std::make_shared<ProductOperation>(inputs, format_, group_, outputs_, columns_);
+        auto copy = std::make_shared<ProductsOperation>(inputs, text_);
         copy->constructor_validate_and_infer_types();
         return copy;
     }
 
     bool evaluate(ov::TensorVector& results, const ov::TensorVector& inputs) const override {
-        ov::Shape shape = inputs[0].get_shape();
-        OPENVINO_ASSERT(shape.back() == static_cast<size_t>(columns_), "rows are ", shape, ", the matrix has ", columns_,
-                        " columns");
-        const Matrix matrix = matrix_in(inputs[1]);
-        const int64_t num_rows = inputs[0].get_size() / columns_;
-        shape.back() = outputs_;
-        results[0].set_shape(shape);
-        const float* bias = nullptr;
-        if (inputs.size() == 3) {
-            OPENVINO_ASSERT(inputs[2].get_size() == static_cast<size_t>(outputs_), "the bias has ", inputs[2].get_size(),
-                            " values, not ", outputs_);
-            bias = inputs[2].data<const float>();
+        const Input rows = rows_in(inputs[0]);
+        const size_t count = matrices_.size();
+        std::vector<Product> all;
+        for (size_t i = 0; i < count; ++i) {
+            ov::Shape shape = inputs[0].get_shape();
+            shape.back() = matrices_[i].outputs;
+            results[i].set_shape(shape);
+            all.push_back({matrix_in(inputs, i), floats_or_null(inputs, 1 + count + i), nullptr, matrices_[i].outputs});
+            if (rows.count) all.back().y = results[i].data<float>();
         }
-        const Product product{matrix, bias, results[0].data<float>(), outputs_};
-        products(&product, 1, {inputs[0].data<const float>(), num_rows, columns_}, kOnThreads);
+        products(all.data(), static_cast<int>(count), rows, kOnThreads);
         return true;
     }
 };
 
-// indices [...] of i32 or i64, packed matrix u8: those rows of it, [..., columns] f32.
-class RowsOperation : public OnMatrix {
+// x [..., columns] f32, packed gate, up and down, then a bias of each or none: [..., outputs of down] f32.
+class GatedMlpOperation : public OnMatrices {
 public:
-    OPENVINO_OP("Rows", "dragoman");
-    using OnMatrix::OnMatrix;
+    OPENVINO_OP("GatedMlp", "dragoman");
+    GatedMlpOperation() = default;
+    GatedMlpOperation(const ov::OutputVector& inputs, const std::string& matrices, const std::string& activation)
+        : OnMatrices(inputs, matrices), activation_(activation) {}
+
+    bool visit_attributes(ov::AttributeVisitor& visitor) override {
+        visitor.on_attribute("activation", activation_);
+        return OnMatrices::visit_attributes(visitor);
+    }
 
     void validate_and_infer_types() override {
-        NODE_VALIDATION_CHECK(this, get_input_size() == 2, "2 inputs, not ", get_input_size());
-        check_matrix(1);
-        const ov::element::Type& type = get_input_element_type(0);
-        NODE_VALIDATION_CHECK(this, type == ov::element::i32 || type == ov::element::i64, "indices are ", type,
-                              ", not i32 or i64");
-        ov::PartialShape shape = get_input_partial_shape(0);
-        NODE_VALIDATION_CHECK(this, shape.rank().is_static(), "the rank of the indices is unknown");
-        shape.push_back(columns_);
-        set_output_type(0, ov::element::f32, shape);
+        read_matrices();
+        NODE_VALIDATION_CHECK(this, matrices_.size() == 3 && (get_input_size() == 4 || get_input_size() == 7), matrices_.size(),
+                              " matrices and ", get_input_size(), " inputs");
+        const Matrix &gate = matrices_[0], &up = matrices_[1], &down = matrices_[2];
+        NODE_VALIDATION_CHECK(this, gate.columns == up.columns && gate.outputs == up.outputs && down.columns == up.outputs,
+                              "gate, up and down do not fit");
+        for (size_t i = 4; i < get_input_size(); ++i) check_bias(i, matrices_[i - 4]);
+        int kind = 0;
+        while (kind < static_cast<int>(Activation::count) && activation_ != kActivations[kind]) ++kind;
+        NODE_VALIDATION_CHECK(this, kind < static_cast<int>(Activation::count), "activation '", activation_, "' is unknown");
+        kind_ = static_cast<Activation>(kind);
+        set_output_type(0, ov::element::f32, shape_of_results(gate, down.outputs));
     }
 
     std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
-        auto copy = std::make_shared<RowsOperation>(inputs, format_, group_, outputs_, columns_);
+        auto copy = std::make_shared<GatedMlpOperation>(inputs, text_, activation_);
         copy->constructor_validate_and_infer_types();
         return copy;
     }
 
     bool evaluate(ov::TensorVector& results, const ov::TensorVector& inputs) const override {
-        const Matrix matrix = matrix_in(inputs[1]);
-        thread_local std::vector<int64_t> rows;
-        if (inputs[0].get_element_type() == ov::element::i32) {
-            const int32_t* indices = inputs[0].data<const int32_t>();
-            rows.assign(indices, indices + inputs[0].get_size());
-        } else {
-            const int64_t* indices = inputs[0].data<const int64_t>();
-            rows.assign(indices, indices + inputs[0].get_size());
-        }
-        for (int64_t row : rows) {
-            OPENVINO_ASSERT(row >= 0 && row < outputs_, "row ", row, " of a table of ", outputs_);
-        }
+        const Input rows = rows_in(inputs[0]);
+        const GatedMlp mlp = {matrix_in(inputs, 0),      matrix_in(inputs, 1),      matrix_in(inputs, 2), floats_or_null(inputs, 4),
+                              floats_or_null(inputs, 5), floats_or_null(inputs, 6), kind_};
         ov::Shape shape = inputs[0].get_shape();
-        shape.push_back(columns_);
+        shape.back() = mlp.down.outputs;
         results[0].set_shape(shape);
-        if (!rows.empty()) unpack_rows(matrix, rows.data(), static_cast<int64_t>(rows.size()), results[0].data<float>());
+        if (rows.count) gated_mlp(mlp, rows, results[0].data<float>(), mlp.down.outputs, kOnThreads);
+        return true;
+    }
+
+private:
+    std::string activation_;
+    Activation kind_ = Activation::silu;
+};
+
+// indices [...] of i32 or i64, packed matrix u8: those rows of it, [..., columns] f32.
+class RowsOperation : public OnMatrices {
+public:
+    OPENVINO_OP("Rows", "dragoman");
+    using OnMatrices::OnMatrices;
+
+    void validate_and_infer_types() override {
+        read_matrices();
+        NODE_VALIDATION_CHECK(this, get_input_size() == 2 && matrices_.size() == 1, "2 inputs, not ", get_input_size());
+        const ov::element::Type& type = get_input_element_type(0);
+        NODE_VALIDATION_CHECK(this, type == ov::element::i32 || type == ov::element::i64, "indices are ", type, ", not i32 or i64");
+        ov::PartialShape shape = get_input_partial_shape(0);
+        NODE_VALIDATION_CHECK(this, shape.rank().is_static(), "the rank of the indices is unknown");
+        shape.push_back(matrices_[0].columns);
+        set_output_type(0, ov::element::f32, shape);
+    }
+
+    std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
+        auto copy = std::make_shared<RowsOperation>(inputs, text_);
+        copy->constructor_validate_and_infer_types();
+        return copy;
+    }
+
+    bool evaluate(ov::TensorVector& results, const ov::TensorVector& inputs) const override {
+        const Matrix matrix = matrix_in(inputs, 0);
+        const size_t count = inputs[0].get_size();
+        const bool is_wide = inputs[0].get_element_type() == ov::element::i64;
+        ov::Shape shape = inputs[0].get_shape();
+        shape.push_back(matrix.columns);
+        results[0].set_shape(shape);
+        for (size_t i = 0; i < count; ++i) {
+            const int64_t row = is_wide ? inputs[0].data<const int64_t>()[i] : inputs[0].data<const int32_t>()[i];
+            OPENVINO_ASSERT(row >= 0 && row < matrix.outputs, "row ", row, " of a table of ", matrix.outputs);
+            unpack_rows(matrix, &row, 1, results[0].data<float>() + i * matrix.columns);
+        }
         return true;
     }
 };
@@ -176,6 +244,7 @@ public:
 }  // namespace dragoman
 
 OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>({
-    std::make_shared<ov::OpExtension<dragoman::ProductOperation>>(),
+    std::make_shared<ov::OpExtension<dragoman::ProductsOperation>>(),
+    std::make_shared<ov::OpExtension<dragoman::GatedMlpOperation>>(),
     std::make_shared<ov::OpExtension<dragoman::RowsOperation>>(),
 }));

@@ -9,24 +9,41 @@
 
 #include "kernels.hpp"
 
+#if defined(DRAGOMAN_HAS_AVXVNNI)
+#include <cpuid.h>
+#endif
+
 namespace dragoman {
 namespace {
 
+#if defined(DRAGOMAN_HAS_AVXVNNI)
+// GCC 12 does not know the name of this one.
+bool has_avx_vnni() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1;
+}
+#endif
+
+// The best kernels that the compiler knew and this processor has; those that are named, and what is below, where that is held down.
 const Kernels& choose() {
-#if defined(__x86_64__)
+    std::vector<const Kernels*> order;
+#if defined(DRAGOMAN_HAS_AVX512VNNI)
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq"))
+        order.push_back(&kAvx512Vnni);
+#endif
+#if defined(DRAGOMAN_HAS_AVXVNNI)
+    if (has_avx_vnni()) order.push_back(&kAvxVnni);
+#endif
+#if defined(DRAGOMAN_HAS_AVX2)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) order.push_back(&kAvx2);
+#endif
     const char* named = std::getenv("DRAGOMAN_KERNELS_ISA");
-    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    const bool has_512 = has_avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
-                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    const bool has_vnni = has_avx2 && __builtin_cpu_supports("avxvnni");
-    const Kernels* order[] = {has_512 ? &kAvx512Vnni : nullptr, has_vnni ? &kAvxVnni : nullptr, has_avx2 ? &kAvx2 : nullptr, &kPlain};
     bool may = named == nullptr || *named == 0;
     for (const Kernels* kernels : order) {
-        if (kernels == nullptr) continue;
         may = may || std::strcmp(kernels->name, named) == 0;
         if (may) return *kernels;
     }
-#endif
     return kPlain;
 }
 

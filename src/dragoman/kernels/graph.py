@@ -6,13 +6,22 @@ on any thread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import openvino as ov
 from openvino.utils.node_factory import NodeFactory
 
 from dragoman.kernels.library import Layout, library
+
+
+class PackedNode(NamedTuple):
+    """A packed matrix in a graph. `node`: u8 [bytes]. `bias`: f32 [outputs], None if there is none."""
+
+    node: Any
+    layout: Layout
+    bias: Any = None
 
 
 def runtime(*, has_operations: bool) -> Any:
@@ -23,27 +32,31 @@ def runtime(*, has_operations: bool) -> Any:
     return core
 
 
-def product(rows: Any, packed: Any, layout: Layout, bias: Any = None) -> Any:
-    """Rows f32 [..., columns] times a packed matrix, with a bias if there is one: f32 [..., outputs].
+def products(rows: Any, matrices: Sequence[PackedNode]) -> list[Any]:
+    """Rows f32 [..., columns] times each matrix, with its bias if all have one: of each f32 [..., outputs].
 
     Raises: LibraryMissing; RuntimeError if sizes do not fit.
     """
-    return _node("Product", [rows, packed] if bias is None else [rows, packed, bias], layout)
+    return _node("Products", rows, matrices).outputs()  # type: ignore[no-any-return]
 
 
-def table_rows(indices: Any, packed: Any, layout: Layout) -> Any:
-    """Rows of a packed matrix by integers [...]: f32 [..., columns]. Raises: as `product`."""
-    return _node("Rows", [indices, packed], layout)
+def gated_mlp(rows: Any, gate: PackedNode, up: PackedNode, down: PackedNode, activation: str) -> Any:
+    """down(activation(gate rows) * up rows), f32 [..., outputs of down]; all have a bias, or none. Raises: as `products`."""
+    return _node("GatedMlp", rows, [gate, up, down], activation=activation).output(0)
 
 
-def _node(operation: str, inputs: list[Any], layout: Layout) -> Any:
-    attributes = {
-        "format": layout.format,
-        "group": layout.group,
-        "outputs": layout.outputs,
-        "columns": layout.columns,
-    }
-    return _factory(str(library().path)).create(operation, inputs, attributes).output(0)
+def table_rows(indices: Any, table: PackedNode) -> Any:
+    """Rows of a packed matrix by integers [...]: f32 [..., columns]. Raises: as `products`."""
+    return _node("Rows", indices, [table]).output(0)
+
+
+def _node(operation: str, rows: Any, matrices: Sequence[PackedNode], **attributes: str) -> Any:
+    biases = [matrix.bias for matrix in matrices if matrix.bias is not None]
+    layouts = ",".join(
+        f"{layout.format} {layout.group} {layout.outputs} {layout.columns}" for _, layout, _ in matrices
+    )
+    inputs = [rows, *(matrix.node for matrix in matrices), *biases]
+    return _factory(str(library().path)).create(operation, inputs, {"matrices": layouts, **attributes})
 
 
 @cache

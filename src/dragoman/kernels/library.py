@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from dragoman.kernels import presence
 
+PANEL = 16  # outputs that lie together
 CHUNK = 32  # columns of which groups are multiples, unless a group is all columns
 
 Floats = npt.NDArray[np.float32]
@@ -71,6 +72,45 @@ class Library:
         entry = self.entry("dragoman_product", None, *_MATRIX, *_POINTERS, ctypes.c_int64, ctypes.c_void_p)
         entry(*self.words(layout), self._data(layout, packed), rows.ctypes.data, len(rows), results.ctypes.data)
         return results
+
+    def pack_gguf(self, layout: Layout, first: int, rows: Bytes, out: Bytes) -> None:
+        """Pack outputs from `first` on, a multiple of 16, as rows of a GGUF file have them: u8 [outputs, bytes of a row].
+
+        Raises: ValueError if sizes do not fit.
+        """
+        words, data = self.words(layout), self._data(layout, out)
+        row_bytes = int(self.entry("dragoman_gguf_row_bytes", ctypes.c_int64, *_MATRIX)(*words))
+        if rows.ndim != 2 or rows.shape[1] != row_bytes:
+            raise ValueError(f"rows {rows.shape} do not fit {layout}")
+        self._check_part(layout, first, len(rows))
+        rows = np.ascontiguousarray(rows)
+        entry = self.entry("dragoman_pack_gguf", None, *_MATRIX, ctypes.c_int64, ctypes.c_int64, *_POINTERS)
+        entry(*words, first, len(rows), rows.ctypes.data, data)
+
+    def pack_groups(
+        self, layout: Layout, first: int, codes: Bytes, scales: npt.NDArray[np.float16], minima: Any, out: Bytes
+    ) -> None:
+        """Pack outputs from `first` on, a multiple of 16. `minima`: zero points of a byte, or f16; None if there are none.
+
+        Shapes: codes u8 or i8 [outputs, columns]; scales, minima [outputs, groups]. Raises: ValueError if sizes do not fit.
+        """
+        words, data = self.words(layout), self._data(layout, out)
+        shape = (len(codes), -(-layout.columns // layout.group))
+        if codes.shape[1:] != (layout.columns,) or scales.shape != shape or scales.dtype != np.float16:
+            raise ValueError(f"codes {codes.shape} and scales {scales.shape} do not fit {layout}")
+        if minima is not None and minima.shape != shape:
+            raise ValueError(f"minima {minima.shape} do not fit {layout}")
+        self._check_part(layout, first, len(codes))
+        arrays = [None if array is None else np.ascontiguousarray(array) for array in (codes, scales, minima)]
+        pointers = (ctypes.c_void_p,) * 4
+        entry = self.entry("dragoman_pack_groups", None, *_MATRIX, ctypes.c_int64, ctypes.c_int64, *pointers)
+        places = [None if array is None else array.ctypes.data for array in arrays]
+        entry(*words, first, len(codes), *places, data)
+
+    def _check_part(self, layout: Layout, first: int, count: int) -> None:
+        is_last = first + count == layout.outputs
+        if first % PANEL or not 0 <= first <= first + count <= layout.outputs or (count % PANEL and not is_last):
+            raise ValueError(f"outputs {first} to {first + count} are not whole panels of {layout}")
 
     def unpack_rows(self, layout: Layout, packed: Bytes, indices: npt.NDArray[np.int64]) -> Floats:
         """Those rows of the matrix, f32 [rows, columns]. Raises: ValueError if sizes do not fit, IndexError for no row."""

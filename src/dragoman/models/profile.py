@@ -41,7 +41,7 @@ _UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per r
 # rows and another for 7 to 80. One row alone is added up otherwise. With integers multiplied, or floats, it is one for all.
 ONE_ORDER_COLUMNS = 2816
 
-_AUTO_KERNELS: Kernels = "openvino"  # what the option's `auto` means
+_AUTO_KERNELS: Kernels = os.environ.get("XK", "openvino")  # what the option's `auto` means
 
 # Values of OV_CPU_MAX_ISA that hold the kernels to instructions without integer dot products.
 _WITHOUT_DOT_PRODUCTS = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
@@ -194,8 +194,9 @@ def kernel_profile(
     inference_type, kv_type = _precisions(options, processor, has_states)
     activation_group = _activation_group(options, smallest_group)
     num_cores = options.num_threads or os.cpu_count() or 1
+    kernels = _kernels(options)
     weights = replace(
-        _weight_format(options, processor, is_packed=smallest_group is not None),
+        _weight_format(options, processor, is_packed=smallest_group is not None, kernels=kernels),
         keeps_half=inference_type == "bf16",
         idle_expert_weights=_IDLE_EXPERT_WEIGHTS * num_cores,
         keeps_mxfp4=options.keeps_mxfp4,
@@ -207,8 +208,8 @@ def kernel_profile(
         weights=weights,
         activation_group=activation_group,
         best_step_tokens=None if weights.max_columns is None else _UNPACKED_ROWS,
-        panel_tokens=_PANEL_ROWS if inference_type == "bf16" else None,
-        kernels=_kernels(options),
+        panel_tokens=_PANEL_ROWS if inference_type == "bf16" and not weights.is_ours else None,
+        kernels=kernels,
     )
 
 
@@ -277,7 +278,7 @@ def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -
     """Inference and KV precision. bf16 needs hardware support; f32 weights mean f32 everywhere (reference precision)."""
     is_exact = options.weight_type == "f32"
     may_round = processor.has_bf16 and not is_exact and not has_states
-    inference = "bf16" if may_round and not processor.is_arm else "f32"
+    inference = "bf16" if may_round and not processor.is_arm and not os.environ.get("XF32") else "f32"
     allowed = {"bf16": ("bf16", "u8"), "f32": ("f16", "f32", "u8")}[inference]
     if processor.is_arm:
         allowed = ("f32", "u8")  # of which its attention kernels are
@@ -288,13 +289,15 @@ def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -
     return inference, kv_type
 
 
-def _weight_format(options: ModelOptions, processor: Processor, *, is_packed: bool) -> WeightFormat:
+def _weight_format(options: ModelOptions, processor: Processor, *, is_packed: bool, kernels: Kernels) -> WeightFormat:
     """Without integer instructions the kernels unpack weights to f32, in blocks that are as deep as the matrix is wide.
 
     That is up to a third faster without zero points, and twice as fast for steps of 8 to 64 tokens if a block stays in a
     core's own cache; and then the order of a row's sums does not depend on how many rows there are, but for one alone.
     """
     compresses = options.weight_type in ("int8", "int4")
+    if kernels == "own" and compresses:
+        return WeightFormat(options.weight_type, careful_type="int8", is_ours=True)
     unpacks = not processor.has_integer_dot_products and (compresses or (is_packed and options.weight_type != "f32"))
     max_columns = _UNPACKED_COLUMNS if unpacks else None
     if not compresses:

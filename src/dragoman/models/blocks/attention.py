@@ -38,7 +38,9 @@ def queries_keys_values(
         q = q.rows(pair_order(facts.num_heads, facts.head_size, turned), facts.query_width)
         k = k.rows(pair_order(facts.num_kv_heads, facts.head_size, turned), facts.key_width)
     is_fused = q.storage.format.fuses_attention
-    if q.storage.format.careful != q.storage.format:
+    if q.storage.format.is_ours:  # which multiplies with matrices of several formats in one operation
+        v = v.careful()
+    elif q.storage.format.careful != q.storage.format:
         widths = [facts.query_width, facts.key_width]
         return [
             *linears(x, [q, k], widths, bias=bias, is_fused=is_fused),

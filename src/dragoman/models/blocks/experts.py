@@ -119,7 +119,7 @@ def gated_experts(x: Node, routing: Routing, weights: Sequence[ExpertWeights], f
 
     Shapes: x [T, 1, hidden] -> the same.
     """
-    if is_grouped(facts, width(x), weights[0].gate.storage.format):
+    if not weights[0].gate.storage.format.is_ours and is_grouped(facts, width(x), weights[0].gate.storage.format):
         stacks = _stacks(weights, width(x), facts.inner_size)
         if all(map(_can_be_stacked, stacks)):
             return _grouped(x, routing, stacks, facts, weights[0].gate.storage)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.linear import linear, linears
+from dragoman.kernels import graph as kernels
+from dragoman.models.blocks.linear import have_one_order, in_order_of, linear, linears
 from dragoman.models.blocks.nodes import multiply, scalar, width
 from dragoman.models.storage.constants import Node
+from dragoman.models.storage.packing import packed
 from dragoman.models.weights import Weights
 
 ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
@@ -28,13 +31,40 @@ ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
 """By the names that checkpoints have for them. `gelu_new` and its kin are one function, written in several ways."""
 
 
+_OURS = {
+    "silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2", "gelu": "gelu", "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu",
+}  # fmt: skip
+"""Their names in native/operations.cpp."""
+
+
 def gated_mlp(
     x: Node, gate: Weights, up: Weights, down: Weights, inner_size: int, activation: str, *, bias: bool = False
 ) -> Node:
     """down(activation(gate x) * up x). Source: arXiv:2002.05202."""
+    if (whole := _whole_mlp(x, gate, up, down, inner_size, activation, bias=bias)) is not None:
+        return whole
     fused = gate.storage.format.fuses_mlp
     gated, raised = linears(x, [gate, up], [inner_size, inner_size], bias=bias, is_fused=fused)
     return linear(multiply(ACTIVATIONS[activation](gated), raised), down, width(x), bias=bias)
+
+
+def _whole_mlp(
+    x: Node, gate: Weights, up: Weights, down: Weights, inner_size: int, activation: str, *, bias: bool
+) -> Node | None:
+    """The gated MLP as one operation of our kernels; None if they do not compute it, or somebody looks inside."""
+    storage, hidden = gate.storage, width(x)
+    if not storage.format.is_ours or activation not in _OURS or gate.adapting or storage.watcher:
+        return None
+    parts = ((gate, inner_size, hidden), (up, inner_size, hidden), (down, hidden, inner_size))
+    matrices = [weights.matrix(rows, columns) for weights, rows, columns in parts]
+    if not have_one_order(matrices[:2]) or not have_one_order([matrices[2], np.zeros(0)]):
+        return None
+    nodes = [
+        packed(matrix, weights.storage, weights.vector(rows, "bias") if bias else None)
+        for matrix, (weights, rows, _) in zip(matrices, parts, strict=True)
+    ]
+    return kernels.gated_mlp(in_order_of(matrices[0], x), nodes[0], nodes[1], nodes[2], _OURS[activation])
 
 
 def plain_mlp(x: Node, up: Weights, down: Weights, inner_size: int, activation: str, *, bias: bool = True) -> Node:

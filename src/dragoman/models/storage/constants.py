@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -37,6 +37,7 @@ class WeightFormat:
     tokens costs as much as multiplying one row with so many weights (`blocks.experts`). `keeps_half`: floats of two bytes
     stay such in the compiled graph; else the plugin makes them f32. `careful_type`: how matrices are stored whose error
     counts more than that of others; None = as these. `keeps_mxfp4`: those of MXFP4 come packed (`sources.opening`).
+    `is_ours`: kernels of our own multiply integers (`storage.packing`).
     """
 
     stored_type: StoredType
@@ -45,6 +46,7 @@ class WeightFormat:
     keeps_half: bool = False
     careful_type: StoredType | None = None
     keeps_mxfp4: bool = False
+    is_ours: bool = False
 
     @property
     def careful(self) -> WeightFormat:
@@ -81,12 +83,14 @@ class GraphWatcher(Protocol):
 class WeightStorage:
     """A format, and who compresses into it: a graph's weights are complete when `parts` has finished.
 
-    `watcher`: is told of the graph's norms and products while it is built, None = nobody is.
+    `watcher`: is told of the graph's norms and products while it is built, None = nobody is. `shared`: what `packing` has
+    put into the graph and others may ask for again: a table whose rows are embeddings and weights of the head.
     """
 
     format: WeightFormat
     parts: RowParts
     watcher: GraphWatcher | None = None
+    shared: dict[Any, Any] = field(default_factory=dict)
 
 
 def constant(values: Array) -> Node:
@@ -191,14 +195,15 @@ def _packed(weights: Sequence[PackedMatrix], shape: tuple[int, ...], parts: RowP
     if first.zero_points is not None:
         zeros = np.concatenate([np.asarray(weight.zero_points) for weight in weights])
         values = ops.subtract(values, ops.convert(_integers(zeros.reshape(per_group), first.bits), ov.Type.f16))
-    scaled = ops.multiply(values, constant(_half_scales(weights).reshape(per_group)))
+    scaled = ops.multiply(values, constant(half_scales(weights).reshape(per_group)))
     if grouped is shape:
         return as_f32(scaled.output(0))
     flat = ops.reshape(scaled, ops.constant(np.array(shape, dtype=np.int64)), special_zero=False)
     return as_f32(flat.output(0))
 
 
-def _half_scales(weights: Sequence[PackedMatrix]) -> Array:
+def half_scales(weights: Sequence[PackedMatrix]) -> Array:
+    """The scales of matrices below each other, f16. Raises: ModelError if they do not fit."""
     with np.errstate(over="ignore"):  # looked for
         scales = np.concatenate([weight.scales for weight in weights]).astype(np.float16)
     if not fits_f16(scales):

@@ -69,28 +69,32 @@ class QuantisedRows:
 
     def __init__(self, data: Array, type_name: str, num_columns: int) -> None:
         """`data`: u8 [out, bytes of a row]."""
-        self._data, self._type_name, self._num_columns = data, type_name, num_columns
+        self.data, self.type_name, self._num_columns = data, type_name, num_columns
 
     @property
     def shape(self) -> tuple[int, int]:
         """[out, in]."""
-        return len(self._data), self._num_columns
+        return len(self.data), self._num_columns
 
     def __len__(self) -> int:
-        return len(self._data)
+        return len(self.data)
 
     def __getitem__(self, key: slice | Array | tuple[slice, slice]) -> QuantisedRows | Array:
         """These rows; these columns of them as numbers."""
         if isinstance(key, tuple):
             return np.asarray(self[key[0]])[:, key[1]]
-        return QuantisedRows(self._data[key], self._type_name, self._num_columns)
+        return self.with_rows(self.data[key])
+
+    def with_rows(self, data: Array) -> QuantisedRows:
+        """The same with other rows, u8 [out, bytes of a row]."""
+        return QuantisedRows(data, self.type_name, self._num_columns)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
 
         with np.errstate(invalid="ignore", over="ignore"):  # scales that are no numbers are found when they are stored
-            values: Array = dequantize(np.ascontiguousarray(self._data), GGMLQuantizationType[self._type_name])
+            values: Array = dequantize(np.ascontiguousarray(self.data), GGMLQuantizationType[self.type_name])
         values = values.reshape(self.shape)
         return values if dtype is None else values.astype(dtype, copy=False)
 

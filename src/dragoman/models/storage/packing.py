@@ -1,0 +1,130 @@
+"""Puts weight matrices into a graph as kernels of our own read them: packed, each in its own size.
+
+Does: choose a layout for what is stored, have it written on all cores. Does not: compute products (`kernels.graph` makes
+nodes for them). Called by the blocks while a graph is built; what it returns holds its values once the parts are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from dragoman.kernels.graph import PackedNode
+from dragoman.kernels.library import CHUNK, PANEL, Layout, library
+from dragoman.models.config import ModelError
+from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
+from dragoman.models.sources.gguf.stored import QuantisedRows
+from dragoman.models.storage.constants import WeightStorage, constant, half_scales
+from dragoman.models.storage.groups import INT4_GROUP_SIZE, quantize_groups
+from dragoman.models.storage.quantize import quantize_int8
+
+GGUF_FORMATS = {
+    "Q4_0": "i4", "Q4_1": "i4m", "Q5_0": "i5", "Q5_1": "i5m", "Q8_0": "i8", "IQ4_NL": "iq4_nl", "MXFP4": "mxfp4",
+    "Q2_K": "q2_k", "Q3_K": "q3_k", "Q4_K": "q4_k", "Q5_K": "q5_k", "Q6_K": "q6_k",
+}  # fmt: skip
+"""The types of GGUF files that keep their values, by the formats of native/formats.hpp."""
+
+_SUPER_GROUP = 256
+
+
+def packed(matrix: StoredTensor, storage: WeightStorage, bias: Array | None = None) -> PackedNode:
+    """The matrix [out, in] in the graph: as its file has it if that can be read so, else in the storage's format."""
+    node = _packed(matrix, storage)
+    return node if bias is None else node._replace(bias=constant(bias.astype(np.float32)))
+
+
+def _packed(matrix: StoredTensor, storage: WeightStorage) -> PackedNode:
+    outputs, columns = matrix.shape
+    if isinstance(matrix, QuantisedRows) and matrix.type_name in GGUF_FORMATS:
+        name = GGUF_FORMATS[matrix.type_name]
+        layout = Layout(name, _SUPER_GROUP if name.endswith("_k") else CHUNK, outputs, columns)
+        return _shared(matrix, layout, storage)
+    if isinstance(matrix, PackedMatrix) and keeps_groups(matrix):
+        layout = Layout(_format_of(matrix), matrix.group_size, outputs, columns)
+        half_scales([matrix])  # refuses what f16 cannot hold, before anything is written
+        return _filled(layout, storage, lambda part: matrix[part], _write_matrix)
+    if storage.format.stored_type == "int4" and columns % INT4_GROUP_SIZE == 0:
+        layout = Layout("i4z", INT4_GROUP_SIZE, outputs, columns)
+        return _filled(layout, storage, lambda part: np.ascontiguousarray(matrix[part]), _write_int4)
+    layout = Layout("i8z", columns, outputs, columns)
+    return _filled(layout, storage, lambda part: np.ascontiguousarray(matrix[part]), _write_int8)
+
+
+def _shared(matrix: QuantisedRows, layout: Layout, storage: WeightStorage) -> PackedNode:
+    """Rows as their file has them; those of one place in it are in the graph once."""
+
+    def made() -> PackedNode:
+        return _filled(layout, storage, lambda part: matrix.data[part], _write_rows)
+
+    if matrix.data.flags.owndata:  # chosen from a file: memory that somebody else's may take the place of
+        return made()
+    key = (layout, matrix.data.ctypes.data)
+    if key not in storage.shared:
+        storage.shared[key] = made()
+    node: PackedNode = storage.shared[key]
+    return node
+
+
+def keeps_groups(matrix: PackedMatrix) -> bool:
+    """True if the kernels multiply groups of that size."""
+    return matrix.num_groups == 1 or matrix.group_size % CHUNK == 0
+
+
+def _format_of(matrix: PackedMatrix) -> str:
+    if matrix.bits == 4 and matrix.values.dtype == np.int8 and matrix.zero_points is None:
+        return "i4"
+    if matrix.bits == 4 and matrix.values.dtype == np.uint8:
+        return "i4z"
+    return "i8" if matrix.zero_points is None and matrix.values.dtype == np.int8 else "i8z"
+
+
+Write = Callable[[Any, Layout, int, int, Array], None]
+"""Writes what a part of the rows holds, from an output on, so many outputs, into packed bytes."""
+
+
+def _filled(layout: Layout, storage: WeightStorage, read: Callable[[slice], Any], write: Write) -> PackedNode:
+    """A constant whose bytes are written by the storage's threads, a part of the outputs at a time."""
+    tensor = ov.Tensor(ov.Type.u8, ov.Shape([library().packed_bytes(layout)]))
+    bytes_of_all: Array = tensor.data
+
+    def fill(part: slice) -> None:
+        try:
+            write(read(part), layout, part.start, part.stop - part.start, bytes_of_all)
+        except ValueError as error:
+            shown = [layout.outputs, layout.columns]
+            raise ModelError(f"a weight matrix of {shown} cannot be stored: {error}") from error
+
+    storage.parts.submit((layout.outputs, layout.columns), fill, unit=PANEL)
+    return PackedNode(ov.op.Constant(tensor, shared_memory=True).output(0), layout)
+
+
+def _write_rows(rows: Array, layout: Layout, first: int, count: int, out: Array) -> None:
+    library().pack_gguf(layout, first, rows, out)
+
+
+def _write_matrix(matrix: PackedMatrix, layout: Layout, first: int, count: int, out: Array) -> None:
+    codes, zeros = np.ascontiguousarray(matrix.values), matrix.zero_points
+    if layout.format == "i4":
+        codes = codes + 8
+    elif layout.format == "i8z" and codes.dtype == np.uint8:
+        codes = codes ^ 0x80  # signed, and so are zero points: their difference stays
+        zeros = np.full(matrix.scales.shape, 128, np.uint8) if zeros is None else zeros
+        zeros = zeros ^ 0x80
+    elif layout.format == "i4z" and zeros is None:
+        zeros = np.zeros(matrix.scales.shape, np.uint8)
+    library().pack_groups(layout, first, codes, matrix.scales.astype(np.float16), zeros, out)
+
+
+def _write_int4(rows: Array, layout: Layout, first: int, count: int, out: Array) -> None:
+    found = quantize_groups(rows)
+    zeros, scales = (values.reshape(count, -1) for values in (found.zero_points, found.scales))
+    library().pack_groups(layout, first, found.values.reshape(count, -1), scales, zeros, out)
+
+
+def _write_int8(rows: Array, layout: Layout, first: int, count: int, out: Array) -> None:
+    codes = np.empty(rows.shape, np.uint8)
+    zeros, scales = quantize_int8(rows, codes)
+    library().pack_groups(layout, first, codes ^ 0x80, scales, zeros ^ 0x80, out)
