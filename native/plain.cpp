@@ -2,11 +2,40 @@
 #include <cmath>
 #include <cstring>
 
+#include "activation.hpp"
 #include "kernels.hpp"
 #include "pack.hpp"
 
 namespace dragoman {
 namespace {
+
+// One float, as the others have several.
+struct One {
+    using Int = int32_t;
+    using Flt = float;
+    static constexpr int lanes = 1;
+
+    static Flt load(const float* from) { return *from; }
+    static void store(float* to, Flt value) { *to = value; }
+    static Flt broadcast(float value) { return value; }
+    static Flt mul(Flt first, Flt second) { return first * second; }
+    static Flt add(Flt first, Flt second) { return first + second; }
+    static Flt div(Flt first, Flt second) { return first / second; }
+    static Flt fma(Flt first, Flt second, Flt sum) { return std::fma(first, second, sum); }
+    static Flt least(Flt first, Flt second) { return first < second ? first : second; }
+    static Flt most(Flt first, Flt second) { return first > second ? first : second; }
+    static Flt absolute(Flt value) { return std::fabs(value); }
+    static Flt where_negative(Flt value, Flt then, Flt otherwise) { return std::signbit(value) ? then : otherwise; }
+    static Int nearest(Flt value) { return static_cast<Int>(std::nearbyint(value)); }
+    static Flt to_floats(Int value) { return static_cast<Flt>(value); }
+    static Flt times_power(Flt value, Int power) {
+        int32_t bits;
+        std::memcpy(&bits, &value, 4);
+        bits += static_cast<int32_t>(static_cast<uint32_t>(power) << 23);
+        std::memcpy(&value, &bits, 4);
+        return value;
+    }
+};
 
 void quantise(const float* x, int64_t columns, const Rows& row) {
     for (int64_t chunk = 0; chunk < row.chunks; ++chunk) {
@@ -58,6 +87,6 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
 
 }  // namespace
 
-const Kernels kPlain = {"plain", quantise, product};
+const Kernels kPlain = {"plain", quantise, activate_with<One>, product};
 
 }  // namespace dragoman

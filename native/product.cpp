@@ -2,7 +2,6 @@
 #include "product.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -124,18 +123,6 @@ Span compute(const Product& product, const Rows& rows, const Parts& parts, int64
     return span;
 }
 
-float activated(Activation activation, float x) {
-    switch (activation) {
-        case Activation::silu: return x / (1.0f + std::exp(-x));
-        case Activation::relu: return x > 0 ? x : 0;
-        case Activation::relu2: return x > 0 ? x * x : 0;
-        case Activation::gelu: return 0.5f * x * (1.0f + std::erf(x * 0.70710678f));
-        case Activation::gelu_tanh: return 0.5f * x * (1.0f + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
-        case Activation::quick_gelu: return x / (1.0f + std::exp(-1.702f * x));
-        default: return x;
-    }
-}
-
 }  // namespace
 
 const char* instruction_set() { return kernels().name; }
@@ -168,9 +155,8 @@ void gated_mlp(const GatedMlp& mlp, const Input& x, float* y, int64_t stride, co
         compute(second, rows, up_parts, part, x.count);
         const Span span = compute(first, rows, parts, part, x.count);
         for (int64_t row = span.row; row < span.row + span.num_rows; ++row) {
-            float* to = gate + row * inner;
-            const float* with = up + row * inner;
-            for (int64_t i = span.output; i < span.output + span.num_outputs; ++i) to[i] = activated(mlp.activation, to[i]) * with[i];
+            const int64_t at = row * inner + span.output;
+            kernels().activate(mlp.activation, gate + at, up + at, span.num_outputs);
         }
     });
     const Product last = {mlp.down, mlp.down_bias, y, stride};

@@ -54,6 +54,18 @@ struct Avx512Vnni {
 
     static Flt mul(Flt first, Flt second) { return _mm512_mul_ps(first, second); }
     static Flt fma(Flt first, Flt second, Flt sum) { return _mm512_fmadd_ps(first, second, sum); }
+    static Flt add(Flt first, Flt second) { return _mm512_add_ps(first, second); }
+    static Flt div(Flt first, Flt second) { return _mm512_div_ps(first, second); }
+    static Flt least(Flt first, Flt second) { return _mm512_min_ps(first, second); }
+    static Flt most(Flt first, Flt second) { return _mm512_max_ps(first, second); }
+    static Flt absolute(Flt values) { return _mm512_abs_ps(values); }
+    static Flt where_negative(Flt values, Flt then, Flt otherwise) {
+        return _mm512_mask_blend_ps(_mm512_movepi32_mask(_mm512_castps_si512(values)), otherwise, then);
+    }
+    static Int nearest(Flt values) { return _mm512_cvtps_epi32(values); }
+    static Flt times_power(Flt values, Int power) {
+        return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(values), _mm512_slli_epi32(power, 23)));
+    }
     static Flt to_floats(Int values) { return _mm512_cvtepi32_ps(values); }
     static Flt from_halves(const uint8_t* from) {
         return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));

@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "activation.hpp"
 #include "kernels.hpp"
 #include "static_for.hpp"
 
@@ -310,7 +311,7 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, int Offset, 
 // --- a matrix -----------------------------------------------------------------------------------------------------------
 
 template <class Isa, Format F>
-class Product {
+class Tiles {
     static constexpr Shape kShape = shape_of(F);
     static constexpr int kUnits = kPanel / Isa::lanes;  // of a panel
     static constexpr int kSubs = kChunk / kShape.sub;
@@ -318,7 +319,7 @@ class Product {
     static constexpr int kMany = Isa::many_rows;
 
 public:
-    Product(const Matrix& matrix, const Rows& rows, int64_t num_rows, float* y, int64_t y_stride)
+    Tiles(const Matrix& matrix, const Rows& rows, int64_t num_rows, float* y, int64_t y_stride)
         : matrix_(matrix), rows_(rows), num_rows_(num_rows), y_(y), stride_(y_stride) {}
 
     // Units are taken in pairs; one that is left is its own neighbour, whose results are not written.
@@ -405,7 +406,7 @@ template <class Isa>
 void product_with(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t first, int64_t last, float* y, int64_t y_stride) {
     static_for<0, static_cast<int>(Format::count)>([&](auto format) {
         constexpr Format kFormat = static_cast<Format>(format.value);
-        if (matrix.format == kFormat) Product<Isa, kFormat>(matrix, rows, num_rows, y, y_stride).run(first, last);
+        if (matrix.format == kFormat) Tiles<Isa, kFormat>(matrix, rows, num_rows, y, y_stride).run(first, last);
     });
 }
 
@@ -431,7 +432,7 @@ void quantise_with(const float* x, int64_t columns, const Rows& row) {
 
 template <class Isa>
 constexpr Kernels kernels_of() {
-    return {Isa::name, quantise_with<Isa>, product_with<Isa>};
+    return {Isa::name, quantise_with<Isa>, activate_with<Isa>, product_with<Isa>};
 }
 
 }  // namespace dragoman

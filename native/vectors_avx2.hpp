@@ -50,6 +50,16 @@ struct Vectors256 {
 
     static Flt mul(Flt first, Flt second) { return _mm256_mul_ps(first, second); }
     static Flt fma(Flt first, Flt second, Flt sum) { return _mm256_fmadd_ps(first, second, sum); }
+    static Flt add(Flt first, Flt second) { return _mm256_add_ps(first, second); }
+    static Flt div(Flt first, Flt second) { return _mm256_div_ps(first, second); }
+    static Flt least(Flt first, Flt second) { return _mm256_min_ps(first, second); }
+    static Flt most(Flt first, Flt second) { return _mm256_max_ps(first, second); }
+    static Flt absolute(Flt values) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), values); }
+    static Flt where_negative(Flt values, Flt then, Flt otherwise) { return _mm256_blendv_ps(otherwise, then, values); }
+    static Int nearest(Flt values) { return _mm256_cvtps_epi32(values); }
+    static Flt times_power(Flt values, Int power) {
+        return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(values), _mm256_slli_epi32(power, 23)));
+    }
     static Flt to_floats(Int values) { return _mm256_cvtepi32_ps(values); }
     static Flt from_halves(const uint8_t* from) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
     static Flt from_bytes(const uint8_t* from) { return to_floats(_mm256_cvtepu8_epi32(eight(from))); }
