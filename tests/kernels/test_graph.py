@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from dragoman.kernels.graph import product, runtime, table_rows
+from dragoman.kernels.graph import PackedNode, gated_mlp, products, runtime, table_rows
 from dragoman.kernels.library import Layout, Library
 from tests.kernels.packed import Packed, random_matrix
 
@@ -30,8 +32,8 @@ def graph_of(matrix: Packed, bias: npt.NDArray[np.float32] | None = None) -> Any
     indices = [ops.parameter([-1], kind) for kind in (np.int32, np.int64)]
     packed = ov.op.Constant(matrix.data).output(0)
     added = None if bias is None else ops.constant(bias).output(0)
-    results = [product(rows.output(0), packed, matrix.layout, added)]
-    results += [table_rows(one.output(0), packed, matrix.layout) for one in indices]
+    results = products(rows.output(0), [PackedNode(packed, matrix.layout, added)])
+    results += [table_rows(one.output(0), PackedNode(packed, matrix.layout)) for one in indices]
     return ov.Model(results, [rows, *indices])
 
 
@@ -99,15 +101,56 @@ def test_what_does_not_fit_is_refused_with_both_sizes(kernels: Library) -> None:
     wide = ops.parameter([-1, 256], np.float32).output(0)
     bias = ops.constant(np.zeros(9, np.float32)).output(0)
     for layout, given, added, told in (
-        (Layout("i9", 128, 100, 256), wide, None, "format 'i9' is unknown"),
-        (Layout("i4z", 33, 100, 256), wide, None, "no groups of 33 columns"),
-        (Layout("q4_k", 32, 100, 256), wide, None, "no groups of 32 columns"),
+        (Layout("i9", 128, 100, 256), wide, None, "no matrix is packed as 'i9 128 100 256'"),
+        (Layout("i4z", 33, 100, 256), wide, None, "no matrix is packed as 'i4z 33 100 256'"),
+        (Layout("q4_k", 32, 100, 256), wide, None, "no matrix is packed as 'q4_k 32 100 256'"),
         (Layout("i4z", 128, 10, 256), wide, None, f"bytes, not {matrix.data.nbytes}"),
         (matrix.layout, narrow, None, "the matrix has 256 columns"),
-        (matrix.layout, wide, bias, "the bias is f32"),
+        (matrix.layout, wide, bias, "a bias is f32"),
     ):
         with pytest.raises(RuntimeError, match=told):
-            product(given, packed, layout, added)
+            products(given, [PackedNode(packed, layout, added)])
+
+
+def test_several_products_of_one_row_are_those_of_each(kernels: Library) -> None:
+    layouts = (Layout("i4z", 128, 100, 256), Layout("i8", 256, 33, 256), Layout("i5", 32, 16, 256))
+    matrices = [random_matrix(kernels, layout) for layout in layouts]
+    rows = ops.parameter([-1, 256], np.float32)
+    nodes = [PackedNode(ov.op.Constant(matrix.data).output(0), matrix.layout) for matrix in matrices]
+    graph = ov.Model(products(rows.output(0), nodes), [rows])
+    compiled = runtime(has_operations=True).compile_model(graph, "CPU", PROPERTIES)
+    for count in (0, 1, 40):
+        given = np.random.default_rng(4).normal(size=(count, 256)).astype(np.float32)
+        for found, matrix in zip(compiled([given]).values(), matrices, strict=True):
+            np.testing.assert_array_equal(found, kernels.product(matrix.layout, matrix.data, given))
+
+
+def test_gated_mlps_are_their_products_with_the_activation_between(kernels: Library) -> None:
+    activations: dict[str, Callable[[Any], Any]] = {
+        "silu": lambda x: x / (1 + np.exp(-x)),
+        "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+        "relu": lambda x: np.maximum(x, 0),
+        "relu2": lambda x: np.maximum(x, 0) ** 2,
+        "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / np.sqrt(2))) / 2,
+        "gelu_tanh": lambda x: x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2,
+    }
+    layouts = (Layout("i4z", 64, 70, 128), Layout("i4", 64, 70, 128), Layout("i8", 70, 50, 70))
+    matrices = [random_matrix(kernels, layout, seed) for seed, layout in enumerate(layouts)]
+    nodes = [PackedNode(ov.op.Constant(matrix.data).output(0), matrix.layout) for matrix in matrices]
+    given = np.random.default_rng(5).normal(size=(40, 128)).astype(np.float32) * np.float32(1.5)
+    gate, up = (kernels.product(matrix.layout, matrix.data, given).astype(np.float64) for matrix in matrices[:2])
+    assert gate.min() < -20
+    assert gate.max() > 20
+    for name, activation in activations.items():
+        rows = ops.parameter([-1, 128], np.float32)
+        graph = ov.Model([gated_mlp(rows.output(0), nodes[0], nodes[1], nodes[2], name)], [rows])
+        compiled = runtime(has_operations=True).compile_model(graph, "CPU", PROPERTIES)
+        inner = (activation(gate) * up).astype(np.float32)
+        expected = kernels.product(matrices[2].layout, matrices[2].data, inner)
+        together = compiled([given])[0]
+        # a value of the inner row that falls between two of its 8-bit codes may become either
+        np.testing.assert_allclose(together, expected, atol=np.abs(expected).max() * 0.005, err_msg=name)
+        np.testing.assert_array_equal(compiled([given[7:8]])[0], together[7:8])
 
 
 def test_entry_points_get_only_what_fits(kernels: Library) -> None:

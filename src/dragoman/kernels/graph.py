@@ -52,9 +52,7 @@ def table_rows(indices: Any, table: PackedNode) -> Any:
 
 def _node(operation: str, rows: Any, matrices: Sequence[PackedNode], **attributes: str) -> Any:
     biases = [matrix.bias for matrix in matrices if matrix.bias is not None]
-    layouts = ",".join(
-        f"{layout.format} {layout.group} {layout.outputs} {layout.columns}" for _, layout, _ in matrices
-    )
+    layouts = ",".join(f"{layout.format} {layout.group} {layout.outputs} {layout.columns}" for _, layout, _ in matrices)
     inputs = [rows, *(matrix.node for matrix in matrices), *biases]
     return _factory(str(library().path)).create(operation, inputs, {"matrices": layouts, **attributes})
 

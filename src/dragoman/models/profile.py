@@ -41,7 +41,7 @@ _UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per r
 # rows and another for 7 to 80. One row alone is added up otherwise. With integers multiplied, or floats, it is one for all.
 ONE_ORDER_COLUMNS = 2816
 
-_AUTO_KERNELS: Kernels = os.environ.get("XK", "openvino")  # what the option's `auto` means
+_AUTO_KERNELS: Kernels = "openvino"  # what the option's `auto` means
 
 # Values of OV_CPU_MAX_ISA that hold the kernels to instructions without integer dot products.
 _WITHOUT_DOT_PRODUCTS = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
@@ -278,7 +278,7 @@ def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -
     """Inference and KV precision. bf16 needs hardware support; f32 weights mean f32 everywhere (reference precision)."""
     is_exact = options.weight_type == "f32"
     may_round = processor.has_bf16 and not is_exact and not has_states
-    inference = "bf16" if may_round and not processor.is_arm and not os.environ.get("XF32") else "f32"
+    inference = "bf16" if may_round and not processor.is_arm else "f32"
     allowed = {"bf16": ("bf16", "u8"), "f32": ("f16", "f32", "u8")}[inference]
     if processor.is_arm:
         allowed = ("f32", "u8")  # of which its attention kernels are

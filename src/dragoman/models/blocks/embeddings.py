@@ -5,6 +5,8 @@ Does: tables and heads. Does not: know what families scale or cap (they do).
 
 from __future__ import annotations
 
+from typing import Any
+
 from dragoman.kernels import graph as kernels
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.nodes import gather_rows, reshape, unsqueeze
@@ -16,7 +18,7 @@ from dragoman.models.weights import Weights
 
 def embedding(token_ids: Node, weights: Weights, num_rows: int, size: int) -> Node:
     """The table's rows for `token_ids` as f32. Shapes: token_ids i64 [T] -> [T, 1, size]."""
-    table = weights.matrix(num_rows, size)
+    table: Any = weights.matrix(num_rows, size)
     if weights.storage.format.is_ours and isinstance(table, QuantisedRows):
         return unsqueeze(kernels.table_rows(token_ids, packed(table, weights.storage)), 1)
     return unsqueeze(gather_rows(embedding_table(table, weights.storage), token_ids), 1)

@@ -18,7 +18,7 @@ from dragoman.models.blocks.nodes import add, integers, scalar, split, width
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
 from dragoman.models.storage.constants import Node, WeightStorage, constant, weight_matrix
 from dragoman.models.storage.groups import INT4_GROUP_SIZE
-from dragoman.models.storage.packing import packed
+from dragoman.models.storage.packing import packed, packed_order
 from dragoman.models.weights import Weights, can_be_joined, joined
 
 
@@ -36,8 +36,10 @@ def linears(
     biases = [_bias(part, size, bias) for part, size in zip(weights, widths, strict=True)]
     storage = weights[0].storage
     if storage.format.is_ours and have_one_order(matrices):
-        nodes = [packed(matrix, part.storage, shift) for matrix, part, shift in zip(matrices, weights, biases, strict=True)]
-        products = kernels.products(in_order_of(matrices[0], x), nodes)
+        nodes = [
+            packed(matrix, part.storage, shift) for matrix, part, shift in zip(matrices, weights, biases, strict=True)
+        ]
+        products = kernels.products(in_order(x, packed_order(matrices[0])), nodes)
     elif is_fused and can_be_joined(matrices):
         shifts = [shift for shift in biases if shift is not None]
         products = split(product(x, joined(matrices), storage, np.concatenate(shifts) if shifts else None), widths)
@@ -57,12 +59,12 @@ def _told(result: Node, x: Node, weights: Weights, num_rows: int, *, bias: bool)
 def product(x: Node, matrix: StoredTensor, storage: WeightStorage, bias: Array | None = None) -> Node:
     """`x @ matrix.T (+ bias)`, as the sum of products over the columns that the format allows."""
     if storage.format.is_ours:
-        (result,) = kernels.products(in_order_of(matrix, x), [packed(matrix, storage, bias)])
+        (result,) = kernels.products(in_order(x, packed_order(matrix)), [packed(matrix, storage, bias)])
         return result
     unit = 1
     if isinstance(matrix, PackedMatrix):
         if storage.format.stored_type != "f32":
-            x = in_order_of(matrix, x)
+            x = in_order(x, matrix.column_order)
         unit = matrix.group_size if matrix.num_groups > 1 else 1
     widths = column_widths(matrix.shape[1], storage.format.max_columns, unit)
     if len(widths) == 1:
@@ -77,18 +79,17 @@ def product(x: Node, matrix: StoredTensor, storage: WeightStorage, bias: Array |
     return total if bias is None else add(total, constant(bias))
 
 
-def in_order_of(matrix: StoredTensor, x: Node) -> Node:
-    """x with its columns in the order in which a packed matrix has them."""
-    if not isinstance(matrix, PackedMatrix) or matrix.column_order is None:
-        return x
-    return ops.gather(x, integers(*matrix.column_order.tolist()), scalar(-1, np.int64)).output(0)
+def in_order(x: Node, order: Array | None) -> Node:
+    """x with its columns in that order, as a packed matrix has them; None = as they are."""
+    return x if order is None else ops.gather(x, integers(*order.tolist()), scalar(-1, np.int64)).output(0)
 
 
 def have_one_order(matrices: Sequence[StoredTensor]) -> bool:
-    """True if the columns of all matrices are in one order."""
-    orders = [matrix.column_order if isinstance(matrix, PackedMatrix) else None for matrix in matrices]
-    first = orders[0]
-    return all(order is first or (order is not None and np.array_equal(order, first)) for order in orders[1:])
+    """True if the columns of all matrices are in one order, packed as they are."""
+    first, *others = (packed_order(matrix) for matrix in matrices)
+    return all(
+        order is first or (order is not None and first is not None and np.array_equal(order, first)) for order in others
+    )
 
 
 def _columns(matrix: StoredTensor, begin: int, end: int) -> StoredTensor:

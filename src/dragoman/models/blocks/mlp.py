@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 from openvino import opset13 as ops
 
 from dragoman.kernels import graph as kernels
-from dragoman.models.blocks.linear import have_one_order, in_order_of, linear, linears
+from dragoman.models.blocks.linear import have_one_order, in_order, linear, linears
 from dragoman.models.blocks.nodes import multiply, scalar, width
 from dragoman.models.storage.constants import Node
-from dragoman.models.storage.packing import packed
+from dragoman.models.storage.packing import packed, packed_order
 from dragoman.models.weights import Weights
 
 ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
@@ -58,13 +57,13 @@ def _whole_mlp(
         return None
     parts = ((gate, inner_size, hidden), (up, inner_size, hidden), (down, hidden, inner_size))
     matrices = [weights.matrix(rows, columns) for weights, rows, columns in parts]
-    if not have_one_order(matrices[:2]) or not have_one_order([matrices[2], np.zeros(0)]):
+    if not have_one_order(matrices[:2]) or packed_order(matrices[2]) is not None:
         return None
     nodes = [
         packed(matrix, weights.storage, weights.vector(rows, "bias") if bias else None)
         for matrix, (weights, rows, _) in zip(matrices, parts, strict=True)
     ]
-    return kernels.gated_mlp(in_order_of(matrices[0], x), nodes[0], nodes[1], nodes[2], _OURS[activation])
+    return kernels.gated_mlp(in_order(x, packed_order(matrices[0])), nodes[0], nodes[1], nodes[2], _OURS[activation])
 
 
 def plain_mlp(x: Node, up: Weights, down: Weights, inner_size: int, activation: str, *, bias: bool = True) -> Node:

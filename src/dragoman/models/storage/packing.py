@@ -30,13 +30,13 @@ GGUF_FORMATS = {
 _SUPER_GROUP = 256
 
 
-def packed(matrix: StoredTensor, storage: WeightStorage, bias: Array | None = None) -> PackedNode:
+def packed(matrix: StoredTensor | QuantisedRows, storage: WeightStorage, bias: Array | None = None) -> PackedNode:
     """The matrix [out, in] in the graph: as its file has it if that can be read so, else in the storage's format."""
     node = _packed(matrix, storage)
     return node if bias is None else node._replace(bias=constant(bias.astype(np.float32)))
 
 
-def _packed(matrix: StoredTensor, storage: WeightStorage) -> PackedNode:
+def _packed(matrix: StoredTensor | QuantisedRows, storage: WeightStorage) -> PackedNode:
     outputs, columns = matrix.shape
     if isinstance(matrix, QuantisedRows) and matrix.type_name in GGUF_FORMATS:
         name = GGUF_FORMATS[matrix.type_name]
@@ -73,6 +73,11 @@ def keeps_groups(matrix: PackedMatrix) -> bool:
     return matrix.num_groups == 1 or matrix.group_size % CHUNK == 0
 
 
+def packed_order(matrix: StoredTensor) -> Array | None:
+    """The order in which `packed` has the matrix' columns, None if they are in order."""
+    return matrix.column_order if isinstance(matrix, PackedMatrix) and keeps_groups(matrix) else None
+
+
 def _format_of(matrix: PackedMatrix) -> str:
     if matrix.bits == 4 and matrix.values.dtype == np.int8 and matrix.zero_points is None:
         return "i4"
@@ -106,7 +111,8 @@ def _write_rows(rows: Array, layout: Layout, first: int, count: int, out: Array)
 
 
 def _write_matrix(matrix: PackedMatrix, layout: Layout, first: int, count: int, out: Array) -> None:
-    codes, zeros = np.ascontiguousarray(matrix.values), matrix.zero_points
+    codes: Any = np.ascontiguousarray(matrix.values)
+    zeros = matrix.zero_points
     if layout.format == "i4":
         codes = codes + 8
     elif layout.format == "i8z" and codes.dtype == np.uint8:
