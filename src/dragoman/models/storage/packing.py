@@ -133,4 +133,4 @@ def _write_int4(rows: Array, layout: Layout, first: int, count: int, out: Array)
 def _write_int8(rows: Array, layout: Layout, first: int, count: int, out: Array) -> None:
     codes = np.empty(rows.shape, np.uint8)
     zeros, scales = quantize_int8(rows, codes)
-    library().pack_groups(layout, first, codes ^ 0x80, scales, zeros ^ 0x80, out)
+    library().pack_groups(layout, first, codes ^ np.uint8(0x80), scales, zeros ^ np.uint8(0x80), out)
