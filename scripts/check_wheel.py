@@ -136,6 +136,13 @@ def install(wheel: Path, python: str, place: Path) -> Path:
     return programs
 
 
+def instruction_set(programs: Path, folder: str) -> str:
+    """The instructions that the installed library of kernels uses. Raises: CalledProcessError if it cannot be loaded."""
+    code = "from dragoman.kernels.library import library; print(library().instruction_set)"
+    command = [str(programs / "python"), "-c", code]
+    return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
 def served_answer(programs: Path, folder: Path) -> str:
     """What the bundled model answers when the installed program serves it from `folder`, and then ends as it should."""
     command = [str(programs / "dragoman"), "serve", "--host", "127.0.0.1", "--port", "0"]
@@ -183,6 +190,8 @@ def installed_problems(wheel: Path, python: str) -> Iterator[str]:
         tell(f"dragoman --version: {version}")
         if version.split() != ["dragoman", wheel.name.split("-")[1]]:
             yield f"dragoman --version says {version!r}, the wheel is {wheel.name}"
+        if not wheel.name.endswith("-none-any.whl"):
+            tell(f"the library of kernels computes with {instruction_set(programs, folder)}")
         text = served_answer(programs, Path(folder))
         tell(f"the bundled model answered: {text!r}")
         if not text.strip():
