@@ -38,9 +38,11 @@ DRAGOMAN_INLINE typename Isa::Flt normal(typename Isa::Flt x) {
     const Flt one = Isa::broadcast(1.0f), z = Isa::mul(Isa::absolute(x), Isa::broadcast(0.70710678f));
     const Flt t = Isa::div(one, Isa::fma(z, Isa::broadcast(0.3275911f), one));
     Flt sum = Isa::broadcast(1.061405429f);
-    for (float factor : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) sum = Isa::fma(sum, t, Isa::broadcast(factor));
+    for (float factor : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f})
+        sum = Isa::fma(sum, t, Isa::broadcast(factor));
     // half of what lies beyond |x| on one side
-    const Flt tail = Isa::mul(Isa::mul(Isa::mul(sum, t), exponential<Isa>(Isa::mul(Isa::mul(z, z), Isa::broadcast(-1.0f)))), Isa::broadcast(0.5f));
+    const Flt tail = Isa::mul(Isa::mul(Isa::mul(sum, t), exponential<Isa>(Isa::mul(Isa::mul(z, z), Isa::broadcast(-1.0f)))),
+                              Isa::broadcast(0.5f));
     return Isa::where_negative(x, tail, Isa::add(one, Isa::mul(tail, Isa::broadcast(-1.0f))));
 }
 

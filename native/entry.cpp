@@ -30,13 +30,14 @@ DRAGOMAN_EXPORT int64_t dragoman_packed_bytes(int32_t format, int64_t group, int
     return matrix_of(format, group, outputs, columns, nullptr).bytes();
 }
 
-DRAGOMAN_EXPORT void dragoman_pack_groups(int32_t format, int64_t group, int64_t outputs, int64_t columns, int64_t first, int64_t count,
-                                          const uint8_t* codes, const uint16_t* scales, const void* minima, uint8_t* out) {
+DRAGOMAN_EXPORT void dragoman_pack_groups(int32_t format, int64_t group, int64_t outputs, int64_t columns, int64_t first,
+                                          int64_t count, const uint8_t* codes, const uint16_t* scales, const void* minima,
+                                          uint8_t* out) {
     dragoman::pack_groups(matrix_of(format, group, outputs, columns, out), first, count, codes, scales, minima, out);
 }
 
-DRAGOMAN_EXPORT void dragoman_pack_gguf(int32_t format, int64_t group, int64_t outputs, int64_t columns, int64_t first, int64_t count,
-                                        const uint8_t* rows, uint8_t* out) {
+DRAGOMAN_EXPORT void dragoman_pack_gguf(int32_t format, int64_t group, int64_t outputs, int64_t columns, int64_t first,
+                                        int64_t count, const uint8_t* rows, uint8_t* out) {
     dragoman::pack_gguf(matrix_of(format, group, outputs, columns, out), first, count, rows, out);
 }
 

@@ -15,20 +15,20 @@
 
 namespace dragoman {
 
-constexpr int kPanel = 16;       // outputs of a panel
-constexpr int kChunk = 32;       // columns of a chunk, for which a row's values share a scale
+constexpr int kPanel = 16;  // outputs of a panel
+constexpr int kChunk = 32;  // columns of a chunk, for which a row's values share a scale
 constexpr int kQuads = kChunk / 4;
-constexpr int kSuper = 256;      // columns that share the outer scales of K-quants
+constexpr int kSuper = 256;  // columns that share the outer scales of K-quants
 constexpr int kLine = 64;
 
 enum class Format : int32_t {
-    i4z,     // 4 bits, groups with an f16 scale and a zero point of a byte
-    i4,      // 4 bits less 8, groups with an f16 scale (Q4_0)
-    i4m,     // 4 bits, groups of 32 with f16 scale and minimum (Q4_1)
-    i5,      // 5 bits less 16 (Q5_0)
-    i5m,     // 5 bits with a minimum (Q5_1)
-    i8,      // 8 bits, signed, groups with an f16 scale (Q8_0; or one group: per output)
-    i8z,     // the same with a signed zero point of a byte
+    i4z,  // 4 bits, groups with an f16 scale and a zero point of a byte
+    i4,   // 4 bits less 8, groups with an f16 scale (Q4_0)
+    i4m,  // 4 bits, groups of 32 with f16 scale and minimum (Q4_1)
+    i5,   // 5 bits less 16 (Q5_0)
+    i5m,  // 5 bits with a minimum (Q5_1)
+    i8,   // 8 bits, signed, groups with an f16 scale (Q8_0; or one group: per output)
+    i8z,  // the same with a signed zero point of a byte
     q2_k,
     q3_k,
     q4_k,
@@ -56,20 +56,13 @@ struct Shape {
 };
 
 constexpr Shape kShapes[] = {
-    {"i4z", 4, Codes::plain, 0, 0, 32, true, 48, 0},
-    {"i4", 4, Codes::plain, 8, 0, 32, false, 32, 0},
-    {"i4m", 4, Codes::plain, 0, 0, 32, true, 64, 0},
-    {"i5", 5, Codes::plain, 16, 0, 32, false, 32, 0},
-    {"i5m", 5, Codes::plain, 0, 0, 32, true, 64, 0},
-    {"i8", 8, Codes::signed8, 0, 0, 32, false, 32, 0},
-    {"i8z", 8, Codes::signed8, 0, 0, 32, true, 48, 0},
-    {"q2_k", 2, Codes::plain, 0, kSuper, 16, true, 64, 32},
-    {"q3_k", 3, Codes::plain, 4, kSuper, 16, false, 32, 32},
-    {"q4_k", 4, Codes::plain, 0, kSuper, 32, true, 64, 32},
-    {"q5_k", 5, Codes::plain, 0, kSuper, 32, true, 64, 32},
-    {"q6_k", 6, Codes::plain, 32, kSuper, 16, false, 32, 32},
-    {"iq4_nl", 4, Codes::iq4_nl, 0, 0, 32, false, 32, 0},
-    {"mxfp4", 4, Codes::mxfp4, 0, 0, 32, false, 16, 0},
+    {"i4z", 4, Codes::plain, 0, 0, 32, true, 48, 0},         {"i4", 4, Codes::plain, 8, 0, 32, false, 32, 0},
+    {"i4m", 4, Codes::plain, 0, 0, 32, true, 64, 0},         {"i5", 5, Codes::plain, 16, 0, 32, false, 32, 0},
+    {"i5m", 5, Codes::plain, 0, 0, 32, true, 64, 0},         {"i8", 8, Codes::signed8, 0, 0, 32, false, 32, 0},
+    {"i8z", 8, Codes::signed8, 0, 0, 32, true, 48, 0},       {"q2_k", 2, Codes::plain, 0, kSuper, 16, true, 64, 32},
+    {"q3_k", 3, Codes::plain, 4, kSuper, 16, false, 32, 32}, {"q4_k", 4, Codes::plain, 0, kSuper, 32, true, 64, 32},
+    {"q5_k", 5, Codes::plain, 0, kSuper, 32, true, 64, 32},  {"q6_k", 6, Codes::plain, 32, kSuper, 16, false, 32, 32},
+    {"iq4_nl", 4, Codes::iq4_nl, 0, 0, 32, false, 32, 0},    {"mxfp4", 4, Codes::mxfp4, 0, 0, 32, false, 16, 0},
 };
 
 constexpr int kIq4Nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};

@@ -5,7 +5,6 @@
 #include <openvino/core/extension.hpp>
 #include <openvino/core/op_extension.hpp>
 #include <openvino/op/op.hpp>
-
 #include <sstream>
 #include <string>
 #include <vector>
@@ -42,15 +41,15 @@ protected:
             std::string format;
             Matrix matrix{};
             words >> format >> matrix.group >> matrix.outputs >> matrix.columns;
-            NODE_VALIDATION_CHECK(this, words && find_format(format.c_str(), &matrix.format) && is_valid(matrix), "no matrix is packed as '",
-                                  text, "'");
+            NODE_VALIDATION_CHECK(this, words && find_format(format.c_str(), &matrix.format) && is_valid(matrix),
+                                  "no matrix is packed as '", text, "'");
             matrices_.push_back(matrix);
         }
         NODE_VALIDATION_CHECK(this, !matrices_.empty() && get_input_size() > matrices_.size(), matrices_.size(), " matrices and ",
                               get_input_size(), " inputs");
         for (size_t i = 0; i < matrices_.size(); ++i) {
-            NODE_VALIDATION_CHECK(this, get_input_element_type(i + 1) == ov::element::u8, "a matrix is ", get_input_element_type(i + 1),
-                                  ", not u8");
+            NODE_VALIDATION_CHECK(this, get_input_element_type(i + 1) == ov::element::u8, "a matrix is ",
+                                  get_input_element_type(i + 1), ", not u8");
             const ov::PartialShape& shape = get_input_partial_shape(i + 1);
             if (shape.is_static()) check_bytes(matrices_[i], ov::shape_size(shape.to_shape()));
         }
@@ -58,7 +57,8 @@ protected:
 
     // Checks that rows have the columns of that matrix. Returns their shape with `outputs` in the place of columns.
     ov::PartialShape shape_of_results(const Matrix& matrix, int64_t outputs) const {
-        NODE_VALIDATION_CHECK(this, get_input_element_type(0) == ov::element::f32, "rows are ", get_input_element_type(0), ", not f32");
+        NODE_VALIDATION_CHECK(this, get_input_element_type(0) == ov::element::f32, "rows are ", get_input_element_type(0),
+                              ", not f32");
         ov::PartialShape shape = get_input_partial_shape(0);
         NODE_VALIDATION_CHECK(this, shape.rank().is_static() && shape.size() > 0, "rows have no columns");
         NODE_VALIDATION_CHECK(this, shape[shape.size() - 1].compatible(matrix.columns), "rows are ", shape, ", the matrix has ",
@@ -72,7 +72,8 @@ protected:
         NODE_VALIDATION_CHECK(this,
                               get_input_element_type(index) == ov::element::f32 &&
                                   get_input_partial_shape(index).compatible(ov::PartialShape{matrix.outputs}),
-                              "a bias is ", get_input_element_type(index), get_input_partial_shape(index), ", not f32[", matrix.outputs, "]");
+                              "a bias is ", get_input_element_type(index), get_input_partial_shape(index), ", not f32[",
+                              matrix.outputs, "]");
     }
 
     // Matrix `index`, which lies in the input behind those before it.
@@ -85,8 +86,8 @@ protected:
 
     Input rows_in(const ov::Tensor& tensor) const {
         const int64_t columns = matrices_[0].columns;
-        OPENVINO_ASSERT(tensor.get_shape().back() == static_cast<size_t>(columns), "rows are ", tensor.get_shape(), ", the matrix has ",
-                        columns, " columns");
+        OPENVINO_ASSERT(tensor.get_shape().back() == static_cast<size_t>(columns), "rows are ", tensor.get_shape(),
+                        ", the matrix has ", columns, " columns");
         return {tensor.data<const float>(), static_cast<int64_t>(tensor.get_size()) / columns, columns};
     }
 
@@ -97,12 +98,13 @@ private:
     static bool is_valid(const Matrix& matrix) {
         const int only = shape_of(matrix.format).columns;
         const bool is_whole = matrix.group > 0 && (matrix.group % kChunk == 0 || matrix.group >= matrix.columns);
-        return matrix.outputs > 0 && matrix.columns > 0 && is_whole && (only == 0 || (matrix.group == only && matrix.columns % only == 0));
+        return matrix.outputs > 0 && matrix.columns > 0 && is_whole &&
+               (only == 0 || (matrix.group == only && matrix.columns % only == 0));
     }
 
     void check_bytes(const Matrix& matrix, size_t bytes) const {
-        OPENVINO_ASSERT(bytes == static_cast<size_t>(matrix.bytes()), "the matrix ", matrix.outputs, " by ", matrix.columns, " in format ",
-                        dragoman::shape_of(matrix.format).name, " has ", matrix.bytes(), " bytes, not ", bytes);
+        OPENVINO_ASSERT(bytes == static_cast<size_t>(matrix.bytes()), "the matrix ", matrix.outputs, " by ", matrix.columns,
+                        " in format ", dragoman::shape_of(matrix.format).name, " has ", matrix.bytes(), " bytes, not ", bytes);
     }
 };
 
@@ -188,8 +190,13 @@ public:
 
     bool evaluate(ov::TensorVector& results, const ov::TensorVector& inputs) const override {
         const Input rows = rows_in(inputs[0]);
-        const GatedMlp mlp = {matrix_in(inputs, 0),      matrix_in(inputs, 1),      matrix_in(inputs, 2), floats_or_null(inputs, 4),
-                              floats_or_null(inputs, 5), floats_or_null(inputs, 6), kind_};
+        const GatedMlp mlp = {matrix_in(inputs, 0),
+                              matrix_in(inputs, 1),
+                              matrix_in(inputs, 2),
+                              floats_or_null(inputs, 4),
+                              floats_or_null(inputs, 5),
+                              floats_or_null(inputs, 6),
+                              kind_};
         ov::Shape shape = inputs[0].get_shape();
         shape.back() = mlp.down.outputs;
         results[0].set_shape(shape);
@@ -212,7 +219,8 @@ public:
         read_matrices();
         NODE_VALIDATION_CHECK(this, get_input_size() == 2 && matrices_.size() == 1, "2 inputs, not ", get_input_size());
         const ov::element::Type& type = get_input_element_type(0);
-        NODE_VALIDATION_CHECK(this, type == ov::element::i32 || type == ov::element::i64, "indices are ", type, ", not i32 or i64");
+        NODE_VALIDATION_CHECK(this, type == ov::element::i32 || type == ov::element::i64, "indices are ", type,
+                              ", not i32 or i64");
         ov::PartialShape shape = get_input_partial_shape(0);
         NODE_VALIDATION_CHECK(this, shape.rank().is_static(), "the rank of the indices is unknown");
         shape.push_back(matrices_[0].columns);

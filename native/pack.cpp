@@ -85,8 +85,7 @@ struct Place {
 Place parameters_of(const Matrix& matrix, int64_t panel, int64_t chunk) {
     const Shape& shape = shape_of(matrix.format);
     const int64_t per_block = matrix.chunks_of_block();
-    const uint8_t* block =
-        matrix.panel(panel) + chunk / per_block * (shape.block_bytes + per_block * shape.chunk_bytes);
+    const uint8_t* block = matrix.panel(panel) + chunk / per_block * (shape.block_bytes + per_block * shape.chunk_bytes);
     return {block, block + shape.block_bytes + chunk % per_block * shape.chunk_bytes};
 }
 
@@ -272,8 +271,8 @@ ChunkValues chunk_values(const Matrix& matrix, int64_t output, int64_t chunk) {
     return values;
 }
 
-void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* codes, const uint16_t* scales, const void* minima,
-                 uint8_t* out) {
+void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* codes, const uint16_t* scales,
+                 const void* minima, uint8_t* out) {
     const Shape& shape = shape_of(matrix.format);
     const int64_t chunks = matrix.chunks(), blocks = matrix.blocks(), per_block = matrix.chunks_of_block();
     const bool has_half_minima = matrix.format == Format::i4m || matrix.format == Format::i5m;
@@ -295,7 +294,8 @@ void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8
             uint8_t held[kPanel][kChunk] = {};
             const int64_t left = matrix.columns - chunk * kChunk;
             for (int output = 0; output < here; ++output) {
-                std::memcpy(held[output], codes + (begin + output) * matrix.columns + chunk * kChunk, left < kChunk ? left : kChunk);
+                std::memcpy(held[output], codes + (begin + output) * matrix.columns + chunk * kChunk,
+                            left < kChunk ? left : kChunk);
             }
             put_codes(shape.bits, held, chunk_of(matrix, panel, chunk));
         }
@@ -310,7 +310,8 @@ int64_t gguf_row_bytes(const Matrix& matrix) {
 
 void pack_gguf(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* rows, uint8_t* out) {
     const Shape& shape = shape_of(matrix.format);
-    const int64_t columns = shape.columns ? kSuper : kChunk, size = file_block_bytes(matrix.format), row_bytes = gguf_row_bytes(matrix);
+    const int64_t columns = shape.columns ? kSuper : kChunk, size = file_block_bytes(matrix.format),
+                  row_bytes = gguf_row_bytes(matrix);
     const int64_t block_bytes = shape.block_bytes + columns / kChunk * shape.chunk_bytes;
     for (int64_t begin = 0; begin < count; begin += kPanel) {
         uint8_t* panel = out + (first + begin) / kPanel * matrix.panel_bytes();
@@ -325,7 +326,8 @@ void pack_gguf(const Matrix& matrix, int64_t first, int64_t count, const uint8_t
             }
             for (int64_t chunk = 0; chunk < columns / kChunk; ++chunk) {
                 uint8_t held[kPanel][kChunk];
-                for (int output = 0; output < kPanel; ++output) std::memcpy(held[output], read[output].codes + chunk * kChunk, kChunk);
+                for (int output = 0; output < kPanel; ++output)
+                    std::memcpy(held[output], read[output].codes + chunk * kChunk, kChunk);
                 put_codes(shape.bits, held, chunk_of(matrix, panel, block * (columns / kChunk) + chunk));
             }
         }

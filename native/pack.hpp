@@ -20,8 +20,8 @@ ChunkValues chunk_values(const Matrix& matrix, int64_t output, int64_t chunk);
 
 // Packs outputs [first, first + count) of a format of groups; `first` is a multiple of 16. `codes`, one byte each [count, columns],
 // without their offset taken away (i4: 0 to 15); `scales` f16 [count, groups]; `minima`, f16 (i4m, i5m) or bytes (i4z, i8z), of as many.
-void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* codes, const uint16_t* scales, const void* minima,
-                 uint8_t* out);
+void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* codes, const uint16_t* scales,
+                 const void* minima, uint8_t* out);
 
 // Packs such outputs from rows of a GGUF file, of the type that belongs to the format (Q4_0: i4, ..., MXFP4: mxfp4).
 void pack_gguf(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* rows, uint8_t* out);

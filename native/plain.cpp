@@ -78,7 +78,8 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
                     for (int column = sub * shape.sub; column < (sub + 1) * shape.sub; ++column)
                         products += values.codes[column] * x.codes[chunk * kChunk + column];
                     sum = std::fma(static_cast<float>(products), values.scale[sub] * x.scales[chunk], sum);
-                    if (shape.has_minimum) sum = std::fma(values.minimum[sub], x.shifts[chunk * kSums + sum_index(shape.sub, sub)], sum);
+                    if (shape.has_minimum)
+                        sum = std::fma(values.minimum[sub], x.shifts[chunk * kSums + sum_index(shape.sub, sub)], sum);
                 }
             }
         }

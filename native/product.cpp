@@ -35,7 +35,8 @@ const Kernels& choose() {
     if (has_avx_vnni()) order.push_back(&kAvxVnni);
 #endif
 #if defined(DRAGOMAN_HAS_AVX2)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) order.push_back(&kAvx2);
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+        order.push_back(&kAvx2);
 #endif
     const char* named = std::getenv("DRAGOMAN_KERNELS_ISA");
     bool may = named == nullptr || *named == 0;
@@ -111,9 +112,11 @@ struct Span {
 
 Span compute(const Product& product, const Rows& rows, const Parts& parts, int64_t part, int64_t num_rows) {
     const Matrix& matrix = product.matrix;
-    const int64_t first = part % parts.parts_of_panels() * parts.panels_of_part, row = part / parts.parts_of_panels() * kRowsOfPart;
+    const int64_t first = part % parts.parts_of_panels() * parts.panels_of_part,
+                  row = part / parts.parts_of_panels() * kRowsOfPart;
     const int64_t last = std::min(first + parts.panels_of_part, parts.panels);
-    const Span span = {row, std::min(num_rows - row, kRowsOfPart), first * kPanel, std::min(last * kPanel, matrix.outputs) - first * kPanel};
+    const Span span = {row, std::min(num_rows - row, kRowsOfPart), first * kPanel,
+                       std::min(last * kPanel, matrix.outputs) - first * kPanel};
     kernels().product(matrix, row_of(rows, row), span.num_rows, first, last, product.y + row * product.stride, product.stride);
     if (product.bias == nullptr) return span;
     for (int64_t r = row; r < row + span.num_rows; ++r) {

@@ -12,9 +12,7 @@ struct Avx2 : Vectors256 {
     // Sums of two products each, of codes without sign and rows with one.
     static Int pairs(Int codes, Int x) { return _mm256_maddubs_epi16(codes, x); }
     static Int add16(Int first, Int second) { return _mm256_add_epi16(first, second); }
-    static Int add_pairs(Int sums, Int narrow) {
-        return _mm256_add_epi32(sums, _mm256_madd_epi16(narrow, _mm256_set1_epi16(1)));
-    }
+    static Int add_pairs(Int sums, Int narrow) { return _mm256_add_epi32(sums, _mm256_madd_epi16(narrow, _mm256_set1_epi16(1))); }
     template <bool Signed>
     static Int add_dot(Int sums, Int codes, Int x) {
         static_assert(Signed, "others are added up in pairs");

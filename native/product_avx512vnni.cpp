@@ -81,7 +81,8 @@ struct Avx512Vnni {
         Int exponents = _mm512_cvtepu8_epi32(sixteen(from));
         Int normal = _mm512_slli_epi32(_mm512_sub_epi32(exponents, _mm512_set1_epi32(1)), 23);
         Int small = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), exponents);
-        return _mm512_castsi512_ps(_mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(exponents, _mm512_set1_epi32(2)), normal, small));
+        return _mm512_castsi512_ps(
+            _mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(exponents, _mm512_set1_epi32(2)), normal, small));
     }
     template <bool Signed>
     static Int add_dot(Int sums, Int codes, Int x) {

@@ -171,7 +171,8 @@ inline void add_products(const int8_t* const (&rows)[R], typename Isa::Int (&sum
                 });
             });
         });
-        static_for<0, R>([&](auto r) { static_for<0, N>([&](auto n) { sums[r][n] = Isa::add_pairs(sums[r][n], narrow[r][n]); }); });
+        static_for<0, R>(
+            [&](auto r) { static_for<0, N>([&](auto n) { sums[r][n] = Isa::add_pairs(sums[r][n], narrow[r][n]); }); });
         add_products<Isa, Signed, Fits, R, N, kEnd, Last>(rows, sums, codes);
     }
 }
@@ -180,8 +181,8 @@ inline void add_products(const int8_t* const (&rows)[R], typename Isa::Int (&sum
 
 // R rows by N units of one matrix, from the first chunk to the last. `bytes[n]`, `lanes[n]`: a unit's panel and first output there.
 template <class Isa, Format F, int R, int N>
-[[gnu::flatten]] inline void few_rows(const Matrix& matrix, const Rows& rows, const uint8_t* const (&panels)[N], const int (&lanes)[N],
-                     typename Isa::Flt (&sums)[R][N]) {
+[[gnu::flatten]] inline void few_rows(const Matrix& matrix, const Rows& rows, const uint8_t* const (&panels)[N],
+                                      const int (&lanes)[N], typename Isa::Flt (&sums)[R][N]) {
     using Int = typename Isa::Int;
     using Flt = typename Isa::Flt;
     constexpr Shape shape = shape_of(F);
@@ -210,9 +211,8 @@ template <class Isa, Format F, int R, int N>
             if constexpr (shape.has_minimum) static_for<0, N>([&](auto n) { minimum[n] = scales[n].minimum(half); });
             static_for<0, R>([&](auto r) {
                 Flt x = Isa::broadcast(rows.scales[r * chunks + c]);
-                static_for<0, N>([&](auto n) {
-                    sums[r][n] = Isa::fma(Isa::to_floats(products[r][n]), Isa::mul(scale[n], x), sums[r][n]);
-                });
+                static_for<0, N>(
+                    [&](auto n) { sums[r][n] = Isa::fma(Isa::to_floats(products[r][n]), Isa::mul(scale[n], x), sums[r][n]); });
                 if constexpr (shape.has_minimum) {
                     Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * kSums + sum_index(shape.sub, half)]);
                     static_for<0, N>([&](auto n) { sums[r][n] = Isa::fma(minimum[n], shift, sums[r][n]); });
@@ -240,8 +240,8 @@ struct Unpacked {
 };
 
 template <class Isa, Format F, int N>
-[[gnu::flatten]] inline void unpack(const Matrix& matrix, const uint8_t* const (&panels)[N], const int (&lanes)[N], int64_t begin, int64_t end,
-                   Unpacked<Isa, N>& out) {
+[[gnu::flatten]] inline void unpack(const Matrix& matrix, const uint8_t* const (&panels)[N], const int (&lanes)[N], int64_t begin,
+                                    int64_t end, Unpacked<Isa, N>& out) {
     constexpr Shape shape = shape_of(F);
     constexpr int bytes = kPanel * kChunk * shape.bits / 8;
     static_for<0, N>([&](auto n) {
@@ -288,9 +288,8 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, int Offset, 
             static_for<0, N>([&](auto n) { scale[n] = Isa::load(block.scales[c - begin][half][n]); });
             static_for<0, R>([&](auto r) {
                 Flt x = Isa::broadcast(rows.scales[r * chunks + c]);
-                static_for<0, N>([&](auto n) {
-                    total[r][n] = Isa::fma(Isa::to_floats(products[r][n]), Isa::mul(scale[n], x), total[r][n]);
-                });
+                static_for<0, N>(
+                    [&](auto n) { total[r][n] = Isa::fma(Isa::to_floats(products[r][n]), Isa::mul(scale[n], x), total[r][n]); });
             });
             if constexpr (Minimum) {
                 Flt minimum[N];
@@ -303,9 +302,8 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, int Offset, 
         });
         static_for<0, R>([&](auto r) { codes[r] += kChunk; });
     }
-    static_for<0, R>([&](auto r) {
-        static_for<0, N>([&](auto n) { Isa::store(sums + (r * N + n) * Isa::lanes, total[r][n]); });
-    });
+    static_for<0, R>(
+        [&](auto r) { static_for<0, N>([&](auto n) { Isa::store(sums + (r * N + n) * Isa::lanes, total[r][n]); }); });
 }
 
 // --- a matrix -----------------------------------------------------------------------------------------------------------
@@ -403,7 +401,8 @@ private:
 };
 
 template <class Isa>
-void product_with(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t first, int64_t last, float* y, int64_t y_stride) {
+void product_with(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t first, int64_t last, float* y,
+                  int64_t y_stride) {
     static_for<0, static_cast<int>(Format::count)>([&](auto format) {
         constexpr Format kFormat = static_cast<Format>(format.value);
         if (matrix.format == kFormat) Tiles<Isa, kFormat>(matrix, rows, num_rows, y, y_stride).run(first, last);

@@ -61,7 +61,9 @@ struct Vectors256 {
         return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(values), _mm256_slli_epi32(power, 23)));
     }
     static Flt to_floats(Int values) { return _mm256_cvtepi32_ps(values); }
-    static Flt from_halves(const uint8_t* from) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+    static Flt from_halves(const uint8_t* from) {
+        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    }
     static Flt from_bytes(const uint8_t* from) { return to_floats(_mm256_cvtepu8_epi32(eight(from))); }
     static Flt from_signed_bytes(const uint8_t* from) { return to_floats(_mm256_cvtepi8_epi32(eight(from))); }
     static Flt from_half_bytes(const uint8_t* from, bool high) {
@@ -87,7 +89,8 @@ struct Vectors256 {
         most = _mm_max_ps(most, _mm_movehl_ps(most, most));
         most = _mm_max_ss(most, _mm_shuffle_ps(most, most, 1));
         float highest = _mm_cvtss_f32(most);
-        Flt unknown = _mm256_or_ps(_mm256_cmp_ps(values[0], values[1], _CMP_UNORD_Q), _mm256_cmp_ps(values[2], values[3], _CMP_UNORD_Q));
+        Flt unknown =
+            _mm256_or_ps(_mm256_cmp_ps(values[0], values[1], _CMP_UNORD_Q), _mm256_cmp_ps(values[2], values[3], _CMP_UNORD_Q));
         if (_mm256_movemask_ps(unknown)) highest = __builtin_nanf("");
         float inverse = highest > 0 ? 127.0f / highest : 0.0f;
         Int whole[4];
