@@ -188,13 +188,15 @@ def test_what_does_not_finish_in_time_is_told_in_the_words_of_its_api(num_stops:
     checker = Checker(document_of(PROFILE))
 
     async def test() -> None:
+        async with served(LetterRunner()) as (found, client):
+            await asked(client)
+            num_requests = found.server.engine.num_requests
         gate = ForwardGate()
         drain_s = 0.0 if num_stops == 1 else PATIENCE_S
         async with served(LetterRunner(before_forward=gate, num_blocks=2000), drain_s=drain_s) as (found, client):
             answers = [Answer(calling) for calling in CALLS]
             running = [asyncio.create_task(one.read(client)) for one in answers]
-            health = found.server.engine.health
-            while health().num_running + health().num_waiting < len(CALLS):  # noqa: ASYNC110
+            while found.server.engine.num_open < num_requests:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             gate.pass_some(6)  # all begin in the same steps, however slowly the calls came in
             await asyncio.gather(*(one.has_begun.wait() for one in answers if is_streamed(one.calling)))

@@ -288,7 +288,7 @@ def test_a_clock_that_is_set_ends_no_request_and_keeps_none(jump_s: float, monke
         async with small_server(Parts(LetterRunner(before_forward=gate, num_blocks=200))) as server:
             calls = [server.call(calling, None, ("x-request-timeout-ms", "60000")) for calling in CALLS]
             await gate.reached()
-            while server.engine.health().num_running + server.engine.health().num_waiting < len(CALLS):  # noqa: ASYNC110
+            while server.engine.num_open < len(CALLS):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             monkeypatch.setattr(time, "time", lambda: now() + jump_s)
             for module in (inbox,):

@@ -110,15 +110,16 @@ class Parts:
 
 
 class WatchedEngine(RenewableEngine):
-    """An engine that knows of how many requests somebody still takes the outputs."""
+    """An engine that knows how many requests it got, and of how many of these somebody still takes the outputs."""
 
     def __init__(self, built: BuiltEngine) -> None:
         super().__init__(built)
-        self.num_open = 0
+        self.num_requests = self.num_open = 0
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput]:
         """See `Engine`."""
         outputs = super().generate(request)
+        self.num_requests += 1
         self.num_open += 1
         try:
             async for output in outputs:
