@@ -13,6 +13,10 @@
 #include "pack.hpp"
 #include "product.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace {
 
 using dragoman::Format;
@@ -141,10 +145,15 @@ bool is_near(const Matrix& matrix, const std::vector<float>& x, const std::vecto
 
 std::vector<const Kernels*> kernels_of_this_processor() {
     std::vector<const Kernels*> all;
-#if defined(__x86_64__)
+#ifdef DRAGOMAN_HAS_AVX2
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
     if (has_avx2) all.push_back(&dragoman::kAvx2);
-    if (has_avx2 && __builtin_cpu_supports("avxvnni")) all.push_back(&dragoman::kAvxVnni);
+#endif
+#ifdef DRAGOMAN_HAS_AVXVNNI
+    unsigned a = 0, b = 0, c = 0, d = 0;  // compilers know no name for it yet
+    if (has_avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1) all.push_back(&dragoman::kAvxVnni);
+#endif
+#ifdef DRAGOMAN_HAS_AVX512VNNI
     if (has_avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
         all.push_back(&dragoman::kAvx512Vnni);

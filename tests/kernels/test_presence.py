@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,11 +13,23 @@ import pytest
 
 from dragoman.doctor.software import software_facts, software_section
 from dragoman.kernels import presence
-from dragoman.kernels.library import LibraryMissing, library
+from dragoman.kernels.library import Library, LibraryMissing, library
 from dragoman.models import ModelError, ModelOptions, load_model
-from dragoman.models.profile import kernel_profile, tell_lack
+from dragoman.models.profile import CPU_INFO, kernel_profile, tell_lack
 from tests.support.packed_layouts import LLAMA
 from tests.support.random_checkpoint import write_checkpoint
+
+BEST = (("avx512vnni", "avx512_vnni"), ("avxvnni", "avx_vnni"), ("avx2", "avx2"))  # and their flags in /proc/cpuinfo
+
+
+def test_the_best_instructions_of_the_processor_are_used_unless_they_are_held_down(kernels: Library) -> None:
+    flags = next((line for line in CPU_INFO.read_text().splitlines() if line.startswith("flags")), "").split()
+    usable = [*(name for name, flag in BEST if flag in flags), "plain"]
+    assert kernels.instruction_set == usable[0]
+    code = "from dragoman.kernels.library import library; print(library().instruction_set)"
+    environment = {**os.environ, "DRAGOMAN_KERNELS_ISA": usable[-2] if len(usable) > 1 else "plain"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [environment["DRAGOMAN_KERNELS_ISA"]]
 
 
 @pytest.fixture
