@@ -16,6 +16,8 @@ from dragoman.kernels.graph import PackedNode, gated_mlp, products, runtime, tab
 from dragoman.kernels.library import Layout, Library
 from tests.kernels.packed import Packed, random_matrix
 
+pytestmark = pytest.mark.varies("each instruction set has kernels of its own")
+
 LAYOUTS = (
     Layout("i4z", 128, 100, 256),
     Layout("i4", 32, 1, 64),
