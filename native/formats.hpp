@@ -85,6 +85,8 @@ struct Matrix {
     DRAGOMAN_INLINE int64_t panels() const { return (outputs + kPanel - 1) / kPanel; }
     DRAGOMAN_INLINE int64_t chunks_of_block() const { return group >= columns ? chunks() : group / kChunk; }
     DRAGOMAN_INLINE int64_t blocks() const { return (chunks() + chunks_of_block() - 1) / chunks_of_block(); }
+    // All columns of an output share one scale, which is multiplied last.
+    DRAGOMAN_INLINE bool is_by_output() const { return shape_of(format).codes == Codes::signed8 && blocks() == 1; }
     DRAGOMAN_INLINE int64_t chunk_bytes() const { return int64_t{kPanel} * kChunk * shape_of(format).bits / 8; }
     DRAGOMAN_INLINE int64_t parameter_bytes() const {
         const Shape& shape = shape_of(format);

@@ -10,13 +10,14 @@ namespace dragoman {
 
 // Rows in 8 bits. `codes` i8 [rows, chunks * 32], zeros behind the last column; `scales` [rows, chunks]. `sums` of codes
 // [rows, chunks, 3]: of the first 16 columns of a chunk, of the others, of all. `shifts`: the same of values, negative, by which
-// a minimum counts.
+// a minimum counts; `totals` [rows], those of all chunks.
 struct Rows {
     int64_t chunks;
     int8_t* codes;
     float* scales;
     int32_t* sums;
     float* shifts;
+    float* totals;
 };
 
 constexpr int kSums = 3;
@@ -49,8 +50,12 @@ extern const Kernels kAvx512Vnni;
 
 // Row `index` of them.
 DRAGOMAN_INLINE Rows row_of(const Rows& rows, int64_t index) {
-    return {rows.chunks, rows.codes + index * rows.chunks * kChunk, rows.scales + index * rows.chunks,
-            rows.sums + index * rows.chunks * kSums, rows.shifts + index * rows.chunks * kSums};
+    return {rows.chunks,
+            rows.codes + index * rows.chunks * kChunk,
+            rows.scales + index * rows.chunks,
+            rows.sums + index * rows.chunks * kSums,
+            rows.shifts + index * rows.chunks * kSums,
+            rows.totals + index};
 }
 
 }  // namespace dragoman

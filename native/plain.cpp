@@ -38,6 +38,7 @@ struct One {
 };
 
 void quantise(const float* x, int64_t columns, const Rows& row) {
+    float total = 0;
     for (int64_t chunk = 0; chunk < row.chunks; ++chunk) {
         float values[kChunk] = {}, highest = 0;
         const int64_t left = columns - chunk * kChunk;
@@ -59,12 +60,15 @@ void quantise(const float* x, int64_t columns, const Rows& row) {
             row.sums[chunk * kSums + i] = sums[i];
             row.shifts[chunk * kSums + i] = -scale * static_cast<float>(sums[i]);
         }
+        total += row.shifts[chunk * kSums + 2];
     }
+    *row.totals = total;
 }
 
 void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t first, int64_t last, float* y, int64_t y_stride) {
     const Shape& shape = shape_of(matrix.format);
     const int subs = kChunk / shape.sub;
+    const bool by_output = matrix.is_by_output();
     const int64_t end = last * kPanel < matrix.outputs ? last * kPanel : matrix.outputs;
     for (int64_t output = first * kPanel; output < end; ++output) {
         for (int64_t row = 0; row < num_rows; ++row) y[row * y_stride + output] = 0;
@@ -77,11 +81,19 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
                     int32_t products = 0;
                     for (int column = sub * shape.sub; column < (sub + 1) * shape.sub; ++column)
                         products += values.codes[column] * x.codes[chunk * kChunk + column];
-                    sum = std::fma(static_cast<float>(products), values.scale[sub] * x.scales[chunk], sum);
-                    if (shape.has_minimum)
+                    const float factor = by_output ? x.scales[chunk] : values.scale[sub] * x.scales[chunk];
+                    sum = std::fma(static_cast<float>(products), factor, sum);
+                    if (shape.has_minimum && !by_output)
                         sum = std::fma(values.minimum[sub], x.shifts[chunk * kSums + sum_index(shape.sub, sub)], sum);
                 }
             }
+        }
+        if (!by_output) continue;
+        const ChunkValues values = chunk_values(matrix, output, 0);
+        for (int64_t row = 0; row < num_rows; ++row) {
+            float& sum = y[row * y_stride + output];
+            sum *= values.scale[0];
+            if (shape.has_minimum) sum = std::fma(values.minimum[0], rows.totals[row], sum);
         }
     }
 }

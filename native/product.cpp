@@ -61,7 +61,7 @@ T* held(std::vector<T>& values, int64_t size) {
 
 struct Scratch {
     std::vector<int8_t> codes;
-    std::vector<float> scales, shifts, gate, up;
+    std::vector<float> scales, shifts, totals, gate, up;
     std::vector<int32_t> sums;
 };
 
@@ -76,8 +76,12 @@ constexpr int64_t kRowsWorthThreads = 8;
 Rows quantised(const Input& x, int64_t columns, const ParallelFor& parallel_for) {
     const int64_t chunks = (columns + kChunk - 1) / kChunk;
     Scratch& to = scratch();
-    const Rows rows = {chunks, held(to.codes, x.count * chunks * kChunk), held(to.scales, x.count * chunks),
-                       held(to.sums, x.count * chunks * kSums), held(to.shifts, x.count * chunks * kSums)};
+    const Rows rows = {chunks,
+                       held(to.codes, x.count * chunks * kChunk),
+                       held(to.scales, x.count * chunks),
+                       held(to.sums, x.count * chunks * kSums),
+                       held(to.shifts, x.count * chunks * kSums),
+                       held(to.totals, x.count)};
     const auto quantise = [&](int64_t row) { kernels().quantise(x.data + row * x.stride, columns, row_of(rows, row)); };
     if (x.count < kRowsWorthThreads) {
         for (int64_t row = 0; row < x.count; ++row) quantise(row);

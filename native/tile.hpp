@@ -2,7 +2,8 @@
 //
 // Few rows are multiplied with the codes as they lie in memory. For many rows the codes and scales of some panels and chunks are
 // unpacked once, into memory that stays in the first cache, and all rows are multiplied with them. Both add up in the same order:
-// for each chunk (or half of one) `sum = fma(float(products), matrix scale * row scale, sum)`, then `fma(minimum, shift, sum)`.
+// for each chunk (or half of one) `sum = fma(float(products), matrix scale * row scale, sum)`, then `fma(minimum, shift, sum)`. Where
+// an output has one scale, that and the minimum come last, once.
 #pragma once
 
 #include <cstring>
@@ -177,10 +178,18 @@ inline void add_products(const int8_t* const (&rows)[R], typename Isa::Int (&sum
     }
 }
 
+// A sum of an output that has one scale, with that and the minimum.
+template <class Isa, Format F>
+DRAGOMAN_INLINE typename Isa::Flt finished(typename Isa::Flt sum, const Scales<Isa, F>& scales, float total) {
+    sum = Isa::mul(sum, scales.scale(0));
+    if constexpr (shape_of(F).has_minimum) sum = Isa::fma(scales.minimum(0), Isa::broadcast(total), sum);
+    return sum;
+}
+
 // --- few rows -----------------------------------------------------------------------------------------------------------
 
 // R rows by N units of one matrix, from the first chunk to the last. `bytes[n]`, `lanes[n]`: a unit's panel and first output there.
-template <class Isa, Format F, int R, int N>
+template <class Isa, Format F, bool ByOutput, int R, int N>
 [[gnu::flatten]] inline void few_rows(const Matrix& matrix, const Rows& rows, const uint8_t* const (&panels)[N],
                                       const int (&lanes)[N], typename Isa::Flt (&sums)[R][N]) {
     using Int = typename Isa::Int;
@@ -207,13 +216,17 @@ template <class Isa, Format F, int R, int N>
             add_products<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), R, N, half * quads, (half + 1) * quads>(
                 codes, products, [&](auto n, auto quad) { return quad_of<Isa, F, quad>(chunk[n]); });
             Flt scale[N], minimum[N];
-            static_for<0, N>([&](auto n) { scale[n] = scales[n].scale(half); });
-            if constexpr (shape.has_minimum) static_for<0, N>([&](auto n) { minimum[n] = scales[n].minimum(half); });
+            if constexpr (!ByOutput) {
+                static_for<0, N>([&](auto n) { scale[n] = scales[n].scale(half); });
+                if constexpr (shape.has_minimum) static_for<0, N>([&](auto n) { minimum[n] = scales[n].minimum(half); });
+            }
             static_for<0, R>([&](auto r) {
                 Flt x = Isa::broadcast(rows.scales[r * chunks + c]);
-                static_for<0, N>(
-                    [&](auto n) { sums[r][n] = Isa::fma(Isa::to_floats(products[r][n]), Isa::mul(scale[n], x), sums[r][n]); });
-                if constexpr (shape.has_minimum) {
+                static_for<0, N>([&](auto n) {
+                    const Flt factor = ByOutput ? x : Isa::mul(scale[n], x);
+                    sums[r][n] = Isa::fma(Isa::to_floats(products[r][n]), factor, sums[r][n]);
+                });
+                if constexpr (shape.has_minimum && !ByOutput) {
                     Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * kSums + sum_index(shape.sub, half)]);
                     static_for<0, N>([&](auto n) { sums[r][n] = Isa::fma(minimum[n], shift, sums[r][n]); });
                 }
@@ -223,9 +236,14 @@ template <class Isa, Format F, int R, int N>
             if (N == 1 || n == 0 || panels[n] != panels[0])
                 static_for<0, bytes / kLine>([&](auto line) { Isa::prefetch(chunk[n] + kAhead + kLine * line); });
             chunk[n] += bytes;
-            scales[n].next();
+            if constexpr (!ByOutput) scales[n].next();
         });
         static_for<0, R>([&](auto r) { codes[r] += kChunk; });
+    }
+    if constexpr (ByOutput) {
+        static_for<0, R>([&](auto r) {
+            static_for<0, N>([&](auto n) { sums[r][n] = finished<Isa, F>(sums[r][n], scales[n], rows.totals[r]); });
+        });
     }
 }
 
@@ -239,7 +257,7 @@ struct Unpacked {
     alignas(64) float minima[kBlockChunks][2][N][Isa::lanes];
 };
 
-template <class Isa, Format F, int N>
+template <class Isa, Format F, bool ByOutput, int N>
 [[gnu::flatten]] inline void unpack(const Matrix& matrix, const uint8_t* const (&panels)[N], const int (&lanes)[N], int64_t begin,
                                     int64_t end, Unpacked<Isa, N>& out) {
     constexpr Shape shape = shape_of(F);
@@ -250,19 +268,21 @@ template <class Isa, Format F, int N>
         scales.seek(begin);
         for (int64_t c = 0; c < end - begin; ++c) {
             static_for<0, kQuads>([&](auto quad) { Isa::store(out.codes[c][quad][n], quad_of<Isa, F, quad>(chunk)); });
-            static_for<0, kChunk / shape.sub>([&](auto half) {
-                Isa::store(out.scales[c][half][n], scales.scale(half));
-                if constexpr (shape.has_minimum) Isa::store(out.minima[c][half][n], scales.minimum(half));
-            });
+            if constexpr (!ByOutput) {
+                static_for<0, kChunk / shape.sub>([&](auto half) {
+                    Isa::store(out.scales[c][half][n], scales.scale(half));
+                    if constexpr (shape.has_minimum) Isa::store(out.minima[c][half][n], scales.minimum(half));
+                });
+                scales.next();
+            }
             static_for<0, bytes / kLine>([&](auto line) { Isa::prefetch(chunk + kAhead + kLine * line); });
             chunk += bytes;
-            scales.next();
         }
     });
 }
 
 // R rows by N unpacked units, chunks [begin, end) of the rows; `sums` [R][N][lanes] is continued.
-template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, int Offset, int R, int N>
+template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool ByOutput, int Offset, int R, int N>
 [[gnu::flatten]] inline void many_rows(const Unpacked<Isa, N>& block, const Rows& rows, int64_t begin, int64_t end, float* sums) {
     using Int = typename Isa::Int;
     using Flt = typename Isa::Flt;
@@ -285,13 +305,15 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, int Offset, 
             add_products<Isa, Signed, Fits, R, N, half * quads, (half + 1) * quads>(
                 codes, products, [&](auto n, auto quad) { return Isa::load(unit[quad][n]); });
             Flt scale[N];
-            static_for<0, N>([&](auto n) { scale[n] = Isa::load(block.scales[c - begin][half][n]); });
+            if constexpr (!ByOutput) static_for<0, N>([&](auto n) { scale[n] = Isa::load(block.scales[c - begin][half][n]); });
             static_for<0, R>([&](auto r) {
                 Flt x = Isa::broadcast(rows.scales[r * chunks + c]);
-                static_for<0, N>(
-                    [&](auto n) { total[r][n] = Isa::fma(Isa::to_floats(products[r][n]), Isa::mul(scale[n], x), total[r][n]); });
+                static_for<0, N>([&](auto n) {
+                    const Flt factor = ByOutput ? x : Isa::mul(scale[n], x);
+                    total[r][n] = Isa::fma(Isa::to_floats(products[r][n]), factor, total[r][n]);
+                });
             });
-            if constexpr (Minimum) {
+            if constexpr (Minimum && !ByOutput) {
                 Flt minimum[N];
                 static_for<0, N>([&](auto n) { minimum[n] = Isa::load(block.minima[c - begin][half][n]); });
                 static_for<0, R>([&](auto r) {
@@ -308,7 +330,7 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, int Offset, 
 
 // --- a matrix -----------------------------------------------------------------------------------------------------------
 
-template <class Isa, Format F>
+template <class Isa, Format F, bool ByOutput>
 class Tiles {
     static constexpr Shape kShape = shape_of(F);
     static constexpr int kUnits = kPanel / Isa::lanes;  // of a panel
@@ -350,7 +372,7 @@ private:
     template <int R>
     void few(int64_t first, int count, const uint8_t* const (&panels)[kPair], const int (&lanes)[kPair], int64_t row) const {
         typename Isa::Flt sums[R][kPair];
-        few_rows<Isa, F, R, kPair>(matrix_, row_of(rows_, row), panels, lanes, sums);
+        few_rows<Isa, F, ByOutput, R, kPair>(matrix_, row_of(rows_, row), panels, lanes, sums);
         for (int r = 0; r < R; ++r)
             for (int n = 0; n < count; ++n) write(row + r, first + n, sums[r][n]);
     }
@@ -364,21 +386,28 @@ private:
             std::memset(sums, 0, sizeof(float) * here * kWidth);
             for (int64_t begin = 0; begin < rows_.chunks; begin += kBlockChunks) {
                 const int64_t end = least(begin + kBlockChunks, rows_.chunks);
-                unpack<Isa, F, kPair>(matrix_, panels, lanes, begin, end, block);
+                unpack<Isa, F, ByOutput, kPair>(matrix_, panels, lanes, begin, end, block);
                 int64_t r = 0;
                 for (; r + kMany <= here; r += kMany) continued<kMany>(block, row + r, begin, end, sums + r * kWidth);
                 for (; r + 2 <= here; r += 2) continued<2>(block, row + r, begin, end, sums + r * kWidth);
                 if (r < here) continued<1>(block, row + r, begin, end, sums + r * kWidth);
             }
-            for (int64_t r = 0; r < here; ++r)
-                for (int n = 0; n < count; ++n) write(row + r, first + n, Isa::load(sums + r * kWidth + n * Isa::lanes));
+            for (int n = 0; n < count; ++n) {
+                Scales<Isa, F> scales(panels[n], matrix_.chunks_of_block(), lanes[n]);
+                scales.seek(0);
+                for (int64_t r = 0; r < here; ++r) {
+                    auto sum = Isa::load(sums + r * kWidth + n * Isa::lanes);
+                    if constexpr (ByOutput) sum = finished<Isa, F>(sum, scales, rows_.totals[row + r]);
+                    write(row + r, first + n, sum);
+                }
+            }
         }
     }
 
     template <int R>
     void continued(const Unpacked<Isa, kPair>& block, int64_t row, int64_t begin, int64_t end, float* sums) const {
-        many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, offset_of<Isa>(F), R, kPair>(
-            block, row_of(rows_, row), begin, end, sums);
+        many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, ByOutput, offset_of<Isa>(F), R,
+                  kPair>(block, row_of(rows_, row), begin, end, sums);
     }
 
     void write(int64_t row, int64_t unit, typename Isa::Flt values) const {
@@ -405,7 +434,11 @@ void product_with(const Matrix& matrix, const Rows& rows, int64_t num_rows, int6
                   int64_t y_stride) {
     static_for<0, static_cast<int>(Format::count)>([&](auto format) {
         constexpr Format kFormat = static_cast<Format>(format.value);
-        if (matrix.format == kFormat) Tiles<Isa, kFormat>(matrix, rows, num_rows, y, y_stride).run(first, last);
+        if (matrix.format != kFormat) return;
+        if constexpr (shape_of(kFormat).codes == Codes::signed8) {
+            if (matrix.is_by_output()) return Tiles<Isa, kFormat, true>(matrix, rows, num_rows, y, y_stride).run(first, last);
+        }
+        Tiles<Isa, kFormat, false>(matrix, rows, num_rows, y, y_stride).run(first, last);
     });
 }
 
@@ -413,6 +446,7 @@ void product_with(const Matrix& matrix, const Rows& rows, int64_t num_rows, int6
 
 template <class Isa>
 void quantise_with(const float* x, int64_t columns, const Rows& row) {
+    float total = 0;
     for (int64_t c = 0; c < row.chunks; ++c) {
         float padded[kChunk];
         const float* from = x + c * kChunk;
@@ -426,7 +460,9 @@ void quantise_with(const float* x, int64_t columns, const Rows& row) {
         sums[2] = sums[0] + sums[1];
         row.scales[c] = scale;
         for (int i = 0; i < kSums; ++i) row.shifts[c * kSums + i] = -scale * static_cast<float>(sums[i]);
+        total += row.shifts[c * kSums + 2];
     }
+    *row.totals = total;
 }
 
 template <class Isa>
