@@ -22,6 +22,9 @@ struct Rows {
 
 constexpr int kSums = 3;
 
+// Rows whose values are all below this in a chunk count as zeros there: 127 by less is no number of 32 bits.
+constexpr float kSmallest = 1e-35f;
+
 // Which of the sums is that of a part of a chunk; `sub`: the columns that share a scale.
 constexpr int sum_index(int sub, int part) { return sub == 16 ? part : 2; }
 

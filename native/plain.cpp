@@ -45,7 +45,7 @@ void quantise(const float* x, int64_t columns, const Rows& row) {
         std::memcpy(values, x + chunk * kChunk, sizeof(float) * (left < kChunk ? left : kChunk));
         for (float value : values) highest = std::fabs(value) > highest || std::isnan(value) ? std::fabs(value) : highest;
         for (float value : values) highest = std::isnan(value) ? NAN : highest;
-        const float inverse = highest > 0 ? 127.0f / highest : 0.0f;
+        const float inverse = highest > kSmallest ? 127.0f / highest : 0.0f;
         int32_t sums[kSums] = {};
         for (int column = 0; column < kChunk; ++column) {
             const float scaled = values[column] * inverse;

@@ -94,7 +94,7 @@ struct Avx512Vnni {
         Flt values[2] = {load(x), load(x + 16)};
         float highest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(values[0]), _mm512_abs_ps(values[1])));
         if (_mm512_cmp_ps_mask(values[0], values[1], _CMP_UNORD_Q)) highest = __builtin_nanf("");
-        float inverse = highest > 0 ? 127.0f / highest : 0.0f;
+        float inverse = highest > kSmallest ? 127.0f / highest : 0.0f;
         for (int i = 0; i < 2; ++i) {
             Int whole = _mm512_cvtps_epi32(_mm512_mul_ps(values[i], _mm512_set1_ps(inverse)));
             sums[i] = _mm512_reduce_add_epi32(whole);

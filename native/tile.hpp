@@ -6,6 +6,7 @@
 // an output has one scale, that and the minimum come last, once.
 #pragma once
 
+#include <cmath>
 #include <cstring>
 
 #include "activation.hpp"
@@ -457,6 +458,7 @@ void quantise_with(const float* x, int64_t columns, const Rows& row) {
         }
         int32_t* sums = row.sums + c * kSums;
         const float scale = Isa::quantise(from, row.codes + c * kChunk, sums);
+        if (!std::isfinite(scale)) sums[0] = sums[1] = 0;  // results are no numbers, whatever codes are
         sums[2] = sums[0] + sums[1];
         row.scales[c] = scale;
         for (int i = 0; i < kSums; ++i) row.shifts[c * kSums + i] = -scale * static_cast<float>(sums[i]);

@@ -92,7 +92,7 @@ struct Vectors256 {
         Flt unknown =
             _mm256_or_ps(_mm256_cmp_ps(values[0], values[1], _CMP_UNORD_Q), _mm256_cmp_ps(values[2], values[3], _CMP_UNORD_Q));
         if (_mm256_movemask_ps(unknown)) highest = __builtin_nanf("");
-        float inverse = highest > 0 ? 127.0f / highest : 0.0f;
+        float inverse = highest > kSmallest ? 127.0f / highest : 0.0f;
         Int whole[4];
         for (int i = 0; i < 4; ++i) whole[i] = _mm256_cvtps_epi32(_mm256_mul_ps(values[i], _mm256_set1_ps(inverse)));
         sums[0] = sum_of(_mm256_add_epi32(whole[0], whole[1]));

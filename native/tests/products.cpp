@@ -181,7 +181,10 @@ void check(Format format, int64_t group, int64_t outputs, int64_t columns, std::
     is_of_groups(format) ? pack_random_groups(matrix, packed.begin) : pack_random_blocks(matrix, packed.begin);
     for (int64_t num_rows : counts) {
         std::vector<float> x(static_cast<size_t>(num_rows * columns));
-        for (float& value : x) value = static_cast<float>(random_below(20001) - 10000) / 3000.0f;
+        for (size_t index = 0; index < x.size(); ++index) {  // every fifth row is tiny, so that its scale is hardly a number
+            const bool is_tiny = index / static_cast<size_t>(columns) % 5 == 4;
+            x[index] = static_cast<float>(random_below(20001) - 10000) / 3000.0f * (is_tiny ? 1e-38f : 1.0f);
+        }
         const std::vector<float> plain = product_of(dragoman::kPlain, matrix, x, num_rows);
         expect(is_near(matrix, x, plain, num_rows), "not near the exact sums", matrix, num_rows);
         for (const Kernels* with : kernels_of_this_processor()) {
@@ -194,25 +197,55 @@ void check(Format format, int64_t group, int64_t outputs, int64_t columns, std::
     }
 }
 
+// A number that is none makes its own row's results none, with all kernels, and leaves other rows alone.
+void check_not_finite(Format format, int64_t group) {
+    Matrix matrix{format, group, 40, 512, nullptr};
+    Buffer packed(matrix.bytes());
+    matrix.data = packed.begin;
+    is_of_groups(format) ? pack_random_groups(matrix, packed.begin) : pack_random_blocks(matrix, packed.begin);
+    const auto outputs = static_cast<size_t>(matrix.outputs), columns = static_cast<size_t>(matrix.columns);
+    std::vector<float> x(3 * columns);
+    for (float& value : x) value = static_cast<float>(random_below(2001) - 1000) / 300.0f;
+    std::vector<const Kernels*> all = kernels_of_this_processor();
+    all.push_back(&dragoman::kPlain);
+    for (float wrong : {NAN, INFINITY, -INFINITY}) {
+        for (const Kernels* with : all) {
+            const std::vector<float> right = product_of(*with, matrix, x, 3);
+            std::vector<float> spoiled = x;
+            spoiled[columns + 37] = wrong;
+            const std::vector<float> y = product_of(*with, matrix, spoiled, 3);
+            bool holds = std::memcmp(y.data(), right.data(), outputs * sizeof(float)) == 0 &&
+                         std::memcmp(&y[2 * outputs], &right[2 * outputs], outputs * sizeof(float)) == 0;
+            for (size_t output = 0; output < outputs; ++output) holds = holds && !std::isfinite(y[outputs + output]);
+            expect(holds, with->name, matrix, 3);
+        }
+    }
+}
+
 }  // namespace
 
 int main() {
     for (int32_t index = 0; index < static_cast<int32_t>(Format::count); ++index) {
         const Format format = static_cast<Format>(index);
         if (shape_of(format).columns) {  // K-quants are whole blocks of 256 columns
-            check(format, 256, 48, 512, {0, 1, 2, 3, 5, 9});
+            check(format, 256, 48, 512, {0, 1, 2, 3, 5, 9, 41});
             check(format, 256, 1, 256, {1, 4});
         } else if (is_of_groups(format)) {
-            check(format, 32, 48, 256, {0, 1, 2, 3, 5, 9});
+            check(format, 32, 48, 256, {0, 1, 2, 3, 5, 9, 41});
             check(format, 96, 33, 209, {1, 7});
             check(format, 128, 17, 257, {1, 2});
             check(format, 33, 1, 33, {1, 4});
+            check(format, 289, 18, 289, {1, 3, 41});
             check(format, 32, 1, 1, {1, 2});
         } else {
-            check(format, 32, 48, 256, {0, 1, 2, 3, 5, 9});
+            check(format, 32, 48, 256, {0, 1, 2, 3, 5, 9, 41});
             check(format, 32, 1, 32, {1, 4});
         }
     }
+    check_not_finite(Format::i4z, 32);
+    check_not_finite(Format::i8, 512);
+    check_not_finite(Format::q4_k, 256);
+    check_not_finite(Format::q6_k, 256);
     check(Format::i4z, 32, 300000, 32, {1});
     check(Format::i8, 64, 40, 96, {200});
     std::printf("%s: %d failures\n", dragoman::instruction_set(), failures);
