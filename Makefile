@@ -109,8 +109,9 @@ wheel: $(VENV)/.installed-dev  ## build the wheel into dist/, install it in a fr
 pin: $(VENV)/.installed-dev  ## write constraints.txt anew, with the newest versions pyproject.toml allows
 	$(RUN) scripts/pin_constraints.py
 
-clean:  ## remove the virtual environment and all caches
-	rm -rf .venv .venv-* tests/clients/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## remove the virtual environment, all caches, and what was built
+	rm -rf .venv .venv-* tests/clients/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis build
+	rm -f src/dragoman/kernels/libdragoman.so src/dragoman/kernels/*.txt
 
 $(RUN):
 	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

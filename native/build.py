@@ -110,9 +110,9 @@ def place() -> str:
     try:
         with tempfile.TemporaryDirectory() as folder:
             put(LIBRARY, build(Path(folder)).read_bytes())
-    except RuntimeError as error:
+        put(STAMP, wanted.encode("ascii"))
+    except (RuntimeError, OSError) as error:
         return f"not built: {error}"
-    put(STAMP, wanted.encode("ascii"))
     return ""
 
 
@@ -123,13 +123,15 @@ def main() -> int:
     if parser.parse_args().check:
         return check()
     why_not = place()
-    if why_not:
-        for name in (LIBRARY, STAMP):
+    try:
+        for name in (LIBRARY, STAMP) if why_not else (WHY_NOT,):
             (PLACE / name).unlink(missing_ok=True)
-        put(WHY_NOT, why_not.encode())
+        if why_not:
+            put(WHY_NOT, why_not.encode())
+    except OSError as error:  # installed from sources that this user may not change
+        why_not = f"not built: {error}"
+    if why_not:
         sys.stderr.write(f"no kernels of dragoman's own: {why_not}\n")
-    else:
-        (PLACE / WHY_NOT).unlink(missing_ok=True)
     return 0
 
 

@@ -57,6 +57,15 @@ def test_a_compiler_that_fails_is_no_failure_of_the_installation_and_its_reason_
     assert reason.startswith("not built: cmake")
 
 
+def test_sources_that_cannot_be_written_are_no_failure_either(
+    script: Any, compiler: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(script, "PLACE", tmp_path / "file" / "kernels")
+    assert script.main() == 0
+    assert "no kernels of dragoman's own: not built: " in capsys.readouterr().err
+
+
 def test_a_library_that_is_up_to_date_stays_and_one_of_other_sources_does_not(script: Any, compiler: Path) -> None:
     script.put("libdragoman.so", b"built")
     script.put("built_from.txt", script.built_from(str(compiler)).encode())
