@@ -6,6 +6,7 @@ import asyncio
 import io
 import logging
 import os
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from dragoman.errors import ModelError
 from dragoman.logs import BackgroundWriter, OperatorFormatter, hide_messages, start_logging, tell_task, write_to
 
 SECRET = "my ssn 078"
+PATIENCE_S = 30.0  # how long a condition may take before a test fails
 
 
 @contextmanager
@@ -30,24 +32,42 @@ def pipe() -> Iterator[tuple[int, io.TextIOWrapper]]:
         stream.close()
 
 
+def read(reading: int) -> bytes:
+    """What comes next, which must not take long."""
+    assert select.select([reading], [], [], PATIENCE_S)[0]
+    return os.read(reading, 65_536)
+
+
+def counts_of(received: bytes) -> tuple[int, int]:
+    """How many whole lines came, and how many are told to have been dropped."""
+    lines = received.decode().splitlines(keepends=True)
+    dropped = [int(line.split()[0]) for line in lines if line.endswith("\n") and "dropped" in line]
+    return sum(line.startswith("line ") and line.endswith("\n") for line in lines), sum(dropped)
+
+
 class TestWriting:
     def test_who_logs_does_not_wait_for_a_pipe_that_nobody_reads(self) -> None:
         with pipe() as (reading, stream):
             writer = BackgroundWriter(stream, max_chars=200_000)
             for number in range(10_000):
                 writer.write(f"line {number:05}".ljust(99) + "\n")  # a megabyte; the pipe takes 64 KiB
-            received = os.read(reading, 65_536)  # somebody reads again
-            while b"last" not in received:
-                if b"were dropped" in received:
-                    writer.write("last\n")
-                received += os.read(reading, 65_536)
-        lines = received.decode().splitlines()
-        num_dropped = sum(int(line.split()[0]) for line in lines if "dropped" in line)
-        kept = [int(line.split()[1]) for line in lines if line.startswith("line ")]
+            received = b""
+            while sum(counts_of(received)) < 10_000:  # somebody reads again
+                received += read(reading)
+        kept = [int(line.split()[1]) for line in received.decode().splitlines() if line.startswith("line ")]
         assert kept == sorted(kept)
         assert kept[0] == 0
-        assert len(kept) + num_dropped == 10_000
+        assert sum(counts_of(received)) == 10_000
         assert len(kept) < 4000
+
+    def test_lines_that_were_dropped_behind_the_last_one_that_is_written_are_told_at_once(self) -> None:
+        with pipe() as (reading, stream):
+            writer = BackgroundWriter(stream, max_chars=100_000)
+            writer.write("first".ljust(99_999) + "\n")  # the thread cannot write all of it
+            received = os.read(reading, 1)
+            writer.write("second\n")
+            while b"1 lines of the log were dropped" not in received:
+                received += read(reading)
 
     def test_a_full_disk_stops_nobody_and_lines_are_counted(self) -> None:
         with open("/dev/full", "w") as full:

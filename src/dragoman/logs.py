@@ -130,6 +130,7 @@ class BackgroundWriter:
         with self._changed:
             if self._num_chars + len(text) > self._max_chars:
                 self._num_dropped += 1
+                self._changed.notify_all()
             else:
                 self._waiting.append(text)
                 self._num_chars += len(text)
@@ -145,9 +146,12 @@ class BackgroundWriter:
             self._changed.wait_for(lambda: not self._waiting and not self._is_writing, timeout_s)
 
     def _run(self) -> None:
+        is_written = True
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
+                # What was dropped while the last lines were written is told without waiting for another line; not so where
+                # the stream fails, which would be tried for ever.
+                self._changed.wait_for(lambda: self._waiting or (is_written and self._num_dropped))  # noqa: B023
                 lines = list(self._waiting)
                 self._waiting.clear()
                 text, num_dropped = "".join(lines), self._num_dropped
