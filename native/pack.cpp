@@ -274,7 +274,7 @@ ChunkValues chunk_values(const Matrix& matrix, int64_t output, int64_t chunk) {
 void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* codes, const uint16_t* scales,
                  const void* minima, uint8_t* out) {
     const Shape& shape = shape_of(matrix.format);
-    const int64_t chunks = matrix.chunks(), blocks = matrix.blocks(), per_block = matrix.chunks_of_block();
+    const int64_t chunks = matrix.chunks(), blocks = matrix.blocks();
     const bool has_half_minima = matrix.format == Format::i4m || matrix.format == Format::i5m;
     for (int64_t begin = 0; begin < count; begin += kPanel) {
         uint8_t* panel = out + (first + begin) / kPanel * matrix.panel_bytes();
@@ -299,7 +299,6 @@ void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8
             }
             put_codes(shape.bits, held, chunk_of(matrix, panel, chunk));
         }
-        (void)per_block;
     }
 }
 

@@ -138,7 +138,7 @@ def install(wheel: Path, python: str, place: Path) -> Path:
 
 def instruction_set(programs: Path, folder: str) -> str:
     """The instructions that the installed library of kernels uses. Raises: CalledProcessError if it cannot be loaded."""
-    code = "from dragoman.kernels.library import library; print(library().instruction_set)"
+    code = "from dragoman.kernels.native import library; print(library().instruction_set)"
     command = [str(programs / "python"), "-c", code]
     return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from dragoman.kernels import presence
-from dragoman.kernels.library import Library, library
+from dragoman.kernels.native import Library, library
 
 
 @pytest.fixture(scope="session")

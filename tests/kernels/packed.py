@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.kernels.library import Layout, Library
+from dragoman.kernels.native import Layout, Library
 
 CODES = {"i4z": 16, "i4": 16, "i5": 32, "i8": 256}  # formats of groups, and how many codes each has
 

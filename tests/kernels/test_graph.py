@@ -13,7 +13,7 @@ import pytest
 from openvino import opset13 as ops
 
 from dragoman.kernels.graph import PackedNode, gated_mlp, products, runtime, table_rows
-from dragoman.kernels.library import Layout, Library
+from dragoman.kernels.native import Layout, Library
 from tests.kernels.packed import Packed, random_matrix
 
 pytestmark = pytest.mark.varies("each instruction set has kernels of its own")

@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.doctor.software import software_facts, software_section
 from dragoman.kernels import presence
-from dragoman.kernels.library import Library, LibraryMissing, library
+from dragoman.kernels.native import Library, LibraryMissing, library
 from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.profile import CPU_INFO, kernel_profile, tell_lack
 from tests.support.packed_layouts import LLAMA
@@ -28,7 +28,7 @@ def test_the_best_instructions_of_the_processor_are_used_unless_they_are_held_do
     held = os.environ.get("DRAGOMAN_KERNELS_ISA")
     usable = usable[usable.index(held) :] if held in usable else usable
     assert kernels.instruction_set == usable[0]
-    code = "from dragoman.kernels.library import library; print(library().instruction_set)"
+    code = "from dragoman.kernels.native import library; print(library().instruction_set)"
     environment = {**os.environ, "DRAGOMAN_KERNELS_ISA": usable[-2] if len(usable) > 1 else "plain"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [environment["DRAGOMAN_KERNELS_ISA"]]
@@ -49,11 +49,11 @@ def test_a_model_is_loaded_without_it_and_one_line_says_so(
     place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoint = write_checkpoint(LLAMA, tmp_path / "model")
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO, logger="dragoman.models.profile"):
         loaded = [load_model(checkpoint, ModelOptions()) for _ in range(2)]
     assert {one.profile.kernels for one in loaded} == {"openvino"}
     assert [record.message for record in caplog.records] == [
-        "OpenVINO's kernels are used, as dragoman's own are not here: built without a C++ compiler; install dragoman again "
+        "OpenVINO's kernels are used; dragoman's own are not here: built without a C++ compiler; install dragoman again "
         "where there is a C++ compiler"
     ]
 

@@ -193,7 +193,7 @@ def test_other_types_build_the_graph_of_their_values(tmp_path: Path) -> None:
     with Rows() as rows:
         for name, type_name in width(TYPED, FEW_TYPED):
             with rows.row(name, type_name):
-                typed, plain = _typed_and_plain(name, type_name, tmp_path / f"{name}-{type_name}")
+                typed, plain = typed_and_plain(name, type_name, tmp_path / f"{name}-{type_name}")
                 assert difference(typed, plain) is None
 
 
@@ -201,13 +201,13 @@ def test_other_types_build_the_graph_of_their_values(tmp_path: Path) -> None:
 def test_other_types_give_the_logits_of_their_values(name: str, type_name: str, tmp_path: Path) -> None:
     token_ids = [(37 * index) % 290 for index in range(64)]
     found, expected = (
-        logits_of(load_model(model, EXACT), token_ids) for model in _typed_and_plain(name, type_name, tmp_path)
+        logits_of(load_model(model, EXACT), token_ids) for model in typed_and_plain(name, type_name, tmp_path)
     )
     assert np.abs(expected).max() > 0.01
     assert _error(found, expected) < 1e-4
 
 
-def _typed_and_plain(name: str, type_name: str, directory: Path) -> tuple[Path, Path]:
+def typed_and_plain(name: str, type_name: str, directory: Path) -> tuple[Path, Path]:
     """A case's file with matrices of that type, and one that has the values of these as f32."""
     case = _widened(read_case("qwen3")) if name == "wide" else read_case(name)
     case["extra_tensors"] = {}  # large ones, which no file has

@@ -130,7 +130,7 @@ def test_rows_of_a_file_have_their_values(tmp_path: Path) -> None:
     with weights.open() as source:
         matrix = source.tensor(name, tuple(shape[name]))
     assert isinstance(matrix, PackedMatrix)
-    assert (weights.smallest_group, weights.recompressed) == (32, None)
+    assert (weights.smallest_group, weights.recompressed) == (32, ())
     assert np.array_equal(matrix.unpacked(), gguf.quants.dequantize(stored.data, stored.tensor_type))
 
 

@@ -152,8 +152,9 @@ class ModelSettings:
     kernels: str = option(
         "auto",
         Choice(("auto", "own", "openvino")),
-        "Whose kernels compute products with weight matrices: own, dragoman's, which need the library that is built where "
-        "there is a C++ compiler; openvino, the runtime's. auto: openvino.",
+        "Whose kernels compute products with weight matrices: own, dragoman's, for int8 and int4 weights, with GGUF files' "
+        "values as they are; they need the library that is built where there is a C++ compiler. openvino: the runtime's. "
+        "auto: openvino.",
     )
     max_model_len: int | None = option(
         None,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import openvino as ov
 from openvino.utils.node_factory import NodeFactory
 
-from dragoman.kernels.library import Layout, library
+from dragoman.kernels.native import Layout, library
 
 
 class PackedNode(NamedTuple):

@@ -28,7 +28,7 @@ from dragoman.models.families import has_tower, read_model
 from dragoman.models.families.base import Family
 from dragoman.models.ir.files import has_graph, is_ir
 from dragoman.models.kept_rows import kept_bytes_per_block
-from dragoman.models.profile import KernelProfile, ModelOptions, activation_departure, kernel_profile, tell_lack
+from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile, profile_departures, tell_lack
 from dragoman.models.runtime import kernel_threads, memory
 from dragoman.models.runtime.kept_bound import bound_kept, note_use
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
@@ -39,6 +39,7 @@ from dragoman.models.sources.opening import StoredWeights, stored_weights
 from dragoman.models.sources.read_ahead import read_ahead
 from dragoman.models.stages import BUILDING, COMPILING, MAPPING, READING, WARMING_UP
 from dragoman.models.storage.constants import WeightStorage
+from dragoman.models.storage.packing import keeps_type
 from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.vision.base import EMBEDDINGS
 from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_described
@@ -125,10 +126,11 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     if has_graph(model_dir):
         model.facts = replace(model.facts, departures=(*model.facts.departures, _NOT_THE_GRAPH))
     weights = stored_weights(model_dir, keeps_mxfp4=options.keeps_mxfp4)
-    if weights.recompressed and options.weight_type != "f32":
-        departure = _RECOMPRESSED.format(types=weights.recompressed, stored=options.weight_type)
-        model.facts = replace(model.facts, departures=(*model.facts.departures, departure))
     profile = _profile(model, options, weights.smallest_group)
+    recompressed = [name for name in weights.recompressed if not keeps_type(name, profile.weights)]
+    if recompressed and options.weight_type != "f32":
+        departure = _RECOMPRESSED.format(types=", ".join(recompressed), stored=options.weight_type)
+        model.facts = replace(model.facts, departures=(*model.facts.departures, departure))
     adapters = plan_adapters(options.adapters, model)
     plan = _Plan(model_dir, weights.files, options, profile, model.facts, report, adapters=adapters)
 
@@ -275,7 +277,7 @@ def _profile(model: Family, options: ModelOptions, smallest_group: int | None = 
     profile = kernel_profile(options, has_states=bool(model.facts.delta_layers), smallest_group=smallest_group)
     if not profile.is_exact:
         model.facts = model.facts.without_caps()
-    departures = (*model.facts.departures, *activation_departure(options, profile))
+    departures = (*model.facts.departures, *profile_departures(options, profile))
     model.facts = replace(model.facts, departures=departures)
     return profile
 

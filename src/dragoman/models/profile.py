@@ -18,7 +18,7 @@ from typing import Any, Literal
 import openvino as ov
 
 from dragoman import activation_groups
-from dragoman.kernels.library import LibraryMissing, library
+from dragoman.kernels.native import CHUNK, LibraryMissing, library
 from dragoman.kernels.presence import BUILD
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.models.config import ModelError
@@ -214,9 +214,11 @@ def kernel_profile(
 
 
 def _kernels(options: ModelOptions) -> Kernels:
-    """Whose kernels compute products. Raises: ModelError if they are asked for and not here."""
+    """Whose kernels compute products; ours have integers only. Raises: ModelError if they are asked for and not here."""
     if options.kernels == "own" and (reason := _lacks_library()):
         raise ModelError(f"kernels 'own' are not here: {reason}; must be auto or openvino, or {BUILD}")
+    if options.weight_type not in ("int8", "int4"):
+        return "openvino"
     return _AUTO_KERNELS if options.kernels == "auto" else options.kernels
 
 
@@ -233,7 +235,7 @@ def _lacks_library() -> str:
 def tell_lack() -> None:
     """Say once in a process that kernels of our own are not here, if that is so. Called when a model is loaded."""
     if reason := _lacks_library():
-        logger.warning("OpenVINO's kernels are used, as dragoman's own are not here: %s; %s", reason, BUILD)
+        logger.info("OpenVINO's kernels are used; dragoman's own are not here: %s; %s", reason, BUILD)
 
 
 def _activation_group(options: ModelOptions, smallest_group: int | None) -> int:
@@ -265,13 +267,19 @@ def _activation_group(options: ModelOptions, smallest_group: int | None) -> int:
     raise ModelError(f"activation_group {asked} does not go with {stored}; allowed: {shown}")
 
 
-def activation_departure(options: ModelOptions, profile: KernelProfile) -> tuple[str, ...]:
-    """A line about a bound on groups of activations, where what was asked for is not what the kernels are told."""
+def profile_departures(options: ModelOptions, profile: KernelProfile) -> tuple[str, ...]:
+    """A line for each of these options that does not have its effect: whose kernels, and the groups of activations."""
+    lines = []
+    if options.kernels == "own" and profile.kernels != "own":
+        lines.append(f"kernels own has no effect: they multiply int8 and int4 weights, not {options.weight_type}")
     asked, group = options.activation_group, profile.activation_group
-    if asked is None or asked == group:
-        return ()
-    used = f"in groups of {group}, which the weights allow" if group else "not at all: the weights are not quantised"
-    return (f"activations are quantised {used}, instead of {asked} as the model's files ask",)
+    if profile.kernels == "own":
+        group = CHUNK
+    if asked is not None and asked != group:
+        allowed_by = "which the kernels have" if profile.kernels == "own" else "which the weights allow"
+        used = f"in groups of {group}, {allowed_by}" if group else "not at all: the weights are not quantised"
+        lines.append(f"activations are quantised {used}, instead of {asked} as was asked for")
+    return tuple(lines)
 
 
 def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -> tuple[str, str]:
@@ -295,9 +303,10 @@ def _weight_format(options: ModelOptions, processor: Processor, *, is_packed: bo
     That is up to a third faster without zero points, and twice as fast for steps of 8 to 64 tokens if a block stays in a
     core's own cache; and then the order of a row's sums does not depend on how many rows there are, but for one alone.
     """
+    if kernels == "own":
+        keeps = not options.asks_for_type
+        return WeightFormat(options.weight_type, careful_type="int8", is_ours=True, keeps_file_types=keeps)
     compresses = options.weight_type in ("int8", "int4")
-    if kernels == "own" and compresses:
-        return WeightFormat(options.weight_type, careful_type="int8", is_ours=True)
     unpacks = not processor.has_integer_dot_products and (compresses or (is_packed and options.weight_type != "f32"))
     max_columns = _UNPACKED_COLUMNS if unpacks else None
     if not compresses:

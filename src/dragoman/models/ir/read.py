@@ -28,7 +28,7 @@ from dragoman.models.ir.files import (
 )
 from dragoman.models.ir.graph import attentions, embed_pictures, embed_texts, give_tables, paged, read_graph
 from dragoman.models.ir.phi3_vision import Phi3Vision
-from dragoman.models.profile import ONE_ORDER_COLUMNS, KernelProfile, ModelOptions, activation_departure, kernel_profile
+from dragoman.models.profile import ONE_ORDER_COLUMNS, KernelProfile, ModelOptions, kernel_profile, profile_departures
 from dragoman.models.storage.constants import WeightType
 from dragoman.models.vision.base import PictureProcessor
 from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_described
@@ -106,7 +106,7 @@ def read_ir(model_dir: Path, options: ModelOptions) -> IrModel:
     profile = kernel_profile(chosen, has_states=has_states, smallest_group=smallest_group)
     if profile.weights.max_columns is not None:  # wider products are not cut, and those of experts may be of one row
         profile = replace(profile, rounds_by_rows=has_experts or _widest_product(graph) > ONE_ORDER_COLUMNS)
-    departures += activation_departure(chosen, profile)
+    departures += profile_departures(chosen, profile)
     unpacks = 2 if stored in ("f16", "bf16") and profile.inference_type == "f32" else 1
     return IrModel(
         facts=replace(facts, departures=tuple(departures)),

@@ -18,7 +18,7 @@ from typing import Any
 
 import openvino as ov
 
-from dragoman.kernels.library import library
+from dragoman.kernels.native import library
 from dragoman.model_texts import model_name, model_text
 from dragoman.models.profile import KernelProfile
 

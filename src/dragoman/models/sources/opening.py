@@ -35,8 +35,8 @@ class StoredWeights(Protocol):
         ...
 
     @property
-    def recompressed(self) -> str | None:
-        """Which quantised types cannot stay as they are: their values are stored anew; None = there are none."""
+    def recompressed(self) -> tuple[str, ...]:
+        """Which quantised types OpenVINO's kernels cannot have as they are: their values are stored anew for these."""
         ...
 
     def packed_bytes(self) -> Mapping[str, int]:

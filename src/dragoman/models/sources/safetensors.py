@@ -162,9 +162,9 @@ class SafetensorsWeights:
         return None if self._layout is None else self._layout.label
 
     @property
-    def recompressed(self) -> str | None:
+    def recompressed(self) -> tuple[str, ...]:
         """None: whatever is quantised stays so, or is not told as a loss (fp8, and MXFP4 as a type that was asked for)."""
-        return None
+        return ()
 
     @property
     def smallest_group(self) -> int | None:

@@ -37,7 +37,7 @@ class WeightFormat:
     tokens costs as much as multiplying one row with so many weights (`blocks.experts`). `keeps_half`: floats of two bytes
     stay such in the compiled graph; else the plugin makes them f32. `careful_type`: how matrices are stored whose error
     counts more than that of others; None = as these. `keeps_mxfp4`: those of MXFP4 come packed (`sources.opening`).
-    `is_ours`: kernels of our own multiply integers (`storage.packing`).
+    `is_ours`: kernels of our own multiply integers (`storage.packing`); `keeps_file_types`: with the values of GGUF files.
     """
 
     stored_type: StoredType
@@ -47,6 +47,7 @@ class WeightFormat:
     careful_type: StoredType | None = None
     keeps_mxfp4: bool = False
     is_ours: bool = False
+    keeps_file_types: bool = False
 
     @property
     def careful(self) -> WeightFormat:

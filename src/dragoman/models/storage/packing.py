@@ -13,11 +13,11 @@ import numpy as np
 import openvino as ov
 
 from dragoman.kernels.graph import PackedNode
-from dragoman.kernels.library import CHUNK, PANEL, Layout, library
+from dragoman.kernels.native import CHUNK, PANEL, Layout, library
 from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
 from dragoman.models.sources.gguf.stored import QuantisedRows
-from dragoman.models.storage.constants import WeightStorage, constant, half_scales
+from dragoman.models.storage.constants import WeightFormat, WeightStorage, constant, half_scales
 from dragoman.models.storage.groups import INT4_GROUP_SIZE, quantize_groups
 from dragoman.models.storage.quantize import quantize_int8
 
@@ -38,7 +38,7 @@ def packed(matrix: StoredTensor | QuantisedRows, storage: WeightStorage, bias: A
 
 def _packed(matrix: StoredTensor | QuantisedRows, storage: WeightStorage) -> PackedNode:
     outputs, columns = matrix.shape
-    if isinstance(matrix, QuantisedRows) and matrix.type_name in GGUF_FORMATS:
+    if isinstance(matrix, QuantisedRows) and keeps_type(matrix.type_name, storage.format):
         name = GGUF_FORMATS[matrix.type_name]
         layout = Layout(name, _SUPER_GROUP if name.endswith("_k") else CHUNK, outputs, columns)
         return _shared(matrix, layout, storage)
@@ -68,6 +68,11 @@ def _shared(matrix: QuantisedRows, layout: Layout, storage: WeightStorage) -> Pa
     return node
 
 
+def keeps_type(type_name: str, stored: WeightFormat) -> bool:
+    """True if matrices of that type of GGUF files keep their values."""
+    return stored.keeps_file_types and type_name in GGUF_FORMATS
+
+
 def keeps_groups(matrix: PackedMatrix) -> bool:
     """True if the kernels multiply groups of that size."""
     return matrix.num_groups == 1 or matrix.group_size % CHUNK == 0
@@ -86,8 +91,8 @@ def _format_of(matrix: PackedMatrix) -> str:
     return "i8" if matrix.zero_points is None and matrix.values.dtype == np.int8 else "i8z"
 
 
-Write = Callable[[Any, Layout, int, int, Array], None]
-"""Writes what a part of the rows holds, from an output on, so many outputs, into packed bytes."""
+Write = Callable[[Any, Layout, int, Array], None]
+"""Writes what a part of the rows holds, from an output on, into packed bytes."""
 
 
 def _filled(layout: Layout, storage: WeightStorage, read: Callable[[slice], Any], write: Write) -> PackedNode:
@@ -97,7 +102,7 @@ def _filled(layout: Layout, storage: WeightStorage, read: Callable[[slice], Any]
 
     def fill(part: slice) -> None:
         try:
-            write(read(part), layout, part.start, part.stop - part.start, bytes_of_all)
+            write(read(part), layout, part.start, bytes_of_all)
         except ValueError as error:
             shown = [layout.outputs, layout.columns]
             raise ModelError(f"a weight matrix of {shown} cannot be stored: {error}") from error
@@ -106,11 +111,11 @@ def _filled(layout: Layout, storage: WeightStorage, read: Callable[[slice], Any]
     return PackedNode(ov.op.Constant(tensor, shared_memory=True).output(0), layout)
 
 
-def _write_rows(rows: Array, layout: Layout, first: int, count: int, out: Array) -> None:
+def _write_rows(rows: Array, layout: Layout, first: int, out: Array) -> None:
     library().pack_gguf(layout, first, rows, out)
 
 
-def _write_matrix(matrix: PackedMatrix, layout: Layout, first: int, count: int, out: Array) -> None:
+def _write_matrix(matrix: PackedMatrix, layout: Layout, first: int, out: Array) -> None:
     codes: Any = np.ascontiguousarray(matrix.values)
     zeros = matrix.zero_points
     if layout.format == "i4":
@@ -124,13 +129,13 @@ def _write_matrix(matrix: PackedMatrix, layout: Layout, first: int, count: int, 
     library().pack_groups(layout, first, codes, matrix.scales.astype(np.float16), zeros, out)
 
 
-def _write_int4(rows: Array, layout: Layout, first: int, count: int, out: Array) -> None:
+def _write_int4(rows: Array, layout: Layout, first: int, out: Array) -> None:
     found = quantize_groups(rows)
-    zeros, scales = (values.reshape(count, -1) for values in (found.zero_points, found.scales))
-    library().pack_groups(layout, first, found.values.reshape(count, -1), scales, zeros, out)
+    zeros, scales = (values.reshape(len(rows), -1) for values in (found.zero_points, found.scales))
+    library().pack_groups(layout, first, found.values.reshape(len(rows), -1), scales, zeros, out)
 
 
-def _write_int8(rows: Array, layout: Layout, first: int, count: int, out: Array) -> None:
+def _write_int8(rows: Array, layout: Layout, first: int, out: Array) -> None:
     codes = np.empty(rows.shape, np.uint8)
     zeros, scales = quantize_int8(rows, codes)
     library().pack_groups(layout, first, codes ^ np.uint8(0x80), scales, zeros ^ np.uint8(0x80), out)

@@ -49,11 +49,10 @@ class GgufWeights:
         return f"GGUF {', '.join(named)}" if named else None
 
     @property
-    def recompressed(self) -> str | None:
+    def recompressed(self) -> tuple[str, ...]:
         """All that do not stay packed."""
         types = {entry.type_name for entry in self._entries.values() if len(entry.shape) > 1}
-        named = sorted(types - self._packed.keys() - NUMBERS.keys())
-        return ", ".join(named) or None
+        return tuple(sorted(types - self._packed.keys() - NUMBERS.keys()))
 
     def packed_bytes(self) -> dict[str, int]:
         """Values, and a scale for each group."""

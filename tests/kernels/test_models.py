@@ -1,0 +1,56 @@
+"""Models over kernels of our own: matrices keep the values of their files, and options without effect are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.models import ModelOptions, load_model
+from tests.models.test_gguf_families import TYPED, typed_and_plain
+from tests.support.family_logits import logits_of
+from tests.support.tables import Rows
+
+pytestmark = [pytest.mark.usefixtures("kernels"), pytest.mark.varies("the instruction set is the processor's")]
+
+TOKEN_IDS = [(37 * index) % 290 for index in range(64)]
+OWN = ModelOptions("int8", kv_type="u8", kernels="own")
+
+
+def loss(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))
+
+
+def test_matrices_of_gguf_files_keep_their_values(tmp_path: Path) -> None:
+    """What is lost is what activations of 8 bits lose; storing values anew as int4 would lose several times as much."""
+    with Rows() as rows:
+        for name, type_name in (row for row in TYPED if row[0] == "wide"):
+            with rows.row(name, type_name):
+                typed, plain = typed_and_plain(name, type_name, tmp_path / type_name)
+                loaded = load_model(typed, OWN)
+                assert (loaded.profile.kernels, loaded.facts.departures) == ("own", ())
+                expected = logits_of(load_model(plain, ModelOptions("f32")), TOKEN_IDS)
+                assert loss(logits_of(loaded, TOKEN_IDS), expected) < 0.05
+
+
+def test_a_type_that_is_asked_for_is_stored(tmp_path: Path) -> None:
+    typed, plain = typed_and_plain("wide", "Q6_K", tmp_path)
+    asked = ModelOptions("int4", kv_type="u8", kernels="own", asks_for_type=True)
+    loaded = load_model(typed, asked)
+    (said,) = loaded.facts.departures
+    assert said.startswith("Q6_K weights are computed and stored anew as int4")
+    expected = logits_of(load_model(plain, ModelOptions("f32")), TOKEN_IDS)
+    kept, stored = (loss(logits_of(model, TOKEN_IDS), expected) for model in (load_model(typed, OWN), loaded))
+    assert stored > 2 * kept
+
+
+def test_options_without_effect_are_told(tmp_path: Path) -> None:
+    typed, _ = typed_and_plain("wide", "Q4_K", tmp_path)
+    loaded = load_model(typed, ModelOptions("f32", kernels="own"))
+    assert loaded.profile.kernels == "openvino"
+    assert loaded.facts.departures == ("kernels own has no effect: they multiply int8 and int4 weights, not f32",)
+    grouped = load_model(typed, ModelOptions("int8", kernels="own", activation_group=64))
+    assert grouped.facts.departures == (
+        "activations are quantised in groups of 32, which the kernels have, instead of 64 as was asked for",
+    )
