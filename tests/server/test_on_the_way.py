@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import zlib
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,11 @@ from tests.support.fake_service import Gate
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import running_server
 from tests.support.tables import table
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 BODY = json.dumps({"model": "bytes", "prompt": "Hi", "max_tokens": 3}).encode()
 MOST = 3_000_000
@@ -75,6 +81,12 @@ def raw_deflate(body: bytes) -> bytes:
     return packer.compress(body) + packer.flush()
 
 
+def wide_zstd() -> bytes:
+    """A frame that asks for 128 MB of memory."""
+    packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 27})
+    return packer.compress(BODY) + packer.flush()
+
+
 def letters(size: int) -> bytes:
     """A text without any order."""
     return bytes(ord("a") + zlib.crc32(b"%d" % number) % 26 for number in range(size))
@@ -91,9 +103,11 @@ def test_packed_bodies_are_unpacked(client: httpx.Client) -> None:
     long = json.dumps({"model": "bytes", "prompt": "Hi", "max_tokens": 3, "user": noise.decode()}).encode()
     assert len(gzip.compress(long, 1)) > 10_000
     halves = gzip.compress(BODY[:9]) + gzip.compress(BODY[9:])
+    frames = zstd.compress(BODY[:9]) + zstd.compress(BODY[9:])
     for coding, packed in (
         ("gzip", gzip.compress(BODY)), ("X-GZIP", gzip.compress(BODY)), ("gzip", halves), ("gzip", gzip.compress(long, 1)),
         ("deflate", zlib.compress(BODY)), ("deflate", raw_deflate(BODY)), ("identity", BODY), ("gzip", b""),
+        ("zstd", zstd.compress(BODY)), ("zstd", frames), ("zstd", zstd.compress(long)),
     ):  # fmt: skip
         answer = post(client, packed, coding)
         if packed:
@@ -105,7 +119,12 @@ def test_packed_bodies_are_unpacked(client: httpx.Client) -> None:
 @table(
     ("coding", "body", "status", "words"),
     [
-        ("zstd", b"x", 415, "Content-Encoding must be gzip or deflate, got 'zstd'"),
+        ("br", b"x", 415, "Content-Encoding must be gzip, deflate or zstd, got 'br'"),
+        ("zstd", BODY, 400, "The body is not zstd, as Content-Encoding says"),
+        ("zstd", zstd.compress(BODY)[:-3], 400, "its end is missing"),
+        ("zstd", zstd.compress(b"") * 17, 400, "bytes behind what was packed"),
+        ("zstd", zstd.compress(padded(MOST + 1)), 413, "unpacked, more than 100 times what it has packed"),
+        ("zstd", wide_zstd(), 400, "The body is not zstd, as Content-Encoding says"),
         ("gzip, gzip", b"x", 415, "got 'gzip, gzip'"),
         ("gzip", BODY, 400, "The body is not gzip, as Content-Encoding says"),
         ("gzip", gzip.compress(BODY)[:-3], 400, "its end is missing"),
@@ -121,7 +140,7 @@ def test_what_is_not_taken_is_refused_in_the_words_of_the_api(
     answer = post(client, body, coding)
     assert answer.status_code == status
     assert words in answer.json()["error"]["message"]
-    assert answer.headers.get("accept-encoding") == ("gzip, deflate" if status == 415 else None)
+    assert answer.headers.get("accept-encoding") == ("gzip, deflate, zstd" if status == 415 else None)
     assert post(client, body, coding, "/generate").status_code == {400: 422}.get(status, status)
 
 

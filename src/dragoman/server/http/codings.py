@@ -1,28 +1,32 @@
 """Unpacks the bodies of requests that clients have packed.
 
-Does: gzip and deflate, in pieces that count as they come, within the limit of a body and a bounded ratio; away from the
-event loop where that takes time. Does not: pack answers. Called by the endpoints, on the event loop, once a body was
-read and its signature, which covers the packed bytes, was checked. Source: RFC 9110, 8.4 and 15.5.16; RFC 1950 to 1952.
+Does: gzip, deflate and zstd, in pieces that count as they come, within the limit of a body and a bounded ratio; away from
+the event loop where that takes time. Does not: pack answers. Called by the endpoints, on the event loop, once a body was
+read and its signature, which covers the packed bytes, was checked. Sources: RFC 9110, 8.4 and 15.5.16; RFC 1950 to 1952;
+RFC 8878 and 9659.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import zlib
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from dragoman.errors import InvalidPayload, TooLarge, UnsupportedCoding
 from dragoman.server.http.bodies import Body
 
-TAKEN = ("gzip", "deflate")
+TAKEN = ("gzip", "deflate", "zstd")
 MAX_RATIO = 100  # unpacked to packed bytes; JSON reaches 20, what reaches 1,000 was made for it
 FREE_BYTES = 1 << 20  # that may come of any body, however few bytes it has
-MAX_MEMBERS = 16  # of gzip, one behind the other
+MAX_MEMBERS = 16  # of gzip or zstd, one behind the other
 
 _PIECE_BYTES = 1 << 20
 _SLICE_BYTES = 256 * 1024  # packed, that are looked at together
 _INLINE_BYTES = 8 * 1024  # packed: nothing that unpacks to more than `FREE_BYTES`
+_ZSTD_WINDOW_LOG = 23  # 8 MB, which RFC 9659 lets a body ask for
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 
@@ -36,12 +40,14 @@ async def unpacked(body: bytes, headers: Mapping[str, str], max_size_bytes: int,
         return body
     coding = named.removeprefix("x-")
     if coding not in TAKEN:
-        raise UnsupportedCoding(f"Content-Encoding must be {' or '.join(TAKEN)}, got {named[:40]!r}", ", ".join(TAKEN))
+        allowed = f"{', '.join(TAKEN[:-1])} or {TAKEN[-1]}"
+        raise UnsupportedCoding(f"Content-Encoding must be {allowed}, got {named[:40]!r}", ", ".join(TAKEN))
     most = min(max_size_bytes, max(FREE_BYTES, MAX_RATIO * len(body)))
     is_small = len(body) <= _INLINE_BYTES
     pieces: list[bytes] = []
     size = begin = num_members = 0
-    unpacker, left, is_full = None, b"", False
+    unpacker: Any = None
+    left, is_full = b"", False
     while True:
         if not left and not is_full:
             left = body[begin : begin + _SLICE_BYTES]
@@ -50,11 +56,11 @@ async def unpacked(body: bytes, headers: Mapping[str, str], max_size_bytes: int,
             break
         if unpacker is None:
             num_members += 1
-            unpacker = zlib.decompressobj(_bits(coding, left))
+            unpacker = _Zstd() if coding == "zstd" else zlib.decompressobj(_bits(coding, left))
         try:
             work = partial(unpacker.decompress, left, _PIECE_BYTES)
             piece = work() if is_small else await asyncio.to_thread(work)
-        except zlib.error as error:
+        except (zlib.error, ValueError) as error:
             raise InvalidPayload(f"The body is not {coding}, as Content-Encoding says: {error}") from error
         size += len(piece)
         if size > most:
@@ -64,11 +70,44 @@ async def unpacked(body: bytes, headers: Mapping[str, str], max_size_bytes: int,
         left, is_full = unpacker.unconsumed_tail, len(piece) == _PIECE_BYTES
         if unpacker.eof:
             left, is_full, unpacker = unpacker.unused_data, False, None
-            if (left or begin < len(body)) and (coding != "gzip" or num_members == MAX_MEMBERS):
+            if (left or begin < len(body)) and (coding == "deflate" or num_members == MAX_MEMBERS):
                 raise InvalidPayload(f"The body has bytes behind what was packed as {coding}")
     if unpacker is not None:
         raise InvalidPayload(f"The body is not all of what was packed as {coding}: its end is missing")
     return b"".join(pieces)
+
+
+class _Zstd:
+    """Unpacks one frame of zstd, as an object of zlib does; what it takes in but cannot hand out yet it keeps itself."""
+
+    unconsumed_tail = b""
+
+    def __init__(self) -> None:
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+        self._error: type[Exception] = zstd.ZstdError
+        options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
+        self._unpacker = zstd.ZstdDecompressor(options=options)
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        """At most `max_length` bytes more. Raises: ValueError if that is no zstd, or its window is too large."""
+        try:
+            unpacked: bytes = self._unpacker.decompress(data, max_length)
+        except self._error as error:
+            raise ValueError(str(error)) from error
+        return unpacked
+
+    @property
+    def eof(self) -> bool:
+        """True once the frame has ended."""
+        return bool(self._unpacker.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        """What came behind the frame."""
+        return bytes(self._unpacker.unused_data)
 
 
 def _bits(coding: str, packed: bytes) -> int:
