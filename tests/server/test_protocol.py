@@ -334,6 +334,22 @@ class TestSmuggling:
         assert b"Healthy" not in answer
 
 
+def test_an_answer_before_the_end_of_a_body_reaches_clients_that_end_the_connection(server: RunningServer) -> None:
+    """A server that closes while bytes are on their way resets the connection, and the client loses what it has not read."""
+    for closing in (b"connection: close", b"connection: keep-alive"):
+        for length in (20, 300_000):  # the rest of a short body is waited for where the connection goes on
+            head = b"POST /nowhere HTTP/1.1\r\nhost: x\r\n%s\r\ncontent-length: %d\r\n\r\n{" % (closing, length)
+            with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as connection:
+                connection.sendall(head)
+                while not (come := connection.recv(65_536, socket.MSG_PEEK)).endswith(b"}"):
+                    assert come
+                for _ in range(2):  # the first is what a closed connection resets, the second would fail
+                    connection.sendall(b" ")
+                answer = connection.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 404"), (closing, length)
+            assert (b"connection: close" in answer) == (closing == b"connection: close" or length > 20)
+
+
 class TestBounds:
     @table("filler", [b"x-more: 1\r\n", b"y"], ids=["many headers", "one long header"])
     def test_an_endless_head_is_431(self, server: RunningServer, filler: bytes) -> None:

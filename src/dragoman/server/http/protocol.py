@@ -79,7 +79,7 @@ class DragomanCycle(RequestResponseCycle):
     _expects_trailers: bool = False
     _is_body_complete: bool = False
     _trailers: bytes = b""
-    ends_connection: bool = False  # once the answer is complete: it began before all of the request was here
+    ends_connection: bool = False  # once the answer is complete; it began before all of the request was here
     is_rest_short: Callable[[], bool] = lambda: False  # whether what is missing of the body is soon read over
 
     async def send(self, message: ASGISendEvent) -> None:
@@ -100,7 +100,8 @@ class DragomanCycle(RequestResponseCycle):
             is_early = self.more_body and not self.is_rest_short()
             self.keep_alive = self.keep_alive and not is_early
             await super().send({**event, "headers": [*headers, *self._connection_headers(headers)]})  # type: ignore[arg-type]
-            if is_early:  # uvicorn would close at once, and a client that still sends lose the answer
+            if self.more_body and not self.keep_alive:
+                # uvicorn would close at once, and a client that still sends lose the answer
                 self.ends_connection = self.keep_alive = True
         else:
             if self._is_close_delimited:
