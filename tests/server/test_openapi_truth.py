@@ -330,6 +330,26 @@ def test_every_page_that_is_read_answers_as_documented(path: str, client: httpx.
         CHECKER.check_answer(("GET", path), answer.status_code, media_type, answer.content)
 
 
+TAKING = [
+    (method.upper(), path)
+    for path, item in DOCUMENT["paths"].items()
+    for method, operation in item.items()
+    if "requestBody" in operation
+]
+
+
+@table(("coding", "operation"), [(coding, operation) for coding in ("br", "gzip") for operation in TAKING])
+def test_a_body_that_cannot_be_unpacked_is_refused_as_documented(
+    coding: str, operation: tuple[str, str], client: httpx.Client
+) -> None:
+    method, path = operation
+    headers = {"content-type": "application/json", "content-encoding": coding}
+    answer = client.request(method, re.sub(r"{\w+}", "fake", path), content=b"{}", headers=headers)
+    assert (answer.status_code == 415) == (coding == "br")
+    assert answer.headers.get("accept-encoding") == ("gzip, deflate, zstd" if coding == "br" else None)
+    CHECKER.check_answer(operation, answer.status_code, answer.headers["content-type"], answer.content)
+
+
 OPERATIONS = [
     (method.upper(), path) for path, item in DOCUMENT["paths"].items() for method in item if path not in METRICS
 ]

@@ -64,6 +64,7 @@ HEADERS: Mapping[str, dict[str, Any]] = {
         "how long the call took, as JSON, where that was asked for and the body has no room; a trailer in streams"
     ),
     "Retry-After": header("seconds after which to try again", {"type": "integer", "minimum": 1}),
+    "Accept-Encoding": header("the codings that bodies of requests may have"),
     "WWW-Authenticate": header("the scheme of the key: Bearer"),
 }
 """The headers of answers of several APIs that mean something to clients."""

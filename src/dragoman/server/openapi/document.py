@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from dragoman import __version__
@@ -20,6 +22,7 @@ from dragoman.server.security.gate import KEY_HEADERS
 from dragoman.server.security.scopes import Scope
 
 _SCHEMES = ("bearer", *KEY_HEADERS)
+_UNREADABLE = (400, 422, 424)  # the statuses with which APIs tell that a body cannot be read
 
 NeedsKey = Callable[[Scope], bool]
 
@@ -104,9 +107,17 @@ def _operation(operation: Operation, needs_key: NeedsKey) -> dict[str, Any]:
         item["description"] = operation.description
     if operation.body:
         item["requestBody"] = _request_body(operation)
+        item["responses"]["415"] = _response(_not_unpacked(operation))
     if needs_key(operation.scope):  # any of the schemes, with a key of that scope
         item["security"] = [{scheme: [str(operation.scope)]} for scheme in _SCHEMES]
     return item
+
+
+def _not_unpacked(operation: Operation) -> Answer:
+    """The answer to a body in a coding that is not taken, in the words of a body that cannot be read."""
+    told = [answer for status, answer in operation.answers.items() if status in _UNREADABLE]
+    whole = reduce(Answer.or_else, told, Answer("", {}))
+    return replace(whole, description="the body is packed in a way that is not taken", headers=("Accept-Encoding",))
 
 
 def _operation_id(method: str, path: str) -> str:

@@ -290,7 +290,11 @@ OPERATIONS = (
         description="LMI's way to register a model, with a query, and SageMaker's way to load one, with a JSON body. "
         + _OTHERS,
         answers=merged(
-            _DONE, _SCHEDULED, _WRONG, _errors("not_found", "conflict", "too_large", "no_memory", *LOADING), _FAILED
+            _DONE,
+            _SCHEDULED,
+            _WRONG,
+            _errors("invalid_payload", "not_found", "conflict", "too_large", "no_memory", *LOADING),
+            _FAILED,
         ),
         parameters=tuple(_component(name) for name in _FIELDS),
         body={JSON_MEDIA_TYPE: ref("ModelRegistration"), FORM: ref("ModelRegistration")},
