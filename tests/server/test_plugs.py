@@ -118,7 +118,7 @@ def test_it_is_described(document: Any) -> None:
     assert {"Question", "Squawk", "Complaint", "Perches"} <= set(schemas)
     say = document["paths"]["/parrot/say"]["post"]
     assert say["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Question"}
-    assert set(say["responses"]) == {"200", "400", "401", "403", "404", "413", "429", "500", "503", "504"}
+    assert set(say["responses"]) == {"200", "400", "401", "403", "404", "413", "415", "429", "500", "503", "504"}
     assert {"name": "Parrot"} in document["tags"]  # by which the page groups what it shows
     assert "`/parrot` Parrot" in document["info"]["description"]
 

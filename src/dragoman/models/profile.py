@@ -278,7 +278,8 @@ def profile_departures(options: ModelOptions, profile: KernelProfile) -> tuple[s
     if asked is not None and asked != group:
         allowed_by = "which the kernels have" if profile.kernels == "own" else "which the weights allow"
         used = f"in groups of {group}, {allowed_by}" if group else "not at all: the weights are not quantised"
-        lines.append(f"activations are quantised {used}, instead of {asked} as was asked for")
+        asker = "the model's files ask" if options.bounds_activation_group else "was asked for"
+        lines.append(f"activations are quantised {used}, instead of {asked} as {asker}")
     return tuple(lines)
 
 
