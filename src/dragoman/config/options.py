@@ -154,7 +154,7 @@ class ModelSettings:
         Choice(("auto", "own", "openvino")),
         "Whose kernels compute products with weight matrices: own, dragoman's, for int8 and int4 weights, with GGUF files' "
         "values as they are; they need the library that is built where there is a C++ compiler. openvino: the runtime's. "
-        "auto: openvino.",
+        "auto: own, but openvino's where the library is missing, and on Arm and processors with AMX.",
     )
     max_model_len: int | None = option(
         None,

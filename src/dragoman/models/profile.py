@@ -41,8 +41,6 @@ _UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per r
 # rows and another for 7 to 80. One row alone is added up otherwise. With integers multiplied, or floats, it is one for all.
 ONE_ORDER_COLUMNS = 2816
 
-_AUTO_KERNELS: Kernels = "openvino"  # what the option's `auto` means
-
 # Values of OV_CPU_MAX_ISA that hold the kernels to instructions without integer dot products.
 _WITHOUT_DOT_PRODUCTS = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 
@@ -97,6 +95,7 @@ class Processor:
     """This machine's processor. `capabilities`: the runtime's words for its kinds of arithmetic.
 
     `has_integer_dot_products` is False on x86 processors without VNNI, whose kernels therefore unpack int8 weights to f32.
+    `has_tiles` is True on those with AMX, for which the plugin has kernels and the library has none.
     `has_paged_attention` is False on Arm processors without SVE and on x86 ones without AVX2: there are no such kernels.
     """
 
@@ -105,6 +104,7 @@ class Processor:
     is_arm: bool = False
     has_integer_dot_products: bool = True
     has_paged_attention: bool = True
+    has_tiles: bool = False
 
     @property
     def has_bf16(self) -> bool:
@@ -169,7 +169,14 @@ def this_processor() -> Processor:
     is_arm = platform.machine() in ("aarch64", "arm64")
     lacks_attention = _lacks_scalable_vectors() if is_arm else lacks_avx2()
     lacks_dot_products = lacks_vnni() or os.environ.get("OV_CPU_MAX_ISA", "").upper() in _WITHOUT_DOT_PRODUCTS
-    return Processor(str(name), tuple(capabilities), is_arm, not lacks_dot_products, not lacks_attention)
+    return Processor(
+        str(name),
+        tuple(capabilities),
+        is_arm,
+        not lacks_dot_products,
+        not lacks_attention,
+        "amx_int8" in _flags(CPU_INFO).split(),
+    )
 
 
 def kernel_profile(
@@ -194,7 +201,7 @@ def kernel_profile(
     inference_type, kv_type = _precisions(options, processor, has_states)
     activation_group = _activation_group(options, smallest_group)
     num_cores = options.num_threads or os.cpu_count() or 1
-    kernels = _kernels(options)
+    kernels = _kernels(options, processor)
     weights = replace(
         _weight_format(options, processor, is_packed=smallest_group is not None, kernels=kernels),
         keeps_half=inference_type == "bf16",
@@ -213,13 +220,16 @@ def kernel_profile(
     )
 
 
-def _kernels(options: ModelOptions) -> Kernels:
+def _kernels(options: ModelOptions, processor: Processor) -> Kernels:
     """Whose kernels compute products; ours have integers only. Raises: ModelError if they are asked for and not here."""
-    if options.kernels == "own" and (reason := _lacks_library()):
+    reason = _lacks_library()
+    if options.kernels == "own" and reason:
         raise ModelError(f"kernels 'own' are not here: {reason}; must be auto or openvino, or {BUILD}")
     if options.weight_type not in ("int8", "int4"):
         return "openvino"
-    return _AUTO_KERNELS if options.kernels == "auto" else options.kernels
+    if options.kernels != "auto":
+        return options.kernels
+    return "openvino" if reason or processor.is_arm or processor.has_tiles else "own"
 
 
 def _lacks_library() -> str:
