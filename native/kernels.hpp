@@ -1,4 +1,5 @@
-// What the file of each instruction set provides, and the quantised rows that it works on. Called by product.cpp only.
+// What the file of each instruction set provides, and the quantised rows that it works on. Called by the files that share work
+// among threads.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +51,9 @@ extern const Kernels kAvxVnni;
 #if defined(DRAGOMAN_HAS_AVX512VNNI)
 extern const Kernels kAvx512Vnni;
 #endif
+
+// Those of this processor.
+const Kernels& kernels();
 
 // Row `index` of them.
 DRAGOMAN_INLINE Rows row_of(const Rows& rows, int64_t index) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "parts.hpp"
 
 #if defined(DRAGOMAN_HAS_AVXVNNI)
 #include <cpuid.h>
@@ -47,22 +48,9 @@ const Kernels& choose() {
     return kPlain;
 }
 
-const Kernels& kernels() {
-    static const Kernels& chosen = choose();
-    return chosen;
-}
-
-// Memory that a thread keeps for its next call.
-template <class T>
-T* held(std::vector<T>& values, int64_t size) {
-    if (static_cast<int64_t>(values.size()) < size) values.resize(size);
-    return values.data();
-}
-
 struct Scratch {
-    std::vector<int8_t> codes;
-    std::vector<float> scales, shifts, totals, gate, up;
-    std::vector<int32_t> sums;
+    RowMemory rows;
+    std::vector<float> gate, up;
 };
 
 Scratch& scratch() {
@@ -70,18 +58,9 @@ Scratch& scratch() {
     return held_by_thread;
 }
 
-constexpr int64_t kRowsWorthThreads = 8;
-
 // The rows in 8 bits, until the thread calls this again.
 Rows quantised(const Input& x, int64_t columns, const ParallelFor& parallel_for) {
-    const int64_t chunks = (columns + kChunk - 1) / kChunk;
-    Scratch& to = scratch();
-    const Rows rows = {chunks,
-                       held(to.codes, x.count * chunks * kChunk),
-                       held(to.scales, x.count * chunks),
-                       held(to.sums, x.count * chunks * kSums),
-                       held(to.shifts, x.count * chunks * kSums),
-                       held(to.totals, x.count)};
+    const Rows rows = scratch().rows.rows(x.count, columns);
     const auto quantise = [&](int64_t row) { kernels().quantise(x.data + row * x.stride, columns, row_of(rows, row)); };
     if (x.count < kRowsWorthThreads) {
         for (int64_t row = 0; row < x.count; ++row) quantise(row);
@@ -91,46 +70,12 @@ Rows quantised(const Input& x, int64_t columns, const ParallelFor& parallel_for)
     return rows;
 }
 
-constexpr int64_t kRowsOfPart = 96;    // that a thread multiplies with one part of the panels
-constexpr int64_t kPartBytes = 65536;  // of panels at least, so that a part is worth a call
-
-// The parts in which a product is computed: each some panels for some rows.
-struct Parts {
-    int64_t panels, panels_of_part, parts_of_rows;
-
-    Parts(const Matrix& matrix, int64_t num_rows) {
-        panels = matrix.panels();
-        const int64_t fewest = kPartBytes / matrix.panel_bytes() + 1;
-        panels_of_part = fewest + (fewest & 1);
-        parts_of_rows = (num_rows + kRowsOfPart - 1) / kRowsOfPart;
-    }
-
-    int64_t parts_of_panels() const { return (panels + panels_of_part - 1) / panels_of_part; }
-    int64_t count() const { return parts_of_panels() * parts_of_rows; }
-};
-
-// Rows and outputs of a part.
-struct Span {
-    int64_t row, num_rows, output, num_outputs;
-};
-
-Span compute(const Product& product, const Rows& rows, const Parts& parts, int64_t part, int64_t num_rows) {
-    const Matrix& matrix = product.matrix;
-    const int64_t first = part % parts.parts_of_panels() * parts.panels_of_part,
-                  row = part / parts.parts_of_panels() * kRowsOfPart;
-    const int64_t last = std::min(first + parts.panels_of_part, parts.panels);
-    const Span span = {row, std::min(num_rows - row, kRowsOfPart), first * kPanel,
-                       std::min(last * kPanel, matrix.outputs) - first * kPanel};
-    kernels().product(matrix, row_of(rows, row), span.num_rows, first, last, product.y + row * product.stride, product.stride);
-    if (product.bias == nullptr) return span;
-    for (int64_t r = row; r < row + span.num_rows; ++r) {
-        float* y = product.y + r * product.stride;
-        for (int64_t output = span.output; output < span.output + span.num_outputs; ++output) y[output] += product.bias[output];
-    }
-    return span;
-}
-
 }  // namespace
+
+const Kernels& kernels() {
+    static const Kernels& chosen = choose();
+    return chosen;
+}
 
 const char* instruction_set() { return kernels().name; }
 

@@ -1,0 +1,76 @@
+// The parts in which threads compute a product, and memory that a thread keeps. Included by the files that share work among threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels.hpp"
+
+namespace dragoman {
+
+// Memory that a thread keeps for its next call.
+template <class T>
+T* held(std::vector<T>& values, int64_t size) {
+    if (static_cast<int64_t>(values.size()) < size) values.resize(size);
+    return values.data();
+}
+
+// Memory for rows in 8 bits.
+struct RowMemory {
+    Rows rows(int64_t count, int64_t columns) {
+        const int64_t chunks = (columns + kChunk - 1) / kChunk, sums_of_all = count * chunks * kSums;
+        return {chunks,
+                held(codes, count * chunks * kChunk),
+                held(scales, count * chunks),
+                held(sums, sums_of_all),
+                held(shifts, sums_of_all),
+                held(totals, count)};
+    }
+
+    std::vector<int8_t> codes;
+    std::vector<float> scales, shifts, totals;
+    std::vector<int32_t> sums;
+};
+
+constexpr int64_t kRowsWorthThreads = 8;
+constexpr int64_t kRowsOfPart = 96;    // that a thread multiplies with one part of the panels
+constexpr int64_t kPartBytes = 65536;  // of panels at least, so that a part is worth a call
+
+// The parts in which a product is computed: each some panels for some rows.
+struct Parts {
+    int64_t panels, panels_of_part, parts_of_rows;
+
+    Parts(const Matrix& matrix, int64_t num_rows) {
+        panels = matrix.panels();
+        const int64_t fewest = kPartBytes / matrix.panel_bytes() + 1;
+        panels_of_part = fewest + (fewest & 1);
+        parts_of_rows = (num_rows + kRowsOfPart - 1) / kRowsOfPart;
+    }
+
+    int64_t parts_of_panels() const { return (panels + panels_of_part - 1) / panels_of_part; }
+    int64_t count() const { return parts_of_panels() * parts_of_rows; }
+};
+
+// Rows and outputs of a part.
+struct Span {
+    int64_t row, num_rows, output, num_outputs;
+};
+
+inline Span compute(const Product& product, const Rows& rows, const Parts& parts, int64_t part, int64_t num_rows) {
+    const Matrix& matrix = product.matrix;
+    const int64_t first = part % parts.parts_of_panels() * parts.panels_of_part,
+                  row = part / parts.parts_of_panels() * kRowsOfPart;
+    const int64_t last = std::min(first + parts.panels_of_part, parts.panels);
+    const Span span = {row, std::min(num_rows - row, kRowsOfPart), first * kPanel,
+                       std::min(last * kPanel, matrix.outputs) - first * kPanel};
+    kernels().product(matrix, row_of(rows, row), span.num_rows, first, last, product.y + row * product.stride, product.stride);
+    if (product.bias == nullptr) return span;
+    for (int64_t r = row; r < row + span.num_rows; ++r) {
+        float* y = product.y + r * product.stride;
+        for (int64_t output = span.output; output < span.output + span.num_outputs; ++output) y[output] += product.bias[output];
+    }
+    return span;
+}
+
+}  // namespace dragoman
