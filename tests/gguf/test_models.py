@@ -155,7 +155,7 @@ def test_a_second_start_maps_the_kept_graph_of_the_same_file(tmp_path: Path) -> 
 
 def test_the_start_says_what_storing_anew_costs(tmp_path: Path) -> None:
     path = small(tmp_path, "Q5_0", random_blocks=True)
-    (said,) = load_model(path, ModelOptions("int8")).facts.departures
+    (said,) = load_model(path, ModelOptions("int8", asks_for_type=True)).facts.departures
     assert said.startswith("Q5_0 weights are computed and stored anew as int8, which rounds them a second time")
     assert load_model(path, EXACT).facts.departures == ()
     assert load_model(small(tmp_path, "Q8_0"), ModelOptions("int8")).facts.departures == ()

@@ -25,13 +25,13 @@ BEST = (("avx512vnni", "avx512_vnni"), ("avxvnni", "avx_vnni"), ("avx2", "avx2")
 def test_the_best_instructions_of_the_processor_are_used_unless_they_are_held_down(kernels: Library) -> None:
     flags = next((line for line in CPU_INFO.read_text().splitlines() if line.startswith("flags")), "").split()
     usable = [*(name for name, flag in BEST if flag in flags), "plain"]
-    held = os.environ.get("DRAGOMAN_KERNELS_ISA")
+    held = os.environ.get(presence.HELD)
     usable = usable[usable.index(held) :] if held in usable else usable
     assert kernels.instruction_set == usable[0]
     code = "from dragoman.kernels.native import library; print(library().instruction_set)"
-    environment = {**os.environ, "DRAGOMAN_KERNELS_ISA": usable[-2] if len(usable) > 1 else "plain"}
+    environment = {**os.environ, presence.HELD: usable[-2] if len(usable) > 1 else "plain"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [environment["DRAGOMAN_KERNELS_ISA"]]
+    assert done.stdout.split() == [environment[presence.HELD]]
 
 
 @pytest.fixture
@@ -41,6 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "why_not.txt").write_text("built without a C++ compiler", encoding="utf-8")
     monkeypatch.setattr(presence, "PLACE", folder)
+    monkeypatch.delenv(presence.HELD, raising=False)
     tell_lack.cache_clear()
     return folder
 
@@ -78,6 +79,13 @@ def test_the_doctor_notes_it(place: Path, tmp_path: Path) -> None:
         "dragoman's own kernels are not here: built without a C++ compiler"
     ]
     assert section.facts["has_own_kernels"] is False
+
+
+def test_tests_may_have_it_count_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(presence.HELD, "none")
+    with pytest.raises(LibraryMissing, match="DRAGOMAN_KERNELS_ISA is none"):
+        library()
+    assert kernel_profile(ModelOptions()).kernels == "openvino"
 
 
 def test_a_library_for_another_openvino_is_not_loaded(place: Path) -> None:

@@ -14,6 +14,7 @@ from dragoman.engine.rolling.factory import RollingFactory
 from dragoman.engine.rolling.needs import memory_needs
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.host.loading import engine_setup
+from dragoman.kernels.presence import HELD
 from dragoman.models import LoadedModel, ModelError, ModelOptions, load_model
 from dragoman.models.profile import kernel_profile
 from tests.config.test_ovms import write_graph
@@ -23,7 +24,14 @@ from tests.support.packers import write_pair
 from tests.support.random_checkpoint import write_checkpoint
 from tests.support.tiers import width
 
+pytestmark = pytest.mark.usefixtures("plugin_kernels")
 PROPERTY = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+
+
+@pytest.fixture
+def plugin_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose activations these are; dragoman's own have groups of one size."""
+    monkeypatch.setenv(HELD, "none")
 
 
 def compiled_group(loaded: LoadedModel) -> int:

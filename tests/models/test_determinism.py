@@ -63,7 +63,8 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         loaded = load_model(directory, ModelOptions(weight_type=weight_type, kv_type=kv_type, num_threads=2))
     except ValueError:
         pytest.skip("this CPU has no bf16")
-    assert (num_grouped(loaded) > 0) == (kind == "many")
+    if loaded.profile.kernels == "openvino":
+        assert (num_grouped(loaded) > 0) == (kind == "many")
     return loaded
 
 

@@ -1,4 +1,4 @@
-"""A layer becomes the plugin's fused nodes and nothing else, whatever the family: unfused ones would cost a tenth of a step.
+"""On the plugin's kernels a layer becomes fused nodes alone, whatever the family: others would cost a tenth of a step.
 
 What one more layer adds to the runtime's graph is counted, so that what all layers share does not matter.
 """
@@ -42,7 +42,7 @@ EXPECTED = {
 
 def node_types(name: str, num_layers: int) -> Counter[str]:
     config = SHAPES[name] | SMALL | {"num_hidden_layers": num_layers}
-    loaded = compile_source(read_model(config), RandomSource(), ModelOptions(weight_type="int8"))
+    loaded = compile_source(read_model(config), RandomSource(), ModelOptions("int8", kernels="openvino"))
     nodes: list[Any] = loaded.compiled.get_runtime_model().get_ops()
     return Counter(str(node.get_rt_info()["layerType"].astype(str)) for node in nodes)
 

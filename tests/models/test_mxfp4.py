@@ -89,12 +89,13 @@ def test_a_scale_that_no_graph_holds_is_refused() -> None:
 
 def test_experts_stay_in_their_groups_unless_a_type_is_asked_for(tmp_path: Path) -> None:
     directory = write_family_checkpoint(CASE, tmp_path)
-    kept = load_model(directory, ModelOptions())
+    kept = load_model(directory, ModelOptions(kernels="openvino"))
     num_signed = constant_types(kept).count("i8")
     assert num_signed == NUM_MATRICES or (
         kept.profile.weights.stored_type == "int8_symmetric" and num_signed > NUM_MATRICES
     )
     assert (kept.profile.activation_group, kept.stored_as) == (32, "MXFP4 weights, others int8")
+    assert load_model(directory, ModelOptions()).stored_as == kept.stored_as
     asked = load_model(directory, ModelOptions("int8", asks_for_type=True))
     assert (asked.profile.activation_group, asked.stored_as) == (128, "int8 weights from MXFP4")
     assert load_model(directory, ModelOptions("f32")).stored_as == "f32 weights from MXFP4"
@@ -115,7 +116,7 @@ def test_a_file_keeps_them_in_their_groups_too(tmp_path: Path) -> None:
     case = read_case("gpt_oss")
     case["config"]["swiglu_limit"] = 7.0
     path = write_gguf("gpt_oss", case, tmp_path, "Q8_0", expert_type="MXFP4")
-    kept = load_model(path, ModelOptions())
+    kept = load_model(path, ModelOptions(kernels="openvino"))
     assert constant_types(kept).count("i8") >= NUM_MATRICES
     assert kept.facts.departures == ()
     (said,) = load_model(path, ModelOptions("int8", asks_for_type=True)).facts.departures

@@ -147,7 +147,7 @@ def unpacked(words: Array, bits: int) -> Array:
 @pytest.mark.parametrize(("layout", "kind"), [("awq", "u4"), ("gptq, any order", "i4"), ("w8a8", "i8")])
 def test_what_is_packed_stays_packed(layout: str, kind: str, tmp_path: Path) -> None:
     pair = pair_of(LLAMA.name, tmp_path, layout)
-    compiled = load_model(pair.packed, ModelOptions("int8")).compiled
+    compiled = load_model(pair.packed, ModelOptions("int8", kernels="openvino")).compiled
     nodes = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
     types = [node["outputPrecisions"].astype(str) for node in nodes if node["layerType"].astype(str) == "Const"]
     assert types.count(kind) >= 5 * LLAMA.num_layers  # all matrices of its layers, of which three may be one

@@ -46,8 +46,8 @@ def divergences_of(type_name: str, directory: Path) -> dict[str, float]:
     file = load_model(path, ModelOptions("f32"))
     return {
         "file": divergence(file, original),
-        "int8": divergence(load_model(path, ModelOptions("int8")), file),
-        "int4": divergence(load_model(path, ModelOptions("int4")), file),
+        "int8": divergence(load_model(path, ModelOptions("int8", asks_for_type=True)), file),
+        "int4": divergence(load_model(path, ModelOptions("int4", asks_for_type=True)), file),
     }
 
 

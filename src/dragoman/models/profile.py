@@ -141,8 +141,8 @@ class KernelProfile:
 
     @property
     def keeps_bf16(self) -> bool:
-        """What convolutions keep is stored as it was computed: in bf16, or else in f32."""
-        return self.inference_type == "bf16"
+        """What convolutions keep is stored as it was computed: by OpenVINO's products in bf16, if all is; else in f32."""
+        return self.inference_type == "bf16" and self.kernels == "openvino"
 
     @property
     def is_exact(self) -> bool:

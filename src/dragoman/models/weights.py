@@ -37,6 +37,10 @@ class Adapting(Protocol):
         """The matrix [out, in] of that name as it is to be stored."""
         ...
 
+    def adds_to(self, name: str) -> bool:
+        """True if adapters may add something to products with the matrix of that name."""
+        ...
+
     def added(self, y: Node, x: Node, place: Place) -> Node:
         """The product y of x [..., in] and the matrix at that place, with what adapters add to it."""
         ...
@@ -146,6 +150,11 @@ class Weights:
             whole = self.adapting.merged(self._full(name), whole)
         matrix: StoredTensor = self._selected(whole)
         return matrix
+
+    @property
+    def takes_adapters(self) -> bool:
+        """True if adapters may add something to products with this view's matrix."""
+        return self.adapting is not None and self._stack is None and self.adapting.adds_to(self._full("weight"))
 
     def adapted(self, y: Node, x: Node, num_rows: int) -> Node:
         """y, the product of x and this view's matrix of `num_rows` rows, with what adapters add to it."""

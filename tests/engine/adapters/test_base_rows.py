@@ -1,8 +1,8 @@
 """In the arithmetic that a server has by default: adapters in a batch change nothing of requests that ask for none.
 
 Tokens and log-probabilities, bit for bit, through the engine's core on real kernels. They are those of a graph that knows no
-adapters too: in f32 always (`tests/models/test_adapters.py`); in bf16 where no adapter changes the products around an
-activation, which the plugin fuses otherwise without adapters, so that another number of them is rounded.
+adapters too: in f32 always (`tests/models/test_adapters.py`); with other weights where no adapter changes an MLP, which is
+computed as a whole without adapters, and otherwise with them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ from tests.support.cpu import EXACT_PACKED, HAS_BF16
 from tests.support.tiers import width
 
 pytestmark = pytest.mark.varies("which kernels keep every bit depends on the processor")
-AROUND_AN_ACTIVATION = ("gate_proj", "up_proj")
-OTHERS = ("q_proj", "k_proj", "v_proj", "o_proj", "down_proj")
-EVERY = (*OTHERS, *AROUND_AN_ACTIVATION)
+OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+EVERY = (*OF_ATTENTION, "gate_proj", "up_proj", "down_proj")
 NUM_ADAPTERS, NUM_REQUESTS = 3, 12
 SLOTS = [number % (NUM_ADAPTERS + 1) - 1 for number in range(NUM_REQUESTS)]  # -1 = no adapter
 BASE = [key for key, slot in enumerate(SLOTS) if slot < 0]
@@ -122,7 +121,7 @@ def test_they_are_those_of_a_graph_that_knows_no_adapters(options: ModelOptions,
     everyone = range(NUM_REQUESTS)
     plain = answers(load_model(BUNDLED["demo"], options), everyone, ())
     found = answers(
-        load_model(BUNDLED["demo"], replace(options, adapters=adapters_of(tmp_path, OTHERS))), everyone, everyone
+        load_model(BUNDLED["demo"], replace(options, adapters=adapters_of(tmp_path, OF_ATTENTION))), everyone, everyone
     )
     for key in everyone:
         assert (found[key] == plain[key]) == (key in BASE), key

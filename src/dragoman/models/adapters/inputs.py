@@ -56,11 +56,15 @@ class AdapterInputs:
         """See `Adapting`."""
         return matrix
 
-    def added(self, y: Node, x: Node, place: Place) -> Node:
+    def adds_to(self, name: str) -> bool:
         """See `Adapting`. Experts are left out: their rows are not those of the step."""
-        module = place.name.removesuffix(_WEIGHT)
-        if not place.name.endswith(_WEIGHT) or ".experts." in module or not self._takes(module):
+        return name.endswith(_WEIGHT) and ".experts." not in name and self._takes(name.removesuffix(_WEIGHT))
+
+    def added(self, y: Node, x: Node, place: Place) -> Node:
+        """See `Adapting`."""
+        if not self.adds_to(place.name):
             return y
+        module = place.name.removesuffix(_WEIGHT)
         up = self._matrix(f"{UP}{module}@{_rows_text(place)}", len(place.rows))
         product = ops.matmul(self._lower(x, module), up, transpose_a=False, transpose_b=False).output(0)
         has_axis = len(x.get_partial_shape()) == 3

@@ -42,6 +42,10 @@ class MergedAdapter:
         numbers = np.asarray(matrix, dtype=np.float32)  # some stored rows are computed only here
         return np.asarray(numbers + change.up @ change.down)
 
+    def adds_to(self, name: str) -> bool:
+        """See `Adapting`."""
+        return False
+
     def added(self, y: Node, x: Node, place: Place) -> Node:
         """See `Adapting`."""
         return y

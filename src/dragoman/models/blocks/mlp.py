@@ -53,7 +53,8 @@ def _whole_mlp(
 ) -> Node | None:
     """The gated MLP as one operation of our kernels; None if they do not compute it, or somebody looks inside."""
     storage, hidden = gate.storage, width(x)
-    if not storage.format.is_ours or activation not in _OURS or gate.adapting or storage.watcher:
+    is_seen = storage.watcher is not None or any(weights.takes_adapters for weights in (gate, up, down))
+    if not storage.format.is_ours or activation not in _OURS or is_seen:
         return None
     parts = ((gate, inner_size, hidden), (up, inner_size, hidden), (down, hidden, inner_size))
     matrices = [weights.matrix(rows, columns) for weights, rows, columns in parts]
