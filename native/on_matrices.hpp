@@ -2,6 +2,7 @@
 // Included by the files of operations; the graph calls them on the threads that operations.cpp tells of.
 #pragma once
 
+#include <memory>
 #include <openvino/op/op.hpp>
 #include <sstream>
 #include <string>
@@ -13,39 +14,41 @@
 
 namespace dragoman {
 
-// What each operation on packed matrices has: their attribute, "format group outputs columns" of each with commas between.
+// The matrices of an operation, read once from its attribute: "format group outputs columns" of each with commas between.
+struct Matrices {
+    std::string text;
+    std::vector<Matrix> all;
+};
+
+// What each operation on packed matrices has. The plugin copies an operation for each call to learn the shapes of its results:
+// copies share what was read from attributes, and their checks cost little.
 class OnMatrices : public ov::op::Op {
 public:
     OnMatrices() = default;
-    OnMatrices(const ov::OutputVector& inputs, const std::string& matrices) : Op(inputs), text_(matrices) {}
+    OnMatrices(const ov::OutputVector& inputs, const OnMatrices& other) : Op(inputs), matrices_(other.matrices_) {}
 
     bool visit_attributes(ov::AttributeVisitor& visitor) override {
-        visitor.on_attribute("matrices", text_);
+        std::string text = matrices_->text;
+        visitor.on_attribute("matrices", text);
+        if (text != matrices_->text) matrices_ = read(text);
         return true;
     }
     bool has_evaluate() const override { return true; }
 
 protected:
-    // Reads the attribute; the matrices are the inputs from the second on.
-    void read_matrices() {
-        matrices_.clear();
-        std::istringstream all(text_);
-        for (std::string text; std::getline(all, text, ',');) {
-            std::istringstream words(text);
-            std::string format;
-            Matrix matrix{};
-            words >> format >> matrix.group >> matrix.outputs >> matrix.columns;
-            NODE_VALIDATION_CHECK(this, words && find_format(format.c_str(), &matrix.format) && is_valid(matrix),
-                                  "no matrix is packed as '", text, "'");
-            matrices_.push_back(matrix);
-        }
-        NODE_VALIDATION_CHECK(this, !matrices_.empty() && get_input_size() > matrices_.size(), matrices_.size(), " matrices and ",
-                              get_input_size(), " inputs");
-        for (size_t i = 0; i < matrices_.size(); ++i) {
+    const std::vector<Matrix>& matrices() const { return matrices_->all; }
+
+    // Checks that the matrices are the inputs from the second on.
+    void check_matrices() const {
+        const std::vector<Matrix>& all = matrices();
+        NODE_VALIDATION_CHECK(this, !all.empty() && get_input_size() > all.size(), all.size(), " matrices and ", get_input_size(),
+                              " inputs");
+        for (size_t i = 0; i < all.size(); ++i) {
             NODE_VALIDATION_CHECK(this, get_input_element_type(i + 1) == ov::element::u8, "a matrix is ",
                                   get_input_element_type(i + 1), ", not u8");
             const ov::PartialShape& shape = get_input_partial_shape(i + 1);
-            if (shape.is_static()) check_bytes(matrices_[i], ov::shape_size(shape.to_shape()));
+            NODE_VALIDATION_CHECK(this, shape.rank().compatible(1), "a matrix has the shape ", shape);
+            if (shape.is_static()) check_bytes(all[i], static_cast<size_t>(shape[0].get_length()));
         }
     }
 
@@ -72,23 +75,36 @@ protected:
 
     // Matrix `index`, which lies in the input behind those before it.
     Matrix matrix_in(const ov::TensorVector& inputs, size_t index) const {
-        Matrix matrix = matrices_[index];
+        Matrix matrix = matrices()[index];
         check_bytes(matrix, inputs[index + 1].get_byte_size());
         matrix.data = static_cast<const uint8_t*>(inputs[index + 1].data());
         return matrix;
     }
 
     Input rows_in(const ov::Tensor& tensor) const {
-        const int64_t columns = matrices_[0].columns;
+        const int64_t columns = matrices()[0].columns;
         OPENVINO_ASSERT(tensor.get_shape().back() == static_cast<size_t>(columns), "rows are ", tensor.get_shape(),
                         ", the matrix has ", columns, " columns");
         return {tensor.data<const float>(), static_cast<int64_t>(tensor.get_size()) / columns, columns};
     }
 
-    std::vector<Matrix> matrices_;
-    std::string text_;
-
 private:
+    static std::shared_ptr<const Matrices> read(const std::string& text) {
+        auto read = std::make_shared<Matrices>();
+        read->text = text;
+        std::istringstream all(text);
+        for (std::string part; std::getline(all, part, ',');) {
+            std::istringstream words(part);
+            std::string format;
+            Matrix matrix{};
+            words >> format >> matrix.group >> matrix.outputs >> matrix.columns;
+            OPENVINO_ASSERT(words && find_format(format.c_str(), &matrix.format) && is_valid(matrix), "no matrix is packed as '",
+                            part, "'");
+            read->all.push_back(matrix);
+        }
+        return read;
+    }
+
     static bool is_valid(const Matrix& matrix) {
         const int only = shape_of(matrix.format).columns;
         const bool is_whole = matrix.group > 0 && (matrix.group % kChunk == 0 || matrix.group >= matrix.columns);
@@ -100,7 +116,21 @@ private:
         OPENVINO_ASSERT(bytes == static_cast<size_t>(matrix.bytes()), "the matrix ", matrix.outputs, " by ", matrix.columns,
                         " in format ", dragoman::shape_of(matrix.format).name, " has ", matrix.bytes(), " bytes, not ", bytes);
     }
+
+    std::shared_ptr<const Matrices> matrices_ = std::make_shared<Matrices>();
 };
+
+constexpr const char* kActivations[] = {"silu", "relu", "relu2", "gelu", "gelu_tanh", "quick_gelu"};
+
+// The attribute "activation" of a gated MLP.
+inline void visit_activation(ov::AttributeVisitor& visitor, Activation& activation) {
+    std::string name = kActivations[static_cast<int>(activation)];
+    visitor.on_attribute("activation", name);
+    int kind = 0;
+    while (kind < static_cast<int>(Activation::count) && name != kActivations[kind]) ++kind;
+    OPENVINO_ASSERT(kind < static_cast<int>(Activation::count), "activation '", name, "' is unknown");
+    activation = static_cast<Activation>(kind);
+}
 
 inline const float* floats_or_null(const ov::TensorVector& inputs, size_t index) {
     return index < inputs.size() ? inputs[index].data<const float>() : nullptr;

@@ -13,7 +13,6 @@ namespace dragoman {
 namespace {
 
 const ParallelFor kOnThreads = on_threads;
-constexpr const char* kActivations[] = {"silu", "relu", "relu2", "gelu", "gelu_tanh", "quick_gelu"};
 
 }  // namespace
 
@@ -24,32 +23,32 @@ public:
     using OnMatrices::OnMatrices;
 
     void validate_and_infer_types() override {
-        read_matrices();
-        const size_t count = matrices_.size(), inputs = get_input_size();
+        check_matrices();
+        const size_t count = matrices().size(), inputs = get_input_size();
         NODE_VALIDATION_CHECK(this, inputs == 1 + count || inputs == 1 + 2 * count, count, " matrices and ", inputs, " inputs");
         set_output_size(count);
         for (size_t i = 0; i < count; ++i) {
-            NODE_VALIDATION_CHECK(this, matrices_[i].columns == matrices_[0].columns, "matrices have unequal columns");
-            if (inputs > 1 + count) check_bias(1 + count + i, matrices_[i]);
-            set_output_type(i, ov::element::f32, shape_of_results(matrices_[i], matrices_[i].outputs));
+            NODE_VALIDATION_CHECK(this, matrices()[i].columns == matrices()[0].columns, "matrices have unequal columns");
+            if (inputs > 1 + count) check_bias(1 + count + i, matrices()[i]);
+            set_output_type(i, ov::element::f32, shape_of_results(matrices()[i], matrices()[i].outputs));
         }
     }
 
     std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
-        auto copy = std::make_shared<ProductsOperation>(inputs, text_);
+        auto copy = std::make_shared<ProductsOperation>(inputs, *this);
         copy->constructor_validate_and_infer_types();
         return copy;
     }
 
     bool evaluate(ov::TensorVector& results, const ov::TensorVector& inputs) const override {
         const Input rows = rows_in(inputs[0]);
-        const size_t count = matrices_.size();
+        const size_t count = matrices().size();
         std::vector<Product> all;
         for (size_t i = 0; i < count; ++i) {
             ov::Shape shape = inputs[0].get_shape();
-            shape.back() = matrices_[i].outputs;
+            shape.back() = matrices()[i].outputs;
             results[i].set_shape(shape);
-            all.push_back({matrix_in(inputs, i), floats_or_null(inputs, 1 + count + i), nullptr, matrices_[i].outputs});
+            all.push_back({matrix_in(inputs, i), floats_or_null(inputs, 1 + count + i), nullptr, matrices()[i].outputs});
             if (rows.count) all.back().y = results[i].data<float>();
         }
         products(all.data(), static_cast<int>(count), rows, kOnThreads);
@@ -62,31 +61,27 @@ class GatedMlpOperation : public OnMatrices {
 public:
     OPENVINO_OP("GatedMlp", "dragoman");
     GatedMlpOperation() = default;
-    GatedMlpOperation(const ov::OutputVector& inputs, const std::string& matrices, const std::string& activation)
-        : OnMatrices(inputs, matrices), activation_(activation) {}
+    GatedMlpOperation(const ov::OutputVector& inputs, const GatedMlpOperation& other)
+        : OnMatrices(inputs, other), kind_(other.kind_) {}
 
     bool visit_attributes(ov::AttributeVisitor& visitor) override {
-        visitor.on_attribute("activation", activation_);
+        visit_activation(visitor, kind_);
         return OnMatrices::visit_attributes(visitor);
     }
 
     void validate_and_infer_types() override {
-        read_matrices();
-        NODE_VALIDATION_CHECK(this, matrices_.size() == 3 && (get_input_size() == 4 || get_input_size() == 7), matrices_.size(),
+        check_matrices();
+        NODE_VALIDATION_CHECK(this, matrices().size() == 3 && (get_input_size() == 4 || get_input_size() == 7), matrices().size(),
                               " matrices and ", get_input_size(), " inputs");
-        const Matrix &gate = matrices_[0], &up = matrices_[1], &down = matrices_[2];
+        const Matrix &gate = matrices()[0], &up = matrices()[1], &down = matrices()[2];
         NODE_VALIDATION_CHECK(this, gate.columns == up.columns && gate.outputs == up.outputs && down.columns == up.outputs,
                               "gate, up and down do not fit");
-        for (size_t i = 4; i < get_input_size(); ++i) check_bias(i, matrices_[i - 4]);
-        int kind = 0;
-        while (kind < static_cast<int>(Activation::count) && activation_ != kActivations[kind]) ++kind;
-        NODE_VALIDATION_CHECK(this, kind < static_cast<int>(Activation::count), "activation '", activation_, "' is unknown");
-        kind_ = static_cast<Activation>(kind);
+        for (size_t i = 4; i < get_input_size(); ++i) check_bias(i, matrices()[i - 4]);
         set_output_type(0, ov::element::f32, shape_of_results(gate, down.outputs));
     }
 
     std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
-        auto copy = std::make_shared<GatedMlpOperation>(inputs, text_, activation_);
+        auto copy = std::make_shared<GatedMlpOperation>(inputs, *this);
         copy->constructor_validate_and_infer_types();
         return copy;
     }
@@ -108,7 +103,6 @@ public:
     }
 
 private:
-    std::string activation_;
     Activation kind_ = Activation::silu;
 };
 
@@ -119,19 +113,19 @@ public:
     using OnMatrices::OnMatrices;
 
     void validate_and_infer_types() override {
-        read_matrices();
-        NODE_VALIDATION_CHECK(this, get_input_size() == 2 && matrices_.size() == 1, "2 inputs, not ", get_input_size());
+        check_matrices();
+        NODE_VALIDATION_CHECK(this, get_input_size() == 2 && matrices().size() == 1, "2 inputs, not ", get_input_size());
         const ov::element::Type& type = get_input_element_type(0);
         NODE_VALIDATION_CHECK(this, type == ov::element::i32 || type == ov::element::i64, "indices are ", type,
                               ", not i32 or i64");
         ov::PartialShape shape = get_input_partial_shape(0);
         NODE_VALIDATION_CHECK(this, shape.rank().is_static(), "the rank of the indices is unknown");
-        shape.push_back(matrices_[0].columns);
+        shape.push_back(matrices()[0].columns);
         set_output_type(0, ov::element::f32, shape);
     }
 
     std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override {
-        auto copy = std::make_shared<RowsOperation>(inputs, text_);
+        auto copy = std::make_shared<RowsOperation>(inputs, *this);
         copy->constructor_validate_and_infer_types();
         return copy;
     }
