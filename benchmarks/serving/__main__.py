@@ -24,6 +24,7 @@ from typing import Any
 from benchmarks.serving import peers, report, results
 from benchmarks.serving.results import Result
 from benchmarks.serving.rows import (
+    beside_llama_cpp,
     cold_start,
     decode,
     installed_size,
@@ -60,6 +61,7 @@ ROWS: Mapping[int, Row] = {
     installed_size.ROW: Row(installed_size.TITLE, installed_size.run, has_peers=True),
     scaling.ROW: Row(scaling.TITLE, scaling.run),
     pressure.ROW: Row(pressure.TITLE, pressure.run),
+    beside_llama_cpp.ROW: Row(beside_llama_cpp.TITLE, beside_llama_cpp.run, has_peers=True),
 }
 
 
@@ -133,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=("bfloat16", "float32", "float16"),
         help="default: bfloat16 where the processor has it, else float32",
     )
+    run.add_argument("--gguf", type=Path, help="a file for rows 6 and 10; default: the model's Q4_K_M")
     run.add_argument("--peers-only", action="store_true", default=None, help="not our own server")
     run.add_argument("--quick", action="store_true", help="small counts, to see that the tools work")
     for name, text in _COUNTS.items():
@@ -148,10 +151,10 @@ _LEFT_OUT = f"{', '.join(PEERS)}; in row 1 also {', '.join(PARTS_OF_PEERS)}"
 _COUNTS = {
     "rounds": "repetitions that a median is taken over",
     "long_rounds": "the same for rows 5, 8 and 9 and for starts of peers",
-    "clients": "streams of rows 1 and 3",
-    "requests": "requests per stream of rows 1 and 3",
-    "prompt_tokens": "prompt length of rows 1 and 3",
-    "output_tokens": "output length of rows 1 and 3",
+    "clients": "streams of rows 1, 3 and 10",
+    "requests": "requests per stream of rows 1, 3 and 10",
+    "prompt_tokens": "prompt length of rows 1, 3 and 10",
+    "output_tokens": "output length of rows 1, 3 and 10",
     "prefix_tokens": "shared prefix of row 4; half of it in row 9",
     "prefill_tokens": "long prompt of row 5",
     "most_streams": "streams of rows 8 and 9",

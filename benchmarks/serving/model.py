@@ -1,7 +1,8 @@
 """Writes the model that speed is measured on: a real shape with random weights, in the forms the peers load.
 
-Does: a Hugging Face directory (config, safetensors, byte-level BPE tokenizer) and GGUF files of the same weights.
-Does not: anything clever with the weights; speed does not depend on them. Run once per machine:
+Does: a Hugging Face directory (config, safetensors, byte-level BPE tokenizer) and GGUF files of the same weights, but for
+Q4_K_M, which is of a somewhat wider model. Does not: anything clever with the weights; speed does not depend on them. Run
+once per machine:
 
     python -m benchmarks.serving.model DIRECTORY [--gguf]        (--gguf needs the `gguf` package)
 """
@@ -12,7 +13,7 @@ import argparse
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,13 @@ class BenchShape:
     max_position: int = 16_384
     vocab_size: int = VOCAB_SIZE
     is_tied: bool = False
+
+
+FILE_TYPES = {"Q8_0": 7, "Q4_0": 2, "Q4_K_M": 15}
+"""The files that are written, and the numbers in them that say so."""
+
+WIDE = BenchShape(hidden_size=1024, num_heads=16, num_kv_heads=4, intermediate_size=4096)
+"""What Q4_K_M has: its blocks of 256 values do not divide the other's columns. 431 million parameters."""
 
 
 def byte_alphabet() -> list[str]:
@@ -159,10 +167,11 @@ def write_gguf(
     weights: Mapping[str, Array] | None = None,
     rope_theta: float = 10000.0,
 ) -> Path:
-    """Write the same weights as GGUF, `quantization` Q8_0 or Q4_0; returns the file. `weights`: others, in GGUF's order."""
+    """Write the same weights as GGUF, `quantization` of FILE_TYPES; returns the file. `weights`: others, in GGUF's order."""
     import gguf
 
-    kind = gguf.GGMLQuantizationType[quantization]
+    from tests.support.gguf_blocks import quantise
+
     target = directory / f"model-{quantization}.gguf"
     writer = gguf.GGUFWriter(target, "llama")
     writer.add_context_length(shape.max_position)
@@ -175,7 +184,7 @@ def write_gguf(
     writer.add_rope_freq_base(rope_theta)
     writer.add_rope_dimension_count(shape.head_size)
     writer.add_vocab_size(VOCAB_SIZE)
-    writer.add_file_type({"Q8_0": 7, "Q4_0": 2}[quantization])
+    writer.add_file_type(FILE_TYPES[quantization])
     vocabulary, merges = bpe_tables()
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -190,12 +199,30 @@ def write_gguf(
         if full.ndim == 1:
             writer.add_tensor(_gguf_name(name), full)
         else:
-            writer.add_tensor(_gguf_name(name), gguf.quants.quantize(full, kind), raw_dtype=kind)
+            kind = block_type(name, quantization, shape.num_layers)
+            writer.add_tensor(_gguf_name(name), quantise(full, kind), raw_dtype=gguf.GGMLQuantizationType[kind])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return target
+
+
+def block_type(name: str, quantization: str, num_layers: int) -> str:
+    """The type of that matrix in a file that is called so.
+
+    In Q4_K_M the head has six bits, and in half of the layers so do values and what goes down: in the first and the last
+    eighth, and in every third one between. Source: llama.cpp, src/llama-quant.cpp.
+    """
+    if quantization != "Q4_K_M":
+        return quantization
+    if name.startswith("lm_head"):
+        return "Q6_K"
+    if not name.endswith(("v_proj.weight", "down_proj.weight")):
+        return "Q4_K"
+    layer, eighth = int(name.split(".")[2]), num_layers // 8
+    is_finer = layer < eighth or layer >= 7 * num_layers // 8 or (layer - eighth) % 3 == 2
+    return "Q6_K" if is_finer else "Q4_K"
 
 
 def _gguf_name(name: str) -> str:
@@ -225,15 +252,16 @@ def main() -> None:
     """Write what is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--gguf", action="store_true", help="also write Q8_0 and Q4_0 GGUF files")
+    parser.add_argument("--gguf", action="store_true", help=f"also write GGUF files: {', '.join(FILE_TYPES)}")
     parser.add_argument("--layers", type=int, default=BenchShape().num_layers, help="fewer, where a front is measured")
     arguments = parser.parse_args()
     shape = BenchShape(num_layers=arguments.layers)
     if not (arguments.directory / "model.safetensors").exists():
         write_model(arguments.directory, shape)
     if arguments.gguf:
-        for quantization in ("Q8_0", "Q4_0"):
-            write_gguf(arguments.directory, shape, quantization)
+        for quantization in FILE_TYPES:
+            fitting = replace(WIDE, num_layers=arguments.layers) if quantization == "Q4_K_M" else shape
+            write_gguf(arguments.directory, fitting, quantization)
 
 
 if __name__ == "__main__":

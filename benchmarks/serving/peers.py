@@ -4,6 +4,7 @@ Does: install by one command, tell the commands that start them. Does not: run t
 that is not installed is missing, never beaten. Environments live in one directory (default: ~/.cache/dragoman-peers):
 
     python -m benchmarks.serving.peers install vllm llama.cpp genai optimum
+    python -m benchmarks.serving.peers install llama.cpp-wheel             (in place of building llama.cpp, for minutes)
 """
 
 from __future__ import annotations
@@ -71,20 +72,39 @@ def vllm_server_of(python: Path, model: Path, caches: Path, dtype: str) -> Serve
     return Server(f"vLLM ({dtype})", command, port, "openai", environ=environ)
 
 
+LLAMACPP_WHEEL = "llama.cpp-wheel"
+
+
 def llamacpp_binary(root: Path) -> Path:
     """Where llama.cpp's server is once it is built."""
     return root / "llama.cpp" / "bin" / "llama-server"
 
 
 def llamacpp_server(root: Path, gguf: Path, slots: int, slot_tokens: int = 256, *arguments: str) -> Server | None:
-    """llama.cpp's server, native build, with `slots` sequences of `slot_tokens`; None if it or the file is missing."""
-    binary = llamacpp_binary(root)
-    if not binary.exists() or not gguf.exists():
+    """llama.cpp's server with `slots` sequences of `slot_tokens`; None if it or the file is missing.
+
+    Its native build where there is one; else, and where our kernels are held down to AVX2, its wheel, which is built for
+    AVX2 and takes no further arguments.
+    """
+    binary, wheel = llamacpp_binary(root), python_of(root, LLAMACPP_WHEEL)
+    may_be_wheel = wheel.exists() and not arguments
+    is_held = os.environ.get("DRAGOMAN_KERNELS_ISA") == "avx2"
+    command = [str(binary), "--no-webui", *arguments]
+    if may_be_wheel and (is_held or not binary.exists()):
+        command = [str(wheel), "-m", "benchmarks.serving.llama_cpp_wheel"]
+    elif not binary.exists():
+        return None
+    if not gguf.exists():
         return None
     port = free_port()
-    command = [str(binary), "-m", str(gguf), "--port", str(port), "-t", str(os.cpu_count() or 2)]
-    command += ["-c", str(slot_tokens * slots), "-np", str(slots), "--no-webui", *arguments]
-    return Server(f"llama.cpp ({gguf.stem.partition('-')[2]})", command, port, "llama.cpp")
+    command += ["-m", str(gguf), "--port", str(port), "-t", str(os.cpu_count() or 2)]
+    command += ["-c", str(slot_tokens * slots), "-np", str(slots)]
+    return Server(f"llama.cpp ({file_kind(gguf)})", command, port, "llama.cpp")
+
+
+def file_kind(gguf: Path) -> str:
+    """What a file is called in tables: `model-Q4_0.gguf` is Q4_0, a `model.gguf` as its directory."""
+    return gguf.parent.name if gguf.stem == "model" else gguf.stem.removeprefix("model-")
 
 
 # --- installing -------------------------------------------------------------------------------------------------------
@@ -161,6 +181,11 @@ def install_llamacpp(root: Path) -> None:
     _run("cmake", "--build", build, "--target", "llama-server", "-j", str(os.cpu_count() or 2))
 
 
+def install_llamacpp_wheel(root: Path) -> None:
+    """llama.cpp's server as a compiled wheel, for AVX2; the last number of its version is llama.cpp's build."""
+    _run(_environment(root, LLAMACPP_WHEEL), "-m", "pip", "install", "-q", "xllamacpp==2026.10.11549")
+
+
 def install_optimum(root: Path) -> None:
     """What exports models with pictures for OpenVINO GenAI, in an environment beside it."""
     wanted = ["optimum-intel", "nncf", "openvino", "openvino-tokenizers", "pillow", "torchvision"]
@@ -178,6 +203,7 @@ INSTALLERS = {
     "genai": install_genai,
     "vllm": install_vllm,
     "llama.cpp": install_llamacpp,
+    LLAMACPP_WHEEL: install_llamacpp_wheel,
     "optimum": install_optimum,
     "sentence-transformers": install_sentence_transformers,
 }

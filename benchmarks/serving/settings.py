@@ -19,7 +19,8 @@ class Settings:
     `model`: a directory made by `benchmarks.serving.model --gguf`. `peers`: where they are installed. `out`: results, logs
     and built graphs. `rounds`: repetitions that a median is taken over; `long_rounds`: those of rows 5, 8 and 9, whose
     runs are long. `clients`, `requests` (per client), `prompt_tokens`, `output_tokens`: the load of rows 1 and 3.
-    `vllm_dtype`: what vLLM computes in.
+    `vllm_dtype`: what vLLM computes in. `gguf`: the file that llama.cpp and we serve alike in rows 6 and 10, None = the
+    model's Q4_K_M.
     """
 
     model: Path
@@ -38,6 +39,12 @@ class Settings:
     vllm_dtype: str = field(default_factory=default_vllm_dtype)
     peers_only: bool = False
     without: frozenset[str] = field(default_factory=frozenset)  # peers to leave out
+    gguf: Path | None = None
+
+    @property
+    def file(self) -> Path:
+        """The file that llama.cpp and we serve alike."""
+        return self.model / "model-Q4_K_M.gguf" if self.gguf is None else self.gguf
 
     @property
     def logs(self) -> Path:

@@ -10,9 +10,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from benchmarks.serving import bandwidth, watch
+from benchmarks.serving import bandwidth, peers, watch
 from benchmarks.serving.load import Timing
-from benchmarks.serving.rows import cold_start, decode, installed_size, interference, pressure, scaling, server_cost
+from benchmarks.serving.model import block_type
+from benchmarks.serving.rows import (
+    beside_llama_cpp,
+    cold_start,
+    decode,
+    installed_size,
+    interference,
+    pressure,
+    scaling,
+    server_cost,
+)
 
 
 @pytest.fixture
@@ -96,6 +106,42 @@ def test_files_can_be_dropped_from_the_page_cache_without_harm(tmp_path: Path) -
     file.write_bytes(b"x" * 100_000)
     cold_start.drop_from_page_cache(iter([file]))
     assert file.read_bytes() == b"x" * 100_000
+
+
+def test_rates_are_compared_in_the_same_round() -> None:
+    ours = [{"one": 20.0, "many": 90.0}, {"one": 10.0, "many": 90.0}, {"one": 30.0, "many": 90.0}]
+    theirs = [{"one": 10.0, "many": 30.0}, {"one": 10.0, "many": 45.0}]
+    assert beside_llama_cpp.ratios(ours, theirs) == {"one": 1.5, "many": 2.5}
+
+
+def test_half_of_a_files_values_and_ways_down_have_six_bits() -> None:
+    down = [block_type(f"model.layers.{layer}.mlp.down_proj.weight", "Q4_K_M", 24) for layer in range(24)]
+    assert [layer for layer, kind in enumerate(down) if kind == "Q6_K"] == [0, 1, 2, 5, 8, 11, 14, 17, 20, 21, 22, 23]
+    assert block_type("model.layers.0.mlp.up_proj.weight", "Q4_K_M", 24) == "Q4_K"
+    assert block_type("lm_head.weight", "Q4_K_M", 24) == "Q6_K"
+    assert block_type("lm_head.weight", "Q4_0", 24) == "Q4_0"
+
+
+def test_llama_cpp_is_its_native_build_or_else_its_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRAGOMAN_KERNELS_ISA", raising=False)
+    file, binary = tmp_path / "model-Q4_0.gguf", peers.llamacpp_binary(tmp_path)
+    wheel = peers.python_of(tmp_path, peers.LLAMACPP_WHEEL)
+    for path in (file, wheel):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    def program(*arguments: str) -> str | None:
+        found = peers.llamacpp_server(tmp_path, file, 2, 64, *arguments)
+        return None if found is None else found.command[0]
+
+    assert (program(), program("--embeddings")) == (str(wheel), None)
+    binary.parent.mkdir(parents=True)
+    binary.touch()
+    assert (program(), program("--embeddings")) == (str(binary), str(binary))
+    monkeypatch.setenv("DRAGOMAN_KERNELS_ISA", "avx2")
+    assert (program(), program("--embeddings")) == (str(wheel), str(binary))
+    file.unlink()
+    assert program() is None
 
 
 def test_metrics_are_summed_over_models() -> None:

@@ -1,7 +1,8 @@
 """Row 6: from process start to the first token over HTTP, cold and warm.
 
-Does: cold = nothing the server keeps between starts, and the model's files dropped from the page cache; warm = the same
-start again. Our server, vLLM and llama.cpp, one after the other. Does not: drop the page cache for programs and libraries.
+Does: cold = nothing the server keeps between starts, and the model's files dropped from the page cache; unkept = nothing
+that it keeps, but files in the page cache, of ours; warm = the same start again. Our server from safetensors and from a GGUF
+file, vLLM, and llama.cpp from that file, one after the other. Does not: drop the page cache for programs and libraries.
 """
 
 from __future__ import annotations
@@ -58,34 +59,50 @@ def drop_from_page_cache(files: Iterator[Path]) -> None:
 
 def run(settings: Settings) -> Iterator[Result]:
     """One result per server: medians for ours, which is quick; the peers are started `long_rounds` times."""
-    names = ["vLLM", "llama.cpp"] if settings.peers_only else ["dragoman (int8)", "vLLM", "llama.cpp"]
-    for name in names:
-        if name.lower() in settings.without:
+    for name in _names(settings):
+        if name.partition(" ")[0].lower() in settings.without:
             continue
         rounds = settings.rounds if name.startswith("dragoman") else settings.long_rounds
+        if name == f"dragoman ({peers.file_kind(settings.file)})" and not settings.file.exists():
+            yield Result(ROW, name, {"failed": f"there is no {settings.file}"})
+            continue
         try:
-            runs = [_cold_and_warm(settings, name) for _ in range(rounds)]
+            runs = [_starts(settings, name) for _ in range(rounds)]
         except (ProcessFailed, LoadFailed) as error:
             yield Result(ROW, name, {"failed": str(error)})
             continue
         values = {
-            "cold_s": statistics.median(cold.first_token_s for cold, _ in runs),
-            "warm_s": statistics.median(warm.first_token_s for _, warm in runs),
-            "cold_ready_s": statistics.median(cold.ready_s for cold, _ in runs),
-            "warm_ready_s": statistics.median(warm.ready_s for _, warm in runs),
+            f"{start}_{part}": statistics.median(getattr(run[start], whole) for run in runs)
+            for part, whole in (("s", "first_token_s"), ("ready_s", "ready_s"))
+            for start in runs[0]
         }
         yield Result(ROW, name, values, {"rounds": rounds})
 
 
-def _cold_and_warm(settings: Settings, name: str) -> tuple[StartTimes, StartTimes]:
+def _names(settings: Settings) -> list[str]:
+    """What is started: ours are named after what they load."""
+    kind = peers.file_kind(settings.file)
+    ours = [] if settings.peers_only else ["dragoman (int8)", f"dragoman ({kind})"]
+    return [*ours, "vLLM", f"llama.cpp ({kind})"]
+
+
+def _starts(settings: Settings, name: str) -> dict[str, StartTimes]:
+    """What each kind of start took."""
     settings.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=settings.out) as fresh:
-        server = _server(settings, name, Path(fresh))
-        drop_from_page_cache(file for file in settings.model.iterdir() if file.is_file())
-        cold = measure(server, settings.logs)
-        warm = measure(server, settings.logs)
-    say(f"{name}: first token after {cold.first_token_s:.1f} s cold, {warm.first_token_s:.1f} s warm")
-    return cold, warm
+    found = {}
+    with tempfile.TemporaryDirectory(dir=settings.out) as kept, tempfile.TemporaryDirectory(dir=settings.out) as empty:
+        server = _server(settings, name, Path(kept))
+        files = {settings.file, *settings.model.iterdir()}
+        drop_from_page_cache(file for file in files if file.is_file())
+        found["cold"] = measure(server, settings.logs)
+        if name.startswith("dragoman"):
+            found["unkept"] = measure(_server(settings, name, Path(empty)), settings.logs)
+        found["warm"] = measure(server, settings.logs)
+    say(
+        f"{name}: first token after "
+        + ", ".join(f"{took.first_token_s:.1f} s {start}" for start, took in found.items())
+    )
+    return found
 
 
 def _server(settings: Settings, name: str, caches: Path) -> Server:
@@ -93,10 +110,11 @@ def _server(settings: Settings, name: str, caches: Path) -> Server:
     found: Server | None
     if name == "vLLM":
         found = peers.vllm_server(settings.peers, settings.model, caches, settings.vllm_dtype)
-    elif name == "llama.cpp":
-        found = peers.llamacpp_server(settings.peers, settings.model / "model-Q8_0.gguf", 1, 1024)
+    elif name.startswith("llama.cpp"):
+        found = peers.llamacpp_server(settings.peers, settings.file, 1, 1024)
     else:
-        found = peers.plain_server(settings.model, caches)
+        model = settings.model if name == "dragoman (int8)" else settings.file
+        found = peers.plain_server(model, caches, name=name)
     if found is None:
         raise ProcessFailed("not installed")
     return found
