@@ -26,12 +26,12 @@ import numpy as np
 
 from benchmarks.neighbours import step_of
 from benchmarks.serving import bandwidth
+from benchmarks.serving.model import stored_bytes
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.models import ModelOptions
 from dragoman.models.families import read_model
 from dragoman.models.loader import compile_source
-from dragoman.models.storage.groups import INT4_GROUP_SIZE
 
 _WARM_UP_STEPS = 3
 _NUM_VALUES = 1 << 22  # random values, of which every tensor is made: speed does not depend on them
@@ -150,20 +150,13 @@ def load(config: dict[str, Any], options: ModelOptions, batches: list[ForwardBat
     for batch in batches:
         for _ in range(_WARM_UP_STEPS):
             runner.forward(batch)
-    matrices = [shape for shape in source.shapes.values() if len(shape) == 2]  # the table is the head's too
-    return Shape(runner, sum(_stored_bytes(shape, options.weight_type) for shape in matrices))
+    matrices = {name: (shape[0], shape[1]) for name, shape in source.shapes.items() if len(shape) == 2}
+    # of the table the head's
+    return Shape(runner, sum(stored_bytes(name, shape, options.weight_type) for name, shape in matrices.items()))
 
 
 def _whole(config: dict[str, Any]) -> dict[str, Any]:
-    return {"max_position_embeddings": 8192, "tie_word_embeddings": True, **config}
-
-
-def _stored_bytes(shape: tuple[int, ...], weight_type: str) -> int:
-    """Source: the layouts of `dragoman.models.storage.quantize`."""
-    rows, columns = shape
-    if weight_type == "int4" and columns % INT4_GROUP_SIZE == 0:
-        return rows * columns // 2 + rows * columns // INT4_GROUP_SIZE * 2
-    return rows * columns + 3 * rows
+    return {"max_position_embeddings": 8192, **config, "tie_word_embeddings": True}
 
 
 def twin_of(config: dict[str, Any]) -> dict[str, Any]:

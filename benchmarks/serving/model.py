@@ -22,6 +22,8 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from dragoman.models.storage.groups import INT4_GROUP_SIZE
+
 Array = np.ndarray[Any, Any]
 
 VOCAB_SIZE = 32_000
@@ -45,6 +47,8 @@ class BenchShape:
 
 FILE_TYPES = {"Q8_0": 7, "Q4_0": 2, "Q4_K_M": 15}
 """The files that are written, and the numbers in them that say so."""
+
+FLOAT_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 
 WIDE = BenchShape(hidden_size=1024, num_heads=16, num_kv_heads=4, intermediate_size=4096)
 """What Q4_K_M has: its blocks of 256 values do not divide the other's columns. 431 million parameters."""
@@ -145,6 +149,20 @@ def weight_shapes(shape: BenchShape) -> dict[str, tuple[int, ...]]:
             f"{prefix}.post_attention_layernorm.weight": (hidden,),
         }
     return shapes
+
+
+def stored_bytes(name: str, size: tuple[int, int], dtype: str) -> int:
+    """What our kernels read of that matrix for a token, with scales and zero points.
+
+    Source: the layouts of `dragoman.models.storage`. With int4 the head, tables that are one, and values have 8 bits.
+    """
+    rows, columns = size
+    if dtype in FLOAT_BYTES:
+        return rows * columns * FLOAT_BYTES[dtype]
+    is_careful = "embed" in name or "lm_head" in name or name.endswith("v_proj.weight")
+    if dtype == "int4" and not is_careful and columns % INT4_GROUP_SIZE == 0:
+        return rows * columns // 2 + rows * columns // INT4_GROUP_SIZE * 3
+    return rows * columns + 3 * rows
 
 
 def random_weights(shape: BenchShape) -> dict[str, Array]:

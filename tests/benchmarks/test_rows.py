@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from benchmarks.serving import bandwidth, peers, watch
 from benchmarks.serving.load import Timing
-from benchmarks.serving.model import block_type
+from benchmarks.serving.model import block_type, stored_bytes
 from benchmarks.serving.rows import (
     beside_llama_cpp,
     cold_start,
@@ -39,15 +39,16 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_weight_bytes_count_the_matrices_that_a_token_is_multiplied_by(model: Path) -> None:
-    assert decode.matrix_shapes(model) == [(512, 256)]
+    assert list(decode.matrix_shapes(model).values()) == [(512, 256)]
     assert decode.weight_bytes(model, "int8") == 512 * 256 + 512 * 3
-    assert decode.weight_bytes(model, "int4") == 512 * 256 // 2 + 512 * 2 * 2
+    assert decode.weight_bytes(model, "int4") == 512 * 256 // 2 + 512 * 2 * 3
+    assert stored_bytes("model.layers.0.self_attn.v_proj.weight", (64, 256), "int4") == 64 * (256 + 3)
     assert decode.gguf_weight_bytes(model, "Q4_0") == 512 * 256 * 18 // 32
 
 
 def test_a_tied_embedding_is_also_the_output_layer(model: Path) -> None:
     (model / "config.json").write_text(json.dumps({"tie_word_embeddings": True}))
-    assert sorted(decode.matrix_shapes(model)) == [(512, 256), (1000, 256)]
+    assert sorted(decode.matrix_shapes(model).values()) == [(512, 256), (1000, 256)]
 
 
 def test_a_block_holds_keys_and_values_of_every_layer(model: Path) -> None:

@@ -18,12 +18,12 @@ from safetensors import safe_open
 
 from benchmarks.serving import bandwidth, peers
 from benchmarks.serving.load import FORMS, LoadFailed, Workload, ask
+from benchmarks.serving.model import stored_bytes
 from benchmarks.serving.processes import Server, ServerProcess
 from benchmarks.serving.results import Result
 from benchmarks.serving.settings import Settings
 from benchmarks.serving.turns import Contender, Metrics, failed, medians, start, take_turns
 from dragoman.models.config import read_json
-from dragoman.models.storage.groups import INT4_GROUP_SIZE
 
 ROW = 2
 TITLE = "Decoding one stream"
@@ -103,33 +103,24 @@ def _subjects(settings: Settings) -> Iterator[Subject]:
 
 
 def weight_bytes(model: Path, dtype: str) -> int:
-    """Bytes of weights that our kernels read for a token: every matrix but the embedding, with scales and zero points.
-
-    Source: the layouts of `dragoman.models.storage.quantize`.
-    """
-    total = 0
-    for rows, columns in matrix_shapes(model):
-        if dtype == "int4" and columns % INT4_GROUP_SIZE == 0:
-            total += rows * columns // 2 + rows * (columns // INT4_GROUP_SIZE) * 2
-        else:
-            total += rows * columns + rows * 3  # a scale of two bytes and a zero point for each row
-    return total
+    """Bytes of weights that our kernels read for a token: every matrix but the embedding."""
+    return sum(stored_bytes(name, shape, dtype) for name, shape in matrix_shapes(model).items())
 
 
 def gguf_weight_bytes(model: Path, kind: str) -> int:
     """Bytes of weights that llama.cpp reads for a token. Blocks of 32 values have one scale of two bytes."""
     block_bytes = {"Q8_0": 34, "Q4_0": 18}[kind]
-    return sum(rows * columns // 32 * block_bytes for rows, columns in matrix_shapes(model))
+    return sum(rows * columns // 32 * block_bytes for rows, columns in matrix_shapes(model).values())
 
 
-def matrix_shapes(model: Path) -> list[tuple[int, int]]:
-    """The shapes of the matrices that every token is multiplied by: with the output layer, without the embedding."""
+def matrix_shapes(model: Path) -> dict[str, tuple[int, int]]:
+    """The matrices that every token is multiplied by: with the output layer, without the embedding."""
     is_tied = bool(read_json(model / "config.json").get("tie_word_embeddings"))
-    shapes = []
+    shapes = {}
     for file in sorted(model.glob("*.safetensors")):
         with safe_open(file, framework="numpy") as tensors:
             for name in tensors.keys():  # noqa: SIM118  # not a mapping
                 shape = tensors.get_slice(name).get_shape()
                 if len(shape) == 2 and (is_tied or "embed_tokens" not in name):
-                    shapes.append((int(shape[0]), int(shape[1])))
+                    shapes[name] = (int(shape[0]), int(shape[1]))
     return shapes
