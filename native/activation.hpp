@@ -64,15 +64,27 @@ DRAGOMAN_INLINE typename Isa::Flt activated(Activation activation, typename Isa:
     }
 }
 
+// activation(gate) * up.
 template <class Isa>
-void activate_with(Activation activation, float* gate, const float* up, int64_t count) {
+DRAGOMAN_INLINE typename Isa::Flt gated(const Gating& how, typename Isa::Flt gate, typename Isa::Flt up) {
+    using Flt = typename Isa::Flt;
+    if (how.activation != Activation::bounded_swiglu) return Isa::mul(activated<Isa>(how.activation, gate), up);
+    const Flt limit = Isa::broadcast(how.limit);
+    gate = Isa::least(limit, gate);  // the bound comes first, so that what is no number stays none
+    up = Isa::most(Isa::broadcast(-how.limit), Isa::least(limit, up));
+    const Flt factor = sigmoid<Isa>(Isa::mul(gate, Isa::broadcast(how.gain)));
+    return Isa::mul(Isa::mul(gate, factor), Isa::add(up, Isa::broadcast(1.0f)));
+}
+
+template <class Isa>
+void activate_with(const Gating& how, float* gate, const float* up, int64_t count) {
     int64_t i = 0;
     for (; i + Isa::lanes <= count; i += Isa::lanes)
-        Isa::store(gate + i, Isa::mul(activated<Isa>(activation, Isa::load(gate + i)), Isa::load(up + i)));
+        Isa::store(gate + i, gated<Isa>(how, Isa::load(gate + i), Isa::load(up + i)));
     if (i == count) return;
     float rest[Isa::lanes] = {}, with[Isa::lanes] = {};
     for (int64_t j = i; j < count; ++j) rest[j - i] = gate[j], with[j - i] = up[j];
-    Isa::store(rest, Isa::mul(activated<Isa>(activation, Isa::load(rest)), Isa::load(with)));
+    Isa::store(rest, gated<Isa>(how, Isa::load(rest), Isa::load(with)));
     for (int64_t j = i; j < count; ++j) gate[j] = rest[j - i];
 }
 

@@ -35,7 +35,7 @@ struct Kernels {
     // Quantises one row of `columns` floats.
     void (*quantise)(const float* x, int64_t columns, const Rows& row);
     // gate[i] = activation(gate[i]) * up[i].
-    void (*activate)(Activation activation, float* gate, const float* up, int64_t count);
+    void (*activate)(const Gating& activation, float* gate, const float* up, int64_t count);
     // y[row, output] for all rows and the panels [first, last). `y` points to the first row and output 0.
     void (*product)(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t first, int64_t last, float* y,
                     int64_t y_stride);

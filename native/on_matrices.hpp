@@ -2,7 +2,9 @@
 // Included by the files of operations; the graph calls them on the threads that operations.cpp tells of.
 #pragma once
 
+#include <locale>
 #include <memory>
+#include <openvino/core/extension.hpp>
 #include <openvino/op/op.hpp>
 #include <sstream>
 #include <string>
@@ -25,7 +27,8 @@ struct Matrices {
 class OnMatrices : public ov::op::Op {
 public:
     OnMatrices() = default;
-    OnMatrices(const ov::OutputVector& inputs, const OnMatrices& other) : Op(inputs), matrices_(other.matrices_) {}
+    OnMatrices(const ov::OutputVector& inputs, const OnMatrices& other)
+        : Op(inputs), copies_(other.copies_), matrices_(other.matrices_) {}
 
     bool visit_attributes(ov::AttributeVisitor& visitor) override {
         std::string text = matrices_->text;
@@ -88,6 +91,8 @@ protected:
         return {tensor.data<const float>(), static_cast<int64_t>(tensor.get_size()) / columns, columns};
     }
 
+    int64_t copies_ = 1;  // of each matrix that lie in its input, one behind the other
+
 private:
     static std::shared_ptr<const Matrices> read(const std::string& text) {
         auto read = std::make_shared<Matrices>();
@@ -113,24 +118,36 @@ private:
     }
 
     void check_bytes(const Matrix& matrix, size_t bytes) const {
-        OPENVINO_ASSERT(bytes == static_cast<size_t>(matrix.bytes()), "the matrix ", matrix.outputs, " by ", matrix.columns,
-                        " in format ", dragoman::shape_of(matrix.format).name, " has ", matrix.bytes(), " bytes, not ", bytes);
+        OPENVINO_ASSERT(bytes == static_cast<size_t>(copies_ * matrix.bytes()), copies_, " of the matrix ", matrix.outputs,
+                        " by ", matrix.columns, " in format ", dragoman::shape_of(matrix.format).name, " have ",
+                        copies_ * matrix.bytes(), " bytes, not ", bytes);
     }
 
     std::shared_ptr<const Matrices> matrices_ = std::make_shared<Matrices>();
 };
 
-constexpr const char* kActivations[] = {"silu", "relu", "relu2", "gelu", "gelu_tanh", "quick_gelu"};
+// What stands between the products of a gated MLP, and its text: its name, behind bounded_swiglu with its gain and limit.
+struct NamedGating : Gating {
+    std::string text = "silu";
+};
 
 // The attribute "activation" of a gated MLP.
-inline void visit_activation(ov::AttributeVisitor& visitor, Activation& activation) {
-    std::string name = kActivations[static_cast<int>(activation)];
-    visitor.on_attribute("activation", name);
+inline void visit_activation(ov::AttributeVisitor& visitor, NamedGating& gating) {
+    constexpr const char* names[] = {"silu", "relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "bounded_swiglu"};
+    visitor.on_attribute("activation", gating.text);
+    std::istringstream words(gating.text);
+    words.imbue(std::locale::classic());
+    std::string name;
+    words >> name;
     int kind = 0;
-    while (kind < static_cast<int>(Activation::count) && name != kActivations[kind]) ++kind;
-    OPENVINO_ASSERT(kind < static_cast<int>(Activation::count), "activation '", name, "' is unknown");
-    activation = static_cast<Activation>(kind);
+    while (kind < static_cast<int>(Activation::count) && name != names[kind]) ++kind;
+    gating.activation = static_cast<Activation>(kind);
+    if (gating.activation == Activation::bounded_swiglu) words >> gating.gain >> gating.limit;
+    OPENVINO_ASSERT(words && gating.activation != Activation::count, "activation '", gating.text, "' is unknown");
 }
+
+// The operation on layers of experts, in a file of its own.
+std::shared_ptr<ov::Extension> experts_extension();
 
 inline const float* floats_or_null(const ov::TensorVector& inputs, size_t index) {
     return index < inputs.size() ? inputs[index].data<const float>() : nullptr;

@@ -62,10 +62,10 @@ public:
     OPENVINO_OP("GatedMlp", "dragoman");
     GatedMlpOperation() = default;
     GatedMlpOperation(const ov::OutputVector& inputs, const GatedMlpOperation& other)
-        : OnMatrices(inputs, other), kind_(other.kind_) {}
+        : OnMatrices(inputs, other), gating_(other.gating_) {}
 
     bool visit_attributes(ov::AttributeVisitor& visitor) override {
-        visit_activation(visitor, kind_);
+        visit_activation(visitor, gating_);
         return OnMatrices::visit_attributes(visitor);
     }
 
@@ -94,7 +94,7 @@ public:
                               floats_or_null(inputs, 4),
                               floats_or_null(inputs, 5),
                               floats_or_null(inputs, 6),
-                              kind_};
+                              gating_};
         ov::Shape shape = inputs[0].get_shape();
         shape.back() = mlp.down.outputs;
         results[0].set_shape(shape);
@@ -103,7 +103,7 @@ public:
     }
 
 private:
-    Activation kind_ = Activation::silu;
+    NamedGating gating_;
 };
 
 // indices [...] of i32 or i64, packed matrix u8: those rows of it, [..., columns] f32.
@@ -152,4 +152,5 @@ OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>({
     std::make_shared<ov::OpExtension<dragoman::ProductsOperation>>(),
     std::make_shared<ov::OpExtension<dragoman::GatedMlpOperation>>(),
     std::make_shared<ov::OpExtension<dragoman::RowsOperation>>(),
+    dragoman::experts_extension(),
 }));

@@ -33,13 +33,21 @@ struct Product {
 // Several products of the same rows, which are quantised once.
 void products(const Product* all, int count, const Input& x, const ParallelFor& parallel_for);
 
-enum class Activation : int32_t { silu, relu, relu2, gelu, gelu_tanh, quick_gelu, count };
+enum class Activation : int32_t { silu, relu, relu2, gelu, gelu_tanh, quick_gelu, bounded_swiglu, count };
+
+// What stands between the products of a gated MLP: activation(gate) * up. Of bounded_swiglu alone, `gain` and `limit`: g * sigmoid(gain
+// * g) * (u + 1) with g = gate up to limit, and u = up between -limit and limit.
+struct Gating {
+    Activation activation = Activation::silu;
+    float gain = 1;
+    float limit = 0;
+};
 
 // y = down(activation(gate x) * up x), whose inner rows are in memory only while they are needed. Biases may be null.
 struct GatedMlp {
     Matrix gate, up, down;
     const float *gate_bias, *up_bias, *down_bias;
-    Activation activation;
+    Gating activation;
 };
 void gated_mlp(const GatedMlp& mlp, const Input& x, float* y, int64_t stride, const ParallelFor& parallel_for);
 

@@ -224,6 +224,8 @@ void check_not_finite(Format format, int64_t group) {
 
 }  // namespace
 
+int count_failures_of_experts();  // experts.cpp
+
 int main() {
     for (int32_t index = 0; index < static_cast<int32_t>(Format::count); ++index) {
         const Format format = static_cast<Format>(index);
@@ -248,6 +250,7 @@ int main() {
     check_not_finite(Format::q6_k, 256);
     check(Format::i4z, 32, 300000, 32, {1});
     check(Format::i8, 64, 40, 96, {200});
+    failures += count_failures_of_experts();
     std::printf("%s: %d failures\n", dragoman::instruction_set(), failures);
     return failures ? 1 : 0;
 }

@@ -45,15 +45,29 @@ def gated_mlp(rows: Any, gate: PackedNode, up: PackedNode, down: PackedNode, act
     return _node("GatedMlp", rows, [gate, up, down], activation=activation).output(0)
 
 
+def experts(
+    rows: Any, chosen: Any, shares: Any, matrices: Sequence[PackedNode], num_experts: int, activation: str
+) -> Any:
+    """The sum of the chosen experts' gated MLPs, each times its share, f32 [..., outputs of down].
+
+    `matrices`: gate, up and down, each those of all experts behind each other, with a bias [experts, outputs] or none.
+    Shapes: chosen, integers, and shares, f32: [rows, active]. Raises: as `products`.
+    """
+    attributes = {"experts": num_experts, "activation": activation}
+    return _node("Experts", rows, matrices, (chosen, shares), **attributes).output(0)
+
+
 def table_rows(indices: Any, table: PackedNode) -> Any:
     """Rows of a packed matrix by integers [...]: f32 [..., columns]. Raises: as `products`."""
     return _node("Rows", indices, [table]).output(0)
 
 
-def _node(operation: str, rows: Any, matrices: Sequence[PackedNode], **attributes: str) -> Any:
+def _node(
+    operation: str, rows: Any, matrices: Sequence[PackedNode], others: Sequence[Any] = (), **attributes: str | int
+) -> Any:
     biases = [matrix.bias for matrix in matrices if matrix.bias is not None]
     layouts = ",".join(f"{layout.format} {layout.group} {layout.outputs} {layout.columns}" for _, layout, _ in matrices)
-    inputs = [rows, *(matrix.node for matrix in matrices), *biases]
+    inputs = [rows, *(matrix.node for matrix in matrices), *others, *biases]
     return _factory(str(library().path)).create(operation, inputs, {"matrices": layouts, **attributes})
 
 
