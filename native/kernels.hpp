@@ -1,8 +1,9 @@
 // What the file of each instruction set provides, and the quantised rows that it works on. Called by the files that share work
-// among threads.
+// among threads, and by tests.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "formats.hpp"
 #include "product.hpp"
@@ -51,8 +52,17 @@ extern const Kernels kAvxVnni;
 #if defined(DRAGOMAN_HAS_AVX512VNNI)
 extern const Kernels kAvx512Vnni;
 #endif
+#if defined(DRAGOMAN_HAS_NEON)
+extern const Kernels kNeon;
+#endif
+#if defined(DRAGOMAN_HAS_I8MM)
+extern const Kernels kI8mm;
+#endif
 
-// Those of this processor.
+// The kernels that the compiler knew and this processor has, the best first, without the plain ones.
+std::vector<const Kernels*> usable_kernels();
+
+// Those that are used: the best, unless they are held down.
 const Kernels& kernels();
 
 // Row `index` of them.

@@ -12,6 +12,9 @@
 #if defined(DRAGOMAN_HAS_AVXVNNI)
 #include <cpuid.h>
 #endif
+#if defined(DRAGOMAN_HAS_NEON) || defined(DRAGOMAN_HAS_I8MM)
+#include <sys/auxv.h>
+#endif
 
 namespace dragoman {
 namespace {
@@ -24,24 +27,17 @@ bool has_avx_vnni() {
 }
 #endif
 
-// The best kernels that the compiler knew and this processor has; those that are named, and what is below, where that is held down.
+#if defined(DRAGOMAN_HAS_NEON) || defined(DRAGOMAN_HAS_I8MM)
+// Linux' words for what an Arm processor can do; old headers lack them.
+constexpr unsigned long kHasDotProducts = 1ul << 20;  // of AT_HWCAP: asimddp
+constexpr unsigned long kHasI8mm = 1ul << 13;         // of AT_HWCAP2
+#endif
+
+// The best of the usable kernels; those that are named, or else what is below, where that is held down.
 const Kernels& choose() {
-    std::vector<const Kernels*> order;
-#if defined(DRAGOMAN_HAS_AVX512VNNI)
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq"))
-        order.push_back(&kAvx512Vnni);
-#endif
-#if defined(DRAGOMAN_HAS_AVXVNNI)
-    if (has_avx_vnni()) order.push_back(&kAvxVnni);
-#endif
-#if defined(DRAGOMAN_HAS_AVX2)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-        order.push_back(&kAvx2);
-#endif
     const char* named = std::getenv("DRAGOMAN_KERNELS_ISA");
     bool may = named == nullptr || *named == 0;
-    for (const Kernels* kernels : order) {
+    for (const Kernels* kernels : usable_kernels()) {
         may = may || std::strcmp(kernels->name, named) == 0;
         if (may) return *kernels;
     }
@@ -71,6 +67,29 @@ Rows quantised(const Input& x, int64_t columns, const ParallelFor& parallel_for)
 }
 
 }  // namespace
+
+std::vector<const Kernels*> usable_kernels() {
+    std::vector<const Kernels*> order;
+#if defined(DRAGOMAN_HAS_AVX512VNNI)
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq"))
+        order.push_back(&kAvx512Vnni);
+#endif
+#if defined(DRAGOMAN_HAS_AVXVNNI)
+    if (has_avx_vnni()) order.push_back(&kAvxVnni);
+#endif
+#if defined(DRAGOMAN_HAS_AVX2)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+        order.push_back(&kAvx2);
+#endif
+#if defined(DRAGOMAN_HAS_I8MM)
+    if (getauxval(AT_HWCAP) & kHasDotProducts && getauxval(AT_HWCAP2) & kHasI8mm) order.push_back(&kI8mm);
+#endif
+#if defined(DRAGOMAN_HAS_NEON)
+    if (getauxval(AT_HWCAP) & kHasDotProducts) order.push_back(&kNeon);
+#endif
+    return order;
+}
 
 const Kernels& kernels() {
     static const Kernels& chosen = choose();

@@ -51,7 +51,8 @@ struct GatedMlp {
 };
 void gated_mlp(const GatedMlp& mlp, const Input& x, float* y, int64_t stride, const ParallelFor& parallel_for);
 
-// The instruction set that kernels were chosen for: "avx512vnni", "avxvnni", "avx2", "plain". DRAGOMAN_KERNELS_ISA holds it down.
+// The instruction set that kernels were chosen for: "avx512vnni", "avxvnni", "avx2"; on Arm "i8mm", "neon" (which is with dot
+// products); "plain". DRAGOMAN_KERNELS_ISA holds it down.
 const char* instruction_set();
 
 }  // namespace dragoman

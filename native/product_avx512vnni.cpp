@@ -13,8 +13,8 @@ struct Avx512Vnni {
     using Int = __m512i;
     using Flt = __m512;
     static constexpr const char* name = "avx512vnni";
-    static constexpr int lanes = 16;
-    static constexpr bool has_dot = true;
+    static constexpr int lanes = 16, units = 2;
+    static constexpr bool has_dot = true, flips = true, has_two_rows = false;
     static constexpr int few_rows = 4, most_few = 32, many_rows = 6;
 
     static Int load(const uint8_t* from) { return _mm512_loadu_si512(from); }
@@ -27,9 +27,11 @@ struct Avx512Vnni {
     static Flt zero() { return _mm512_setzero_ps(); }
     static Int broadcast(int32_t value) { return _mm512_set1_epi32(value); }
     static Flt broadcast(float value) { return _mm512_set1_ps(value); }
-    static Int broadcast4(const int8_t* from) {
+    // Four values of a row for each output.
+    template <int Quad>
+    static Int four(const int8_t* row) {
         int32_t four;
-        std::memcpy(&four, from, 4);
+        std::memcpy(&four, row + 4 * Quad, 4);
         return _mm512_set1_epi32(four);
     }
 

@@ -6,7 +6,7 @@ namespace {
 
 struct AvxVnni : Vectors256 {
     static constexpr const char* name = "avxvnni";
-    static constexpr bool has_dot = true;
+    static constexpr bool has_dot = true, flips = true;
     static constexpr int few_rows = 4, most_few = 8, many_rows = 4;
 
     template <bool Signed>

@@ -23,14 +23,14 @@ constexpr int64_t least(int64_t first, int64_t second) { return first < second ?
 
 template <class Isa, Format F>
 constexpr bool is_signed() {
-    return !Isa::has_dot && (shape_of(F).codes == Codes::signed8 || shape_of(F).codes == Codes::iq4_nl);
+    return !Isa::flips && (shape_of(F).codes == Codes::signed8 || shape_of(F).codes == Codes::iq4_nl);
 }
 
 template <class Isa>
 constexpr int offset_of(Format format) {
     switch (shape_of(format).codes) {
         case Codes::signed8:
-        case Codes::iq4_nl: return Isa::has_dot ? 128 : 0;
+        case Codes::iq4_nl: return Isa::flips ? 128 : 0;
         case Codes::mxfp4: return 12;
         default: return shape_of(format).offset;
     }
@@ -53,7 +53,8 @@ inline typename Isa::Int quad_of(const uint8_t* chunk) {
     using Int = typename Isa::Int;
     if constexpr (shape.bits == 8) {
         Int codes = Isa::load(chunk + kLine * Quad);
-        return Isa::has_dot ? Isa::flip(codes) : codes;
+        if constexpr (Isa::flips) codes = Isa::flip(codes);
+        return codes;
     } else if constexpr (shape.bits >= 4) {
         Int both = Isa::load(chunk + kLine * (Quad / 2));
         Int low = Isa::bits(Quad % 2 ? Isa::template right<4>(both) : both, 0x0F);
@@ -155,7 +156,7 @@ inline void add_products(const int8_t* const (&rows)[R], typename Isa::Int (&sum
             Int unit[N];
             static_for<0, N>([&](auto n) { unit[n] = codes(n, quad); });
             static_for<0, R>([&](auto r) {
-                Int x = Isa::broadcast4(rows[r] + 4 * quad);
+                const auto x = Isa::template four<quad>(rows[r]);
                 static_for<0, N>([&](auto n) { sums[r][n] = Isa::template add_dot<Signed>(sums[r][n], unit[n], x); });
             });
         });
@@ -166,7 +167,7 @@ inline void add_products(const int8_t* const (&rows)[R], typename Isa::Int (&sum
             Int unit[N];
             static_for<0, N>([&](auto n) { unit[n] = codes(n, quad); });
             static_for<0, R>([&](auto r) {
-                Int x = Isa::broadcast4(rows[r] + 4 * quad);
+                const auto x = Isa::template four<quad>(rows[r]);
                 static_for<0, N>([&](auto n) {
                     Int pairs = Isa::pairs(unit[n], x);
                     narrow[r][n] = quad == First ? pairs : Isa::add16(narrow[r][n], pairs);
@@ -177,6 +178,30 @@ inline void add_products(const int8_t* const (&rows)[R], typename Isa::Int (&sum
             [&](auto r) { static_for<0, N>([&](auto n) { sums[r][n] = Isa::add_pairs(sums[r][n], narrow[r][n]); }); });
         add_products<Isa, Signed, Fits, R, N, kEnd, Last>(rows, sums, codes);
     }
+}
+
+// The same where one instruction multiplies two rows by two outputs, eight columns of each. `codes(n, quad)` gives those of the unit's
+// first outputs in quad and the next one, and for an odd quad of its last outputs in that and the one before. A row that is left
+// over is its own neighbour.
+template <class Isa, int R, int N, int First, int Last, class CodesOf>
+inline void add_by_two_rows(const int8_t* const (&rows)[R], typename Isa::Int (&sums)[R][N], CodesOf codes) {
+    using Int = typename Isa::Int;
+    static_for<0, (R + 1) / 2>([&](auto pair) {
+        constexpr int r = 2 * pair, next = (int)least(r + 1, R - 1);
+        Int first[N], last[N];
+        static_for<0, N>([&](auto n) { first[n] = last[n] = Isa::nothing(); });
+        static_for<First / 2, Last / 2>([&](auto two) {
+            const Int x = Isa::two_rows(rows[r] + 8 * two, rows[next] + 8 * two);
+            static_for<0, N>([&](auto n) {
+                first[n] = Isa::add_two_rows(first[n], x, codes(n, std::integral_constant<int, 2 * two>{}));
+                last[n] = Isa::add_two_rows(last[n], x, codes(n, std::integral_constant<int, 2 * two + 1>{}));
+            });
+        });
+        static_for<0, N>([&](auto n) {
+            sums[r][n] = Isa::add_sums(sums[r][n], Isa::of_first_row(first[n], last[n]));
+            if constexpr (next != r) sums[next][n] = Isa::add_sums(sums[next][n], Isa::of_second_row(first[n], last[n]));
+        });
+    });
 }
 
 // A sum of an output that has one scale, with that and the minimum.
@@ -268,7 +293,16 @@ template <class Isa, Format F, bool ByOutput, int N>
         const uint8_t* chunk = panels[n] + matrix.parameter_bytes() + begin * bytes + 4 * lanes[n];
         scales.seek(begin);
         for (int64_t c = 0; c < end - begin; ++c) {
-            static_for<0, kQuads>([&](auto quad) { Isa::store(out.codes[c][quad][n], quad_of<Isa, F, quad>(chunk)); });
+            if constexpr (Isa::has_two_rows) {
+                static_for<0, kQuads / 2>([&](auto two) {
+                    constexpr int quad = 2 * two;
+                    const auto codes = quad_of<Isa, F, quad>(chunk), next = quad_of<Isa, F, quad + 1>(chunk);
+                    Isa::store(out.codes[c][quad][n], Isa::first_outputs(codes, next));
+                    Isa::store(out.codes[c][quad + 1][n], Isa::last_outputs(codes, next));
+                });
+            } else {
+                static_for<0, kQuads>([&](auto quad) { Isa::store(out.codes[c][quad][n], quad_of<Isa, F, quad>(chunk)); });
+            }
             if constexpr (!ByOutput) {
                 static_for<0, kChunk / shape.sub>([&](auto half) {
                     Isa::store(out.scales[c][half][n], scales.scale(half));
@@ -303,8 +337,12 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool ByOutpu
                 static_for<0, N>([&](auto n) { products[r][n] = start; });
             });
             constexpr int quads = kQuads / Subs;
-            add_products<Isa, Signed, Fits, R, N, half * quads, (half + 1) * quads>(
-                codes, products, [&](auto n, auto quad) { return Isa::load(unit[quad][n]); });
+            const auto unpacked = [&](auto n, auto quad) { return Isa::load(unit[quad][n]); };
+            if constexpr (Isa::has_two_rows) {
+                add_by_two_rows<Isa, R, N, half * quads, (half + 1) * quads>(codes, products, unpacked);
+            } else {
+                add_products<Isa, Signed, Fits, R, N, half * quads, (half + 1) * quads>(codes, products, unpacked);
+            }
             Flt scale[N];
             if constexpr (!ByOutput) static_for<0, N>([&](auto n) { scale[n] = Isa::load(block.scales[c - begin][half][n]); });
             static_for<0, R>([&](auto r) {
@@ -343,19 +381,19 @@ public:
     Tiles(const Matrix& matrix, const Rows& rows, int64_t num_rows, float* y, int64_t y_stride)
         : matrix_(matrix), rows_(rows), num_rows_(num_rows), y_(y), stride_(y_stride) {}
 
-    // Units are taken in pairs; one that is left is its own neighbour, whose results are not written.
+    // Some units are taken together; what is missing to their number is the first once more, whose results are not written.
     void run(int64_t first, int64_t last) const {
-        for (int64_t unit = first * kUnits, end = last * kUnits; unit < end; unit += kPair)
-            units(unit, static_cast<int>(least(kPair, end - unit)));
+        for (int64_t unit = first * kUnits, end = last * kUnits; unit < end; unit += kTaken)
+            units(unit, static_cast<int>(least(kTaken, end - unit)));
     }
 
 private:
-    static constexpr int kPair = 2;
+    static constexpr int kTaken = Isa::units;
 
     void units(int64_t first, int count) const {
-        const uint8_t* panels[kPair];
-        int lanes[kPair];
-        static_for<0, kPair>([&](auto n) {
+        const uint8_t* panels[kTaken];
+        int lanes[kTaken];
+        static_for<0, kTaken>([&](auto n) {
             const int64_t unit = first + (n < count ? n : 0);
             panels[n] = matrix_.panel(unit / kUnits);
             lanes[n] = static_cast<int>(unit % kUnits) * Isa::lanes;
@@ -371,23 +409,23 @@ private:
     }
 
     template <int R>
-    void few(int64_t first, int count, const uint8_t* const (&panels)[kPair], const int (&lanes)[kPair], int64_t row) const {
-        typename Isa::Flt sums[R][kPair];
-        few_rows<Isa, F, ByOutput, R, kPair>(matrix_, row_of(rows_, row), panels, lanes, sums);
+    void few(int64_t first, int count, const uint8_t* const (&panels)[kTaken], const int (&lanes)[kTaken], int64_t row) const {
+        typename Isa::Flt sums[R][kTaken];
+        few_rows<Isa, F, ByOutput, R, kTaken>(matrix_, row_of(rows_, row), panels, lanes, sums);
         for (int r = 0; r < R; ++r)
             for (int n = 0; n < count; ++n) write(row + r, first + n, sums[r][n]);
     }
 
-    void many(int64_t first, int count, const uint8_t* const (&panels)[kPair], const int (&lanes)[kPair]) const {
-        constexpr int kWidth = kPair * Isa::lanes;
+    void many(int64_t first, int count, const uint8_t* const (&panels)[kTaken], const int (&lanes)[kTaken]) const {
+        constexpr int kWidth = kTaken * Isa::lanes;
         alignas(64) float sums[kBlockRows * kWidth];
-        Unpacked<Isa, kPair> block;
+        Unpacked<Isa, kTaken> block;
         for (int64_t row = 0; row < num_rows_; row += kBlockRows) {
             const int64_t here = least(kBlockRows, num_rows_ - row);
             std::memset(sums, 0, sizeof(float) * here * kWidth);
             for (int64_t begin = 0; begin < rows_.chunks; begin += kBlockChunks) {
                 const int64_t end = least(begin + kBlockChunks, rows_.chunks);
-                unpack<Isa, F, ByOutput, kPair>(matrix_, panels, lanes, begin, end, block);
+                unpack<Isa, F, ByOutput, kTaken>(matrix_, panels, lanes, begin, end, block);
                 int64_t r = 0;
                 for (; r + kMany <= here; r += kMany) continued<kMany>(block, row + r, begin, end, sums + r * kWidth);
                 for (; r + 2 <= here; r += 2) continued<2>(block, row + r, begin, end, sums + r * kWidth);
@@ -406,9 +444,9 @@ private:
     }
 
     template <int R>
-    void continued(const Unpacked<Isa, kPair>& block, int64_t row, int64_t begin, int64_t end, float* sums) const {
+    void continued(const Unpacked<Isa, kTaken>& block, int64_t row, int64_t begin, int64_t end, float* sums) const {
         many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, ByOutput, offset_of<Isa>(F), R,
-                  kPair>(block, row_of(rows_, row), begin, end, sums);
+                  kTaken>(block, row_of(rows_, row), begin, end, sums);
     }
 
     void write(int64_t row, int64_t unit, typename Isa::Flt values) const {

@@ -11,7 +11,8 @@ namespace {
 struct Vectors256 {
     using Int = __m256i;
     using Flt = __m256;
-    static constexpr int lanes = 8;
+    static constexpr int lanes = 8, units = 2;
+    static constexpr bool has_two_rows = false;
 
     static Int load(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const Int*>(from)); }
     static Flt load(const float* from) { return _mm256_loadu_ps(from); }
@@ -23,9 +24,11 @@ struct Vectors256 {
     static Flt zero() { return _mm256_setzero_ps(); }
     static Int broadcast(int32_t value) { return _mm256_set1_epi32(value); }
     static Flt broadcast(float value) { return _mm256_set1_ps(value); }
-    static Int broadcast4(const int8_t* from) {
+    // Four values of a row for each output.
+    template <int Quad>
+    static Int four(const int8_t* row) {
         int32_t four;
-        std::memcpy(&four, from, 4);
+        std::memcpy(&four, row + 4 * Quad, 4);
         return _mm256_set1_epi32(four);
     }
 

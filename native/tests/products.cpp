@@ -13,10 +13,6 @@
 #include "pack.hpp"
 #include "product.hpp"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 namespace {
 
 using dragoman::Format;
@@ -144,25 +140,6 @@ bool is_near(const Matrix& matrix, const std::vector<float>& x, const std::vecto
     return true;
 }
 
-std::vector<const Kernels*> kernels_of_this_processor() {
-    std::vector<const Kernels*> all;
-#ifdef DRAGOMAN_HAS_AVX2
-    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    if (has_avx2) all.push_back(&dragoman::kAvx2);
-#endif
-#ifdef DRAGOMAN_HAS_AVXVNNI
-    unsigned a = 0, b = 0, c = 0, d = 0;  // compilers know no name for it yet
-    if (has_avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1) all.push_back(&dragoman::kAvxVnni);
-#endif
-#ifdef DRAGOMAN_HAS_AVX512VNNI
-    if (has_avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-        all.push_back(&dragoman::kAvx512Vnni);
-    }
-#endif
-    return all;
-}
-
 // Three threads, each of which takes what it finds.
 void on_three(int64_t count, const std::function<void(int64_t)>& body) {
     std::vector<std::thread> threads;
@@ -187,7 +164,7 @@ void check(Format format, int64_t group, int64_t outputs, int64_t columns, std::
         }
         const std::vector<float> plain = product_of(dragoman::kPlain, matrix, x, num_rows);
         expect(is_near(matrix, x, plain, num_rows), "not near the exact sums", matrix, num_rows);
-        for (const Kernels* with : kernels_of_this_processor()) {
+        for (const Kernels* with : dragoman::usable_kernels()) {
             expect(same_bits(product_of(*with, matrix, x, num_rows), plain), with->name, matrix, num_rows);
         }
         std::vector<float> shared(plain.size(), -1.0f);
@@ -206,7 +183,7 @@ void check_not_finite(Format format, int64_t group) {
     const auto outputs = static_cast<size_t>(matrix.outputs), columns = static_cast<size_t>(matrix.columns);
     std::vector<float> x(3 * columns);
     for (float& value : x) value = static_cast<float>(random_below(2001) - 1000) / 300.0f;
-    std::vector<const Kernels*> all = kernels_of_this_processor();
+    std::vector<const Kernels*> all = dragoman::usable_kernels();
     all.push_back(&dragoman::kPlain);
     for (float wrong : {NAN, INFINITY, -INFINITY}) {
         for (const Kernels* with : all) {
@@ -222,11 +199,35 @@ void check_not_finite(Format format, int64_t group) {
     }
 }
 
+// Activations have the same bits with all kernels, but for what is no number.
+void check_activations() {
+    std::vector<float> values = {0.0f,   -0.0f, 1e-40f, -1e-40f,  87.0f,     -87.0f, 89.0f,
+                                 -89.0f, 3e38f, -3e38f, INFINITY, -INFINITY, NAN};
+    while (values.size() < 4103) values.push_back(static_cast<float>(random_below(200001) - 100000) / 5000.0f);
+    std::vector<float> up(values.size());
+    for (float& value : up) value = static_cast<float>(random_below(2001) - 1000) / 300.0f;
+    for (int32_t index = 0; index < static_cast<int32_t>(dragoman::Activation::count); ++index) {
+        const auto activated = [&](const Kernels& with) {
+            std::vector<float> gate = values;
+            with.activate(static_cast<dragoman::Activation>(index), gate.data(), up.data(), static_cast<int64_t>(gate.size()));
+            for (float& value : gate) value = std::isnan(value) ? NAN : value;
+            return gate;
+        };
+        const std::vector<float> plain = activated(dragoman::kPlain);
+        for (const Kernels* with : dragoman::usable_kernels()) {
+            if (same_bits(activated(*with), plain)) continue;
+            ++failures;
+            std::printf("%s: activation %d\n", with->name, index);
+        }
+    }
+}
+
 }  // namespace
 
 int count_failures_of_experts();  // experts.cpp
 
 int main() {
+    check_activations();
     for (int32_t index = 0; index < static_cast<int32_t>(Format::count); ++index) {
         const Format format = static_cast<Format>(index);
         if (shape_of(format).columns) {  // K-quants are whole blocks of 256 columns
