@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE =
 NATIVE := $(wildcard native/*.?pp native/*.py native/CMakeLists.txt)
 NATIVE_STYLE := $(wildcard native/*.?pp native/tests/*.?pp)
 
-.PHONY: help serve test test-all test-vllm test-remote test-ray test-browser test-clients test-models check check-native fix fuzz bench soak costs docs site wheel pin clean
+.PHONY: help serve test test-all test-vllm test-remote test-ray test-browser test-clients test-models check check-native check-native-arm fix fuzz bench soak costs docs site wheel pin clean
 
 help:  ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -77,6 +77,9 @@ check: $(VENV)/.installed-dev  ## formatting, lint, types, dependencies; and a r
 
 check-native:  ## build the native tests with sanitizers, and run them; needs a C++ compiler and cmake
 	$(PYTHON) native/build.py --check
+
+check-native-arm:  ## the same for Arm's processors, under emulation; needs g++-aarch64-linux-gnu and qemu-user-static
+	$(PYTHON) native/build.py --check arm
 
 fix: $(VENV)/.installed-dev  ## format, and repair what lint can repair
 	$(RUN) -m ruff check --fix .

@@ -4,7 +4,7 @@ Run: `python native/build.py` after a change of the sources, with a Python that 
 too (hatch_build.py). It needs cmake and a C++ compiler: CXX, or else c++, g++ or clang++. A library that was built from the
 same sources by the same compiler for the same OpenVINO stays. Where there is no compiler, or it fails, a file in the package
 says why there is no library, and the exit code is 0: dragoman then computes with OpenVINO's kernels. `make check-native`
-runs the native tests.
+runs the native tests, `make check-native-arm` those for Arm's processors under emulation.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ NATIVE = Path(__file__).resolve().parent
 PLACE = NATIVE.parent / "src" / "dragoman" / "kernels"
 LIBRARY, STAMP, WHY_NOT = "libdragoman.so", "built_from.txt", "why_not.txt"
 _COMPILERS = ("c++", "g++", "clang++")
+
+_ARM_COMPILER, _ARM_EMULATOR, _ARM_ROOT = "aarch64-linux-gnu-g++", "qemu-aarch64-static", "/usr/aarch64-linux-gnu"
+_ARM_PROCESSORS = {"max": "i8mm", "cortex-a76": "neon", "cortex-a72": "plain"}  # and the kernels that each is to choose
 
 
 def compiler() -> str | None:
@@ -69,13 +72,39 @@ def build(build_dir: Path) -> Path:
     return build_dir / LIBRARY
 
 
-def check() -> int:
-    """Build the native tests with sanitizers, warnings being errors, and run them; the exit code."""
-    build_dir = NATIVE.parent / "build" / "native-tests"
+def native_tests(folder: str, *words: str) -> Path:
+    """The native tests, built there with sanitizers, warnings being errors. Raises: RuntimeError if they cannot be."""
+    build_dir = NATIVE.parent / "build" / folder
     flags = [f"-DDRAGOMAN_{name}=ON" for name in ("TESTS", "STRICT", "SANITIZE")]
-    run(configuring(build_dir, *flags))
+    run(configuring(build_dir, *flags, *words))
     run(building(build_dir))
-    return subprocess.run([build_dir / "native_tests"], check=False).returncode
+    return build_dir / "native_tests"
+
+
+def check() -> int:
+    """Run the native tests; the exit code."""
+    return subprocess.run([native_tests("native-tests")], check=False).returncode
+
+
+def check_arm() -> int:
+    """Run the native tests on emulated Arm processors, each of which is to choose its kernels; the exit code."""
+    missing = [name for name in (_ARM_COMPILER, _ARM_EMULATOR) if shutil.which(name) is None]
+    if missing:
+        sys.stderr.write(
+            f"not checked: {' and '.join(missing)} not found (Debian: g++-aarch64-linux-gnu, qemu-user-static)\n"
+        )
+        return 1
+    target = {"SYSTEM_NAME": "Linux", "SYSTEM_PROCESSOR": "aarch64", "CXX_COMPILER": _ARM_COMPILER}
+    tests = native_tests("native-tests-arm", *(f"-DCMAKE_{name}={value}" for name, value in target.items()))
+    is_right = True
+    for processor, kernels in _ARM_PROCESSORS.items():
+        command = [_ARM_EMULATOR, "-L", _ARM_ROOT, "-cpu", processor, str(tests)]
+        environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}  # which the emulator cannot
+        environment.pop("DRAGOMAN_KERNELS_ISA", None)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=environment)
+        sys.stdout.write(f"{processor}, for which {kernels} is right: {done.stdout}")
+        is_right = is_right and done.returncode == 0 and f"{kernels}: 0 failures" in done.stdout.splitlines()
+    return 0 if is_right else 1
 
 
 def built_from(path: str) -> str:
@@ -119,9 +148,11 @@ def place() -> str:
 def main() -> int:
     """Build, and tell; the exit code."""
     parser = argparse.ArgumentParser(description="Build the library of kernels into src/dragoman/kernels.")
-    parser.add_argument("--check", action="store_true", help="only build and run the native tests, with sanitizers")
-    if parser.parse_args().check:
-        return check()
+    checks = {"here": check, "arm": check_arm}
+    told = "only build and run the native tests, with sanitizers; arm: for Arm's processors, under emulation"
+    parser.add_argument("--check", nargs="?", const="here", choices=checks, help=told)
+    if asked := parser.parse_args().check:
+        return checks[asked]()
     why_not = place()
     try:
         for name in (LIBRARY, STAMP) if why_not else (WHY_NOT,):

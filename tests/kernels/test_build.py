@@ -75,3 +75,13 @@ def test_a_library_that_is_up_to_date_stays_and_one_of_other_sources_does_not(sc
     script.put("built_from.txt", b"other sources")
     assert script.main() == 0  # it is built anew, which fails here
     assert set(contents(script.PLACE)) == {"why_not.txt"}
+
+
+def test_the_check_for_arm_says_in_one_line_what_it_lacks(
+    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["build.py", "--check", "arm"])
+    assert script.main() == 1
+    missing, packages = "aarch64-linux-gnu-g++ and qemu-aarch64-static", "g++-aarch64-linux-gnu, qemu-user-static"
+    assert capsys.readouterr().err == f"not checked: {missing} not found (Debian: {packages})\n"

@@ -19,11 +19,19 @@ from dragoman.models.profile import CPU_INFO, kernel_profile, tell_lack
 from tests.support.packed_layouts import LLAMA
 from tests.support.random_checkpoint import write_checkpoint
 
-BEST = (("avx512vnni", "avx512_vnni"), ("avxvnni", "avx_vnni"), ("avx2", "avx2"))  # and their flags in /proc/cpuinfo
+BEST = (  # and their flags in /proc/cpuinfo
+    ("avx512vnni", "avx512_vnni"),
+    ("avxvnni", "avx_vnni"),
+    ("avx2", "avx2"),
+    ("i8mm", "i8mm"),
+    ("neon", "asimddp"),
+)
 
 
 def test_the_best_instructions_of_the_processor_are_used_unless_they_are_held_down(kernels: Library) -> None:
-    flags = next((line for line in CPU_INFO.read_text().splitlines() if line.startswith("flags")), "").split()
+    flags = next(
+        (line for line in CPU_INFO.read_text().splitlines() if line.startswith(("flags", "Features"))), ""
+    ).split()
     usable = [*(name for name, flag in BEST if flag in flags), "plain"]
     held = os.environ.get(presence.HELD)
     usable = usable[usable.index(held) :] if held in usable else usable
