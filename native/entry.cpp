@@ -36,6 +36,13 @@ DRAGOMAN_EXPORT void dragoman_pack_groups(int32_t format, int64_t group, int64_t
     dragoman::pack_groups(matrix_of(format, group, outputs, columns, out), first, count, codes, scales, minima, out);
 }
 
+// `number`: 0 f32, 1 f16, 2 bf16. False if a number is not finite, or too large for a scale.
+DRAGOMAN_EXPORT bool dragoman_pack_numbers(int32_t format, int64_t group, int64_t outputs, int64_t columns, int64_t first,
+                                           int64_t count, int32_t number, const uint8_t* rows, uint8_t* out) {
+    const auto kind = static_cast<dragoman::Number>(number);
+    return dragoman::pack_numbers(matrix_of(format, group, outputs, columns, out), first, count, kind, rows, out);
+}
+
 DRAGOMAN_EXPORT void dragoman_pack_gguf(int32_t format, int64_t group, int64_t outputs, int64_t columns, int64_t first,
                                         int64_t count, const uint8_t* rows, uint8_t* out) {
     dragoman::pack_gguf(matrix_of(format, group, outputs, columns, out), first, count, rows, out);

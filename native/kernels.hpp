@@ -35,6 +35,9 @@ struct Kernels {
     const char* name;
     // Quantises one row of `columns` floats.
     void (*quantise)(const float* x, int64_t columns, const Rows& row);
+    // Codes of `columns` weights, from 0 to `highest`, and an f16 scale and a zero point for each group. False if a number is not
+    // finite, or too large for such a scale.
+    bool (*codes)(const float* x, int64_t columns, int64_t group, int highest, uint8_t* codes, uint16_t* scales, uint8_t* zeros);
     // gate[i] = activation(gate[i]) * up[i].
     void (*activate)(const Gating& activation, float* gate, const float* up, int64_t count);
     // y[row, output] for all rows and the panels [first, last). `y` points to the first row and output 0.

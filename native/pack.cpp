@@ -30,30 +30,36 @@ float float_at(const uint8_t* halves, int64_t index) { return half_to_float(read
 
 // --- codes ------------------------------------------------------------------------------------------------------------------
 
-// Writes the planes of a chunk; `codes` [16 outputs][32 columns].
-void put_codes(int bits, const uint8_t (&codes)[kPanel][kChunk], uint8_t* out) {
-    std::memset(out, 0, static_cast<size_t>(kPanel) * kChunk * bits / 8);
-    for (int output = 0; output < kPanel; ++output) {
-        for (int column = 0; column < kChunk; ++column) {
-            const int quad = column / 4, place = 4 * output + column % 4, code = codes[output][column];
-            uint8_t* plane = out;
-            if (bits == 8) {
-                plane[kLine * quad + place] = static_cast<uint8_t>(code);
-                continue;
-            }
-            int high = code;
-            if (bits >= 4) {
-                plane[kLine * (quad / 2) + place] |= static_cast<uint8_t>((code & 15) << 4 * (quad % 2));
-                plane += 4 * kLine;
-                high = code >> 4;
-            }
-            if (bits == 2 || bits == 3 || bits == 6) {
-                plane[kLine * (quad / 4) + place] |= static_cast<uint8_t>((high & 3) << 2 * (quad % 4));
-                plane += 2 * kLine;
-                high >>= 2;
-            }
-            if (bits == 3 || bits == 5) plane[place] |= static_cast<uint8_t>((high & 1) << quad);
+// Writes the planes of a chunk; `codes` [16 outputs][32 columns]. A quad's four codes move together, as one word.
+template <int Bits>
+void put_planes(const uint8_t (&codes)[kPanel][kChunk], uint8_t* out) {
+    constexpr int kWords = kLine / 4 * Bits;  // of a chunk: 16 of each line
+    uint32_t words[kQuads][kPanel], planes[kWords] = {};
+    for (int output = 0; output < kPanel; ++output)
+        for (int quad = 0; quad < kQuads; ++quad) std::memcpy(&words[quad][output], &codes[output][4 * quad], 4);
+    constexpr bool kHasFour = Bits >= 4 && Bits < 8, kHasTwo = Bits == 2 || Bits == 3 || Bits == 6,
+                   kHasOne = Bits == 3 || Bits == 5;
+    constexpr int kTwo = kHasFour ? 4 * kPanel : 0, kOne = kTwo + (kHasTwo ? 2 * kPanel : 0);
+    for (int quad = 0; quad < kQuads; ++quad) {
+        for (int output = 0; output < kPanel; ++output) {
+            const uint32_t word = words[quad][output], high = kHasFour ? word >> 4 & 0x0F0F0F0F : word;
+            if constexpr (Bits == 8) planes[kPanel * quad + output] = word;
+            if constexpr (kHasFour) planes[kPanel * (quad / 2) + output] |= (word & 0x0F0F0F0F) << 4 * (quad % 2);
+            if constexpr (kHasTwo) planes[kTwo + kPanel * (quad / 4) + output] |= (high & 0x03030303) << 2 * (quad % 4);
+            if constexpr (kHasOne) planes[kOne + output] |= (high >> (kHasTwo ? 2 : 0) & 0x01010101) << quad;
         }
+    }
+    std::memcpy(out, planes, sizeof(planes));
+}
+
+void put_codes(int bits, const uint8_t (&codes)[kPanel][kChunk], uint8_t* out) {
+    switch (bits) {
+        case 2: return put_planes<2>(codes, out);
+        case 3: return put_planes<3>(codes, out);
+        case 4: return put_planes<4>(codes, out);
+        case 5: return put_planes<5>(codes, out);
+        case 6: return put_planes<6>(codes, out);
+        default: return put_planes<8>(codes, out);
     }
 }
 
@@ -107,9 +113,15 @@ void halves_of_bytes(const uint8_t* from, uint8_t* codes) {
 }
 
 void add_fifth_bits(const uint8_t* from, uint8_t* codes) {
-    uint32_t bits;
-    std::memcpy(&bits, from, 4);
-    for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(codes[i] | (bits >> i & 1) << 4);
+    for (int i = 0; i < 4; ++i) {
+        // each bit of the byte in a byte of its own, which the sum carries to that byte's highest place
+        const uint64_t spread = (from[i] * 0x0101010101010101u) & 0x8040201008040201u;
+        const uint64_t fifth = ((spread + 0x7F7F7F7F7F7F7F7Fu) & 0x8080808080808080u) >> 3;
+        uint64_t eight;
+        std::memcpy(&eight, codes + 8 * i, 8);
+        eight |= fifth;
+        std::memcpy(codes + 8 * i, &eight, 8);
+    }
 }
 
 // Eight scales and minima of 6 bits in 12 bytes.
@@ -123,12 +135,14 @@ void scales_of_six_bits(const uint8_t* from, FileBlock& block) {
 }
 
 void two_bits(const uint8_t* from, uint8_t* codes) {
-    for (int i = 0; i < kSuper; ++i) codes[i] = from[32 * (i / 128) + i % 32] >> 2 * (i % 128 / 32) & 3;
+    for (int part = 0; part < 8; ++part)  // of 32 columns
+        for (int i = 0; i < 32; ++i) codes[32 * part + i] = from[32 * (part / 4) + i] >> 2 * (part % 4) & 3;
 }
 
 void read_q3_k(const uint8_t* from, FileBlock& block) {
     two_bits(from + 32, block.codes);
-    for (int i = 0; i < kSuper; ++i) block.codes[i] = static_cast<uint8_t>(block.codes[i] | (from[i % 32] >> i / 32 & 1) << 2);
+    for (int part = 0; part < 8; ++part)
+        for (int i = 0; i < 32; ++i) block.codes[32 * part + i] |= static_cast<uint8_t>((from[i] >> part & 1) << 2);
     const uint8_t* scales = from + 96;
     for (int i = 0; i < 16; ++i) {
         int low = i < 8 ? scales[i] & 15 : scales[i - 8] >> 4;
@@ -143,18 +157,20 @@ void read_q4_k(const uint8_t* from, FileBlock& block, bool has_fifth_bit) {
     block.minimum = read_half(from + 2);
     scales_of_six_bits(from + 4, block);
     const uint8_t* codes = from + (has_fifth_bit ? 48 : 16);
-    for (int i = 0; i < kSuper; ++i) {
-        int code = codes[32 * (i / 64) + i % 32] >> 4 * (i % 64 / 32) & 15;
-        if (has_fifth_bit) code |= (from[16 + i % 32] >> i / 32 & 1) << 4;
-        block.codes[i] = static_cast<uint8_t>(code);
-    }
+    for (int part = 0; part < 8; ++part)
+        for (int i = 0; i < 32; ++i) block.codes[32 * part + i] = codes[32 * (part / 2) + i] >> 4 * (part % 2) & 15;
+    if (!has_fifth_bit) return;
+    for (int part = 0; part < 8; ++part)
+        for (int i = 0; i < 32; ++i) block.codes[32 * part + i] |= static_cast<uint8_t>((from[16 + i] >> part & 1) << 4);
 }
 
 void read_q6_k(const uint8_t* from, FileBlock& block) {
-    for (int i = 0; i < kSuper; ++i) {
-        int low = from[64 * (i / 128) + i % 64] >> 4 * (i % 128 / 64) & 15;
-        int high = from[128 + 32 * (i / 128) + i % 32] >> 2 * (i % 128 / 32) & 3;
-        block.codes[i] = static_cast<uint8_t>(low | high << 4);
+    for (int part = 0; part < 8; ++part) {
+        for (int i = 0; i < 32; ++i) {
+            const int low = from[64 * (part / 4) + 32 * (part % 2) + i] >> 4 * (part % 4 / 2) & 15;
+            const int high = from[128 + 32 * (part / 4) + i] >> 2 * (part % 4) & 3;
+            block.codes[32 * part + i] = static_cast<uint8_t>(low | high << 4);
+        }
     }
     std::memcpy(block.scales, from + 192, 16);
     block.scale = read_half(from + 208);

@@ -23,6 +23,12 @@ ChunkValues chunk_values(const Matrix& matrix, int64_t output, int64_t chunk);
 void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* codes, const uint16_t* scales,
                  const void* minima, uint8_t* out);
 
+enum class Number : int32_t { f32, f16, bf16 };
+
+// Quantises such outputs in the groups of the matrix, i8z or i4z, from rows of numbers [count, columns], and packs them. False if
+// a number is not finite, or too large for a scale of f16.
+bool pack_numbers(const Matrix& matrix, int64_t first, int64_t count, Number number, const uint8_t* rows, uint8_t* out);
+
 // Packs such outputs from rows of a GGUF file, of the type that belongs to the format (Q4_0: i4, ..., MXFP4: mxfp4).
 void pack_gguf(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* rows, uint8_t* out);
 

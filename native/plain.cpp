@@ -5,6 +5,7 @@
 #include "activation.hpp"
 #include "kernels.hpp"
 #include "pack.hpp"
+#include "quantise.hpp"
 
 namespace dragoman {
 namespace {
@@ -100,6 +101,6 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
 
 }  // namespace
 
-const Kernels kPlain = {"plain", quantise, activate_with<One>, product};
+const Kernels kPlain = {"plain", quantise, codes_with<One>, activate_with<One>, product};
 
 }  // namespace dragoman

@@ -11,6 +11,7 @@
 
 #include "activation.hpp"
 #include "kernels.hpp"
+#include "quantise.hpp"
 #include "static_for.hpp"
 
 namespace dragoman {
@@ -507,7 +508,7 @@ void quantise_with(const float* x, int64_t columns, const Rows& row) {
 
 template <class Isa>
 constexpr Kernels kernels_of() {
-    return {Isa::name, quantise_with<Isa>, activate_with<Isa>, product_with<Isa>};
+    return {Isa::name, quantise_with<Isa>, codes_with<Isa>, activate_with<Isa>, product_with<Isa>};
 }
 
 }  // namespace dragoman

@@ -26,6 +26,7 @@ Bytes = npt.NDArray[np.uint8]
 
 _MATRIX = (ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)  # format, group, outputs, columns
 _POINTERS = (ctypes.c_void_p, ctypes.c_void_p)
+_NUMBERS = ("float32", "float16", "bfloat16")  # in the order of native/pack.hpp
 
 
 class LibraryMissing(Exception):
@@ -86,6 +87,22 @@ class Library:
         rows = np.ascontiguousarray(rows)
         entry = self.entry("dragoman_pack_gguf", None, *_MATRIX, ctypes.c_int64, ctypes.c_int64, *_POINTERS)
         entry(*words, first, len(rows), rows.ctypes.data, data)
+
+    def pack_numbers(self, layout: Layout, first: int, rows: npt.NDArray[Any], out: Bytes) -> None:
+        """Quantise outputs from `first` on, a multiple of 16, in the groups of the layout, i4z or i8z, and pack them.
+
+        Shapes: rows [outputs, columns] of f32, f16 or bfloat16. Raises: ValueError if sizes do not fit, or a number is not
+        finite or too large.
+        """
+        words, data = self.words(layout), self._data(layout, out)
+        if layout.format not in ("i4z", "i8z") or rows.shape[1:] != (layout.columns,):
+            raise ValueError(f"rows {rows.shape} do not fit {layout}")
+        self._check_part(layout, first, len(rows))
+        rows = np.ascontiguousarray(rows)
+        takes = (*_MATRIX, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32, *_POINTERS)
+        entry = self.entry("dragoman_pack_numbers", ctypes.c_bool, *takes)
+        if not entry(*words, first, len(rows), _NUMBERS.index(rows.dtype.name), rows.ctypes.data, data):
+            raise ValueError("it holds numbers that are not finite, or too large for a scale of f16")
 
     def pack_groups(
         self, layout: Layout, first: int, codes: Bytes, scales: npt.NDArray[np.float16], minima: Any, out: Bytes

@@ -7,6 +7,7 @@ and by the doctor; on any thread.
 from __future__ import annotations
 
 import os
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -27,9 +28,8 @@ def why_not() -> str:
     if not (PLACE / LIBRARY).is_file():
         return _text(_WHY_NOT) or "not built"
     built_for = _text(_STAMP).rpartition(" ")[2]
-    try:
-        installed = version("openvino")
-    except PackageNotFoundError:
+    installed = _openvino()
+    if installed is None:
         return "the package openvino is not installed"
     return "" if built_for == installed else f"built for OpenVINO {built_for}, and {installed} is installed"
 
@@ -37,6 +37,15 @@ def why_not() -> str:
 def digest() -> str:
     """The digest of what the library was built from, "" if there is none."""
     return _text(_STAMP).partition(" ")[0]
+
+
+@cache
+def _openvino() -> str | None:
+    """The version that is installed, looked up once: it takes a millisecond, and each matrix asks."""
+    try:
+        return version("openvino")
+    except PackageNotFoundError:
+        return None
 
 
 def _text(name: str) -> str:

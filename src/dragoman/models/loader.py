@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.kernels.graph import runtime
-from dragoman.model_texts import naming_gguf
+from dragoman.model_texts import is_gguf, naming_gguf
 from dragoman.models.adapters.inputs import adapter_places
 from dragoman.models.adapters.loading import AdapterPlan, ModelAdapters, plan_adapters
 from dragoman.models.adapters.merging import MergedAdapter
@@ -28,11 +28,19 @@ from dragoman.models.families import has_tower, read_model
 from dragoman.models.families.base import Family
 from dragoman.models.ir.files import has_graph, is_ir
 from dragoman.models.kept_rows import kept_bytes_per_block
-from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile, profile_departures, tell_lack
+from dragoman.models.profile import (
+    KernelProfile,
+    ModelOptions,
+    keeps_file_types,
+    kernel_profile,
+    profile_departures,
+    tell_lack,
+)
 from dragoman.models.runtime import kernel_threads, memory
 from dragoman.models.runtime.kept_bound import bound_kept, note_use
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
 from dragoman.models.runtime.kept_name import kept_name
+from dragoman.models.runtime.kept_weights import built as built_over
 from dragoman.models.runtime.warm_up import CACHES, warm_up
 from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.opening import StoredWeights, stored_weights
@@ -41,6 +49,7 @@ from dragoman.models.stages import BUILDING, COMPILING, MAPPING, READING, WARMIN
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.packing import keeps_type
 from dragoman.models.storage.row_parts import RowParts
+from dragoman.models.storage.weight_memory import WeightMemory
 from dragoman.models.vision.base import EMBEDDINGS
 from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_described
 from dragoman.models.vision.placeholders import read_seeing_config
@@ -57,7 +66,7 @@ _RECOMPRESSED = (
 _NOT_THE_GRAPH = "the exported OpenVINO graph is not read: the directory holds a checkpoint, too"
 
 _GIB = 1 << 30
-_TOWER = "tower "  # and its number: a part that is kept
+_TOWER = "tower "  # and its number, or all of it: a part that is kept
 
 LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
@@ -125,19 +134,28 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
         model.facts = replace(model.facts, departures=(*model.facts.departures, NO_DESCRIPTION))
     if has_graph(model_dir):
         model.facts = replace(model.facts, departures=(*model.facts.departures, _NOT_THE_GRAPH))
-    weights = stored_weights(model_dir, keeps_mxfp4=options.keeps_mxfp4)
+    weights = stored_weights(model_dir, keeps_mxfp4=options.keeps_mxfp4, keeps_rows=keeps_file_types(options))
     profile = _profile(model, options, weights.smallest_group)
     recompressed = [name for name in weights.recompressed if not keeps_type(name, profile.weights)]
     if recompressed and options.weight_type != "f32":
         departure = _RECOMPRESSED.format(types=", ".join(recompressed), stored=options.weight_type)
         model.facts = replace(model.facts, departures=(*model.facts.departures, departure))
     adapters = plan_adapters(options.adapters, model)
-    plan = _Plan(model_dir, weights.files, options, profile, model.facts, report, adapters=adapters)
+    is_source = is_gguf(model_dir) and keeps_file_types(
+        options
+    )  # whose packing takes no longer than checking a kept file
+    plan = _Plan(model_dir, weights.files, options, profile, model.facts, report, not is_source, adapters)
 
-    def made(build: Callable[[Weights], Any], adapters: AdapterPlan | None = None) -> Callable[[], Any]:
+    def made(build: Callable[[Weights], Any], adapters: AdapterPlan | None = None) -> Callable[[WeightMemory], Any]:
         return partial(_graph_of, weights, build, profile, report, adapters)
 
-    compiled, mapping, from_cache = plan.compiled("seeing" if model.vision else "", made(model.build, adapters))
+    part = "seeing" if model.vision else ""
+    mapping = None
+    if profile.kernels == "own":
+        compiled, from_cache = plan.over_weights(part, made(lambda weights: [model.build(weights)], adapters))
+        compiled = compiled[0]
+    else:
+        compiled, mapping, from_cache = plan.compiled(part, partial(made(model.build, adapters), WeightMemory()))
     tower = None
     if model.vision is not None:
         processor = model.vision.processor(read_described(model_dir, json.loads(options.picture_changes)))
@@ -148,13 +166,15 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     return _ready(loaded, report)
 
 
-def _tower_parts(plan: _Plan, build: Callable[[], list[Any]]) -> tuple[list[Any], list[Any]]:
+def _tower_parts(plan: _Plan, build: Callable[[WeightMemory], list[Any]]) -> tuple[list[Any], list[Any]]:
     """The compiled parts of a tower, and the mappings of their weights. Only if one of them is not kept, they are built."""
+    if plan.profile.kernels == "own":
+        return plan.over_weights(_TOWER, build)[0], []
     built: list[Any] = []
 
     def make(index: int) -> Any:
         if not built:
-            built.extend(build())
+            built.extend(build(WeightMemory()))
         graph, built[index] = built[index], None  # once it is compiled, its memory is free
         return graph
 
@@ -190,7 +210,7 @@ def _load_exported(model_dir: Path, options: ModelOptions, report: LoadProgress)
     tower = None
     if exported.tower is not None:
         make = exported.tower.make
-        tower = Tower(*_tower_parts(plan, lambda: [make()]), exported.tower.facts, exported.tower.processor)
+        tower = Tower(*_tower_parts(plan, lambda _memory: [make()]), exported.tower.facts, exported.tower.processor)
     return LoadedModel(compiled, facts, exported.options, profile, mapping, from_cache, tower)
 
 
@@ -215,14 +235,8 @@ class _Plan:
 
     def compiled(self, part: str, make: Callable[[], Any]) -> tuple[Any, Any, bool]:
         """The compiled graph of a part, the mapping of its weights if there is one, and whether an earlier start kept it."""
-        adapters = None if part.startswith(_TOWER) else self.adapters
-        kept = self._kept_file(part if adapters is None else f"{part} {adapters.key}")
-        memory.bound_shared_cache()
-        # not part of the name: they do not change what is kept
-        properties = self.properties | memory.PROPERTIES
-        if self.options.has_neighbours or part:  # decoder and tower are neighbours, of one model
-            properties |= kernel_threads.SHARED
-        core = runtime(has_operations=self.profile.kernels == "own")
+        kept = self._kept_file(part)
+        core, properties = self._runtime(part)
         if kept is not None and kept.exists():
             self.report(MAPPING, 0.0)
             read_ahead([kept])
@@ -242,8 +256,39 @@ class _Plan:
         self.report(COMPILING, 1.0)
         return compiled, mapping, False
 
+    def over_weights(self, part: str, build: Callable[[WeightMemory], list[Any]]) -> tuple[list[Any], bool]:
+        """The graphs of a part, compiled over packed weights, and whether an earlier start kept these.
+
+        Compiling them takes a third of a second, and kernels of our own read weights as they are packed.
+        """
+        kept = self._kept_file(part)
+        core, properties = self._runtime(part)
+        if kept is not None and kept.exists():
+            self.report(MAPPING, 0.0)
+            read_ahead([kept])
+        graphs, from_cache = built_over(kept, build, partial(self.report, MAPPING))
+        if kept is not None and not from_cache:
+            bound_kept(kept.parent, self.options.cache_max_gb * _GIB, kept)
+        self.report(COMPILING, 0.0)
+        compiled = []
+        while graphs:  # once one is compiled, its memory is free
+            compiled.append(core.compile_model(graphs.pop(0), "CPU", properties))
+        self.report(COMPILING, 1.0)
+        return compiled, from_cache
+
+    def _runtime(self, part: str) -> tuple[Any, dict[str, Any]]:
+        """A runtime, and what it is told."""
+        memory.bound_shared_cache()
+        # not part of the name: they do not change what is kept
+        properties = self.properties | memory.PROPERTIES
+        if self.options.has_neighbours or part:  # decoder and tower are neighbours, of one model
+            properties |= kernel_threads.SHARED
+        return runtime(has_operations=self.profile.kernels == "own"), properties
+
     def _kept_file(self, part: str) -> Path | None:
-        """Where the graph is kept, None if it is not."""
+        """Where a part is kept, None if it is not."""
+        if self.adapters is not None and not part.startswith(_TOWER):
+            part = f"{part} {self.adapters.key}"
         if self.options.cache_dir is None or not self.options.cache_max_gb or not self.is_kept:
             return None
         if not part.startswith(_TOWER) and holds_grouped(self.facts, self.profile.weights):
@@ -255,7 +300,7 @@ class _Plan:
         try:
             own_directory(self.options.cache_dir)
         except OSError as error:
-            logger.warning("the compiled graph cannot be kept, and the model is built: %s", error)
+            logger.warning("what this start makes cannot be kept: %s", error)
             return None
         return self.options.cache_dir / name
 
@@ -297,10 +342,13 @@ def _graph_of(
     profile: KernelProfile,
     report: LoadProgress,
     adapters: AdapterPlan | None,
+    memory: WeightMemory,
 ) -> Any:
     num_values = sum(prod(shape) for shape in weights.shapes().values())
+    if not memory.is_filled:
+        read_ahead(weights.files)
     with weights.open() as source:
-        return _build_graph(build, source, profile, report, adapters, num_values)
+        return _build_graph(build, source, profile, report, adapters, num_values, memory)
 
 
 def _build_graph(
@@ -310,18 +358,21 @@ def _build_graph(
     report: LoadProgress,
     adapters: AdapterPlan | None = None,
     num_values: int = 0,
+    memory: WeightMemory | None = None,
 ) -> Any:
-    """The graph. `num_values`: of the tensors in the source, 0 = they were not counted."""
+    """The graph. `num_values`: of the tensors in the source, 0 = they were not counted. `memory`: None = of this process."""
+    memory = memory or WeightMemory()
 
     def tell(num_done: int) -> None:
-        report(BUILDING, min(num_done / num_values, 1.0) if num_values else 0.0)
+        if not memory.is_filled:
+            report(BUILDING, min(num_done / num_values, 1.0) if num_values else 0.0)
 
-    report(BUILDING, 0.0)
+    tell(0)
     adapting = None if adapters is None else adapters.adapting(computes_in_bf16=profile.inference_type == "bf16")
     with RowParts(progress=tell) as parts:
-        graph = build(Weights(source, WeightStorage(profile.weights, parts), adapting))
+        graph = build(Weights(source, WeightStorage(profile.weights, parts, memory=memory), adapting))
         if isinstance(adapting, MergedAdapter):
             adapting.refuse_unmerged()
         parts.finish()
-        report(BUILDING, 1.0)
+        tell(num_values)
         return graph

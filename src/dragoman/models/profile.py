@@ -220,6 +220,11 @@ def kernel_profile(
     )
 
 
+def keeps_file_types(options: ModelOptions, processor: Processor | None = None) -> bool:
+    """Whether matrices of GGUF files keep their values: kernels of our own read them, and nobody asks for another type."""
+    return not options.asks_for_type and _kernels(options, processor or this_processor()) == "own"
+
+
 def _kernels(options: ModelOptions, processor: Processor) -> Kernels:
     """Whose kernels compute products; ours have integers only. Raises: ModelError if they are asked for and not here."""
     reason = _lacks_library()

@@ -25,7 +25,7 @@ from dragoman.models.families import read_model
 from dragoman.models.ir.files import is_ir
 from dragoman.models.ir.read import read_ir
 from dragoman.models.kept_rows import kept_bytes_per_block
-from dragoman.models.profile import KernelProfile, kernel_profile
+from dragoman.models.profile import KernelProfile, keeps_file_types, kernel_profile
 from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.groups import INT4_GROUP_SIZE
 from dragoman.models.vision.described import is_described
@@ -222,7 +222,10 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
         model = read_model(read_seeing_config(model_dir), sees=options.sees and is_described(model_dir))
     seeing = () if model.vision is None else model.vision.prefixes
     facts, weight_type = model.facts, options.weight_type
-    weights, stored = stored_weights(model_dir, keeps_mxfp4=options.keeps_mxfp4), 0.0
+    weights, stored = (
+        stored_weights(model_dir, keeps_mxfp4=options.keeps_mxfp4, keeps_rows=keeps_file_types(options)),
+        0.0,
+    )
     packed = {} if weight_type == "f32" else weights.packed_bytes()
     # of the head, and of values in matrices of their own
     careful_type = "int8" if weight_type == "int4" else weight_type

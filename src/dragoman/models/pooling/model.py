@@ -21,9 +21,10 @@ from dragoman.models.pooling.arrays import graph_inputs, members
 from dragoman.models.pooling.facts import DenseModule, Kept, PoolingMode, Recipe, TextFacts
 from dragoman.models.pooling.families import read_text_model
 from dragoman.models.pooling.families.base import TextFamily
-from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile, tell_lack
+from dragoman.models.profile import KernelProfile, ModelOptions, keeps_file_types, kernel_profile, tell_lack
 from dragoman.models.runtime import kernel_threads, memory
 from dragoman.models.sources.opening import stored_weights
+from dragoman.models.sources.read_ahead import read_ahead
 from dragoman.models.sources.safetensors import SafetensorsWeights
 from dragoman.models.stages import BUILDING, COMPILING, WARMING_UP
 from dragoman.models.storage.constants import WeightStorage
@@ -143,12 +144,13 @@ def load_pooler(model_dir: Path, recipe: Recipe, options: ModelOptions, progress
     """The compiled model of a directory. Raises: ModelError if it is no supported checkpoint."""
     report = progress or (lambda _stage, _fraction: None)
     model = text_family(model_dir, recipe)
-    stored = stored_weights(model_dir)
+    stored = stored_weights(model_dir, keeps_rows=keeps_file_types(options))
     if options.kernels == "auto":
         tell_lack()
     profile = kernel_profile(options, smallest_group=stored.smallest_group)
     num_values = sum(prod(shape) for shape in stored.shapes().values())
     report(BUILDING, 0.0)
+    read_ahead(stored.files)
     with (
         stored.open() as source,
         RowParts(progress=lambda done: report(BUILDING, min(done / num_values, 1.0))) as parts,

@@ -1,17 +1,39 @@
-"""Bounds what kept graphs take together: the least recently used ones go first.
+"""Files that later starts use: puts them in their place, and bounds what they take together, least recently used first.
 
-Does: note that a graph was used, remove files. Does not: make or map graphs. Called by the loader, on any thread; other
-processes may do the same in the same directory.
+Does: seal and move files, note that one was used, remove files. Does not: make or map what is in them. Called by the loader,
+on any thread; other processes may do the same in the same directory.
 """
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 from contextlib import suppress
 from pathlib import Path
 
+from dragoman.models.runtime.seal import append_seal
+
 logger = logging.getLogger(__name__)
+
+
+def put_kept(written: Path, target: Path) -> None:
+    """Seal a file and move it to its place, so that a reader never sees half of one. Raises: OSError.
+
+    Files that differ from `target` only in what follows its last hyphen are superseded, and removed; whoever has mapped one
+    keeps it.
+    """
+    append_seal(written)
+    written.replace(target)
+    for superseded in target.parent.glob(glob.escape(target.name.rpartition("-")[0]) + "-*.blob"):
+        if superseded != target:
+            superseded.unlink(missing_ok=True)
+
+
+def warn_not_kept(target: Path, error: Exception | str) -> None:
+    """Tell that a file cannot be kept, and why."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    logger.warning("what this start made cannot be kept in %s: %s", target.parent, reason)
 
 
 def note_use(kept: Path) -> None:

@@ -11,7 +11,6 @@ bytes are checked beside that (`seal`): a weight that has changed on the disk wo
 
 from __future__ import annotations
 
-import glob
 import logging
 from collections.abc import Callable
 from itertools import cycle
@@ -26,7 +25,8 @@ from dragoman.models.blocks.attention import paged_attention
 from dragoman.models.blocks.delta import OPERATION, delta_operation
 from dragoman.models.blocks.step import BlockTables, cache_parameter
 from dragoman.models.facts import AttentionFacts, ModelFacts
-from dragoman.models.runtime.seal import SealedBytes, append_seal
+from dragoman.models.runtime.kept_bound import put_kept, warn_not_kept
+from dragoman.models.runtime.seal import SealedBytes
 from dragoman.ownership import open_own
 from dragoman.scratch import scratch_directory
 
@@ -45,15 +45,13 @@ def compile_and_keep(
     The compiled graph is mapped at once: the weights as they are stored, which the kernels read no more once they have
     packed them, are then pages of a file that the system takes back when it needs them, and in memory no second time.
     That it cannot be kept is only a warning; then there is no mapping.
-    Files that differ from `target` only in what follows its last hyphen are superseded, and removed; whoever has mapped one
-    keeps it.
     """
     try:
         with scratch_directory(target.parent) as unfinished:
             compiled = core.compile_model(graph, "CPU", {**properties, "CACHE_DIR": str(unfinished)})
             is_kept = _move_written(unfinished, target)
     except (OSError, RuntimeError) as error:
-        _warn(target, _reason(error))
+        warn_not_kept(target, error)
         return core.compile_model(graph, "CPU", properties), None
     return (map_kept(core, target, properties, facts, is_new=True) if is_kept else None) or (compiled, None)
 
@@ -62,22 +60,14 @@ def _move_written(unfinished: Path, target: Path) -> bool:
     """True if the plugin has written a file, which is now the target."""
     written = next(unfinished.glob("*.blob"), None)  # the plugin chooses the name
     if written is None or not written.stat().st_size:  # it does not tell when it cannot write
-        _warn(target, "it could not be written, is the disk full?")
+        warn_not_kept(target, "it could not be written, is the disk full?")
         return False
     try:
-        append_seal(written)
-        written.replace(target)
-        for superseded in target.parent.glob(glob.escape(target.name.rpartition("-")[0]) + "-*.blob"):
-            if superseded != target:
-                superseded.unlink(missing_ok=True)
+        put_kept(written, target)
         return True
     except OSError as error:
-        _warn(target, _reason(error))
+        warn_not_kept(target, error)
         return False
-
-
-def _warn(target: Path, reason: str) -> None:
-    logger.warning("the compiled graph cannot be kept in %s: %s", target.parent, reason)
 
 
 def _reason(error: Exception) -> str:

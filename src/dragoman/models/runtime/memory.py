@@ -82,6 +82,14 @@ def give_back() -> None:
     return_freed_memory()
 
 
+def is_mapped(values: Array) -> bool:
+    """True if the array is part of a file in memory, whose pages can be forgotten and come again."""
+    base: Any = values
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, mmap.mmap)
+
+
 def forget_pages(values: Array) -> None:
     """Give the pages of a large array that nobody will read again back to the system; does nothing where that is not known.
 

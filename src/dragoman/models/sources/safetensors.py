@@ -24,7 +24,6 @@ from dragoman.models.config import ModelError, read_json, shown
 from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.layout import Header, Quantised
 from dragoman.models.sources.quantised import QuantisedCheckpoint, find_layout, quantised_matrices
-from dragoman.models.sources.read_ahead import read_ahead
 from dragoman.panics import CATCH_PANICS, Panicked
 from dragoman.pickles import conversion, is_pickle
 
@@ -60,9 +59,7 @@ class Checkpoint:
         self._tensors: dict[str, _StoredTensor] = {}
 
     def __enter__(self) -> Self:
-        paths = weight_files(self._model_dir)
-        read_ahead(paths)
-        for path in paths:
+        for path in weight_files(self._model_dir):
             tensors = _map_tensors(path)
             twice = next((name for name in tensors if name in self._tensors), None)
             if twice is not None:

@@ -22,6 +22,7 @@ from dragoman.models.sources.base import Array, PackedMatrix, Rows, StoredTensor
 from dragoman.models.storage.groups import INT4_GROUP_SIZE, pack_int4, put_int4, quantize_groups
 from dragoman.models.storage.quantize import fits_f16, quantize_int8, quantize_int8_symmetric
 from dragoman.models.storage.row_parts import RowParts
+from dragoman.models.storage.weight_memory import WeightMemory
 
 Node: TypeAlias = Any  # openvino.Output: the package has no type information
 WeightType = Literal["int8", "int4", "bf16", "f16", "f32"]
@@ -84,6 +85,7 @@ class GraphWatcher(Protocol):
 class WeightStorage:
     """A format, and who compresses into it: a graph's weights are complete when `parts` has finished.
 
+    `memory`: in which packed weights lie.
     `watcher`: is told of the graph's norms and products while it is built, None = nobody is. `shared`: what `packing` has
     put into the graph and others may ask for again: a table whose rows are embeddings and weights of the head.
     """
@@ -92,6 +94,7 @@ class WeightStorage:
     parts: RowParts
     watcher: GraphWatcher | None = None
     shared: dict[Any, Any] = field(default_factory=dict)
+    memory: WeightMemory = field(default_factory=WeightMemory)
 
 
 def constant(values: Array) -> Node:

@@ -15,17 +15,11 @@ import openvino as ov
 from dragoman.kernels.graph import PackedNode
 from dragoman.kernels.native import CHUNK, PANEL, Layout, library
 from dragoman.models.config import ModelError
+from dragoman.models.runtime.memory import forget_pages, is_mapped
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
-from dragoman.models.sources.gguf.stored import QuantisedRows
+from dragoman.models.sources.gguf.stored import GGUF_FORMATS, QuantisedRows
 from dragoman.models.storage.constants import WeightFormat, WeightStorage, constant, half_scales
-from dragoman.models.storage.groups import INT4_GROUP_SIZE, quantize_groups
-from dragoman.models.storage.quantize import quantize_int8
-
-GGUF_FORMATS = {
-    "Q4_0": "i4", "Q4_1": "i4m", "Q5_0": "i5", "Q5_1": "i5m", "Q8_0": "i8", "IQ4_NL": "iq4_nl", "MXFP4": "mxfp4",
-    "Q2_K": "q2_k", "Q3_K": "q3_k", "Q4_K": "q4_k", "Q5_K": "q5_k", "Q6_K": "q6_k",
-}  # fmt: skip
-"""The types of GGUF files that keep their values, by the formats of native/formats.hpp."""
+from dragoman.models.storage.groups import INT4_GROUP_SIZE
 
 _SUPER_GROUP = 256
 
@@ -46,11 +40,9 @@ def _packed(matrix: StoredTensor | QuantisedRows, storage: WeightStorage) -> Pac
         layout = Layout(_format_of(matrix), matrix.group_size, outputs, columns)
         half_scales([matrix])  # refuses what f16 cannot hold, before anything is written
         return _filled(layout, storage, lambda part: matrix[part], _write_matrix)
-    if storage.format.stored_type == "int4" and columns % INT4_GROUP_SIZE == 0:
-        layout = Layout("i4z", INT4_GROUP_SIZE, outputs, columns)
-        return _filled(layout, storage, lambda part: np.ascontiguousarray(matrix[part]), _write_int4)
-    layout = Layout("i8z", columns, outputs, columns)
-    return _filled(layout, storage, lambda part: np.ascontiguousarray(matrix[part]), _write_int8)
+    is_int4 = storage.format.stored_type == "int4" and columns % INT4_GROUP_SIZE == 0
+    layout = Layout("i4z", INT4_GROUP_SIZE, outputs, columns) if is_int4 else Layout("i8z", columns, outputs, columns)
+    return _filled(layout, storage, lambda part: np.ascontiguousarray(matrix[part]), _write_numbers)
 
 
 def _shared(matrix: QuantisedRows, layout: Layout, storage: WeightStorage) -> PackedNode:
@@ -96,19 +88,26 @@ Write = Callable[[Any, Layout, int, Array], None]
 
 
 def _filled(layout: Layout, storage: WeightStorage, read: Callable[[slice], Any], write: Write) -> PackedNode:
-    """A constant whose bytes are written by the storage's threads, a part of the outputs at a time."""
-    tensor = ov.Tensor(ov.Type.u8, ov.Shape([library().packed_bytes(layout)]))
-    bytes_of_all: Array = tensor.data
+    """A constant whose bytes the storage's threads write, a part of the outputs at a time, unless an earlier start has."""
+    memory = storage.memory.take(library().packed_bytes(layout))
+    node = PackedNode(ov.op.Constant(memory.data, shared_memory=True).output(0), layout)
+    if memory.is_filled:
+        return node
 
     def fill(part: slice) -> None:
         try:
-            write(read(part), layout, part.start, bytes_of_all)
+            rows = read(part)
+            write(rows, layout, part.start, memory.data)
+            if isinstance(rows, np.ndarray) and is_mapped(rows):
+                forget_pages(
+                    rows
+                )  # those of the checkpoint, which would count as memory of this process beside its own
         except ValueError as error:
             shown = [layout.outputs, layout.columns]
             raise ModelError(f"a weight matrix of {shown} cannot be stored: {error}") from error
 
     storage.parts.submit((layout.outputs, layout.columns), fill, unit=PANEL)
-    return PackedNode(ov.op.Constant(tensor, shared_memory=True).output(0), layout)
+    return node
 
 
 def _write_rows(rows: Array, layout: Layout, first: int, out: Array) -> None:
@@ -129,13 +128,5 @@ def _write_matrix(matrix: PackedMatrix, layout: Layout, first: int, out: Array) 
     library().pack_groups(layout, first, codes, matrix.scales.astype(np.float16), zeros, out)
 
 
-def _write_int4(rows: Array, layout: Layout, first: int, out: Array) -> None:
-    found = quantize_groups(rows)
-    zeros, scales = (values.reshape(len(rows), -1) for values in (found.zero_points, found.scales))
-    library().pack_groups(layout, first, found.values.reshape(len(rows), -1), scales, zeros, out)
-
-
-def _write_int8(rows: Array, layout: Layout, first: int, out: Array) -> None:
-    codes = np.empty(rows.shape, np.uint8)
-    zeros, scales = quantize_int8(rows, codes)
-    library().pack_groups(layout, first, codes ^ np.uint8(0x80), scales, zeros ^ np.uint8(0x80), out)
+def _write_numbers(rows: Array, layout: Layout, first: int, out: Array) -> None:
+    library().pack_numbers(layout, first, rows.astype(np.float32) if rows.dtype == np.float64 else rows, out)

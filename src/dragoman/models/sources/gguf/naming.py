@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from dragoman.gguf.config import (
     value_heads,
 )
 from dragoman.gguf.files import GgufModel
-from dragoman.gguf.header import GgufTensor
+from dragoman.gguf.header import TYPES, GgufTensor
 from dragoman.models.sources.base import Array
 from dragoman.models.sources.forms import Joined, Stack, Turned, with_columns
 from dragoman.models.sources.gguf.orders import row_order, turns_order
@@ -43,6 +43,11 @@ class Entry:
     shape: tuple[int, ...]
     type_name: str
     read: Read
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its values in the file."""
+        return next(prod(self.shape) // count * size for name, count, size in TYPES.values() if name == self.type_name)
 
 
 def entries(model: GgufModel) -> dict[str, Entry]:
@@ -204,7 +209,11 @@ def _whole(tensor: GgufTensor) -> Entry:
 def _read(tensor: GgufTensor, files: MappedFiles) -> Any:
     """The tensor as it is stored."""
     data, type_name, columns = files.bytes_of(tensor), tensor.type_name, tensor.shape[-1]
-    stored = partial(stored_rows, type_name=type_name, num_columns=columns, keeps_mxfp4=files.keeps_mxfp4)
+    keeps_mxfp4, keeps_rows = files.keeps_mxfp4, files.keeps_rows
+
+    def stored(data: Array) -> Any:
+        return stored_rows(data, type_name, columns, keeps_mxfp4=keeps_mxfp4, keeps_rows=keeps_rows)
+
     if len(tensor.shape) == 1:
         rows: Array = np.asarray(stored(data))
         return rows[0]

@@ -1,7 +1,7 @@
 """How the tensors of GGUF files are stored, and what each form becomes.
 
 Does: map bytes; numbers as they are, Q8_0 and Q4_0 exactly as packed matrices, all others as rows that are computed when
-they are read. Does not: know names. Rows are read on the storage's threads.
+they are read; or all as rows, for kernels that read these. Does not: know names. Rows are read on the storage's threads.
 Source of the blocks' layouts: ggml's ggml-common.h; the arithmetic of all but Q8_0 and Q4_0 is the `gguf` package's.
 """
 
@@ -24,6 +24,12 @@ PACKED = {"Q8_0": 8, "Q4_0": 4}
 
 MXFP4 = "MXFP4"  # stays so too, as integers of 8 bits, where files are read so
 
+GGUF_FORMATS = {
+    "Q4_0": "i4", "Q4_1": "i4m", "Q5_0": "i5", "Q5_1": "i5m", "Q8_0": "i8", "IQ4_NL": "iq4_nl", "MXFP4": "mxfp4",
+    "Q2_K": "q2_k", "Q3_K": "q3_k", "Q4_K": "q4_k", "Q5_K": "q5_k", "Q6_K": "q6_k",
+}  # fmt: skip
+"""The types that kernels of our own read as they are, by the formats of native/formats.hpp."""
+
 GROUP_SIZE = 32  # columns that share a scale, in all of them
 
 _SCALE_BYTES = 2
@@ -35,10 +41,10 @@ def packed_types(*, keeps_mxfp4: bool) -> dict[str, int]:
 
 
 class MappedFiles:
-    """Files in memory, each mapped once. `keeps_mxfp4`: see `stored_weights`."""
+    """Files in memory, each mapped once. `keeps_mxfp4`, `keeps_rows`: see `stored_weights`."""
 
-    def __init__(self, *, keeps_mxfp4: bool = False) -> None:
-        self.keeps_mxfp4 = keeps_mxfp4
+    def __init__(self, *, keeps_mxfp4: bool = False, keeps_rows: bool = False) -> None:
+        self.keeps_mxfp4, self.keeps_rows = keeps_mxfp4, keeps_rows
         self._mapped: dict[Path, Array] = {}
 
     def bytes_of(self, tensor: GgufTensor) -> Array:
@@ -100,12 +106,14 @@ class QuantisedRows:
 
 
 def stored_rows(
-    data: Array, type_name: str, num_columns: int, *, keeps_mxfp4: bool = False
+    data: Array, type_name: str, num_columns: int, *, keeps_mxfp4: bool = False, keeps_rows: bool = False
 ) -> Array | PackedMatrix | QuantisedRows:
     """Rows of a matrix as they are stored. Shapes: data u8 [out, bytes of a row] -> [out, in]."""
     if type_name in NUMBERS:
         numbers: Array = data.view(NUMBERS[type_name])
         return numbers
+    if keeps_rows:
+        return QuantisedRows(data, type_name, num_columns)
     if type_name == MXFP4 and keeps_mxfp4:
         return _mxfp4(data.reshape(len(data), num_columns // GROUP_SIZE, -1)).packed()
     if type_name not in PACKED:

@@ -17,8 +17,7 @@ import numpy as np
 from dragoman.errors import ModelError
 from dragoman.gguf.files import GgufModel, read_gguf
 from dragoman.models.sources.gguf.naming import Entry, entries
-from dragoman.models.sources.gguf.stored import GROUP_SIZE, NUMBERS, MappedFiles, packed_types
-from dragoman.models.sources.read_ahead import read_ahead
+from dragoman.models.sources.gguf.stored import GGUF_FORMATS, GROUP_SIZE, NUMBERS, MappedFiles, packed_types
 
 _SCALE_BYTES = 2
 
@@ -26,9 +25,10 @@ _SCALE_BYTES = 2
 class GgufWeights:
     """See `opening.StoredWeights`."""
 
-    def __init__(self, model: Path, *, keeps_mxfp4: bool = False) -> None:
+    def __init__(self, model: Path, *, keeps_mxfp4: bool = False, keeps_rows: bool = False) -> None:
         """Raises: ModelError."""
-        self._keeps_mxfp4, self._packed = keeps_mxfp4, packed_types(keeps_mxfp4=keeps_mxfp4)
+        self._keeps = {"keeps_mxfp4": keeps_mxfp4, "keeps_rows": keeps_rows}
+        self._packed = packed_types(keeps_mxfp4=keeps_mxfp4)
         self._model: GgufModel = read_gguf(model)
         self.files = self._model.files
 
@@ -55,7 +55,10 @@ class GgufWeights:
         return tuple(sorted(types - self._packed.keys() - NUMBERS.keys()))
 
     def packed_bytes(self) -> dict[str, int]:
-        """Values, and a scale for each group."""
+        """Values, and a scale for each group; of rows that are kept their bytes in the file."""
+        if self._keeps["keeps_rows"]:
+            kept = {name: entry for name, entry in self._entries.items() if entry.type_name in GGUF_FORMATS}
+            return {name: entry.num_bytes for name, entry in kept.items() if len(entry.shape) > 1}
         return {
             name: int(np.prod(entry.shape)) * self._packed[entry.type_name] // 8
             + int(np.prod(entry.shape)) // GROUP_SIZE * _SCALE_BYTES
@@ -69,18 +72,16 @@ class GgufWeights:
 
     def open(self) -> GgufSource:
         """The tensors."""
-        return GgufSource(self._model, self._entries, keeps_mxfp4=self._keeps_mxfp4)
+        return GgufSource(self._model, self._entries, MappedFiles(**self._keeps))
 
 
 class GgufSource:
     """The tensors of one model by their Hugging Face names. A context manager."""
 
-    def __init__(self, model: GgufModel, tensors: dict[str, Entry], *, keeps_mxfp4: bool = False) -> None:
-        self._model, self._entries = model, tensors
-        self._files = MappedFiles(keeps_mxfp4=keeps_mxfp4)
+    def __init__(self, model: GgufModel, tensors: dict[str, Entry], files: MappedFiles) -> None:
+        self._model, self._entries, self._files = model, tensors, files
 
     def __enter__(self) -> Self:
-        read_ahead(self._model.files)
         return self
 
     def __exit__(
