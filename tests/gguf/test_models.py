@@ -153,6 +153,17 @@ def test_a_second_start_maps_the_kept_graph_of_the_same_file(tmp_path: Path) -> 
     assert kept.name.startswith(path.stem)
 
 
+@pytest.mark.skipif(kernel_profile(ModelOptions()).kernels != "own", reason="OpenVINO's kernels have weights of their own")
+def test_a_file_whose_values_are_kept_is_its_own_source(tmp_path: Path) -> None:
+    """Rows are packed at each start, whose file is read as a kept one would be: nothing is written."""
+    path, cache = small(tmp_path, "Q4_0"), tmp_path / "cache"
+    starts = [load_model(path, ModelOptions(cache_dir=cache)) for _ in range(2)]
+    assert [start.from_cache for start in starts] == [False, False]
+    assert not cache.exists()
+    asked = [load_model(path, ModelOptions("int4", asks_for_type=True, cache_dir=cache)) for _ in range(2)]
+    assert [start.from_cache for start in asked] == [False, True]
+
+
 def test_the_start_says_what_storing_anew_costs(tmp_path: Path) -> None:
     path = small(tmp_path, "Q5_0", random_blocks=True)
     (said,) = load_model(path, ModelOptions("int8", asks_for_type=True)).facts.departures

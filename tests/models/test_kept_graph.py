@@ -1,8 +1,12 @@
-"""A compiled graph is kept, mapped at the next start, and computes the same; the model starts whatever the file holds."""
+"""Compiled graphs and packed weights are kept, mapped at the next start, and compute the same, whatever a file holds.
+
+What is kept is packed weights where kernels of our own multiply, and else the compiled graph.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import shutil
@@ -79,6 +83,7 @@ def test_a_graph_with_experts_is_kept_unless_they_are_grouped(kind: ExpertKind, 
 
 PRECISIONS = {
     "int8": ModelOptions("int8"),
+    "plugin": ModelOptions("int8", kernels="openvino"),
     "int4": ModelOptions("int4"),
     "f32": ModelOptions("f32"),
     "u8 cache": ModelOptions("int8", kv_type="u8"),
@@ -87,10 +92,10 @@ PRECISIONS = {
 
 
 @pytest.mark.varies("what the plugin keeps depends on the processor")
-@pytest.mark.parametrize("name", width(list(PRECISIONS), ["f32", "u8 cache"]))
+@pytest.mark.parametrize("name", width(list(PRECISIONS), ["f32", "plugin", "u8 cache"]))
 def test_a_kept_graph_computes_the_same_with_every_precision(name: str, directory: Path, tmp_path: Path) -> None:
     options = PRECISIONS[name]
-    facts = {name: getattr(options, name) for name in ("weight_type", "kv_type", "num_threads")}
+    facts = {name: getattr(options, name) for name in ("weight_type", "kv_type", "num_threads", "kernels")}
     built, mapped = (load_model(directory, ModelOptions(**facts, cache_dir=tmp_path)) for _ in range(2))
     assert (built.from_cache, mapped.from_cache) == (False, True)
     assert built.block_bytes == mapped.block_bytes
@@ -101,8 +106,9 @@ def test_other_options_and_other_weights_do_not_share_a_graph(tmp_path: Path) ->
     directory, cache = write_checkpoint(UNTIED, tmp_path / "model"), tmp_path / "cache"
     assert not load_model(directory, ModelOptions("int8", cache_dir=cache)).from_cache
     assert not load_model(directory, ModelOptions("int4", cache_dir=cache)).from_cache
-    assert not load_model(directory, ModelOptions("int8", kv_type="u8", cache_dir=cache)).from_cache
-    assert len(list(cache.iterdir())) == 3
+    assert not load_model(directory, ModelOptions("f32", cache_dir=cache)).from_cache
+    assert not load_model(directory, ModelOptions("f32", kv_type="u8", cache_dir=cache)).from_cache
+    assert len(list(cache.iterdir())) == 4
 
 
 def test_a_graph_of_weights_that_have_changed_is_replaced(tmp_path: Path) -> None:
@@ -137,33 +143,62 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "junk lines": lambda _: b"junk\n" * 2000,
     "half": _shorten,
     "broken graph": _break_the_graph,
-    "other version": _other_version,
 }
 
 
-@pytest.mark.parametrize("damage", width(list(DAMAGES), ["empty", "other version"]))
-def test_a_damaged_file_is_made_anew(damage: str, directory: Path, tmp_path: Path) -> None:
-    options = ModelOptions(cache_dir=tmp_path)
+@pytest.mark.parametrize("kernels", ["auto", "openvino"])
+@pytest.mark.parametrize("damage", width(list(DAMAGES), ["empty", "half"]))
+def test_a_damaged_file_is_made_anew(damage: str, kernels: Any, directory: Path, tmp_path: Path) -> None:
+    check_made_anew(DAMAGES[damage], kernels, directory, tmp_path)
+
+
+def test_a_graph_of_another_version_is_made_anew(directory: Path, tmp_path: Path) -> None:
+    check_made_anew(_other_version, "openvino", directory, tmp_path)
+
+
+def check_made_anew(damage: Callable[[bytes], bytes], kernels: Any, directory: Path, tmp_path: Path) -> None:
+    """Assert that a start with a damaged file computes the same, and leaves a whole one."""
+    options = ModelOptions(cache_dir=tmp_path, kernels=kernels)
     expected = answers(load_model(directory, options))
     path = kept_file(tmp_path)
     path.chmod(0o600)
-    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    path.write_bytes(damage(path.read_bytes()))
     mended = load_model(directory, options)
     assert not mended.from_cache
     assert np.array_equal(answers(mended), expected)
     assert load_model(directory, options).from_cache
 
 
+def test_kept_weights_that_are_not_those_of_the_graph_are_made_anew(
+    directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = ModelOptions(cache_dir=tmp_path)
+    expected = answers(load_model(directory, options))
+    path = kept_file(tmp_path)
+    contents = SealedBytes(np.fromfile(path, np.uint8)).contents.tobytes()
+    length = int.from_bytes(contents[-8:], "little")
+    places = json.loads(contents[-8 - length : -8])
+    index = json.dumps(places[::-1]).encode()  # sealed, but in another order
+    path.write_bytes(contents[: -8 - length] + index + len(index).to_bytes(8, "little"))
+    append_seal(path)
+    mended = load_model(directory, options)
+    assert not mended.from_cache
+    assert "it holds other matrices" in caplog.text
+    assert np.array_equal(answers(mended), expected)
+
+
 @pytest.mark.parametrize("place", width([0.02, 0.3, 0.5, 0.8, 0.999], [0.5]), ids=str)
+@pytest.mark.parametrize("weight_type", ["f32", "int8"])
 def test_a_file_of_which_one_bit_has_changed_is_told_and_made_anew(
     place: float,
+    weight_type: Any,
     directory: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(seal, "PART_BYTES", 1 << 16)  # so that even this file has a middle
-    options = ModelOptions("f32", cache_dir=tmp_path)
+    options = ModelOptions(weight_type, cache_dir=tmp_path)
     expected = answers(load_model(directory, options))
     path = kept_file(tmp_path)
     data = bytearray(path.read_bytes())
@@ -299,9 +334,11 @@ def no_larger_files(num_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def check_not_kept_and_made_anew(directory: Path, cache_dir: Path, failing: AbstractContextManager[Any]) -> None:
-    """Assert that a load that cannot keep its graph goes on and leaves nothing, and that the next one keeps it."""
-    options = ModelOptions(cache_dir=cache_dir)
+def check_not_kept_and_made_anew(
+    directory: Path, cache_dir: Path, failing: AbstractContextManager[Any], kernels: Any
+) -> None:
+    """Assert that a load that cannot keep anything goes on and leaves nothing, and that the next one keeps it."""
+    options = ModelOptions(cache_dir=cache_dir, kernels=kernels)
     with failing:
         loaded = load_model(directory, options)
     assert (loaded.from_cache, loaded.mapping) == (False, None)
@@ -314,30 +351,32 @@ def check_not_kept_and_made_anew(directory: Path, cache_dir: Path, failing: Abst
     kept_file(cache_dir)
 
 
+@pytest.mark.parametrize("kernels", ["auto", "openvino"])
 @pytest.mark.parametrize("room", width([0.01, 0.9], [0.9]))
-def test_a_graph_that_the_disk_has_no_room_for_is_made_anew_at_the_next_start(
-    room: float, directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_what_the_disk_has_no_room_for_is_made_anew_at_the_next_start(
+    room: float, kernels: Any, directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    load_model(directory, ModelOptions(cache_dir=tmp_path / "roomy"))
+    load_model(directory, ModelOptions(cache_dir=tmp_path / "roomy", kernels=kernels))
     num_bytes = kept_file(tmp_path / "roomy").stat().st_size
     (tmp_path / "cache").mkdir()
-    check_not_kept_and_made_anew(directory, tmp_path / "cache", no_larger_files(int(room * num_bytes)))
+    check_not_kept_and_made_anew(directory, tmp_path / "cache", no_larger_files(int(room * num_bytes)), kernels)
     assert "cannot be kept" in caplog.text
 
 
 FAILING = [
     ("tempfile.mkdtemp", errno.EROFS),
-    ("dragoman.models.runtime.kept_graph.append_seal", errno.ENOSPC),
+    ("dragoman.models.runtime.kept_bound.append_seal", errno.ENOSPC),
     ("pathlib.Path.replace", errno.EROFS),
 ]
 
 
+@pytest.mark.parametrize("kernels", ["auto", "openvino"])
 @pytest.mark.parametrize(("where", "number"), width(FAILING, FAILING[1:2]))
-def test_a_graph_that_cannot_be_finished_is_made_anew_at_the_next_start(
-    where: str, number: int, directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_what_cannot_be_finished_is_made_anew_at_the_next_start(
+    where: str, number: int, kernels: Any, directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     error = OSError(number, os.strerror(number))
-    check_not_kept_and_made_anew(directory, tmp_path, patch(where, side_effect=error))
+    check_not_kept_and_made_anew(directory, tmp_path, patch(where, side_effect=error), kernels)
     assert "cannot be kept" in caplog.text
     assert os.strerror(number) in caplog.text
 
@@ -379,9 +418,17 @@ def test_a_model_whose_code_cannot_be_read_is_loaded_and_not_kept(
 
 
 def test_a_graph_is_mapped_as_soon_as_it_is_kept(directory: Path, tmp_path: Path) -> None:
-    built = load_model(directory, ModelOptions(cache_dir=tmp_path))
+    built = load_model(directory, ModelOptions("f32", cache_dir=tmp_path))
     assert built.mapping.nbytes == kept_file(tmp_path).stat().st_size
-    assert np.array_equal(answers(built), answers(load_model(directory, ModelOptions())))
+    assert np.array_equal(answers(built), answers(load_model(directory, ModelOptions("f32"))))
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="only Linux tells what is mapped")
+def test_weights_lie_in_the_file_that_is_kept_and_servers_share_it(directory: Path, tmp_path: Path) -> None:
+    built, mapped = (load_model(directory, ModelOptions(cache_dir=tmp_path)) for _ in range(2))
+    inode = str(kept_file(tmp_path).stat().st_ino)
+    assert sum(line.split()[4] == inode for line in MAPS.read_text().splitlines()) > 1
+    assert (built.from_cache, mapped.from_cache) == (False, True)
 
 
 class FullDisk:

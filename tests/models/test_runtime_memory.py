@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.models.runtime import memory as runtime_memory
+from dragoman.models.storage.pages import forget_pages
 from tests.support import heaps
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 from tests.support.step_memory import CAN_TELL, measure
@@ -37,7 +37,7 @@ def test_buffers_that_a_larger_step_replaces_are_given_back(tmp_path: Path) -> N
 def test_forgetting_an_array_touches_nothing_beside_it(begin: int, end: int) -> None:
     memory = np.ones(4 * mmap.PAGESIZE, dtype=np.uint8)
     inside = memory[begin : len(memory) - end]
-    runtime_memory.forget_pages(inside)
+    forget_pages(inside)
     assert not inside.all()  # its whole pages are empty
     assert memory[:begin].all()
     assert memory[len(memory) - end :].all()
@@ -46,7 +46,7 @@ def test_forgetting_an_array_touches_nothing_beside_it(begin: int, end: int) -> 
 def test_an_array_within_a_page_is_left_alone() -> None:
     memory = np.ones(4 * mmap.PAGESIZE, dtype=np.uint8)
     first = -memory.ctypes.data % mmap.PAGESIZE
-    runtime_memory.forget_pages(memory[first + 8 : first + mmap.PAGESIZE])
+    forget_pages(memory[first + 8 : first + mmap.PAGESIZE])
     assert memory.all()
 
 

@@ -154,13 +154,13 @@ class Library:
 
 def library() -> Library:
     """The library, loaded once. Raises: LibraryMissing."""
-    if reason := presence.why_not():
-        raise LibraryMissing(reason)
     return _loaded(presence.PLACE / presence.LIBRARY)
 
 
 @cache
 def _loaded(path: Path) -> Library:
+    if reason := presence.why_not():
+        raise LibraryMissing(reason)
     import openvino  # noqa: F401  # brings the libraries that this one is linked with
 
     try:

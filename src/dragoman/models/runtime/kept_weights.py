@@ -2,23 +2,122 @@
 
 Does: have a graph built over the file of an earlier start, or over a new one, which is then put in its place. Does not:
 pack, or name files (the loader does). Called by the loader, once per start, on any thread.
+
+A graph asks for the same memory in the same order at every start, so a file needs no names: sizes tell that it fits. Its
+bytes are written where the kernels read them, and mapped at the next start: servers of one machine share them.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import mmap
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
 
 from dragoman.models.runtime.kept_bound import note_use, put_kept, warn_not_kept
-from dragoman.models.storage.weight_memory import KeptWeights, WeightMemory, WrittenWeights
+from dragoman.models.runtime.seal import SealedBytes
+from dragoman.models.storage.weight_memory import Memory, WeightMemory
+from dragoman.ownership import open_own
 from dragoman.scratch import scratch_directory
 
 logger = logging.getLogger(__name__)
 
+_COUNT_BYTES = 8
+
 T = TypeVar("T")
 Build = Callable[[WeightMemory], T]
+
+
+class WrittenWeights(WeightMemory):
+    """Memory that is a file's, which `finish` makes whole. What the disk has no room for is memory of this process."""
+
+    def __init__(self, path: Path) -> None:
+        """Makes the file. Raises: OSError."""
+        super().__init__()
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._places: list[tuple[int, int]] | None = []
+        self._end = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+    def take(self, num_bytes: int) -> Memory:
+        """See `WeightMemory`."""
+        if self._places is None:
+            return super().take(num_bytes)
+        begin = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        try:
+            # Asked for now: memory of a file that has no room on the disk ends the process when it is written.
+            os.posix_fallocate(self._descriptor, begin, num_bytes)
+            mapped = mmap.mmap(self._descriptor, num_bytes, offset=begin)
+        except OSError as error:
+            logger.warning("the packed weights cannot be kept in %s: %s", self._path.parent.parent, error.strerror)
+            self._places = None
+            return super().take(num_bytes)
+        self._places.append((begin, num_bytes))
+        self._end = begin + num_bytes
+        return Memory(np.frombuffer(mapped, np.uint8), False)
+
+    def finish(self) -> bool:
+        """Write where everything lies behind it; False if some of it is not in the file. Raises: OSError."""
+        if self._places is None:
+            return False
+        index = json.dumps(self._places).encode()
+        os.pwrite(self._descriptor, index + len(index).to_bytes(_COUNT_BYTES, "little"), self._end)
+        return True
+
+
+class KeptWeights(WeightMemory):
+    """Memory that an earlier start has written into a sealed file, checked on threads meanwhile. A context manager.
+
+    Mapped, not read: it is the system's cache of the file, which servers of one machine share.
+    """
+
+    is_filled = True
+
+    def __init__(self, path: Path) -> None:
+        """Raises: OSError, also if somebody else can have written the file; ValueError if it is none of these."""
+        super().__init__()
+        with open_own(path) as file:  # mapped for copying: the runtime takes no read-only memory; nothing writes
+            mapped = np.memmap(file, dtype=np.uint8, mode="c")
+        self._sealed = SealedBytes(np.asarray(mapped))
+        contents = self._sealed.contents
+        size = int.from_bytes(contents[-_COUNT_BYTES:].tobytes(), "little")
+        index: Any = json.loads(contents[-size - _COUNT_BYTES : -_COUNT_BYTES].tobytes())
+        self._places = iter([contents[begin : begin + count] for begin, count in index])
+
+    def __enter__(self) -> Self:
+        self._sealed.__enter__()
+        self._sealed.begin_check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._sealed.__exit__(kind, error, traceback)
+
+    def take(self, num_bytes: int) -> Memory:
+        """See `WeightMemory`."""
+        data = next(self._places, None)
+        if data is None or len(data) != num_bytes:
+            raise ValueError("it holds other matrices")
+        return Memory(data, True)
+
+    def finish_check(self, progress: Callable[[float], None]) -> None:
+        """Return once every byte has been checked. Raises: ValueError if one is not as it was written."""
+        self._sealed.finish_check(progress)
 
 
 def built(kept: Path | None, build: Build[T], checked: Callable[[float], None]) -> tuple[T, bool]:
@@ -37,7 +136,9 @@ def built(kept: Path | None, build: Build[T], checked: Callable[[float], None]) 
             note_use(kept)
             return made, True
         except (OSError, ValueError) as error:
-            logger.warning("the kept weights %s cannot be used and are made anew: %s", kept, error)
+            logger.warning(
+                "the kept weights %s cannot be used and are made anew: %s", kept, str(error)
+            )  # not the error, which holds on to what was built
     try:
         with scratch_directory(kept.parent) as unfinished, WrittenWeights(unfinished / "weights") as written:
             made = build(written)

@@ -14,15 +14,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import mmap
 import os
-import sys
-from functools import cache
-from typing import Any
 
-import numpy as np
-
-Array = np.ndarray[Any, Any]
+from dragoman.models.storage.pages import c_function
 
 _NUM_KERNELS = 320  # five for each size of step up to 64, the sizes in which decoding comes back: some 75 MB
 _NUM_SHARED_KERNELS = 64  # the library's own cache: it matters only to kernels that the plugin has dropped
@@ -30,8 +24,6 @@ _NUM_SHARED_KERNELS = 64  # the library's own cache: it matters only to kernels 
 _M_ARENA_MAX = -8  # as malloc.h has it
 _NUM_ARENAS = 2  # the main thread's, and one for all others
 
-_DONT_NEED: int | None = getattr(mmap, "MADV_DONTNEED", None) if sys.platform == "linux" else None
-_PIECE_BYTES = 32 << 20  # threads that map or free memory meanwhile wait for a piece, three milliseconds
 
 PROPERTIES = {"CPU_RUNTIME_CACHE_CAPACITY": _NUM_KERNELS}
 """For compiling a graph, and for mapping one."""
@@ -56,8 +48,8 @@ def bound_arenas() -> None:
     """
     if "MALLOC_ARENA_MAX" in os.environ or "glibc.malloc.arena_" in os.environ.get("GLIBC_TUNABLES", ""):
         return
-    limit = _c_function("mallopt", ctypes.c_int, ctypes.c_int)
-    if limit is not None and _c_function("gnu_get_libc_version") is not None:  # others number their options otherwise
+    limit = c_function("mallopt", ctypes.c_int, ctypes.c_int)
+    if limit is not None and c_function("gnu_get_libc_version") is not None:  # others number their options otherwise
         limit(_M_ARENA_MAX, _NUM_ARENAS)
 
 
@@ -67,7 +59,7 @@ def return_freed_memory() -> None:
     A step that is larger than all before makes the runtime replace its buffers. What it frees is too small for any later
     one, and the C library keeps it.
     """
-    trim = _c_function("malloc_trim", ctypes.c_size_t)
+    trim = c_function("malloc_trim", ctypes.c_size_t)
     if trim is not None:
         trim(0)
 
@@ -80,35 +72,3 @@ def give_back() -> None:
     """
     gc.collect()
     return_freed_memory()
-
-
-def is_mapped(values: Array) -> bool:
-    """True if the array is part of a file in memory, whose pages can be forgotten and come again."""
-    base: Any = values
-    while isinstance(base, np.ndarray):
-        base = base.base
-    return isinstance(base, mmap.mmap)
-
-
-def forget_pages(values: Array) -> None:
-    """Give the pages of a large array that nobody will read again back to the system; does nothing where that is not known.
-
-    Freeing it then takes no time. Without this, freeing holds the interpreter, and with it the steps and streams of all
-    other models, for 80 milliseconds per GiB.
-    """
-    advise = _c_function("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    if advise is None or _DONT_NEED is None:
-        return
-    begin: int = -(-values.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
-    end: int = (values.ctypes.data + values.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    for start in range(begin, end, _PIECE_BYTES):
-        advise(start, min(_PIECE_BYTES, end - start), _DONT_NEED)
-
-
-@cache
-def _c_function(name: str, *argument_types: Any) -> Any:
-    """A function of the C library, which runs without the interpreter's lock; None if there is no such function here."""
-    function = getattr(ctypes.CDLL(None), name, None) if os.name == "posix" else None
-    if function is not None:
-        function.argtypes = argument_types
-    return function

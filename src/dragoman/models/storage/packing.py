@@ -15,11 +15,11 @@ import openvino as ov
 from dragoman.kernels.graph import PackedNode
 from dragoman.kernels.native import CHUNK, PANEL, Layout, library
 from dragoman.models.config import ModelError
-from dragoman.models.runtime.memory import forget_pages, is_mapped
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
 from dragoman.models.sources.gguf.stored import GGUF_FORMATS, QuantisedRows
 from dragoman.models.storage.constants import WeightFormat, WeightStorage, constant, half_scales
 from dragoman.models.storage.groups import INT4_GROUP_SIZE
+from dragoman.models.storage.pages import forget_pages, is_mapped
 
 _SUPER_GROUP = 256
 

@@ -20,7 +20,7 @@ from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 from dragoman.models import LoadedModel
 from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP
 from dragoman.models.kept_rows import rows_per_block
-from dragoman.models.runtime.memory import forget_pages
+from dragoman.models.storage.pages import forget_pages
 
 Array = np.ndarray[Any, Any]
 

@@ -32,7 +32,8 @@ from dragoman.engine.rolling.forward.state_blocks import state_inputs
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
 from dragoman.models.facts import ModelFacts
 from dragoman.models.loader import LoadedModel, cache_layer, cache_ports
-from dragoman.models.runtime.memory import forget_pages, return_freed_memory
+from dragoman.models.runtime.memory import return_freed_memory
+from dragoman.models.storage.pages import forget_pages
 
 Array = np.ndarray[Any, Any]
 
