@@ -20,6 +20,7 @@ from dragoman.gguf.files import read_gguf
 from dragoman.llm import LLM
 from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.fingerprint import model_fingerprint
+from dragoman.models.profile import kernel_profile
 from dragoman.models.sources.base import PackedMatrix
 from dragoman.models.sources.opening import stored_weights
 from tests.support.family_checkpoint import read_case

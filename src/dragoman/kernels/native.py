@@ -154,11 +154,11 @@ class Library:
 
 def library() -> Library:
     """The library, loaded once. Raises: LibraryMissing."""
-    return _loaded(presence.PLACE / presence.LIBRARY)
+    return _loaded(presence.PLACE / presence.LIBRARY, presence.held())
 
 
 @cache
-def _loaded(path: Path) -> Library:
+def _loaded(path: Path, _held: str | None) -> Library:
     if reason := presence.why_not():
         raise LibraryMissing(reason)
     import openvino  # noqa: F401  # brings the libraries that this one is linked with

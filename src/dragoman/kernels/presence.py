@@ -23,7 +23,7 @@ BUILD = "install dragoman again where there is a C++ compiler"
 
 def why_not() -> str:
     """Why there is no library that fits what is installed, "" if there is one."""
-    if os.environ.get(HELD) == "none":
+    if held() == "none":
         return f"{HELD} is none"
     if not (PLACE / LIBRARY).is_file():
         return _text(_WHY_NOT) or "not built"
@@ -32,6 +32,11 @@ def why_not() -> str:
     if installed is None:
         return "the package openvino is not installed"
     return "" if built_for == installed else f"built for OpenVINO {built_for}, and {installed} is installed"
+
+
+def held() -> str | None:
+    """The instruction set that the library is held to, None if it is not."""
+    return os.environ.get(HELD)
 
 
 def digest() -> str:

@@ -38,8 +38,8 @@ class GgufWeights:
 
     @property
     def smallest_group(self) -> int | None:
-        """Of types that stay packed, if there are any."""
-        return GROUP_SIZE if self.packed_bytes() else None
+        """Of types that stay packed, if there are any; of rows that are kept the plugin's kernels see nothing."""
+        return GROUP_SIZE if not self._keeps["keeps_rows"] and self.packed_bytes() else None
 
     @property
     def quantised(self) -> str | None:
