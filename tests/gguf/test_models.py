@@ -154,7 +154,9 @@ def test_a_second_start_maps_the_kept_graph_of_the_same_file(tmp_path: Path) -> 
     assert kept.name.startswith(path.stem)
 
 
-@pytest.mark.skipif(kernel_profile(ModelOptions()).kernels != "own", reason="OpenVINO's kernels have weights of their own")
+@pytest.mark.skipif(
+    kernel_profile(ModelOptions()).kernels != "own", reason="OpenVINO's kernels have weights of their own"
+)
 def test_a_file_whose_values_are_kept_is_its_own_source(tmp_path: Path) -> None:
     """Rows are packed at each start, whose file is read as a kept one would be: nothing is written."""
     path, cache = small(tmp_path, "Q4_0"), tmp_path / "cache"
