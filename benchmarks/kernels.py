@@ -37,9 +37,9 @@ from dragoman.models import ModelOptions
 from dragoman.models.blocks.linear import product
 from dragoman.models.profile import KernelProfile, kernel_profile
 from dragoman.models.sources.base import PackedMatrix, StoredTensor
+from dragoman.models.sources.gguf.stored import GGUF_FORMATS
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.groups import INT4_GROUP_SIZE
-from dragoman.models.storage.packing import GGUF_FORMATS
 from dragoman.models.storage.row_parts import RowParts
 
 SHAPES = ((896, 9728), (4096, 4096))

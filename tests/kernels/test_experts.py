@@ -64,7 +64,8 @@ def compiled(stacks: Stacks, activation: str, kind: Any = np.int64, properties: 
     layouts, count = [stack[0].layout for stack in stacks.matrices], len(stacks.matrices[0])
     inputs = [ops.parameter([-1, 1, layouts[0].columns], np.float32)]
     inputs += [ops.parameter([-1, -1], kind), ops.parameter([-1, -1], np.float32)]
-    result = experts(*(one.output(0) for one in inputs), stacks.nodes(), count, activation)
+    rows, chosen, shares = (parameter.output(0) for parameter in inputs)
+    result = experts(rows, chosen, shares, stacks.nodes(), count, activation)
     return runtime(has_operations=True).compile_model(ov.Model([result], inputs), "CPU", properties)
 
 
@@ -76,7 +77,7 @@ def apart(stacks: Stacks, activation: str, x: Floats, chosen: npt.NDArray[np.int
         gate, up, down = stacks.nodes(index)
         graph = ov.Model([gated_mlp(rows.output(0), gate, up, down, activation)], [rows])
         each.append(runtime(has_operations=True).compile_model(graph, "CPU", PROPERTIES)([x])[0])
-    total = np.zeros_like(each[0])
+    total: Floats = np.zeros_like(each[0])
     for column, share in zip(chosen.T, shares.T, strict=True):  # in the order of a row's choice
         total += np.array([each[expert][row] for row, expert in enumerate(column)]) * share[:, None, None]
     return total

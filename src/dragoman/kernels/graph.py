@@ -53,7 +53,7 @@ def experts(
     `matrices`: gate, up and down, each those of all experts behind each other, with a bias [experts, outputs] or none.
     Shapes: chosen, integers, and shares, f32: [rows, active]. Raises: as `products`.
     """
-    attributes = {"experts": num_experts, "activation": activation}
+    attributes: dict[str, str | int] = {"experts": num_experts, "activation": activation}
     return _node("Experts", rows, matrices, (chosen, shares), **attributes).output(0)
 
 
