@@ -221,8 +221,8 @@ class ModelSettings:
     cache_dir: Path | None = option(
         None,
         FilePath(),
-        "Directory where built models are kept, so that the next start only maps them. It is made for the server's user "
-        "alone; nothing is kept in one that others may write to.",
+        "Directory where packed weights and compiled graphs are kept, so that the next start only maps them. It is made "
+        "for the server's user alone; nothing is kept in one that others may write to.",
         unset="dragoman in the user's cache directory, if it can be written",
     )
     cache_max_gb: float = option(
