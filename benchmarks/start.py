@@ -1,6 +1,6 @@
 """Measures what loading a model takes: seconds of each stage, and memory at its peak and at the end.
 
-Does: load a model in fresh processes, cold (its files out of the page cache, no kept graph), then from the graph that the
+Does: load a model in fresh processes, cold (its files out of the page cache, nothing kept), then with what the
 first load kept; read the same files for comparison. The last line is JSON. Does not: start a server, or judge. Run by hand,
 on an otherwise idle machine:
 
@@ -97,7 +97,7 @@ def load_and_tell(model: Path, dtype: str, cache_dir: Path) -> dict[str, Any]:
         "processor_s": processor_s,
         "peaks_mib": watch.peaks_mib,
         "end_mib": anonymous_mib(),
-        "mapped_mib": 0 if loaded.mapping is None else loaded.mapping.nbytes / MIB,
+        "mapped_mib": sum(path.stat().st_size for path in cache_dir.iterdir()) / MIB if cache_dir.exists() else 0,
     }
 
 
@@ -153,7 +153,7 @@ def weight_files(model: Path) -> list[Path]:
 
 
 def measure(model: Path, dtype: str, rounds: int) -> dict[str, Any]:
-    """The best of some rounds, each of which reads the files, loads the model cold, and loads the graph that was kept."""
+    """The best of some rounds, each of which reads the files, loads the model cold, and with what that kept."""
     files = weight_files(model)
     reads: list[float] = []
     loads: dict[str, list[dict[str, Any]]] = {"cold": [], "kept": []}
@@ -191,7 +191,7 @@ def tell(result: dict[str, Any]) -> Iterator[str]:
         run = result[name]
         peak, end, mapped = max(run["peaks_mib"].values()), run["end_mib"], run["mapped_mib"]
         yield f"{name}: {_load_s(run):.2f} s, {_load_s(run) / result['read_s']:.2f} times reading the files"
-        yield f"      peak {peak:.0f} MiB, at the end {end:.0f} MiB and a mapped graph of {mapped:.0f} MiB: "
+        yield f"      peak {peak:.0f} MiB, at the end {end:.0f} MiB and a mapped file of {mapped:.0f} MiB: "
         yield f"      the peak is {peak / (end + mapped):.2f} of both, {peak / end:.2f} of the first"
         for stage, stage_s in run["seconds"].items():
             processor_s, peak = run["processor_s"][stage], run["peaks_mib"][stage]

@@ -356,10 +356,10 @@ def quantised_lines() -> Iterator[str]:
 
 STARTS_HEADING = "\n## Starts\n"
 STARTS = """Llama of {millions} million parameters on {cores} cores {processor}, files not in the page cache
-(`python -m benchmarks.starts`): **cold** builds the graph and keeps it, **kept** maps the one that an earlier start kept.
-Memory is the process's own; the kept graph is mapped besides. Exported graphs keep the weights that they have.
+(`python -m benchmarks.starts`): **cold** packs the weights and keeps them, **kept** maps those that an earlier start kept.
+Memory is the process's own; what is kept is mapped besides. GGUF files keep nothing, and exported graphs their weights.
 
-| weights | on disk, MiB | cold, s | peak, MiB | afterwards, MiB | kept, s | kept graph, MiB |
+| weights | on disk, MiB | cold, s | peak, MiB | afterwards, MiB | kept, s | kept, MiB |
 |---|---|---|---|---|---|---|"""
 
 
