@@ -1,7 +1,4 @@
-"""A row of a product has the same bits among any number of rows from two on, in every form that weights are stored in.
-
-With all that the profile says of this processor; the engine never computes fewer rows (`forward.openvino_runner`).
-"""
+"""A row of a product has the same bits alone and among any number of rows, in every form that weights are stored in."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
+from dragoman.kernels.graph import runtime
 from dragoman.models import ModelOptions
 from dragoman.models.blocks.linear import product
 from dragoman.models.profile import kernel_profile
@@ -20,16 +18,18 @@ from dragoman.models.storage.constants import WeightStorage, WeightType
 from dragoman.models.storage.row_parts import RowParts
 from tests.support.cpu import EXACT_PACKED
 
-NUM_ROWS = (2, 4, 5, 7, 33, 80, 81)
+NUM_ROWS = (1, 2, 4, 5, 7, 33, 80, 81)
 
 
 def matrices() -> Iterator[tuple[str, WeightType, StoredTensor]]:
-    """Names, types that are asked for, and matrices that are wider than kernels of two or more rows add up in one order."""
+    """Names, types that are asked for, and matrices, wide ones as some kernels cut these."""
     random = np.random.RandomState(3)
     for rows, columns in ((32, 4864), (16, 2880)):
         numbers = random.standard_normal((rows, columns)).astype(np.float32) / 64
         yield f"int8, {columns}", "int8", numbers
         yield f"int4, {columns}", "int4", numbers
+        yield f"f32, {columns}", "f32", numbers
+        yield f"bf16, {columns}", "bf16", numbers
         for dtype, bits, group in ((np.uint8, 4, 32), (np.int8, 8, 32), (np.uint8, 8, columns), (np.int8, 4, columns)):
             least = -(1 << (bits - 1)) if dtype == np.int8 else 0
             values = random.randint(least, least + (1 << bits), (rows, columns)).astype(dtype)
@@ -49,9 +49,11 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows() -> None:
         with RowParts() as parts:
             node = product(x.output(0), matrix, WeightStorage(profile.weights, parts))
             parts.finish()
-        compiled = ov.Core().compile_model(ov.Model([node], [x]), "CPU", profile.properties)
+        compiled = runtime(has_operations=profile.weights.is_ours).compile_model(
+            ov.Model([node], [x]), "CPU", profile.properties
+        )
         rows = np.random.RandomState(5).standard_normal((NUM_ROWS[-1], matrix.shape[1])).astype(np.float32)
-        products = {count: np.array(compiled([rows[:count]])[0][:2]) for count in NUM_ROWS}
+        products = {count: np.array(compiled([rows[:count]])[0][0]) for count in NUM_ROWS}
         others = [count for count, found in products.items() if not np.array_equal(found, products[2])]
         if others:
             differing[name] = others

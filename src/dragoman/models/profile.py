@@ -37,9 +37,6 @@ _AT_HWCAP, _HWCAP_SVE = 16, 1 << 22  # Linux, its arm64/elf_hwcaps
 # Where the kernels unpack weights to f32:
 _UNPACKED_COLUMNS = 1280  # times 64 outputs of 4 bytes: 320 KB
 _UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per row at 81, still slower at 512
-# Products of so many columns add up in one order for any number of rows from two on. Wider ones have one order for 2 to 4
-# rows and another for 7 to 80. One row alone is added up otherwise. With integers multiplied, or floats, it is one for all.
-ONE_ORDER_COLUMNS = 2816
 
 # Values of OV_CPU_MAX_ISA that hold the kernels to instructions without integer dot products.
 _WITHOUT_DOT_PRODUCTS = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
@@ -119,8 +116,8 @@ class KernelProfile:
     `inference_type`, `kv_type`: of arithmetic, and of the cache. `activation_group`: columns of activations that are
     quantised together, 0 = they are not. `best_step_tokens`: those of a step in which a token costs the least, None = a
     larger step is never worse. `panel_tokens`: rows that are computed together, a further one costs nearly as much as a
-    whole panel; None = it does not. `rounds_by_rows`: results of a step depend on how many rows it has. `kv_by_token`: keys
-    are quantised by token, so that they do not depend on how a prompt was cut. `kernels`: whose compute products.
+    whole panel; None = it does not. `kv_by_token`: keys are quantised by token, so that they do not depend on how a prompt
+    was cut. `kernels`: whose compute products.
     """
 
     processor: Processor
@@ -130,7 +127,6 @@ class KernelProfile:
     activation_group: int
     best_step_tokens: int | None
     panel_tokens: int | None
-    rounds_by_rows: bool = False
     kernels: Kernels = "openvino"
     block_size: int = BLOCK_SIZE
 

@@ -90,8 +90,8 @@ def _context_share(model: LoadedModel) -> float:
 
 
 def _guesses_freely(model: LoadedModel) -> bool:
-    """Whether tokens can be taken back from the model without memory for it, and guesses change no bit of an answer."""
-    return not (model.facts.state_layers or model.facts.convolution_layers or model.profile.rounds_by_rows)
+    """Whether tokens can be taken back from the model without memory for it."""
+    return not (model.facts.state_layers or model.facts.convolution_layers)
 
 
 def _draft_proposer(draft: LoadedModel, runner: OpenVinoRunner) -> Proposer:

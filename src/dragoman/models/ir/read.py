@@ -28,7 +28,7 @@ from dragoman.models.ir.files import (
 )
 from dragoman.models.ir.graph import attentions, embed_pictures, embed_texts, give_tables, paged, read_graph
 from dragoman.models.ir.phi3_vision import Phi3Vision
-from dragoman.models.profile import ONE_ORDER_COLUMNS, KernelProfile, ModelOptions, kernel_profile, profile_departures
+from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile, profile_departures
 from dragoman.models.storage.constants import WeightType
 from dragoman.models.vision.base import PictureProcessor
 from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_described
@@ -104,8 +104,6 @@ def read_ir(model_dir: Path, options: ModelOptions) -> IrModel:
         departures.append("kernels own has no effect: the exported graph has OpenVINO's operations")
     chosen, has_states = replace(options, weight_type=computed, kernels="openvino"), bool(facts.state_layers)
     profile = kernel_profile(chosen, has_states=has_states, smallest_group=smallest_group)
-    if profile.weights.max_columns is not None:  # wider products are not cut, and those of experts may be of one row
-        profile = replace(profile, rounds_by_rows=has_experts or _widest_product(graph) > ONE_ORDER_COLUMNS)
     departures += profile_departures(chosen, profile)
     unpacks = 2 if stored in ("f16", "bf16") and profile.inference_type == "f32" else 1
     return IrModel(
@@ -180,16 +178,6 @@ def _stored(graph: Any) -> tuple[WeightType, int | None]:
             groups.append(shape[-1])
     stored: Any = max(sizes, key=lambda kind: sizes[kind], default="f32")
     return stored, min(groups, default=None)
-
-
-def _widest_product(graph: Any) -> int:
-    """The most columns of a matrix that something is multiplied by."""
-    widths = [
-        node.input_value(1).get_partial_shape()[-1 if node.get_attributes()["transpose_b"] else -2]
-        for node in graph.get_ops()
-        if node.get_type_name() == "MatMul"
-    ]
-    return max((width.get_length() for width in widths if width.is_static), default=0)
 
 
 def _give_windows(graph: Any, facts: ModelFacts) -> None:

@@ -1,17 +1,18 @@
 """Runs one step's batch through the compiled OpenVINO graph.
 
-Does: own the KV cache tensors and one infer request; pad single-row steps; copy blocks; have the rows of convolutions kept.
+Does: own the KV cache tensors and one infer request; pad steps of few rows; copy blocks; have the rows of convolutions kept.
 Does not: schedule, sample, or know what a request is. Runs on the engine thread only; `infer` releases the GIL.
 
-Determinism: the CPU plugin takes another matmul kernel for a single row than for two or more, and the results differ in
-the last bits. A step of one token gets a dummy second token (in a scratch block of its own), a step with one row of
-logits gathers it twice: then a request's tokens do not depend on what else is in the batch. It costs nothing, but for packed
-weights where the CPU has no integer dot products: there it makes a single stream a third slower.
+Determinism: attention has two ways to divide a step. If every row is a single token and there are fewer rows than threads,
+each thread sums up some blocks of a row's values, and which ones depends on the step's other rows. In all other steps one
+thread sums up a row's values in their order. So a step of the first kind gets dummy tokens in a scratch block: single ones
+up to as many rows as threads, or one row of two tokens where that is less. A request's tokens then do not depend on what
+else is in the batch.
 
-Attention divides a step of two rows among threads by heads of queries, each of which reads its keys anew, and a step of
-three by heads of keys if there is one for each thread, with the same bits. So behind a long context a step of two gets a
-dummy token too: on two cores, with two heads of keys and 16,384 tokens, one stream took 70 ms without and 56 with it, two
-119 and 88.
+In the second way attention divides a step of two rows among threads by heads of queries, each of which reads its keys anew,
+and a step of three by heads of keys if there is one for each thread, with the same bits. So behind a long context a step of
+two gets a dummy token too: on two cores, with two heads of keys and 16,384 tokens, one stream took 70 ms without and 56 with
+it, two 119 and 88.
 """
 
 from __future__ import annotations
@@ -41,16 +42,13 @@ _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 _LONG_CONTEXT = 8192  # tokens, behind which it pays to divide attention by heads of keys
 
-_PROMPT_ROWS = 7  # that prompts' last pieces round as others do, where results depend on the number of rows
-
 _LARGE_STEP = 128  # tokens; the buffers of smaller steps are not worth the time of giving them back
 
 
-def _has_a_head_for_each_thread(loaded: LoadedModel) -> bool:
+def _has_a_head_for_each(facts: ModelFacts, num_threads: int) -> bool:
     """True if attention has as many heads of keys as there are threads, in a model of plain attention alone."""
-    heads = {attention.num_kv_heads for attention in loaded.facts.attention_layers.values()}
-    is_plain = len(loaded.facts.cache_kinds) == 1 and not loaded.facts.convolution_layers
-    return is_plain and heads == {int(loaded.compiled.get_property("INFERENCE_NUM_THREADS"))}
+    heads = {attention.num_kv_heads for attention in facts.attention_layers.values()}
+    return len(facts.cache_kinds) == 1 and not facts.convolution_layers and heads == {num_threads}
 
 
 def _no_embeddings(facts: ModelFacts) -> Array:
@@ -96,8 +94,8 @@ class OpenVinoRunner:
         self._bank = bank
         self._indices_input = "sampled_tokens_indices"
         self._largest_step = _LARGE_STEP
-        self._divides_by_heads = bank is None and _has_a_head_for_each_thread(loaded)
-        self._rounds_by_rows = loaded.profile.rounds_by_rows
+        self._num_threads = int(loaded.compiled.get_property("INFERENCE_NUM_THREADS"))
+        self._divides_by_heads = bank is None and _has_a_head_for_each(facts, self._num_threads)
         self._kept_kind = facts.convolution_kind
         self._convolutions = ConvolutionRows(loaded, counts[self._kept_kind] + 1) if facts.convolution_layers else None
         self._has_states = bool(facts.state_layers)
@@ -112,12 +110,8 @@ class OpenVinoRunner:
     def forward(self, batch: ForwardBatch) -> Array:
         """Logits f32 [R, vocab], one row per entry of `batch.logit_indices`; valid until the next call."""
         num_rows = len(batch.logit_indices)
-        num_dummies = max(batch.num_padding, self._smallest_step(batch) - len(batch.input_ids))
-        if num_dummies > 0:
-            batch = self._with_dummy_tokens(batch, num_dummies)
-        indices = batch.logit_indices
-        if num_rows == 1:
-            indices = np.repeat(indices, 2)
+        if dummies := self._dummies(batch):
+            batch = self._with_dummies(batch, dummies)
         self._set("input_ids", batch.input_ids)
         self._set("position_ids", batch.position_ids)
         self._set("subsequence_begins", batch.subsequence_begins)
@@ -135,7 +129,7 @@ class OpenVinoRunner:
         if self._bank is not None:
             self._bank.set_inputs(self._request, batch.adapter_slots, len(batch.input_ids))
         self._set("max_context_len", np.array(self._known_context.tell(batch.max_context_len), dtype=np.int32))
-        self._set(self._indices_input, indices)
+        self._set(self._indices_input, batch.logit_indices)
         if self._has_states:
             zero_block = self.pools[-1].num_blocks + 1
             for name, values in state_inputs(batch, all_tables[-1], self.block_size, zero_block).items():
@@ -184,33 +178,39 @@ class OpenVinoRunner:
         """Of each kind."""
         return [batch, *(batch.more_tables or [batch] * (len(self.pools) - 1))]
 
-    def _smallest_step(self, batch: ForwardBatch) -> int:
-        """Tokens that the step has to have at least."""
-        only_decodes = len(batch.input_ids) == len(batch.past_lens)
-        if self._rounds_by_rows and not only_decodes:
-            return _PROMPT_ROWS
-        return 3 if self._divides_by_heads and only_decodes and batch.max_context_len >= _LONG_CONTEXT else 2
+    def _dummies(self, batch: ForwardBatch) -> list[int]:
+        """The tokens of each row that the step gets besides its own."""
+        dummies = [1] * batch.num_padding
+        num_rows = len(batch.past_lens) + batch.num_padding
+        if len(batch.input_ids) > len(batch.past_lens):  # some row has several tokens
+            return dummies
+        if num_rows < self._num_threads:
+            dummies += [1] * (self._num_threads - num_rows) if self._num_threads - num_rows <= 2 else [2]
+        if self._divides_by_heads and batch.max_context_len >= _LONG_CONTEXT:
+            dummies += [1] * (3 - len(batch.past_lens) - len(dummies))
+        return dummies
 
-    def _with_dummy_tokens(self, batch: ForwardBatch, count: int) -> ForwardBatch:
-        """The batch, followed by so many sequences of one token; nobody reads what they write."""
+    def _with_dummies(self, batch: ForwardBatch, dummies: list[int]) -> ForwardBatch:
+        """The batch, followed by sequences of so many tokens; nobody reads what they write."""
         first, *others = [
-            self._with_scratch_blocks(tables, kind, count) for kind, tables in enumerate(self._tables(batch))
+            self._with_scratch_blocks(tables, kind, len(dummies)) for kind, tables in enumerate(self._tables(batch))
         ]
-        num_tokens, dummies = len(batch.input_ids), np.zeros(count, dtype=np.int64)
+        own_rows = _numbers(len(batch.past_lens), len(dummies))
+        ends = np.cumsum(dummies, dtype=np.int32) + np.int32(len(batch.input_ids))
         return ForwardBatch(
-            input_ids=np.concatenate([batch.input_ids, dummies]),
-            position_ids=np.concatenate([batch.position_ids, dummies]),
+            input_ids=np.concatenate([batch.input_ids, np.zeros(sum(dummies), dtype=np.int64)]),
+            position_ids=np.concatenate([batch.position_ids, *(np.arange(count) for count in dummies)]),
             past_lens=first.past_lens,
-            subsequence_begins=np.concatenate([batch.subsequence_begins, _numbers(num_tokens + 1, count)]),
+            subsequence_begins=np.concatenate([batch.subsequence_begins, ends]),
             block_indices=first.block_indices,
             block_indices_begins=first.block_indices_begins,
             logit_indices=batch.logit_indices,
             max_context_len=batch.max_context_len,
             more_tables=tuple(others),
-            regimes=None if batch.regimes is None else np.concatenate([batch.regimes, dummies]),
+            regimes=None if batch.regimes is None else np.pad(batch.regimes, (0, sum(dummies))),
             pictures=batch.pictures,
             adapter_slots=batch.adapter_slots,
-            first_rows=batch.first_rows,
+            first_rows=None if batch.first_rows is None else np.append(batch.first_rows, own_rows),
         )
 
     def _with_scratch_blocks(self, tables: BlockTables, kind: int, count: int) -> BlockTables:

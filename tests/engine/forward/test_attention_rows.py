@@ -1,0 +1,102 @@
+"""A row's attention has the same bits whatever other rows a step has, in every type of the cache, behind a long context too.
+
+The kernels divide a long context among threads when a step has fewer rows than threads; the runner then adds some.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.models import LoadedModel, ModelError, ModelOptions, load_model
+from tests.support.cpu import EXACT_PACKED
+from tests.support.forward import forward_batch
+from tests.support.hybrid_checkpoint import write_hybrid
+from tests.support.random_checkpoint import RandomShape, write_checkpoint
+from tests.support.tables import Rows
+
+SHAPE = RandomShape(
+    "attention", seed=5, hidden_size=256, num_heads=14, num_kv_heads=2, head_size=64, num_layers=2, intermediate_size=128
+)  # fmt: skip
+CONTEXT, BLOCKS_EACH = 500, 16
+STREAM = np.random.RandomState(1)
+PROMPT = STREAM.randint(3, 300, CONTEXT).tolist()
+DECODED = STREAM.randint(3, 300, 6).tolist()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(SHAPE, tmp_path_factory.mktemp("model"))
+
+
+def load(checkpoint: Path, kv_type: str = "auto", weight_type: str = "int8") -> LoadedModel:
+    return load_model(checkpoint, ModelOptions(weight_type, kv_type))  # type: ignore[arg-type]  # are such
+
+
+def blocks(number: int) -> range:
+    return range(number * BLOCKS_EACH, (number + 1) * BLOCKS_EACH)
+
+
+def decoded(loaded: LoadedModel, num_others: int, *, as_guesses: bool = False) -> Any:
+    """Logits behind each decoded token, beside others; `as_guesses`: of all in one step, each a row of its own."""
+    runner = OpenVinoRunner(loaded, BLOCKS_EACH * (num_others + 1))
+    runner.forward(forward_batch([(PROMPT, 0, blocks(0))], [CONTEXT - 1]))
+    tokens = [([token_id], CONTEXT + place, blocks(0)) for place, token_id in enumerate(DECODED)]
+    if as_guesses:
+        return runner.forward(forward_batch(tokens, range(len(tokens)))).copy()
+    found = []
+    for place, token in enumerate(tokens):
+        mates = [([7], place, blocks(1 + other)) for other in range(num_others)]
+        found.append(runner.forward(forward_batch([token, *mates], [0]))[0].copy())
+    return np.array(found)
+
+
+@pytest.mark.varies("which kernels keep every bit depends on the processor")
+@pytest.mark.skipif(not EXACT_PACKED, reason="nobody has measured it on this processor")
+def test_a_row_behind_a_long_context_has_the_same_bits_alone_in_company_and_as_a_guess(checkpoint: Path) -> None:
+    with Rows() as rows:
+        for kv_type, weight_type in (
+            ("auto", "int8"), ("bf16", "int8"), ("f16", "int8"), ("f32", "int8"), ("u8", "int8"), ("f32", "f32"),
+        ):  # fmt: skip
+            try:
+                loaded = load(checkpoint, kv_type, weight_type)
+            except ModelError:  # does not go with the arithmetic here
+                continue
+            alone = decoded(loaded, 0)
+            for num_others in (1, 2, 20):
+                with rows.row(kv_type, weight_type, num_others):
+                    assert np.array_equal(decoded(loaded, num_others), alone)
+            with rows.row(kv_type, weight_type, "as guesses"):
+                assert np.array_equal(decoded(loaded, 0, as_guesses=True), alone)
+
+
+def test_rows_that_are_added_are_of_no_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions keep something of each sequence for the next step, also if it has several rows."""
+    loaded = load(write_hybrid(tmp_path), "auto", "f32")
+    found = []
+    for num_threads in (1, 6, 64):
+        runner = OpenVinoRunner(loaded, 3)
+        monkeypatch.setattr(runner, "_num_threads", num_threads)
+        runner.forward(forward_batch([(PROMPT[:20], 0, [0])], [19]))
+        for begin in (20, 23):
+            rows = [([token_id], place, [0]) for place, token_id in enumerate(PROMPT[begin : begin + 3], begin)]
+            step = replace(forward_batch(rows, range(3)), first_rows=np.array([0]))
+            found.append(runner.forward(step).copy())
+    assert all(np.abs(other - found[index % 2]).max() < 1e-5 for index, other in enumerate(found))
+
+
+@pytest.mark.parametrize(("num_threads", "sizes"), [(1, []), (2, [1]), (3, [1, 1]), (4, [2]), (64, [2])])
+def test_a_step_of_few_rows_gets_some_where_there_are_more_threads(
+    num_threads: int, sizes: list[int], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = OpenVinoRunner(load(checkpoint), 3 * BLOCKS_EACH)
+    monkeypatch.setattr(runner, "_num_threads", num_threads)
+    runner.forward(forward_batch([([5], 0, blocks(0))], [0]))
+    assert np.diff(runner.output("subsequence_begins")).tolist() == [1, *sizes]
+    runner.forward(forward_batch([([5], 1, blocks(0)), ([6, 7], 0, blocks(1))], [0]))
+    assert np.diff(runner.output("subsequence_begins")).tolist() == [1, 2], "a prompt is enough"
