@@ -3,9 +3,10 @@
 Does: build one layer with the blocks that models use and random weights, and time steps of several sizes. Does not: load a
 model. Run by hand; on a machine that is busy read the processor time, not the wall time:
 
-    python -m benchmarks.experts --shape qwen3-30b-a3b --tokens 1 4 16 64 --form apart grouped dense
+    python -m benchmarks.experts --shape qwen3-30b-a3b --tokens 1 4 16 64 --form own apart dense
 
-Apart and grouped are those of `dragoman.models.blocks.experts`; dense computes all experts for all tokens.
+Own and apart are those of `dragoman.models.blocks.experts`, with our kernels and with OpenVINO's; dense computes all experts
+for all tokens with OpenVINO's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -24,12 +24,13 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
+from dragoman.kernels.graph import runtime
 from dragoman.models import ModelOptions
 from dragoman.models.blocks.experts import ExpertWeights, Routing, gated_experts, route
 from dragoman.models.blocks.mlp import gated_mlp
 from dragoman.models.blocks.nodes import add, multiply, split, unsqueeze
 from dragoman.models.facts import ExpertFacts, RoutingRule
-from dragoman.models.profile import KernelProfile, kernel_profile
+from dragoman.models.profile import KernelProfile, Kernels, kernel_profile
 from dragoman.models.runtime import memory
 from dragoman.models.storage.constants import Node, WeightStorage
 from dragoman.models.storage.row_parts import RowParts
@@ -43,8 +44,7 @@ SHAPES: dict[str, tuple[int, ExpertFacts]] = {  # hidden size, experts
     "qwen3-30b-a3b": (2048, ExpertFacts(128, 8, 768, "silu", NORMALIZED)),
     "qwen3-next-80b-a3b": (2048, ExpertFacts(512, 10, 512, "silu", NORMALIZED)),
 }
-IDLE_WEIGHTS = {"apart": 0, "grouped": 1 << 40}  # what decides for one of them
-FORMS = (*IDLE_WEIGHTS, "dense")
+FORMS = ("own", "apart", "dense")
 WARM_UP_TOKENS = 512  # so many that every expert gets some, whose first use takes longer
 
 
@@ -72,9 +72,8 @@ class RandomWeights:
 def layer(form: str, hidden_size: int, facts: ExpertFacts, profile: KernelProfile) -> ov.Model:
     """The graph: x f32 [T, 1, hidden] -> the same."""
     x = ops.parameter(ov.PartialShape([-1, 1, hidden_size]), ov.Type.f32, name="x")
-    stored = replace(profile.weights, idle_expert_weights=IDLE_WEIGHTS.get(form, 0))
     with RowParts() as parts:
-        weights = Weights(RandomWeights(), WeightStorage(stored, parts))
+        weights = Weights(RandomWeights(), WeightStorage(profile.weights, parts))
         experts = [
             ExpertWeights(*(weights.at(f"{index}.{name}") for name in ("gate", "up", "down")))
             for index in range(facts.num_experts)
@@ -120,17 +119,18 @@ def main() -> None:
     parser.add_argument("--dtype", default="int8", choices=["int8", "int4", "bf16", "f32"])
     parser.add_argument("--threads", type=int)
     arguments = parser.parse_args()
-    profile = kernel_profile(ModelOptions(arguments.dtype, num_threads=arguments.threads))
-    properties = profile.properties | memory.PROPERTIES
-    if arguments.threads:
-        properties["INFERENCE_NUM_THREADS"] = arguments.threads
+    threads = {"INFERENCE_NUM_THREADS": arguments.threads} if arguments.threads else {}
     memory.bound_shared_cache()
     report: dict[str, Any] = {}
     for shape in arguments.shape:
         hidden_size, facts = SHAPES[shape]
         for form in arguments.form:
-            compiled = ov.Core().compile_model(layer(form, hidden_size, facts, profile), "CPU", properties)
-            measure(compiled, WARM_UP_TOKENS if form == "apart" else 2, hidden_size, 3)
+            kernels: Kernels = "own" if form == "own" else "openvino"
+            profile = kernel_profile(ModelOptions(arguments.dtype, num_threads=arguments.threads, kernels=kernels))
+            core = runtime(has_operations=profile.kernels == "own")
+            properties = profile.properties | memory.PROPERTIES | threads
+            compiled = core.compile_model(layer(form, hidden_size, facts, profile), "CPU", properties)
+            measure(compiled, 2 if form == "dense" else WARM_UP_TOKENS, hidden_size, 3)
             for num_tokens in arguments.tokens:
                 repeats = max(5, min(40, 100 // num_tokens))
                 processor, wall = measure(compiled, num_tokens, hidden_size, repeats)

@@ -209,7 +209,8 @@ void check_activations() {
     for (int32_t index = 0; index < static_cast<int32_t>(dragoman::Activation::count); ++index) {
         const auto activated = [&](const Kernels& with) {
             std::vector<float> gate = values;
-            with.activate(static_cast<dragoman::Activation>(index), gate.data(), up.data(), static_cast<int64_t>(gate.size()));
+            with.activate({static_cast<dragoman::Activation>(index), 1.702f, 2.0f}, gate.data(), up.data(),
+                          static_cast<int64_t>(gate.size()));
             for (float& value : gate) value = std::isnan(value) ? NAN : value;
             return gate;
         };

@@ -1,9 +1,11 @@
-"""Experts, evaluated apart and grouped, compute what plain numpy does, in every format of weights and for uneven choices."""
+"""Experts apart compute what plain numpy does, in every format of weights and for uneven choices.
+
+Those of our kernels have tests of their own (tests/kernels/test_expert_layers.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,10 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from dragoman.models import ModelOptions
-from dragoman.models.blocks.experts import ExpertWeights, Routing, gated_experts, is_grouped
+from dragoman.kernels.graph import runtime
+from dragoman.models.blocks.experts import ExpertWeights, Routing, gated_experts
 from dragoman.models.facts import ExpertFacts
-from dragoman.models.profile import kernel_profile
-from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage, constant
+from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage
 from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.weights import Weights
 from tests.support.cpu import EXACT_F32
@@ -23,7 +24,6 @@ from tests.support.cpu import EXACT_F32
 Array = np.ndarray[Any, Any]
 
 HIDDEN, FACTS = 256, ExpertFacts(num_experts=8, num_active=2, inner_size=128, activation="silu")
-APART, GROUPED = 0, 1 << 40  # what idle experts cost, so that one of the two ways is taken
 BOUNDS: dict[StoredType, float] = {"f32": 1e-5, "bf16": 1e-2, "int8": 2e-2, "int8_symmetric": 2e-2, "int4": 0.2}
 
 MATRICES: dict[str, Array] = {
@@ -57,29 +57,22 @@ class Stored:
         return matrix
 
 
-def compiled_experts(stored_type: StoredType, idle_weights: int) -> Any:
+def compiled_experts(stored: WeightFormat) -> Any:
     """x [T, 1, hidden], chosen and shares [T, active] -> [T, 1, hidden]."""
     x = ops.parameter(ov.PartialShape([-1, 1, HIDDEN]), ov.Type.f32)
     chosen = ops.parameter(ov.PartialShape([-1, FACTS.num_active]), ov.Type.i64)
     shares = ops.parameter(ov.PartialShape([-1, FACTS.num_active]), ov.Type.f32)
-    stored = WeightFormat(stored_type, idle_expert_weights=idle_weights)
     with RowParts(1) as parts:
         weights = Weights(Stored(), WeightStorage(stored, parts))
         experts = [
             ExpertWeights(*(weights.at(f"{index}.{name}") for name in ("gate", "up", "down")))
             for index in range(FACTS.num_experts)
         ]
-        # Made by an operation, as routers do: an input itself would not be recognised.
-        routing = Routing(ops.add(chosen, constant(np.array(0))).output(0), shares.output(0))
-        result = gated_experts(x.output(0), routing, experts, FACTS)
+        result = gated_experts(x.output(0), Routing(chosen.output(0), shares.output(0)), experts, FACTS)
         parts.finish()
     properties = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
-    return ov.Core().compile_model(ov.Model([result], [x, chosen, shares], "experts"), "CPU", properties)
-
-
-def num_grouped(compiled: Any) -> int:
-    nodes = compiled.get_runtime_model().get_ops()
-    return sum("GatherMatmul" in node.get_rt_info()["layerType"].astype(str) for node in nodes)
+    core = runtime(has_operations=stored.is_ours)
+    return core.compile_model(ov.Model([result], [x, chosen, shares], "experts"), "CPU", properties)
 
 
 def expected(x: Array, chosen: Array, shares: Array) -> Array:
@@ -92,11 +85,7 @@ def expected(x: Array, chosen: Array, shares: Array) -> Array:
     return total
 
 
-@pytest.mark.parametrize("idle_weights", [APART, GROUPED], ids=["apart", "grouped"])
-@pytest.mark.parametrize("stored_type", BOUNDS)
-def test_both_ways_compute_what_numpy_does(stored_type: StoredType, idle_weights: int) -> None:
-    compiled = compiled_experts(stored_type, idle_weights)
-    assert num_grouped(compiled) == (3 if idle_weights == GROUPED else 0)
+def check_against_numpy(compiled: Any, bound: float) -> None:
     stream = np.random.RandomState(7)
     for name, choice in CHOICES.items():
         chosen = np.array(choice, dtype=np.int64)
@@ -104,12 +93,16 @@ def test_both_ways_compute_what_numpy_does(stored_type: StoredType, idle_weights
         shares = stream.uniform(0.1, 1.0, chosen.shape).astype(np.float32)
         wanted = expected(x, chosen, shares)
         found = compiled([x, chosen, shares])[0].reshape(len(x), HIDDEN)
-        assert np.linalg.norm(found - wanted) <= BOUNDS[stored_type] * np.linalg.norm(wanted), name
+        assert np.linalg.norm(found - wanted) <= bound * np.linalg.norm(wanted), name
 
 
-@pytest.mark.parametrize("idle_weights", [APART, GROUPED], ids=["apart", "grouped"])
-def test_a_token_is_computed_alone_as_in_company(idle_weights: int) -> None:
-    compiled = compiled_experts("f32", idle_weights)
+@pytest.mark.parametrize("stored_type", BOUNDS)
+def test_experts_apart_compute_what_numpy_does(stored_type: StoredType) -> None:
+    check_against_numpy(compiled_experts(WeightFormat(stored_type)), BOUNDS[stored_type])
+
+
+def test_a_token_is_computed_alone_as_in_company() -> None:
+    compiled = compiled_experts(WeightFormat("f32"))
     x = np.random.RandomState(8).standard_normal((64, 1, HIDDEN)).astype(np.float32)
     chosen = np.tile(np.array([[5, 2]], dtype=np.int64), (64, 1))
     shares = np.full(chosen.shape, 0.5, dtype=np.float32)
@@ -117,21 +110,3 @@ def test_a_token_is_computed_alone_as_in_company(idle_weights: int) -> None:
     for index in (0, 17, 63):
         alone = compiled([x[index : index + 1], chosen[:1], shares[:1]])[0]
         assert np.allclose(alone[0], together[index], rtol=0, atol=0 if EXACT_F32 else 1e-5)
-
-
-def stored(num_threads: int) -> WeightFormat:
-    return kernel_profile(ModelOptions("f32", num_threads=num_threads)).weights
-
-
-def test_few_large_experts_are_apart_and_very_many_small_ones_grouped() -> None:
-    mixtral, many = ExpertFacts(8, 2, 14336, "silu"), ExpertFacts(512, 10, 512, "silu")
-    assert not is_grouped(mixtral, 4096, stored(2))
-    assert not is_grouped(mixtral, 4096, stored(64))
-    assert is_grouped(many, 2048, stored(64))
-    assert not is_grouped(replace(many, activation="gelu"), 2048, stored(64))
-
-
-def test_the_more_cores_share_the_products_the_more_an_idle_expert_costs() -> None:
-    qwen = ExpertFacts(128, 8, 768, "silu")
-    assert not is_grouped(qwen, 2048, stored(2))
-    assert is_grouped(qwen, 2048, stored(64))

@@ -108,18 +108,18 @@ def test_a_product_of_matrices_that_are_stored_in_different_ways_is_cut(tmp_path
     assert difference(prompt_logits(pair.packed, "int4"), plain) < 0.3
 
 
-GROUPED = [("awq", False), ("gptq", False), ("w8a8", False), ("fp8 in blocks", False), ("awq", True)]
+EXPERTS = [("awq", False), ("gptq", False), ("w8a8", False), ("fp8 in blocks", False), ("awq", True)]
 
 
-@pytest.mark.parametrize(("layout", "is_mixed"), width(GROUPED, [("awq", False), ("awq", True)]))
-def test_many_experts_are_grouped_packed(layout: str, is_mixed: bool, tmp_path: Path) -> None:
-    """Unless they are not stored alike: then they are computed apart."""
+@pytest.mark.parametrize(("layout", "is_mixed"), width(EXPERTS, [("awq", False), ("awq", True)]))
+def test_experts_are_taken_packed(layout: str, is_mixed: bool, tmp_path: Path) -> None:
+    """Also if they are not stored alike. A router that is rounded chooses other experts now and then."""
     source = write_experts("many", tmp_path / "source")
     chosen = (lambda name: ".3." not in name) if is_mixed else (lambda name: ".experts." in name)
     pair = write_pair(source, tmp_path, *LAYOUTS[layout], chosen=chosen)
     plain = prompt_logits(pair.plain, "f32")
     assert difference(prompt_logits(pair.packed, "f32"), plain) < 1e-5
-    assert difference(prompt_logits(pair.packed, "int8"), plain) < 0.2
+    assert difference(prompt_logits(pair.packed, "int8"), plain) < 0.4
 
 
 def test_a_zero_point_may_lie_one_above_the_values(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from dragoman.model_texts import is_gguf, naming_gguf
 from dragoman.models.adapters.inputs import adapter_places
 from dragoman.models.adapters.loading import AdapterPlan, ModelAdapters, plan_adapters
 from dragoman.models.adapters.merging import MergedAdapter
-from dragoman.models.blocks.experts import holds_grouped
 from dragoman.models.config import ModelError
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import has_tower, read_model
@@ -290,9 +289,6 @@ class _Plan:
         if self.adapters is not None and not part.startswith(_TOWER):
             part = f"{part} {self.adapters.key}"
         if self.options.cache_dir is None or not self.options.cache_max_gb or not self.is_kept:
-            return None
-        if not part.startswith(_TOWER) and holds_grouped(self.facts, self.profile.weights):
-            logger.info("the compiled graph is not kept: its experts are grouped, which the runtime cannot read again")
             return None
         name = kept_name(self.model_dir, self.files, self.profile, self.properties, part)
         if name is None:

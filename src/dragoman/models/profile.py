@@ -45,10 +45,6 @@ _WITHOUT_DOT_PRODUCTS = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 # million parameters (int8) 64 rows took 80 ms, 65 took 120, 128 took 152, 129 took 190. In f32 there are no such stairs.
 _PANEL_ROWS = 64
 
-# What a core multiplies while the plugin goes through the nodes of an expert without tokens (30 microseconds, 10 weights in
-# a nanosecond); it does that on one core, and products on all.
-_IDLE_EXPERT_WEIGHTS = 300_000
-
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
@@ -196,12 +192,10 @@ def kernel_profile(
         raise ModelError(f"this {lacking}, and the attention kernels need it; `dragoman doctor` tells what it has")
     inference_type, kv_type = _precisions(options, processor, has_states)
     activation_group = _activation_group(options, smallest_group)
-    num_cores = options.num_threads or os.cpu_count() or 1
     kernels = _kernels(options, processor)
     weights = replace(
         _weight_format(options, processor, is_packed=smallest_group is not None, kernels=kernels),
         keeps_half=inference_type == "bf16",
-        idle_expert_weights=_IDLE_EXPERT_WEIGHTS * num_cores,
         keeps_mxfp4=options.keeps_mxfp4,
     )
     return KernelProfile(

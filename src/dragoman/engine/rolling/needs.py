@@ -19,7 +19,6 @@ from dragoman.engine.rolling.options import RollingOptions
 from dragoman.model_texts import is_gguf, naming_gguf
 from dragoman.models import BLOCK_SIZE, ModelOptions
 from dragoman.models.adapters.loading import ModelAdapters
-from dragoman.models.blocks.experts import holds_grouped
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.ir.files import is_ir
@@ -240,8 +239,6 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
         ):
             stored += packed.get(name) or _stored_bytes(shape, careful_type if name.endswith(careful) else weight_type)
     profile = kernel_profile(options, has_states=bool(facts.delta_layers), smallest_group=weights.smallest_group)
-    if holds_grouped(facts, profile.weights):  # no file holds the weights, from which kernels pack their own
-        stored *= 2
     total = list(block_bytes(facts, profile.kv_type))
     total[facts.convolution_kind] += kept_bytes_per_block(facts, options, profile)
     return _ModelSize(int(stored * _PACKED), tuple(total), facts, profile)

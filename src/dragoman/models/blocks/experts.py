@@ -1,10 +1,8 @@
-"""Layers in which each token goes through a few of many MLPs: the choice, and two ways of evaluating it.
+"""Layers in which each token goes through a few of many MLPs: the choice, and how the chosen ones are evaluated.
 
-Does: routing; experts apart (each one's products over the rows of its tokens) or grouped (the plugin's operation that
-gathers an expert's matrix for each row). Does not: dense MLPs (`mlp` does), or what single families do inside an expert.
+Does: routing; experts as one operation of our kernels, which reads those that are hit, or apart: rows sorted by expert, each
+one's products over its own. Does not: dense MLPs (`mlp` does).
 
-Apart reads an expert's weights once for all its rows, but every expert costs some time even if it has none. Grouped reads
-them for each row, and costs nothing for the others: it is faster for steps of a few tokens among very many experts.
 Sources: Mixture of Experts (arXiv:1701.06538); groups and biased choice, DeepSeek-V2 and V3 (arXiv:2405.04434, 2412.19437).
 """
 
@@ -15,17 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 from openvino import opset13 as ops
-from openvino.utils.node_factory import NodeFactory
 
-from dragoman.models.blocks.mlp import gated_mlp
+from dragoman.kernels import graph as kernels
+from dragoman.models.blocks.linear import in_order
+from dragoman.models.blocks.mlp import Gating, gated_mlp, gating
 from dragoman.models.blocks.nodes import add, gather_rows, integers, multiply, reshape, scalar, scaled, unsqueeze, width
-from dragoman.models.facts import ExpertFacts, ModelFacts, RoutingRule
-from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
-from dragoman.models.storage.constants import Node, WeightFormat, WeightStorage, constant, weight_stack
-from dragoman.models.weights import Weights, can_be_joined
-
-_TOKENS = 32  # of a step for which the faster way is taken: streams that decode together, or a short piece of a prompt
-_SWISH = ("silu", "swish")  # what the plugin's operation can have between the products
+from dragoman.models.facts import ExpertFacts, RoutingRule
+from dragoman.models.sources.base import Array
+from dragoman.models.storage.constants import Node, constant
+from dragoman.models.storage.packing import common_order, packed_stack
+from dragoman.models.weights import Weights
 
 Expert = Callable[[Node, int], Node]
 """What an expert makes of its rows. Shapes: [n, 1, hidden] -> the same."""
@@ -114,100 +111,71 @@ def _scattered(chosen: Node, values: Node, size: int) -> Node:
 # --- evaluation -------------------------------------------------------------------------------------------------------
 
 
-def gated_experts(x: Node, routing: Routing, weights: Sequence[ExpertWeights], facts: ExpertFacts) -> Node:
-    """The chosen experts' gated MLPs, summed as they count, in the way that is faster here.
+def gated_experts(
+    x: Node,
+    routing: Routing,
+    weights: Sequence[ExpertWeights],
+    facts: ExpertFacts,
+    activation: Gating | None = None,
+    *,
+    bias: bool = False,
+) -> Node:
+    """The chosen experts' gated MLPs, summed as they count. `activation`: None = the one that the facts name.
 
     Shapes: x [T, 1, hidden] -> the same.
     """
-    if not weights[0].gate.storage.format.is_ours and is_grouped(facts, width(x), weights[0].gate.storage.format):
-        stacks = _stacks(weights, width(x), facts.inner_size)
-        if all(map(_can_be_stacked, stacks)):
-            return _grouped(x, routing, stacks, facts, weights[0].gate.storage)
+    gate_by = gating(facts.activation) if activation is None else activation
+    storage = weights[0].gate.storage
+    if (
+        storage.format.is_ours and not storage.watcher
+    ):  # adapters change experts only where they are merged into matrices
+        return _by_our_kernels(x, routing, weights, facts, gate_by, bias=bias)
 
     def expert(rows: Node, index: int) -> Node:
-        return gated_mlp(rows, *weights[index], facts.inner_size, facts.activation)
+        return gated_mlp(rows, *weights[index], facts.inner_size, gate_by, bias=bias)
 
-    return experts_apart(x, routing, facts.num_experts, expert, weights[0].gate.storage.format)
-
-
-def is_grouped(facts: ExpertFacts, hidden_size: int, stored: WeightFormat) -> bool:
-    """True if the grouped operation can compute these experts, and is faster for steps of `_TOKENS` tokens."""
-    part = facts.num_active / facts.num_experts
-    num_used = facts.num_experts * (1 - (1 - part) ** _TOKENS)
-    num_shared = _TOKENS * facts.num_active - num_used  # rows for which no weights need to be read
-    expert_size = 3 * hidden_size * facts.inner_size
-    return facts.activation in _SWISH and num_shared * expert_size < facts.num_experts * stored.idle_expert_weights
+    return _apart(x, routing, facts.num_experts, expert)
 
 
-def holds_grouped(facts: ModelFacts, stored: WeightFormat) -> bool:
-    """True if some layer's experts are grouped. The runtime can write such a graph, but not read it again."""
-    experts = [layer.mlp for layer in facts.layers if isinstance(layer.mlp, ExpertFacts)]
-    return any(is_grouped(expert, facts.hidden_size, stored) for expert in experts)
+def _by_our_kernels(
+    x: Node, routing: Routing, weights: Sequence[ExpertWeights], facts: ExpertFacts, gate_by: Gating, *, bias: bool
+) -> Node:
+    hidden, inner = width(x), facts.inner_size
+    sizes = ((inner, hidden), (inner, hidden), (hidden, inner))
+    stacks = list(zip(*weights, strict=True))  # gates, ups, downs
+    matrices = [[one.matrix(*size) for one in stack] for stack, size in zip(stacks, sizes, strict=True)]
+    order = common_order([*matrices[0], *matrices[1]])
+    nodes = [
+        packed_stack(
+            of_experts,
+            stack[0].storage,
+            order=order_of_columns,
+            bias=np.stack([one.vector(size[0], "bias") for one in stack]) if bias else None,
+        )
+        for of_experts, stack, size, order_of_columns in zip(matrices, stacks, sizes, (order, order, None), strict=True)
+    ]
+    rows = in_order(x, order)
+    return kernels.experts(rows, routing.chosen, routing.shares, nodes, facts.num_experts, gate_by.kernel)
 
 
-def experts_apart(x: Node, routing: Routing, num_experts: int, expert: Expert, stored: WeightFormat) -> Node:
+def _apart(x: Node, routing: Routing, num_experts: int, expert: Expert) -> Node:
     """The chosen experts' outputs, summed as they count: the rows are sorted by expert, and each expert gets its own.
 
-    Where a row alone is computed otherwise than among others, every expert that has rows gets the first token's as well.
     Shapes: x [T, 1, hidden] -> the same.
     """
     ones = ops.broadcast(scalar(1, np.int32), _shape(routing.chosen)).output(0)
     is_taken = ops.transpose(_scattered(routing.chosen, ones, num_experts), integers(1, 0)).output(0)  # [experts, T]
-    if stored.max_columns is not None:
-        # A step may have no tokens here: then neither a maximum nor a first one is to be had.
-        has_rows = ops.minimum(ops.reduce_sum(is_taken, integers(1), True), scalar(1, np.int32))
-        is_taken = ops.concat([is_taken, has_rows], 1).output(0)  # [experts, T + 1]
-        first = ops.slice(x, integers(0), integers(1), integers(1), integers(0))
-        x = ops.concat([x, first], 0).output(0)
     tokens = reshape(gather_rows(ops.non_zero(is_taken, "i64").output(0), scalar(1, np.int64)), -1)
     counts = ops.convert(ops.reduce_sum(is_taken, integers(1), False), "i64").output(0)
     rows = ops.variadic_split(gather_rows(x, tokens), scalar(0, np.int64), counts)
     outputs = ops.concat([expert(rows.output(index), index) for index in range(num_experts)], 0).output(0)
     ranks = ops.subtract(ops.cumsum(reshape(is_taken, -1), scalar(0, np.int64)), scalar(1, np.int32)).output(0)
-    width_of_table = ops.gather(_shape(is_taken), integers(1), scalar(0, np.int64)).output(0)
-    chosen_rows = gather_rows(outputs, gather_rows(ranks, _flat_places(routing.chosen, width_of_table)))
+    num_tokens = gather_rows(_shape(routing.chosen), scalar(0, np.int64))
+    chosen_rows = gather_rows(outputs, gather_rows(ranks, _flat_places(routing.chosen, num_tokens)))
     return ops.reduce_sum(multiply(chosen_rows, unsqueeze(routing.shares, 2, 3)), integers(1), False).output(0)
 
 
-def _flat_places(chosen: Node, num_columns: Node) -> Node:
-    """Where (expert, token) stands in [experts, columns] laid flat, for each chosen expert. Shapes: i64 [T, active]."""
-    num_tokens = gather_rows(_shape(chosen), scalar(0, np.int64))
+def _flat_places(chosen: Node, num_tokens: Node) -> Node:
+    """Where (expert, token) stands in [experts, tokens] laid flat, for each chosen expert. Shapes: i64 [T, active]."""
     tokens = ops.range(scalar(0, np.int64), num_tokens, scalar(1, np.int64), "i64")
-    return add(multiply(chosen, num_columns), unsqueeze(tokens.output(0), 1))
-
-
-def _stacks(weights: Sequence[ExpertWeights], hidden_size: int, inner_size: int) -> list[list[StoredTensor]]:
-    """The gate, up and down matrices of all experts."""
-    return [
-        [expert.gate.matrix(inner_size, hidden_size) for expert in weights],
-        [expert.up.matrix(inner_size, hidden_size) for expert in weights],
-        [expert.down.matrix(hidden_size, inner_size) for expert in weights],
-    ]
-
-
-def _can_be_stacked(matrices: Sequence[StoredTensor]) -> bool:
-    """Packed ones only if all are stored alike, with their columns in order."""
-    in_order = all(not isinstance(matrix, PackedMatrix) or matrix.column_order is None for matrix in matrices)
-    return in_order and can_be_joined(matrices)
-
-
-def _grouped(
-    x: Node, routing: Routing, stacks: Sequence[Sequence[StoredTensor]], facts: ExpertFacts, storage: WeightStorage
-) -> Node:
-    """The form that the plugin recognises and turns into its own operation: as if each expert computed all tokens."""
-    num_experts, hidden_size = facts.num_experts, width(x)
-
-    def product(rows: Node, stacked: Node) -> Node:
-        return ops.matmul(rows, stacked, transpose_a=False, transpose_b=True).output(0)
-
-    gate, up, down = (weight_stack(stack, storage) for stack in stacks)
-    copies = reshape(
-        ops.tile(reshape(x, -1, hidden_size), integers(num_experts, 1)).output(0), num_experts, -1, hidden_size
-    )
-    # Not ops.swish: it adds a factor, with which the form is not recognised.
-    gated = NodeFactory("opset4").create("Swish", [product(copies, gate)], {}).output(0)
-    # Of rank 4: as a reshape to the same rank it would be dropped, and the form with it.
-    outputs = reshape(product(multiply(gated, product(copies, up)), down), num_experts, 1, -1, hidden_size)
-    shares = ops.transpose(_scattered(routing.chosen, routing.shares, num_experts), integers(1, 0)).output(0)
-    weighed = multiply(outputs, unsqueeze(reshape(shares, num_experts, 1, -1), 3))
-    return reshape(ops.reduce_sum(weighed, integers(0), False).output(0), -1, 1, hidden_size)
+    return add(multiply(chosen, num_tokens), unsqueeze(tokens.output(0), 1))

@@ -18,7 +18,7 @@ from dragoman.models.blocks.nodes import add, integers, scalar, split, width
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
 from dragoman.models.storage.constants import Node, WeightStorage, constant, weight_matrix
 from dragoman.models.storage.groups import INT4_GROUP_SIZE
-from dragoman.models.storage.packing import packed, packed_order
+from dragoman.models.storage.packing import is_order, packed, packed_order
 from dragoman.models.weights import Weights, can_be_joined, joined
 
 
@@ -87,9 +87,7 @@ def in_order(x: Node, order: Array | None) -> Node:
 def have_one_order(matrices: Sequence[StoredTensor]) -> bool:
     """True if the columns of all matrices are in one order, packed as they are."""
     first, *others = (packed_order(matrix) for matrix in matrices)
-    return all(
-        order is first or (order is not None and first is not None and np.array_equal(order, first)) for order in others
-    )
+    return all(is_order(order, first) for order in others)
 
 
 def _columns(matrix: StoredTensor, begin: int, end: int) -> StoredTensor:

@@ -6,6 +6,7 @@ Does: dense MLPs and their activations. Does not: route to experts (`experts` do
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from openvino import opset13 as ops
 
@@ -34,27 +35,39 @@ _OURS = {
     "silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2", "gelu": "gelu", "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu",
 }  # fmt: skip
-"""Their names in native/operations.cpp."""
+"""Their names in native/on_matrices.hpp."""
+
+
+class Gating(NamedTuple):
+    """What stands between the products of a gated MLP: of gate and up. `kernel`: its name in native/on_matrices.hpp."""
+
+    between: Callable[[Node, Node], Node]
+    kernel: str
+
+
+def gating(activation: str) -> Gating:
+    """activation(gate) * up."""
+    return Gating(lambda gate, up: multiply(ACTIVATIONS[activation](gate), up), _OURS[activation])
 
 
 def gated_mlp(
-    x: Node, gate: Weights, up: Weights, down: Weights, inner_size: int, activation: str, *, bias: bool = False
+    x: Node, gate: Weights, up: Weights, down: Weights, inner_size: int, activation: str | Gating, *, bias: bool = False
 ) -> Node:
     """down(activation(gate x) * up x). Source: arXiv:2002.05202."""
-    if (whole := _whole_mlp(x, gate, up, down, inner_size, activation, bias=bias)) is not None:
+    gate_by = gating(activation) if isinstance(activation, str) else activation
+    if (whole := _whole_mlp(x, gate, up, down, inner_size, gate_by, bias=bias)) is not None:
         return whole
     fused = gate.storage.format.fuses_mlp
     gated, raised = linears(x, [gate, up], [inner_size, inner_size], bias=bias, is_fused=fused)
-    return linear(multiply(ACTIVATIONS[activation](gated), raised), down, width(x), bias=bias)
+    return linear(gate_by.between(gated, raised), down, width(x), bias=bias)
 
 
 def _whole_mlp(
-    x: Node, gate: Weights, up: Weights, down: Weights, inner_size: int, activation: str, *, bias: bool
+    x: Node, gate: Weights, up: Weights, down: Weights, inner_size: int, gate_by: Gating, *, bias: bool
 ) -> Node | None:
     """The gated MLP as one operation of our kernels; None if they do not compute it, or somebody looks inside."""
     storage, hidden = gate.storage, width(x)
-    is_seen = storage.watcher is not None or any(weights.takes_adapters for weights in (gate, up, down))
-    if not storage.format.is_ours or activation not in _OURS or is_seen:
+    if not storage.format.is_ours or gate.adapting or storage.watcher:
         return None
     parts = ((gate, inner_size, hidden), (up, inner_size, hidden), (down, hidden, inner_size))
     matrices = [weights.matrix(rows, columns) for weights, rows, columns in parts]
@@ -64,7 +77,7 @@ def _whole_mlp(
         packed(matrix, weights.storage, weights.vector(rows, "bias") if bias else None)
         for matrix, (weights, rows, _) in zip(matrices, parts, strict=True)
     ]
-    return kernels.gated_mlp(in_order(x, packed_order(matrices[0])), nodes[0], nodes[1], nodes[2], _OURS[activation])
+    return kernels.gated_mlp(in_order(x, packed_order(matrices[0])), nodes[0], nodes[1], nodes[2], gate_by.kernel)
 
 
 def plain_mlp(x: Node, up: Weights, down: Weights, inner_size: int, activation: str, *, bias: bool = True) -> Node:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.experts import experts_apart, route
-from dragoman.models.blocks.linear import product
-from dragoman.models.blocks.nodes import add, multiply, scalar, width
+from dragoman.models.blocks.experts import ExpertWeights, gated_experts, route
+from dragoman.models.blocks.mlp import Gating
+from dragoman.models.blocks.nodes import add, multiply, scalar
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, RoutingRule
@@ -62,31 +61,17 @@ class GptOss(Llama):
         facts = self.facts.layers[layer.index].mlp
         assert isinstance(facts, ExpertFacts)
         routing = route(x, weights.at("router"), facts, bias=True)
-        raised = _Stack(weights.at("experts"), "gate_up_proj", facts.num_experts, 2 * facts.inner_size, width(x))
-        lowered = _Stack(weights.at("experts"), "down_proj", facts.num_experts, width(x), facts.inner_size)
-
-        def expert(rows: Node, index: int) -> Node:
-            gate, up = raised.product(rows, index, slice(0, None, 2)), raised.product(rows, index, slice(1, None, 2))
-            return lowered.product(self._bounded_swiglu(gate, up), index, slice(None))
-
-        return experts_apart(x, routing, facts.num_experts, expert, weights.storage.format)
+        stored = weights.at("experts").transposed()
+        raised = stored.renamed(weight="gate_up_proj", bias="gate_up_proj_bias")
+        lowered = stored.renamed(weight="down_proj", bias="down_proj_bias")
+        experts = []
+        for index in range(facts.num_experts):
+            both = raised.stacked(index, facts.num_experts)  # rows of gate and up in turn
+            gate, up = (both.rows(slice(begin, None, 2), 2 * facts.inner_size) for begin in (0, 1))
+            experts.append(ExpertWeights(gate, up, lowered.stacked(index, facts.num_experts)))
+        gating = Gating(self._bounded_swiglu, f"bounded_swiglu {self.gain!r} {self.limit!r}")
+        return gated_experts(x, routing, experts, facts, gating, bias=True)
 
     def _bounded_swiglu(self, gate: Node, up: Node) -> Node:
         gated = ops.swish(ops.minimum(gate, scalar(self.limit)), scalar(self.gain)).output(0)
         return multiply(add(ops.clamp(up, -self.limit, self.limit).output(0), scalar(1.0)), gated)
-
-
-class _Stack:
-    """One matrix of each expert: numbers [experts, in, out], or MXFP4, which comes as such."""
-
-    def __init__(self, weights: Weights, name: str, num_experts: int, num_rows: int, num_columns: int) -> None:
-        self._weights = weights.renamed(weight=name, bias=f"{name}_bias")
-        self._num_experts = num_experts
-        self._shape = (num_rows, num_columns)
-
-    def product(self, x: Node, index: int, rows: slice) -> Node:
-        """x times these rows of an expert's matrix, and their bias."""
-        one = self._weights.stacked(index, self._num_experts)
-        matrix: Any = one.transposed().matrix(*self._shape)
-        bias = one.vector(self._shape[0], "bias")[rows]
-        return product(x, matrix[rows], self._weights.storage, bias)

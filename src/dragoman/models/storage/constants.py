@@ -7,7 +7,7 @@ read checkpoints. Called by the blocks while a graph is built; what it returns h
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Literal, Protocol, TypeAlias
@@ -34,8 +34,7 @@ class WeightFormat:
     """How a graph stores weights, and what follows for the products with them.
 
     `max_columns`: those of a product where integers are unpacked to be multiplied: wider ones are summed up, and a row alone
-    has another order of sums than among others; None = they are not. `idle_expert_weights`: an expert without
-    tokens costs as much as multiplying one row with so many weights (`blocks.experts`). `keeps_half`: floats of two bytes
+    has another order of sums than among others; None = they are not. `keeps_half`: floats of two bytes
     stay such in the compiled graph; else the plugin makes them f32. `careful_type`: how matrices are stored whose error
     counts more than that of others; None = as these. `keeps_mxfp4`: those of MXFP4 come packed (`sources.opening`).
     `is_ours`: kernels of our own multiply integers (`storage.packing`); `keeps_file_types`: with the values of GGUF files.
@@ -43,7 +42,6 @@ class WeightFormat:
 
     stored_type: StoredType
     max_columns: int | None = None
-    idle_expert_weights: int = 0
     keeps_half: bool = False
     careful_type: StoredType | None = None
     keeps_mxfp4: bool = False
@@ -116,33 +114,20 @@ def weight_matrix(weight: StoredTensor, storage: WeightStorage) -> Node:
     """A weight [out, in] as an f32 node over constants in the storage's format; a packed one stays packed but in f32."""
     if isinstance(weight, PackedMatrix):
         if storage.format.stored_type == "f32":
-            return _uncompressed([weight], weight.shape, storage)
-        return _packed([weight], weight.shape, storage.parts)
-    return _compressed([weight], weight.shape, storage)
+            return _uncompressed(weight, storage)
+        return _packed(weight, storage.parts)
+    return _compressed(weight, storage)
 
 
-def weight_stack(weights: Sequence[StoredTensor], storage: WeightStorage) -> Node:
-    """Weights of one shape [out, in] above each other, [n, out, in], as `weight_matrix` makes one.
-
-    Packed ones must all be stored alike, with their columns in order.
-    """
-    shape = (len(weights), *weights[0].shape)
-    packed = [weight for weight in weights if isinstance(weight, PackedMatrix)]
-    if packed and storage.format.stored_type != "f32":
-        assert len(packed) == len(weights), "a stack holds matrices that are stored alike"
-        return _packed(packed, shape, storage.parts)
-    return _compressed(weights, shape, storage)
-
-
-def _compressed(weights: Sequence[StoredTensor], shape: tuple[int, ...], storage: WeightStorage) -> Node:
+def _compressed(weight: StoredTensor, storage: WeightStorage) -> Node:
     stored_type = storage.format.stored_type
-    if stored_type == "int4" and shape[-1] % INT4_GROUP_SIZE == 0:
-        return _int4(weights, shape, storage.parts)
+    if stored_type == "int4" and weight.shape[1] % INT4_GROUP_SIZE == 0:
+        return _int4(weight, storage.parts)
     if stored_type == "int8_symmetric":
-        return _int8_symmetric(weights, shape, storage.parts)
+        return _int8_symmetric(weight, storage.parts)
     if stored_type in ("int8", "int4"):  # int4 of a matrix that does not split into groups falls back to int8
-        return _int8(weights, shape, storage.parts)
-    return _uncompressed(weights, shape, storage)
+        return _int8(weight, storage.parts)
+    return _uncompressed(weight, storage)
 
 
 def embedding_table(table: StoredTensor, storage: WeightStorage) -> Node:
@@ -152,7 +137,7 @@ def embedding_table(table: StoredTensor, storage: WeightStorage) -> Node:
     start where the processor has no bf16, and twice as large.
     """
     if storage.format.stored_type == "f32":
-        return _uncompressed([table], table.shape, storage)
+        return _uncompressed(table, storage)
     stored = _Filled(ov.Type.f16, table.shape)
 
     def fill(part: slice) -> bool:
@@ -168,7 +153,7 @@ def embedding_table(table: StoredTensor, storage: WeightStorage) -> Node:
 class _Filled:
     """A constant of the graph whose memory is filled later, so that nothing is copied into it.
 
-    `rows`: its values, of all matrices below each other; of int4 two in a byte, in one row where rows share bytes.
+    `rows`: its values; of int4 two in a byte, in one row where rows share bytes.
     """
 
     def __init__(self, element_type: ov.Type, shape: tuple[int, ...]) -> None:
@@ -181,37 +166,37 @@ class _Filled:
         self.constant: Node = ov.op.Constant(tensor, shared_memory=True).output(0)
 
 
-def _packed(weights: Sequence[PackedMatrix], shape: tuple[int, ...], parts: RowParts) -> Node:
-    """Matrices in groups of their own; nothing is lost but what scales lose as f16."""
-    first, columns = weights[0], shape[-1]
-    size, num_groups = first.group_size, columns // first.group_size
-    grouped = (*shape[:-1], num_groups, size) if num_groups > 1 else shape  # else as int8 of ours has it, per channel
+def _packed(weight: PackedMatrix, parts: RowParts) -> Node:
+    """A matrix in groups of its own; nothing is lost but what scales lose as f16."""
+    (num_rows, columns), num_groups, size = weight.shape, weight.num_groups, weight.group_size
+    # A single group is stored as int8 of ours has it, per channel.
+    grouped = (num_rows, num_groups, size) if num_groups > 1 else weight.shape
     per_group = (*grouped[:-1], 1)
-    is_half = first.bits == 4 and size % 2 == 0
-    stored = _Filled(_integer_type(first.values.dtype, is_half), grouped)
+    is_half = weight.bits == 4 and size % 2 == 0
+    stored = _Filled(_integer_type(weight.values.dtype, is_half), grouped)
     rows = stored.rows.reshape(-1, columns // 2 if is_half else columns)
 
     def fill(part: Array, where: slice) -> None:
         rows[where] = pack_int4(part).reshape(len(part), -1) if is_half else part
 
-    _submit([weight.values for weight in weights], parts, fill)
+    _submit(weight.values, parts, fill)
     values = ops.convert(stored.constant, ov.Type.f16)
-    if first.zero_points is not None:
-        zeros = np.concatenate([np.asarray(weight.zero_points) for weight in weights])
-        values = ops.subtract(values, ops.convert(_integers(zeros.reshape(per_group), first.bits), ov.Type.f16))
-    scaled = ops.multiply(values, constant(half_scales(weights).reshape(per_group)))
-    if grouped is shape:
+    if weight.zero_points is not None:
+        zeros = np.asarray(weight.zero_points).reshape(per_group)
+        values = ops.subtract(values, ops.convert(_integers(zeros, weight.bits), ov.Type.f16))
+    scaled = ops.multiply(values, constant(half_scales(weight).reshape(per_group)))
+    if num_groups == 1:
         return as_f32(scaled.output(0))
-    flat = ops.reshape(scaled, ops.constant(np.array(shape, dtype=np.int64)), special_zero=False)
+    flat = ops.reshape(scaled, ops.constant(np.array(weight.shape, dtype=np.int64)), special_zero=False)
     return as_f32(flat.output(0))
 
 
-def half_scales(weights: Sequence[PackedMatrix]) -> Array:
-    """The scales of matrices below each other, f16. Raises: ModelError if they do not fit."""
+def half_scales(weight: PackedMatrix) -> Array:
+    """A matrix' scales as f16. Raises: ModelError if they do not fit."""
     with np.errstate(over="ignore"):  # looked for
-        scales = np.concatenate([weight.scales for weight in weights]).astype(np.float16)
+        scales = np.asarray(weight.scales).astype(np.float16)
     if not fits_f16(scales):
-        shape = list(weights[0].shape)
+        shape = list(weight.shape)
         raise ModelError(f"a packed matrix of {shape} cannot be stored: scales are not finite, or too large for f16")
     return scales
 
@@ -232,9 +217,9 @@ def _integers(values: Array, bits: int) -> Node:
     return ov.op.Constant(tensor, shared_memory=True).output(0)
 
 
-def _uncompressed(weights: Sequence[StoredTensor], shape: tuple[int, ...], storage: WeightStorage) -> Node:
+def _uncompressed(weight: StoredTensor, storage: WeightStorage) -> Node:
     stored_type = storage.format.stored_type
-    stored = _Filled({"bf16": ov.Type.bf16, "f16": ov.Type.f16, "f32": ov.Type.f32}[stored_type], shape)
+    stored = _Filled({"bf16": ov.Type.bf16, "f16": ov.Type.f16, "f32": ov.Type.f32}[stored_type], weight.shape)
 
     def fill(rows: Array, where: slice) -> None:
         with np.errstate(over="ignore"):  # looked for
@@ -242,7 +227,7 @@ def _uncompressed(weights: Sequence[StoredTensor], shape: tuple[int, ...], stora
         if stored_type == "f16" and not fits_f16(stored.rows[where]):
             raise ValueError("it holds numbers that are not finite, or too large for f16")
 
-    _submit(weights, storage.parts, fill)
+    _submit(weight, storage.parts, fill)
     node = as_f32(stored.constant)
     if storage.format.keeps_half and stored_type != "f32":
         node.get_node().get_rt_info()["decompression_0"] = (
@@ -251,7 +236,8 @@ def _uncompressed(weights: Sequence[StoredTensor], shape: tuple[int, ...], stora
     return node
 
 
-def _int8(weights: Sequence[StoredTensor], shape: tuple[int, ...], parts: RowParts) -> Node:
+def _int8(weight: StoredTensor, parts: RowParts) -> Node:
+    shape = weight.shape
     per_row = (*shape[:-1], 1)
     stored, zero_points, scales = (
         _Filled(ov.Type.u8, shape),
@@ -262,23 +248,25 @@ def _int8(weights: Sequence[StoredTensor], shape: tuple[int, ...], parts: RowPar
     def fill(rows: Array, where: slice) -> None:
         zero_points.rows[where], scales.rows[where] = quantize_int8(rows, stored.rows[where])
 
-    _submit(weights, parts, fill)
+    _submit(weight, parts, fill)
     values = ops.convert(stored.constant, ov.Type.f16)
     shifted = ops.subtract(values, ops.convert(zero_points.constant, ov.Type.f16))
     return as_f32(ops.multiply(shifted, scales.constant).output(0))
 
 
-def _int8_symmetric(weights: Sequence[StoredTensor], shape: tuple[int, ...], parts: RowParts) -> Node:
+def _int8_symmetric(weight: StoredTensor, parts: RowParts) -> Node:
+    shape = weight.shape
     stored, scales = _Filled(ov.Type.i8, shape), _Filled(ov.Type.f16, (*shape[:-1], 1))
 
     def fill(rows: Array, where: slice) -> None:
         scales.rows[where] = quantize_int8_symmetric(rows, stored.rows[where])
 
-    _submit(weights, parts, fill)
+    _submit(weight, parts, fill)
     return as_f32(ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant).output(0))
 
 
-def _int4(weights: Sequence[StoredTensor], shape: tuple[int, ...], parts: RowParts) -> Node:
+def _int4(weight: StoredTensor, parts: RowParts) -> Node:
+    shape = weight.shape
     num_groups = shape[-1] // INT4_GROUP_SIZE
     per_group = (*shape[:-1], num_groups, 1)
     stored, zero_points, scales = (
@@ -297,24 +285,21 @@ def _int4(weights: Sequence[StoredTensor], shape: tuple[int, ...], parts: RowPar
         with halves:
             put_int4(zeros, where.start * num_groups, found.zero_points)
 
-    _submit(weights, parts, fill)
+    _submit(weight, parts, fill)
     values, shifts = (ops.convert(node.constant, ov.Type.f16) for node in (stored, zero_points))
     scaled = ops.multiply(ops.subtract(values, shifts), scales.constant)
     flat = ops.reshape(scaled, ops.constant(np.array(shape, dtype=np.int64)), special_zero=False)
     return as_f32(flat.output(0))
 
 
-def _submit(weights: Sequence[StoredTensor | Rows], parts: RowParts, fill: Callable[[Array, slice], None]) -> None:
-    """Have `fill` called with parts of the matrices' rows and where these lie among the rows of all of them."""
-    first = 0
-    for weight in weights:
+def _submit(weight: StoredTensor | Rows, parts: RowParts, fill: Callable[[Array, slice], None]) -> None:
+    """Have `fill` called with parts of the matrix' rows and where these lie."""
 
-        def fill_part(part: slice, weight: StoredTensor | Rows = weight, first: int = first) -> None:
-            rows = np.ascontiguousarray(weight[part])
-            try:
-                fill(rows, slice(first + part.start, first + part.start + len(rows)))
-            except ValueError as error:
-                raise ModelError(f"a weight matrix of {list(weight.shape)} cannot be stored: {error}") from error
+    def fill_part(part: slice) -> None:
+        rows = np.ascontiguousarray(weight[part])
+        try:
+            fill(rows, slice(part.start, part.start + len(rows)))
+        except ValueError as error:
+            raise ModelError(f"a weight matrix of {list(weight.shape)} cannot be stored: {error}") from error
 
-        parts.submit(weight.shape, fill_part)
-        first += weight.shape[0]
+    parts.submit(weight.shape, fill_part)

@@ -6,8 +6,9 @@ nodes for them). Called by the blocks while a graph is built; what it returns ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -24,38 +25,88 @@ from dragoman.models.storage.pages import forget_pages, is_mapped
 _SUPER_GROUP = 256
 
 
+class _Source(NamedTuple):
+    """What a packed matrix is made from. `read`: some of its rows. `write`: puts them where they belong in packed bytes."""
+
+    layout: Layout
+    read: Callable[[slice], Any]
+    write: Callable[[Any, Layout, int, Array], None]
+
+
 def packed(matrix: StoredTensor | QuantisedRows, storage: WeightStorage, bias: Array | None = None) -> PackedNode:
     """The matrix [out, in] in the graph: as its file has it if that can be read so, else in the storage's format."""
-    node = _packed(matrix, storage)
+    source = _source(matrix, storage)
+    node = _shared(matrix, source, storage) if source.write is _write_rows else _filled([source], storage)
+    return _with_bias(node, bias)
+
+
+def packed_stack(
+    matrices: Sequence[StoredTensor],
+    storage: WeightStorage,
+    *,
+    order: Array | None = None,
+    bias: Array | None = None,
+) -> PackedNode:
+    """Matrices of one shape behind each other, in one constant: as `packed` has them if that is alike for all, else anew.
+
+    `order`: that of their columns, None = they are in order. `bias`: [matrices, out].
+    """
+    sources = [_source(matrix, storage) for matrix in matrices]
+    are_alike = all(source.layout == sources[0].layout for source in sources)
+    if not are_alike or not all(is_order(packed_order(matrix), order) for matrix in matrices):
+        sources = [_source(_Numbers(matrix, order), storage) for matrix in matrices]
+    return _with_bias(_filled(sources, storage), bias)
+
+
+def common_order(matrices: Sequence[StoredTensor]) -> Array | None:
+    """The order in which `packed` has the columns of all of them; None if these are in order, or in unequal ones."""
+    order = packed_order(matrices[0])
+    return order if all(is_order(packed_order(matrix), order) for matrix in matrices) else None
+
+
+def is_order(found: Array | None, order: Array | None) -> bool:
+    """True if both are the same order of columns."""
+    return found is order or (found is not None and order is not None and np.array_equal(found, order))
+
+
+class _Numbers:
+    """A matrix as numbers, whatever it is stored as, with its columns in an order."""
+
+    def __init__(self, matrix: StoredTensor, order: Array | None) -> None:
+        self._matrix, self._order = matrix, order
+        self.shape = matrix.shape
+
+    def __getitem__(self, rows: slice) -> Array:
+        numbers = np.asarray(self._matrix[rows])
+        return numbers if self._order is None else numbers[:, self._order]
+
+
+def _with_bias(node: PackedNode, bias: Array | None) -> PackedNode:
     return node if bias is None else node._replace(bias=constant(bias.astype(np.float32)))
 
 
-def _packed(matrix: StoredTensor | QuantisedRows, storage: WeightStorage) -> PackedNode:
+def _source(matrix: StoredTensor | QuantisedRows | _Numbers, storage: WeightStorage) -> _Source:
     outputs, columns = matrix.shape
     if isinstance(matrix, QuantisedRows) and keeps_type(matrix.type_name, storage.format):
         name = GGUF_FORMATS[matrix.type_name]
         layout = Layout(name, _SUPER_GROUP if name.endswith("_k") else CHUNK, outputs, columns)
-        return _shared(matrix, layout, storage)
+        return _Source(layout, lambda part: matrix.data[part], _write_rows)
     if isinstance(matrix, PackedMatrix) and keeps_groups(matrix):
         layout = Layout(_format_of(matrix), matrix.group_size, outputs, columns)
-        half_scales([matrix])  # refuses what f16 cannot hold, before anything is written
-        return _filled(layout, storage, lambda part: matrix[part], _write_matrix)
+        half_scales(matrix)  # refuses what f16 cannot hold, before anything is written
+        return _Source(layout, lambda part: matrix[part], _write_matrix)
     is_int4 = storage.format.stored_type == "int4" and columns % INT4_GROUP_SIZE == 0
     layout = Layout("i4z", INT4_GROUP_SIZE, outputs, columns) if is_int4 else Layout("i8z", columns, outputs, columns)
-    return _filled(layout, storage, lambda part: np.ascontiguousarray(matrix[part]), _write_numbers)
+    return _Source(layout, lambda part: np.ascontiguousarray(matrix[part]), _write_numbers)
 
 
-def _shared(matrix: QuantisedRows, layout: Layout, storage: WeightStorage) -> PackedNode:
+def _shared(matrix: Any, source: _Source, storage: WeightStorage) -> PackedNode:
     """Rows as their file has them; those of one place in it are in the graph once."""
-
-    def made() -> PackedNode:
-        return _filled(layout, storage, lambda part: matrix.data[part], _write_rows)
-
     if matrix.data.flags.owndata:  # chosen from a file: memory that somebody else's may take the place of
-        return made()
-    key = (layout, matrix.data.ctypes.data)
+        return _filled([source], storage)
+    key = (source.layout, matrix.data.ctypes.data)
     if key not in storage.shared:
-        storage.shared[key] = made()
+        storage.shared[key] = _filled([source], storage)
     node: PackedNode = storage.shared[key]
     return node
 
@@ -83,31 +134,30 @@ def _format_of(matrix: PackedMatrix) -> str:
     return "i8" if matrix.zero_points is None and matrix.values.dtype == np.int8 else "i8z"
 
 
-Write = Callable[[Any, Layout, int, Array], None]
-"""Writes what a part of the rows holds, from an output on, into packed bytes."""
+def _filled(sources: Sequence[_Source], storage: WeightStorage) -> PackedNode:
+    """A constant of matrices of one layout behind each other, unless an earlier start has filled it.
 
-
-def _filled(layout: Layout, storage: WeightStorage, read: Callable[[slice], Any], write: Write) -> PackedNode:
-    """A constant whose bytes the storage's threads write, a part of the outputs at a time, unless an earlier start has."""
-    memory = storage.memory.take(library().packed_bytes(layout))
+    The storage's threads write its bytes, a part of a matrix' outputs at a time.
+    """
+    layout = sources[0].layout
+    memory = storage.memory.take(len(sources) * library().packed_bytes(layout))
     node = PackedNode(ov.op.Constant(memory.data, shared_memory=True).output(0), layout)
     if memory.is_filled:
         return node
-
-    def fill(part: slice) -> None:
-        try:
-            rows = read(part)
-            write(rows, layout, part.start, memory.data)
-            if isinstance(rows, np.ndarray) and is_mapped(rows):
-                forget_pages(
-                    rows
-                )  # those of the checkpoint, which would count as memory of this process beside its own
-        except ValueError as error:
-            shown = [layout.outputs, layout.columns]
-            raise ModelError(f"a weight matrix of {shown} cannot be stored: {error}") from error
-
-    storage.parts.submit((layout.outputs, layout.columns), fill, unit=PANEL)
+    for source, space in zip(sources, np.split(memory.data, len(sources)), strict=True):
+        storage.parts.submit((layout.outputs, layout.columns), partial(_fill, source, space), unit=PANEL)
     return node
+
+
+def _fill(source: _Source, space: Array, part: slice) -> None:
+    try:
+        rows = source.read(part)
+        source.write(rows, source.layout, part.start, space)
+        if isinstance(rows, np.ndarray) and is_mapped(rows):
+            forget_pages(rows)  # those of the checkpoint, which would count as memory of this process beside its own
+    except ValueError as error:
+        shown = [source.layout.outputs, source.layout.columns]
+        raise ModelError(f"a weight matrix of {shown} cannot be stored: {error}") from error
 
 
 def _write_rows(rows: Array, layout: Layout, first: int, out: Array) -> None:
