@@ -130,8 +130,8 @@ QUANTISED = """Of a checkpoint that somebody has quantised, matrices of integers
 own groups, scales and zero points; `--dtype` is how the others are stored (embeddings' head, what the quantiser left
 out). With `--dtype f32` all are the numbers that they stand for. Floats of 8 bits (fp8) have no kernels on
 processors: their numbers are stored as `--dtype` says. Activations are rounded as kernels here do it, in groups no
-larger than the smallest of the weights (`--activation-group` asks for smaller ones, or none), not as a checkpoint
-describes it for others. In groups of fewer than 32 columns, and 4 bits in groups of whole rows, kernels were not measured.
+larger than the smallest of the weights, not as a checkpoint describes it for others. In groups of fewer than 32 columns,
+and 4 bits in groups of whole rows, kernels were not measured.
 
 - **f32, int8, bf16**: how far logits are from those of the numbers that the checkpoint stands for, computed in f32,
   relative, of a tiny random Llama; **numbers in int8**: those numbers, stored as int8 by `--dtype int8`, to compare.

@@ -20,7 +20,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.extras": (),
     "dragoman.__main__": ("dragoman.cli",),
     "dragoman.accelerators": (),
-    "dragoman.activation_groups": (),
     "dragoman.bitmask": (),
     "dragoman.cores": (),
     "dragoman.histogram": (),
@@ -38,7 +37,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.config": (
         "dragoman.types",
         "dragoman.accelerators",
-        "dragoman.activation_groups",
         "dragoman.cores",
         "dragoman.hub",
         "dragoman.model_texts",
@@ -59,7 +57,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.types",
         "dragoman.errors",
         "dragoman.panics",
-        "dragoman.activation_groups",
         "dragoman.gguf",
         "dragoman.model_texts",
         "dragoman.ownership",
@@ -71,7 +68,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.engine": (
         "dragoman.types",
         "dragoman.errors",
-        "dragoman.activation_groups",
         "dragoman.bitmask",
         "dragoman.cores",
         "dragoman.histogram",

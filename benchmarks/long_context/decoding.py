@@ -87,8 +87,6 @@ def loop_cost(loaded: LoadedModel, streams: int, prompt_tokens: int, output_toke
         max_num_seqs=streams,
         prefix_cache="off",
         max_slowdown=2.5,
-        best_step_tokens=loaded.profile.best_step_tokens,
-        panel_tokens=loaded.profile.panel_tokens,
     )
     core = _core(runner, config, streams, prompt_tokens, output_tokens)
     begin = time.perf_counter()

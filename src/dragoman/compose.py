@@ -384,7 +384,7 @@ def model_profile(
         overriding_defaults=defaults if config.clients.generation_config == "all" else {},
         proposer=_proposer_kind(config),
         system_fingerprint=model_fingerprint(
-            config.model_dir, config.model.dtype, config.model.kv_dtype, config.model.activation_group
+            config.model_dir, config.model.dtype, config.model.kv_dtype, config.model.kernels
         ),
         operator_code=operator_code,
         takes_adapters=_takes_adapters(config),

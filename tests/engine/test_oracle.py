@@ -144,8 +144,6 @@ def fewest_blocks(window: int, block_size: int) -> int:
         prefix_cache=st.sampled_from(["prompt", "all", "off"]),
         max_prompt_logprob_rows=st.sampled_from([4, 9, 64]),
         max_slowdown=st.sampled_from([0.0, 1.1, 2.5]),
-        best_step_tokens=st.sampled_from([None, 24]),
-        panel_tokens=st.sampled_from([None, 8]),
         assumed_output_tokens=st.sampled_from([1, 256]),
         has_states=st.booleans(),
     ),

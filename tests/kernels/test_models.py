@@ -50,7 +50,3 @@ def test_options_without_effect_are_told(tmp_path: Path) -> None:
     loaded = load_model(typed, ModelOptions("f32", kernels="own"))
     assert loaded.profile.kernels == "openvino"
     assert loaded.facts.departures == ("kernels own has no effect: they multiply int8 and int4 weights, not f32",)
-    grouped = load_model(typed, ModelOptions("int8", kernels="own", activation_group=64))
-    assert grouped.facts.departures == (
-        "activations are quantised in groups of 32, which the kernels have, instead of 64 as was asked for",
-    )

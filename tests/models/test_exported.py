@@ -271,9 +271,12 @@ def test_what_is_missing_or_broken_is_named(break_it: Callable[[Path], object], 
 def test_keys_of_the_export_that_are_not_known_are_told(copied: Path) -> None:
     path = copied / "openvino_config.json"
     content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    path.write_text(json.dumps({**content, "colour": 1}), encoding="utf-8")
+    path.write_text(json.dumps({**content, "colour": 1, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 64}), encoding="utf-8")
     departures = read_ir(copied, ModelOptions()).facts.departures
-    assert departures == ("openvino_config.json colour has no effect: it is not known",)
+    assert departures == (
+        "openvino_config.json colour has no effect: it is not known",
+        "openvino_config.json DYNAMIC_QUANTIZATION_GROUP_SIZE has no effect: groups follow from kernels and weights",
+    )
 
 
 def test_a_checkpoint_beside_a_graph_is_what_is_served(tmp_path: Path) -> None:

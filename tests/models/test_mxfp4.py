@@ -103,10 +103,7 @@ def test_experts_stay_in_their_groups_unless_a_type_is_asked_for(tmp_path: Path)
 
 def test_a_kept_graph_is_of_one_way_of_storing_them(tmp_path: Path) -> None:
     directory = write_family_checkpoint(CASE, tmp_path / "model")
-    kept, asked = (
-        ModelOptions("int8", asks_for_type=asks, activation_group=32, cache_dir=tmp_path / "kept")
-        for asks in (False, True)
-    )
+    kept, asked = (ModelOptions("int8", asks_for_type=asks, cache_dir=tmp_path / "kept") for asks in (False, True))
     assert [load_model(directory, options).from_cache for options in (kept, asked, kept, asked)] == [
         False, False, True, True,
     ]  # fmt: skip

@@ -19,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 from dragoman.engine.rolling.needs import memory_needs
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import ModelError, ModelOptions, load_model
+from dragoman.models.profile import kernel_profile
 from tests.support import graphs
 from tests.support.expert_models import write_experts
 from tests.support.family_checkpoint import write_family_checkpoint
@@ -159,6 +160,13 @@ def test_what_is_packed_stays_packed(layout: str, kind: str, tmp_path: Path) -> 
 def test_activations_are_quantised_in_groups_no_larger_than_weights(layout: str, group: int, tmp_path: Path) -> None:
     pair = pair_of(LLAMA.name, tmp_path, layout)
     assert load_model(pair.packed, ModelOptions("int8")).profile.activation_group == group
+
+
+def test_groups_of_activations_fill_those_of_weights() -> None:
+    """With a rest OpenVINO's kernels do not quantise activations, and compute something else with several rows."""
+    for group, filling in ((16, 16), (32, 32), (48, 48), (96, 96), (192, 96), (256, 128), (2880, 96)):
+        assert kernel_profile(ModelOptions(), smallest_group=group).activation_group == filling
+    assert kernel_profile(ModelOptions("f32"), smallest_group=32).activation_group == 0
 
 
 FORETOLD = ["awq", "gptq", "w8a16, not symmetric", "w8a8", "fp8 in blocks"]

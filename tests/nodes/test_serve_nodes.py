@@ -99,6 +99,6 @@ def test_nodes_end_when_the_server_is_killed() -> None:
 
 def test_what_is_wrong_with_a_model_is_told_as_without_nodes() -> None:
     first, second = sorted(os.sched_getaffinity(0))[:2]
-    starting = serve("--numa", f"{first}/{second}", "--dtype", "f32", "--activation-group", "64")
-    with pytest.raises(AssertionError, match="activation_group 64 does not go with f32 weights"), starting:
+    starting = serve("--numa", f"{first}/{second}", "--dtype", "f32", "--kv-dtype", "bf16")
+    with pytest.raises(AssertionError, match="kv-dtype 'bf16' does not go with f32 inference"), starting:
         pass  # it does not start

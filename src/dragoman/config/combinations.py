@@ -54,7 +54,7 @@ def _has_proposer(values: Values) -> bool:
 
 
 _OF_ENGINES_HERE = (
-    "dtype", "kv_dtype", "activation_group", "kernels", "kv_cache_gb", "threads", "max_batch_tokens", "max_step_slowdown",
+    "dtype", "kv_dtype", "kernels", "kv_cache_gb", "threads", "max_batch_tokens", "max_step_slowdown",
     "prefix_cache", "speculation", "speculation_across_keys", "draft_model", "num_assistant_tokens", "max_ngram_size",
     "speculative_max_batch",
     "limit_mm_per_prompt", "mm_processor_kwargs", "allow_image_hosts", "image_fetch_timeout_s",

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from dragoman.activation_groups import AT_MOST
 from dragoman.cores.core_list import parse_nodes, show_cores
 from dragoman.hub.names import FORM, hub_model
 
@@ -73,37 +72,6 @@ class Integer:
         if number < self.minimum or (self.maximum is not None and number > self.maximum):
             raise ValueError(text)
         return number
-
-
-@dataclass(frozen=True, slots=True)
-class UpTo:
-    """0 or a multiple of `step` up to `maximum`, or auto; behind `<=` a smaller one will do."""
-
-    step: int
-    maximum: int
-
-    @property
-    def allowed(self) -> str:
-        """The forms."""
-        return (
-            f"auto, 0 or a multiple of {self.step} up to {self.maximum}; behind {AT_MOST} "
-            "(as in <=64) a smaller one will do"
-        )
-
-    @property
-    def placeholder(self) -> str:
-        """`N`."""
-        return "N"
-
-    def parse(self, text: str) -> str:
-        """The words as they stand there."""
-        word = text.lower().replace(" ", "")
-        if word == "auto":
-            return word
-        number = int(word.removeprefix(AT_MOST))
-        if number % self.step or not 0 <= number <= self.maximum:
-            raise ValueError(text)
-        return f"{AT_MOST}{number}" if word.startswith(AT_MOST) and number else str(number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast
 
-from dragoman.activation_groups import LARGEST, STEP
 from dragoman.config.adapter_settings import AdapterSettings
 from dragoman.config.kinds import (
     Choice,
@@ -23,7 +22,6 @@ from dragoman.config.kinds import (
     Number,
     Switch,
     Text,
-    UpTo,
     Urls,
     Value,
     WordOrAddress,
@@ -139,14 +137,6 @@ class ModelSettings:
         "on Arm, and with weights of f32), but u8 where the machine's memory, or --kv-cache-gb, has room for fewer than "
         "--max-num-seqs sequences of 1,024 tokens or for none of full length.",
         keys=(Alias("option.kv_cache_dtype"),),
-        open_to="load",
-    )
-    activation_group: str = option(
-        "auto",
-        UpTo(STEP, LARGEST),
-        "Columns of activations that are quantised together where weights are of int8 or int4; smaller groups lose less and "
-        "are slower, 0 quantises none and is slower by far. A group must divide those of packed weights. auto: as large as "
-        "these, at most 128.",
         open_to="load",
     )
     kernels: str = option(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dragoman import activation_groups
 from dragoman.config.foreign import ALWAYS_CHUNKED, NO_GPU, OFF, OWN_CACHE, OWN_DRAFTS, ForeignOption
 from dragoman.config.pbtxt import MAX_BYTES, Field, Message, PbtxtError, parse_pbtxt
 from dragoman.config.sources import Given
@@ -63,6 +62,9 @@ _PROPERTIES: Mapping[str, ForeignOption] = {
     **_without_effect(_RUNTIME, "PERFORMANCE_HINT", "latency", ""),
     **_without_effect(_RUNTIME, "NUM_STREAMS", "1", "auto"),
     **_without_effect(_RUNTIME, "INFERENCE_PRECISION_HINT", "bf16", "auto"),
+    **_without_effect(
+        "activations are quantised in groups that follow from kernels and weights", "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+    ),
 }
 
 
@@ -209,8 +211,6 @@ class _Reader:
             self._cache_type(name, text, where)
         elif name == "INFERENCE_NUM_THREADS":
             self._give(name, "option.threads", text, where)
-        elif name == activation_groups.PROPERTY:
-            self._activation_group(name, text, where)
         elif name == "CACHE_DIR":
             self._give(name, "option.cache_dir", text, where)
         elif name == "prompt_lookup":
@@ -219,16 +219,6 @@ class _Reader:
             self._give(name, "option.dtype", "f32", where)
         else:
             self._note(_PROPERTIES.get(name, ForeignOption(name, _RUNTIME)), name, text, where)
-
-    def _activation_group(self, name: str, text: str, source: str) -> None:
-        """The largest that there is here if it is larger, which the weights may bound further."""
-        group = activation_groups.option_text(text)
-        if group is None:
-            self._report(name, text, source, activation_groups.ALLOWED)
-            return
-        if group.removeprefix(activation_groups.AT_MOST) != text.strip():
-            self._found.notices.append(f"{name}={text} ({source}): counts as {group}; {activation_groups.ALLOWED}")
-        self._give(name, "option.activation_group", group, source)
 
     def _cache_type(self, name: str, text: str, source: str) -> None:
         known = _CACHE_TYPES.get(text.lower())

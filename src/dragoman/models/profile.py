@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 import openvino as ov
 
-from dragoman import activation_groups
-from dragoman.kernels.native import CHUNK, LibraryMissing, library
+from dragoman.kernels.native import LibraryMissing, library
 from dragoman.kernels.presence import BUILD
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.models.config import ModelError
@@ -34,16 +33,13 @@ BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
 
 _AT_HWCAP, _HWCAP_SVE = 16, 1 << 22  # Linux, its arm64/elf_hwcaps
 
-# Where the kernels unpack weights to f32:
-_UNPACKED_COLUMNS = 1280  # times 64 outputs of 4 bytes: 320 KB
-_UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per row at 81, still slower at 512
+# Columns of activations that OpenVINO's kernels quantise together, at most: with 32, their default, they compute prompts a
+# quarter more slowly, and with larger groups again. Smaller ones are multiples of the step: of others few rows are computed
+# otherwise.
+_LARGEST_GROUP, _GROUP_STEP = 128, 32
 
 # Values of OV_CPU_MAX_ISA that hold the kernels to instructions without integer dot products.
 _WITHOUT_DOT_PRODUCTS = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
-
-# Kernels that compute in bf16 take rows in panels of 64, each of which reads the weights once more: of a model of 386
-# million parameters (int8) 64 rows took 80 ms, 65 took 120, 128 took 152, 129 took 190. In f32 there are no such stairs.
-_PANEL_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +52,7 @@ class ModelOptions:
     tokens that were computed may be taken back, as those of drafts that are refused (see `kept_rows`). `sees`: a tower is
     loaded, if the checkpoint has one that is understood. `picture_changes`: a JSON object with keys of
     preprocessor_config.json that count in place of the file's. `asks_for_type`: somebody chose the weights' type.
-    `adapters` None = none, now or later. `activation_group`: columns of activations that are quantised together, 0 = they
-    are not, None = as the weights allow; `bounds_activation_group`: where it does not go with the weights, a smaller one.
-    `kernels`: whose compute products with weights.
+    `adapters` None = none, now or later. `kernels`: whose compute products with weights.
     """
 
     weight_type: WeightType = "int8"
@@ -72,8 +66,6 @@ class ModelOptions:
     picture_changes: str = "{}"
     asks_for_type: bool = False
     adapters: AdapterOptions | None = None
-    activation_group: int | None = None
-    bounds_activation_group: bool = False
     kernels: Kernels | Literal["auto"] = "auto"
 
     @property
@@ -109,11 +101,9 @@ class Processor:
 class KernelProfile:
     """How a model is stored, compiled and run on a processor.
 
-    `inference_type`, `kv_type`: of arithmetic, and of the cache. `activation_group`: columns of activations that are
-    quantised together, 0 = they are not. `best_step_tokens`: those of a step in which a token costs the least, None = a
-    larger step is never worse. `panel_tokens`: rows that are computed together, a further one costs nearly as much as a
-    whole panel; None = it does not. `kv_by_token`: keys are quantised by token, so that they do not depend on how a prompt
-    was cut. `kernels`: whose compute products.
+    `inference_type`, `kv_type`: of arithmetic, and of the cache. `activation_group`: columns of activations that OpenVINO's
+    kernels quantise together, 0 = they do not. `kv_by_token`: keys are quantised by token, so that they do not depend on how
+    a prompt was cut. `kernels`: whose compute products.
     """
 
     processor: Processor
@@ -121,8 +111,6 @@ class KernelProfile:
     kv_type: str
     weights: WeightFormat
     activation_group: int
-    best_step_tokens: int | None
-    panel_tokens: int | None
     kernels: Kernels = "openvino"
     block_size: int = BLOCK_SIZE
 
@@ -183,18 +171,16 @@ def kernel_profile(
     `has_states`: layers have states that fade from token to token. They are computed in f32: a state of bf16 cannot fade by
     less than a part in 512, and the kernels have no other beside arithmetic in bf16.
     `smallest_group`: the fewest columns that share a scale in a packed matrix: kernels are slow where activations are
-    quantised in larger groups than weights. Raises: ModelError if a precision is not supported on that processor, or the
-    group of activations that is asked for does not go with the weights.
+    quantised in larger groups than weights. Raises: ModelError if a precision is not supported on that processor.
     """
     processor = processor or this_processor()
     if not processor.has_paged_attention:
         lacking = "Arm processor has no SVE" if processor.is_arm else "processor has no AVX2"
         raise ModelError(f"this {lacking}, and the attention kernels need it; `dragoman doctor` tells what it has")
     inference_type, kv_type = _precisions(options, processor, has_states)
-    activation_group = _activation_group(options, smallest_group)
     kernels = _kernels(options, processor)
     weights = replace(
-        _weight_format(options, processor, is_packed=smallest_group is not None, kernels=kernels),
+        _weight_format(options, processor, kernels),
         keeps_half=inference_type == "bf16",
         keeps_mxfp4=options.keeps_mxfp4,
     )
@@ -203,9 +189,7 @@ def kernel_profile(
         inference_type=inference_type,
         kv_type=kv_type,
         weights=weights,
-        activation_group=activation_group,
-        best_step_tokens=None if weights.max_columns is None else _UNPACKED_ROWS,
-        panel_tokens=_PANEL_ROWS if inference_type == "bf16" and not weights.is_ours else None,
+        activation_group=_activation_group(options, smallest_group),
         kernels=kernels,
     )
 
@@ -244,48 +228,22 @@ def tell_lack() -> None:
 
 
 def _activation_group(options: ModelOptions, smallest_group: int | None) -> int:
-    """The largest group that fills weights' groups without a rest, or the one that is asked for. Raises: ModelError.
+    """The largest group of activations that fills weights' groups without a rest; 0 for f32.
 
     With a rest, as of 192 in groups of 128, kernels do not quantise activations; and then, of weights whose groups are no
     power of two, they compute something else with several rows.
     """
-    # 32, the plugin's default, prefills a quarter more slowly than 128; with larger groups it is slower again.
-    asked, group = options.activation_group, smallest_group or activation_groups.LARGEST
-    is_exact, is_power = options.weight_type == "f32", not group & (group - 1)
-    sizes = [] if is_exact else [size for size in range(1, activation_groups.LARGEST + 1) if group % size == 0]
-    steps = [
-        size for size in sizes if size % activation_groups.STEP == 0
-    ]  # of others a few rows are computed otherwise
-    if asked is None:
-        return max(steps or sizes, default=0)
-    allowed = ([0] if is_exact or is_power else []) + steps
-    if asked in allowed:
-        return asked
-    if options.bounds_activation_group:
-        return max((size for size in allowed if 0 < size < asked), default=max(sizes, default=0))
-    stored = (
-        f"weights in groups of {smallest_group}"
-        if smallest_group and not is_exact
-        else f"{options.weight_type} weights"
-    )
-    shown = ", ".join(map(str, allowed)) or "auto"
-    raise ModelError(f"activation_group {asked} does not go with {stored}; allowed: {shown}")
+    if options.weight_type == "f32":
+        return 0
+    sizes = [size for size in range(1, _LARGEST_GROUP + 1) if (smallest_group or _LARGEST_GROUP) % size == 0]
+    return max([size for size in sizes if size % _GROUP_STEP == 0] or sizes)
 
 
 def profile_departures(options: ModelOptions, profile: KernelProfile) -> tuple[str, ...]:
-    """A line for each of these options that does not have its effect: whose kernels, and the groups of activations."""
-    lines = []
+    """A line for each of these options that does not have its effect."""
     if options.kernels == "own" and profile.kernels != "own":
-        lines.append(f"kernels own has no effect: they multiply int8 and int4 weights, not {options.weight_type}")
-    asked, group = options.activation_group, profile.activation_group
-    if profile.kernels == "own":
-        group = CHUNK
-    if asked is not None and asked != group:
-        allowed_by = "which the kernels have" if profile.kernels == "own" else "which the weights allow"
-        used = f"in groups of {group}, {allowed_by}" if group else "not at all: the weights are not quantised"
-        asker = "the model's files ask" if options.bounds_activation_group else "was asked for"
-        lines.append(f"activations are quantised {used}, instead of {asked} as {asker}")
-    return tuple(lines)
+        return (f"kernels own has no effect: they multiply int8 and int4 weights, not {options.weight_type}",)
+    return ()
 
 
 def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -> tuple[str, str]:
@@ -303,26 +261,15 @@ def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -
     return inference, kv_type
 
 
-def _weight_format(options: ModelOptions, processor: Processor, *, is_packed: bool, kernels: Kernels) -> WeightFormat:
-    """Without integer instructions the kernels unpack weights to f32, in blocks that are as deep as the matrix is wide.
-
-    That is up to a third faster without zero points, and twice as fast for steps of 8 to 64 tokens if a block stays in a
-    core's own cache; and then the order of a row's sums does not depend on how many rows there are, but for one alone.
-    """
+def _weight_format(options: ModelOptions, processor: Processor, kernels: Kernels) -> WeightFormat:
+    """Without integer dot products OpenVINO's kernels unpack weights to f32, up to a third faster without zero points."""
     if kernels == "own":
         keeps = not options.asks_for_type
         return WeightFormat(options.weight_type, careful_type="int8", is_ours=True, keeps_file_types=keeps)
-    compresses = options.weight_type in ("int8", "int4")
-    unpacks = not processor.has_integer_dot_products and (compresses or (is_packed and options.weight_type != "f32"))
-    max_columns = _UNPACKED_COLUMNS if unpacks else None
-    if not compresses:
-        return WeightFormat(options.weight_type, max_columns)
-    eight_bits: StoredType = "int8_symmetric" if unpacks else "int8"
-    return WeightFormat(
-        "int4" if options.weight_type == "int4" else eight_bits,
-        max_columns,
-        careful_type=eight_bits,
-    )
+    if options.weight_type not in ("int8", "int4"):
+        return WeightFormat(options.weight_type)
+    eight_bits: StoredType = "int8" if processor.has_integer_dot_products else "int8_symmetric"
+    return WeightFormat("int4" if options.weight_type == "int4" else eight_bits, careful_type=eight_bits)
 
 
 def _lacks_scalable_vectors() -> bool:

@@ -53,7 +53,7 @@ class Parity:
             return loop.answers([request(str(i), prompt, ANSWER, seed) for i, prompt in enumerate(self.prompts)])
 
     def _cutting(self) -> RollingConfig:
-        return replace(self.limits, max_batch_tokens=SMALL_STEP, best_step_tokens=None)
+        return replace(self.limits, max_batch_tokens=SMALL_STEP)
 
     def _cached(self, fresh: Answer) -> Check:
         """A prompt that another request had before it is found in the cache, and answered the same."""

@@ -27,7 +27,7 @@ class FixedPace(Pacer):
 
     budget: int | None = None
 
-    def prompt_budget(self, num_decoding: int, num_prompts: int, num_prompt_tokens: int) -> int | None:
+    def prompt_budget(self, num_rows: int, num_prompts: int) -> int | None:
         return self.budget
 
 

@@ -26,11 +26,11 @@ def observe(pacer: Pacer, num_decoding: int, num_prompt_tokens: int) -> None:
 def test_without_a_limit_prompts_are_never_held_up() -> None:
     pacer = Pacer(0)
     observe(pacer, 4, 0)
-    assert pacer.prompt_budget(4, 1, 1000) is None
+    assert pacer.prompt_budget(4, 1) is None
 
 
 def test_prompts_are_not_held_up_while_nobody_decodes() -> None:
-    assert Pacer(2).prompt_budget(0, 1, 1000) is None
+    assert Pacer(2).prompt_budget(0, 1) is None
 
 
 @pytest.mark.parametrize("max_slowdown", [-1, float("nan")])
@@ -44,31 +44,31 @@ def test_the_budget_is_what_the_slowdown_leaves_time_for() -> None:
     observe(pacer, 0, 1000)  # a prompt alone: its step's fixed cost counts as the prompt's
     observe(pacer, 8, 0)
     for _ in range(40):
-        budget = pacer.prompt_budget(8, 1, 1000)
+        budget = pacer.prompt_budget(8, 1)
         assert budget
         observe(pacer, 8, budget)
     decode_s = STEP_S + 8 * ROW_S
-    assert pacer.prompt_budget(8, 1, 1000) == pytest.approx(2 * decode_s / PROMPT_TOKEN_S, rel=0.05)
+    assert pacer.prompt_budget(8, 1) == pytest.approx(2 * decode_s / PROMPT_TOKEN_S, rel=0.05)
 
 
 def test_every_prompt_that_waits_brings_its_own_allowance() -> None:
     pacer = Pacer(3)
     observe(pacer, 0, 1000)
     observe(pacer, 8, 0)
-    one, four = pacer.prompt_budget(8, 1, 1000), pacer.prompt_budget(8, 4, 1000)
+    one, four = pacer.prompt_budget(8, 1), pacer.prompt_budget(8, 4)
     assert one
     assert four
     assert 4 * one <= four < 4 * (one + 1)
-    assert pacer.prompt_budget(8, 0, 1000) is None
+    assert pacer.prompt_budget(8, 0) is None
 
 
 def test_a_decode_step_is_measured_first_and_again_after_a_while() -> None:
     pacer = Pacer(2)
-    assert pacer.prompt_budget(5, 1, 1000) == 0
+    assert pacer.prompt_budget(5, 1) == 0
     observe(pacer, 5, 0)
     budgets = []
     for _ in range(300):
-        budget = pacer.prompt_budget(5, 1, 1000)
+        budget = pacer.prompt_budget(5, 1)
         assert budget is not None
         budgets.append(budget)
         observe(pacer, 5, budget)
@@ -80,13 +80,13 @@ def test_what_else_computes_for_a_while_leaves_the_pace_of_prompts_as_it_is() ->
     observe(pacer, 0, 1000)
     for _ in range(60):
         observe(pacer, 8, 0)
-    quiet = pacer.prompt_budget(8, 1, 1000)
+    quiet = pacer.prompt_budget(8, 1)
     for _ in range(30):
         pacer.observe(8, 0, 10 * (STEP_S + 8 * ROW_S))  # a picture is embedded beside these steps
-    assert pacer.prompt_budget(8, 1, 1000) == quiet
+    assert pacer.prompt_budget(8, 1) == quiet
     for _ in range(60):
         pacer.observe(8, 0, 2 * (STEP_S + 8 * ROW_S))
-    slower = pacer.prompt_budget(8, 1, 1000)
+    slower = pacer.prompt_budget(8, 1)
     assert quiet
     assert slower
     assert slower >= 2 * quiet, "what lasts is how it is"
@@ -97,28 +97,28 @@ def test_nothing_is_learned_from_disturbed_steps_but_what_is_not_known() -> None
     pacer = Pacer(3, is_disturbed=lambda: is_disturbed)
     pacer.observe(8, 0, 0.1)
     pacer.observe(8, 100, 0.2)
-    first = pacer.prompt_budget(8, 1, 1000)
+    first = pacer.prompt_budget(8, 1)
     assert first == 200, "better than nothing"
     for _ in range(300):
         pacer.observe(8, 0, 10.0)
         pacer.observe(8, 50, 20.0)
-    assert pacer.prompt_budget(8, 1, 1000) == first
+    assert pacer.prompt_budget(8, 1) == first
     is_disturbed = False
     pacer.observe(8, 0, 10.0)  # it was, when the step was planned
-    assert pacer.prompt_budget(8, 1, 1000) == first
+    assert pacer.prompt_budget(8, 1) == first
     for _ in range(300):
         pacer.observe(8, 0, 0.2)
-    assert pacer.prompt_budget(8, 1, 1000) == 2 * first
+    assert pacer.prompt_budget(8, 1) == 2 * first
 
 
 def test_a_prompt_gets_on_however_slow_the_machine() -> None:
     pacer = Pacer(1.5)
     pacer.observe(1, 0, 0.001)
     for _ in range(20):
-        budget = pacer.prompt_budget(1, 1, 1000)
+        budget = pacer.prompt_budget(1, 1)
         assert budget
         pacer.observe(1, budget, 10.0)
-    assert pacer.prompt_budget(1, 1, 1000) == 16
+    assert pacer.prompt_budget(1, 1) == 16
 
 
 def test_where_a_step_with_prompts_is_dear_in_itself_pieces_do_not_dwindle() -> None:
@@ -129,97 +129,13 @@ def test_where_a_step_with_prompts_is_dear_in_itself_pieces_do_not_dwindle() -> 
     pacer.observe(1, 0, 0.032)
     left, extra_s = 64, 0.0
     while left:
-        budget = pacer.prompt_budget(1, 1, left)
+        budget = pacer.prompt_budget(1, 1)
         assert budget
         piece = min(budget, left)
         seconds = 0.058 + 0.004 * piece
         pacer.observe(1, piece, seconds)
         left, extra_s = left - piece, extra_s + seconds - 0.032
     assert extra_s < 12 * 0.032
-
-
-def test_prompts_fill_a_step_up_to_its_best_size() -> None:
-    pacer = Pacer(0, best_step_tokens=80)
-    assert [pacer.prompt_budget(num_decoding, 3, 1000) for num_decoding in (0, 32, 64)] == [80, 48, 16]
-    assert pacer.prompt_budget(65, 3, 1000) is None, "a step that is larger anyway is not held up"
-    assert pacer.prompt_budget(32, 0, 1000) is None
-    paced = Pacer(2, best_step_tokens=80)
-    observe(paced, 0, 1000)
-    observe(paced, 1, 0)
-    observe(paced, 32, 0)
-    one, many = paced.prompt_budget(1, 1, 1000), paced.prompt_budget(32, 8, 1000)
-    assert one is not None
-    assert one < 79
-    assert many == 48
-
-
-@pytest.mark.parametrize(
-    ("num_decoding", "num_prompt_tokens", "budget"),
-    [
-        (4, 128, 124),  # 132 would cost as much as 170
-        (0, 74, 64),
-        (0, 96, 64),
-        (0, 97, None),  # more than half a panel is worth one
-        (4, 60, None),
-        (0, 63, None),
-        (8, 568, 568),  # nine whole ones
-        (70, 10, None),  # the second panel is there anyway
-    ],
-)
-def test_prompts_end_a_step_with_a_whole_tile(num_decoding: int, num_prompt_tokens: int, budget: int | None) -> None:
-    pacer = Pacer(0, panel_tokens=64)
-    assert (pacer.prompt_budget(num_decoding, 2, num_prompt_tokens) or num_prompt_tokens) == (
-        budget or num_prompt_tokens
-    )
-
-
-def test_a_paced_prompt_ends_with_a_whole_tile_as_well() -> None:
-    plain, paneled = Pacer(5), Pacer(5, panel_tokens=64)
-    for pacer in (plain, paneled):
-        observe(pacer, 0, 1000)
-        observe(pacer, 8, 0)
-    budget = plain.prompt_budget(8, 1, 1000)
-    assert budget
-    assert (budget + 8) % 64 in range(1, 33)
-    assert paneled.prompt_budget(8, 1, 1000) == (budget + 8) // 64 * 64 - 8
-
-
-class SizedRunner(FakeRunner):
-    """Remembers the tokens of every step."""
-
-    step_tokens: list[int]
-
-    def forward(self, batch: ForwardBatch) -> np.ndarray[Any, Any]:
-        self.step_tokens.append(len(batch.input_ids))
-        return super().forward(batch)
-
-
-def test_steps_keep_to_their_best_size_while_prompts_come_and_go() -> None:
-    runner = SizedRunner(num_blocks=2000, block_size=4, vocab_size=24, max_model_len=4000)
-    runner.step_tokens = []
-    collector = Collector(EngineCore(runner, Sampler(24), RollingConfig(512, best_step_tokens=80)))
-    for key in range(40):
-        prompt = [1 + (key + i) % 20 for i in range(100 + key)]
-        collector.add(key, make_request(prompt, max_tokens=30, ignore_eos=True))
-    collector.run()
-    assert max(runner.step_tokens) == 80
-    num_prompt_tokens = sum(100 + key for key in range(40))
-    assert len(runner.step_tokens) < 1.3 * (num_prompt_tokens + 40 * 30) / 80, (
-        "and hardly any step is smaller than it need be"
-    )
-
-
-def test_steps_end_with_whole_tiles_while_prompts_come_and_go() -> None:
-    runner = SizedRunner(num_blocks=2000, block_size=4, vocab_size=24, max_model_len=4000)
-    runner.step_tokens = []
-    collector = Collector(EngineCore(runner, Sampler(24), RollingConfig(256, panel_tokens=32, prefix_cache="off")))
-    for key in range(40):
-        prompt = [1 + (key + i) % 20 for i in range(20 + 3 * key)]
-        collector.add(key, make_request(prompt, max_tokens=30, ignore_eos=True))
-    collector.run()
-    larger = [size for size in runner.step_tokens if size > 2 * 32]
-    assert larger
-    assert all(size % 32 == 0 or size % 32 > 16 for size in larger)
 
 
 class TimedRunner(FakeRunner):

@@ -366,35 +366,6 @@ def test_a_request_that_waits_for_a_place_changes_nothing_of_how_guesses_pay() -
     assert speedups[1] > 0.95 * speedups[0], speedups
 
 
-def test_beside_prompts_guesses_leave_a_step_its_best_size() -> None:
-    """Prompts filled it, and guesses came on top: beyond it kernels of other sizes make every token dearer."""
-    asked = requests(8, 150)
-    sizes: list[int] = []
-    machine, guesser = Machine(cheap), Guesser(asked, lambda position: 0.9)
-
-    def advance(batch: ForwardBatch) -> None:
-        sizes.append(len(batch.input_ids))
-        machine._advance(batch)
-
-    runner = FakeRunner(num_blocks=1024, vocab_size=VOCAB_SIZE, max_model_len=2_000, before_forward=advance)
-    config = RollingConfig(best_step_tokens=80)
-    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, [FunctionProposer(guesser)], clock=machine.clock)
-    collector = Collector(core)
-    for key, request in enumerate(asked):
-        collector.add(key, request)
-    for _ in range(12):
-        collector.step()
-    decoded = max(sizes[8:])
-    assert decoded > 16, "guesses are verified"
-    long = make_request([1 + number % 20 for number in range(1_000)], 4, name="long", temperature=1.0)
-    guesser.know(long)
-    collector.add(len(asked), long)
-    first = len(sizes)
-    collector.run()
-    assert max(sizes[first:]) <= 80
-    assert sizes[first : first + 10].count(80) > 5, "and prompts take what is left"
-
-
 def test_beside_prompts_guesses_have_to_be_worth_a_row_of_decoding() -> None:
     """They were held against a prompt's token, which takes a fraction of a row that has logits to sample from."""
 

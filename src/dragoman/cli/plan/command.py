@@ -90,7 +90,7 @@ def _costs(
     Raises: CostsError for the file; PlanError for the log; CalibrationFailed.
     """
     model = config.model
-    settings = (model.dtype, model.kv_dtype, model.activation_group, str(model.threads or ""))
+    settings = (model.dtype, model.kv_dtype, model.kernels, str(model.threads or ""))
     fingerprint = model_fingerprint(config.model_dir, *settings)
     if asked.costs is not None and asked.costs.exists() and asked.costs_from is None:
         costs = read_costs(asked.costs)

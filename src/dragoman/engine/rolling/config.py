@@ -46,8 +46,6 @@ class RollingConfig:
     answer), also those filled while decoding (`all`), none (`off`). `max_prompt_logprob_rows`: prompt positions per step
     whose logits are computed for prompt log-probabilities; each costs a row of the vocabulary's size. `max_slowdown`:
     how much longer than a step that only decodes a step may take for the sake of prompts (`pacer`); 0 = no limit.
-    `best_step_tokens`: up to which prompts fill a step, because a token costs more in larger ones; None = it does not.
-    `panel_tokens`: rows that the kernels compute together, so that prompts fill whole panels (`pacer`); None = they do not.
     `assumed_output_tokens`: what an answer is taken to become, up to its max_tokens, before any are known (`forecast`).
     `max_model_len`: a shorter context than the model's; None = the model's. `repeats_steps`: a step that was computed and
     came to nothing may be computed again; False where layers only keep what the next step needs. `has_states`: the model
@@ -59,8 +57,6 @@ class RollingConfig:
     prefix_cache: PrefixCacheMode = "prompt"
     max_prompt_logprob_rows: int = 256
     max_slowdown: float = 0.0
-    best_step_tokens: int | None = None
-    panel_tokens: int | None = None
     assumed_output_tokens: int = 256
     max_model_len: int | None = None
     repeats_steps: bool = True

@@ -67,14 +67,7 @@ class EngineCore:
         guessing = None
         if proposers:
             guessing = Speculation(proposers, config.speculation, self._blocks, max_model_len, runner, clock)
-        full_step_tokens = min(config.best_step_tokens or config.max_batch_tokens, config.max_batch_tokens)
-        pacer = Pacer(
-            config.max_slowdown,
-            config.best_step_tokens,
-            config.panel_tokens,
-            is_disturbed=is_disturbed,
-            full_step_tokens=full_step_tokens,
-        )
+        pacer = Pacer(config.max_slowdown, is_disturbed, full_step_tokens=config.max_batch_tokens)
         self._scheduler = Scheduler(
             config, self._blocks, self.stats, guessing, pacer, clock, long_context_from=runner.long_context_from
         )

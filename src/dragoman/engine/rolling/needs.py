@@ -117,8 +117,6 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
         max_num_seqs=options.max_num_seqs,
         prefix_cache=cast(PrefixCacheMode, options.prefix_cache),
         max_slowdown=options.max_step_slowdown,
-        best_step_tokens=profile.best_step_tokens,
-        panel_tokens=profile.panel_tokens,
         max_model_len=context,
         repeats_steps=not (facts.convolution_layers or facts.state_layers),
         has_states=bool(facts.state_layers),

@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dragoman.activation_groups import AT_MOST, group_of
 from dragoman.models import ModelOptions
 from dragoman.models.adapters.options import AdapterOptions
 
@@ -24,7 +23,6 @@ class RollingOptions:
 
     dtype: str = "auto"
     kv_dtype: str = "auto"
-    activation_group: str = "auto"
     kernels: str = "auto"
     threads: int | None = None
     cache_dir: Path | None = None
@@ -79,15 +77,13 @@ class RollingOptions:
             picture_changes=self.mm_processor_kwargs or "{}",
             asks_for_type=self.dtype != "auto",
             adapters=self.adapter_options,
-            activation_group=group_of(self.activation_group),
-            bounds_activation_group=self.activation_group.startswith(AT_MOST),
             kernels=kernels,
         )
 
     @property
     def draft_options(self) -> ModelOptions:
-        """How the draft model is: as the model, with groups of activations as its own weights allow."""
-        return replace(self.model_options, sees=False, adapters=None, bounds_activation_group=True)
+        """How the draft model is: as the model, for texts alone."""
+        return replace(self.model_options, sees=False, adapters=None)
 
     @property
     def adapter_options(self) -> AdapterOptions | None:

@@ -1,14 +1,11 @@
 """Products with weight matrices, alone or several over the same input.
 
-Does: cut wide matrices as the kernels like them. Does not: compress (`storage` does).
+Does: choose whose kernels compute them, and what they compute together. Does not: compress (`storage` does).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from itertools import accumulate
-from math import gcd
 
 import numpy as np
 from openvino import opset13 as ops
@@ -17,7 +14,6 @@ from dragoman.kernels import graph as kernels
 from dragoman.models.blocks.nodes import add, integers, scalar, split, width
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
 from dragoman.models.storage.constants import Node, WeightStorage, constant, weight_matrix
-from dragoman.models.storage.groups import INT4_GROUP_SIZE
 from dragoman.models.storage.packing import is_order, packed, packed_order
 from dragoman.models.weights import Weights, can_be_joined, joined
 
@@ -57,25 +53,13 @@ def _told(result: Node, x: Node, weights: Weights, num_rows: int, *, bias: bool)
 
 
 def product(x: Node, matrix: StoredTensor, storage: WeightStorage, bias: Array | None = None) -> Node:
-    """`x @ matrix.T (+ bias)`, as the sum of products over the columns that the format allows."""
+    """`x @ matrix.T (+ bias)`."""
     if storage.format.is_ours:
         (result,) = kernels.products(in_order(x, packed_order(matrix)), [packed(matrix, storage, bias)])
         return result
-    unit = 1
-    if isinstance(matrix, PackedMatrix):
-        if storage.format.stored_type != "f32":
-            x = in_order(x, matrix.column_order)
-        unit = matrix.group_size if matrix.num_groups > 1 else 1
-    widths = column_widths(matrix.shape[1], storage.format.max_columns, unit)
-    if len(widths) == 1:
-        total = _product(x, matrix, storage)
-    else:
-        ends = list(accumulate(widths))
-        products = [
-            _product(part, _columns(matrix, end - size, end), storage)
-            for part, size, end in zip(split(x, widths), widths, ends, strict=True)
-        ]
-        total = reduce(add, products)
+    if isinstance(matrix, PackedMatrix) and storage.format.stored_type != "f32":
+        x = in_order(x, matrix.column_order)
+    total = ops.matmul(x, weight_matrix(matrix, storage), transpose_a=False, transpose_b=True).output(0)
     return total if bias is None else add(total, constant(bias))
 
 
@@ -88,28 +72,6 @@ def have_one_order(matrices: Sequence[StoredTensor]) -> bool:
     """True if the columns of all matrices are in one order, packed as they are."""
     first, *others = (packed_order(matrix) for matrix in matrices)
     return all(is_order(order, first) for order in others)
-
-
-def _columns(matrix: StoredTensor, begin: int, end: int) -> StoredTensor:
-    return matrix.columns(begin, end) if isinstance(matrix, PackedMatrix) else matrix[:, begin:end]
-
-
-def column_widths(num_columns: int, max_columns: int | None, unit: int = 1) -> list[int]:
-    """The widths of the fewest nearly equal parts of at most `max_columns` columns, None = of any number.
-
-    Parts are whole units, and whole groups of int4's size if the columns are.
-    """
-    if max_columns is None:
-        return [num_columns]
-    unit = unit if unit > 1 else gcd(num_columns, INT4_GROUP_SIZE)
-    num_units = num_columns // unit
-    num_parts = -(-num_units // max(max_columns // unit, 1))
-    share, num_larger = divmod(num_units, num_parts)
-    return [(share + (part < num_larger)) * unit for part in range(num_parts)]
-
-
-def _product(x: Node, weight: StoredTensor, storage: WeightStorage) -> Node:
-    return ops.matmul(x, weight_matrix(weight, storage), transpose_a=False, transpose_b=True).output(0)
 
 
 def _bias(weights: Weights, num_rows: int, is_there: bool) -> Array | None:

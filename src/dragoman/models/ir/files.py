@@ -10,8 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.activation_groups import ALLOWED, PROPERTY, group_of, option_text
-from dragoman.models.config import ModelError, read_json, shown
+from dragoman.models.config import ModelError, read_json
 
 GRAPH_FILE = "openvino_model.xml"
 SEEING_FILE = "openvino_language_model.xml"  # of a model that sees: what follows its embeddings, of pictures or texts
@@ -19,11 +18,12 @@ TABLE_FILE = "openvino_text_embeddings_model.xml"
 VISION_FILE = "openvino_vision_embeddings_model.xml"
 PROJECTION_FILE = "openvino_vision_projection_model.xml"
 CONFIG_FILE = "openvino_config.json"
+_ACTIVATION_GROUPS = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 
 # What tells how the graph came to be: the graph itself says what of it matters.
 _DESCRIBES = frozenset((
     "compression", "dtype", "input_info", "optimum_version", "output_attentions", "quantization_config", "save_onnx_model",
-    "transformers_version", PROPERTY,
+    "transformers_version", _ACTIVATION_GROUPS,
 ))  # fmt: skip
 
 
@@ -91,15 +91,9 @@ def unknown_settings(model_dir: Path) -> tuple[str, ...]:
     """One line for each key of openvino_config.json that is not known. Raises: ModelError if it cannot be read."""
     settings = _settings(model_dir)
     lines = [f"{CONFIG_FILE} {key} has no effect: it is not known" for key in sorted(settings.keys() - _DESCRIBES)]
-    if PROPERTY in settings and activation_group(model_dir) is None:
-        lines.append(f"{CONFIG_FILE} {PROPERTY} of {shown(settings[PROPERTY])} has no effect: {ALLOWED}")
+    if _ACTIVATION_GROUPS in settings:
+        lines.append(f"{CONFIG_FILE} {_ACTIVATION_GROUPS} has no effect: groups follow from kernels and weights")
     return tuple(lines)
-
-
-def activation_group(model_dir: Path) -> int | None:
-    """The columns that openvino_config.json wants quantised together, at most. Raises: ModelError as `unknown_settings`."""
-    text = option_text(str(_settings(model_dir).get(PROPERTY)))
-    return None if text is None else group_of(text)
 
 
 def _settings(model_dir: Path) -> dict[str, Any]:

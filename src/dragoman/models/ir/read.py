@@ -22,7 +22,6 @@ from dragoman.models.ir.files import (
     PROJECTION_FILE,
     VISION_FILE,
     SeeingFiles,
-    activation_group,
     ir_files,
     unknown_settings,
 )
@@ -80,7 +79,7 @@ def read_ir(model_dir: Path, options: ModelOptions) -> IrModel:
     files = ir_files(model_dir, sees=options.sees and blindness is None)
     graph, vectors = read_graph(files.graph), None
     stored, smallest_group = _stored(graph)
-    options = _with_hints(_with_settings(options, model_dir), graph)
+    options = _with_hints(options, graph)
     has_experts = any(node.get_type_name() == _ROUTING for node in graph.get_ops())
     try:
         if files.table is not None:
@@ -136,13 +135,6 @@ def _tower(model_dir: Path, files: SeeingFiles, hidden_size: int, options: Model
     except ModelError as error:
         raise ModelError(f"{error}; limit_mm_per_prompt image=0 serves its texts alone") from error
     return IrTower(vision.facts, processor, partial(vision.tower, files))
-
-
-def _with_settings(options: ModelOptions, model_dir: Path) -> ModelOptions:
-    """The options, where they leave groups of activations open with the one that openvino_config.json asks for."""
-    if options.activation_group is not None or (group := activation_group(model_dir)) is None:
-        return options
-    return replace(options, activation_group=group, bounds_activation_group=True)
 
 
 def _with_hints(options: ModelOptions, graph: Any) -> ModelOptions:

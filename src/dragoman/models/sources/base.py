@@ -67,14 +67,6 @@ class PackedMatrix:
         zero_points = None if self.zero_points is None else self.zero_points[rows]
         return replace(self, values=self.values[rows], scales=self.scales[rows], zero_points=zero_points)
 
-    def columns(self, begin: int, end: int) -> PackedMatrix:
-        """Some of the columns in the order of `values`: whole groups, or of a single group any."""
-        size = self.group_size
-        groups = slice(begin // size, end // size) if self.num_groups > 1 else slice(None)
-        zero_points = None if self.zero_points is None else self.zero_points[:, groups]
-        values = _Columns(self.values, slice(begin, end))
-        return replace(self, values=values, scales=self.scales[:, groups], zero_points=zero_points, column_order=None)
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         numbers = self.unpacked()
         return numbers if dtype is None else numbers.astype(dtype, copy=False)
@@ -100,31 +92,6 @@ class PackedMatrix:
             and self.values.shape[1] == other.values.shape[1]
             and (orders[0] is orders[1] or _are_equal(*orders))
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """Some columns of a matrix of integers, of which rows are computed when somebody takes them as an array."""
-
-    whole: Array | Rows
-    part: slice
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """[out, in]."""
-        return self.whole.shape[0], self.part.stop - self.part.start
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
-        return self.whole.dtype
-
-    def __getitem__(self, rows: slice | Array) -> _Columns:
-        return _Columns(self.whole[rows], self.part)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        columns: Array = np.asarray(self.whole)[:, self.part]
-        return columns
 
 
 def _are_equal(first: Array | None, second: Array | None) -> bool:

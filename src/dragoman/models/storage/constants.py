@@ -33,15 +33,13 @@ StoredType = Literal[WeightType, "int8_symmetric"]
 class WeightFormat:
     """How a graph stores weights, and what follows for the products with them.
 
-    `max_columns`: those of a product where integers are unpacked to be multiplied: wider ones are summed up, and a row alone
-    has another order of sums than among others; None = they are not. `keeps_half`: floats of two bytes
-    stay such in the compiled graph; else the plugin makes them f32. `careful_type`: how matrices are stored whose error
-    counts more than that of others; None = as these. `keeps_mxfp4`: those of MXFP4 come packed (`sources.opening`).
+    `keeps_half`: floats of two bytes stay such in the compiled graph; else the plugin makes them f32. `careful_type`: how
+    matrices are stored whose error counts more than that of others; None = as these. `keeps_mxfp4`: those of MXFP4 come
+    packed (`sources.opening`).
     `is_ours`: kernels of our own multiply integers (`storage.packing`); `keeps_file_types`: with the values of GGUF files.
     """
 
     stored_type: StoredType
-    max_columns: int | None = None
     keeps_half: bool = False
     careful_type: StoredType | None = None
     keeps_mxfp4: bool = False

@@ -1,4 +1,4 @@
-"""Paces prompts, so that the sequences which decode keep their rhythm while others prefill, and steps have the best size.
+"""Paces prompts, so that the sequences which decode keep their rhythm while others prefill.
 
 Does: learn from the durations of the steps what decoding and a prompt token cost, and say how many prompt tokens the next
 step may compute beside the decode rows. Does not: schedule, or read a clock. Called by the scheduler, on the engine thread
@@ -8,10 +8,6 @@ A step that computes a long prompt's piece takes as long as that piece needs, an
 is too long on a slow machine, or when one stream decodes, and too short on a fast one; durations tell which. Where many
 prompts wait, holding each of them back would cost more than it gives: fewer sequences decode together, so each prompt that
 is to be computed brings an allowance of its own.
-
-Some kernels compute a token the fastest in steps of a certain size, and are slower in larger ones; then prompts fill a step
-up to that size and wait for the next, whether anybody decodes or not. Others compute rows in panels: a panel's first row
-costs as much as the next forty, so that prompts end a step with a whole panel rather than a little behind it.
 Source: stall-free batching, arXiv:2403.02310, with a budget that is measured instead of set.
 """
 
@@ -20,13 +16,9 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-from dragoman.engine.rolling.speculate.row_costs import PromptStep
-
-_LEAST_CUT = 4  # prompt tokens: the least piece that the scheduler can cut anywhere
 # A prompt always gets on, by so many tokens: with fewer, where rows are dear (AVX2), a step takes most of its time for
 # computing a prompt at all, so that all streams wait longer in sum, as steps with prompts are so many.
 _LEAST_PIECE = 16
-_LEAST_ROOM = 16  # prompt tokens for which it pays to hold a step to the best size
 _WEIGHT = 0.25  # of the newest measurement
 _MAX_AGE = 256  # steps after which the duration of a decode step is measured again
 _NUM_KEPT = 64  # durations of decode steps of a size
@@ -38,8 +30,6 @@ class Pacer:
     """Holds a step with more than 16 tokens of one prompt to `max_slowdown` times what one that only decodes takes; 0 = no
     limit.
 
-    `best_step_tokens`: those of a step in which a token costs the least, None if a larger step is never worse.
-    `panel_tokens`: a step of a few more than a multiple costs as if it had many more; None = there are no such panels.
     `full_step_tokens`: those of a step that is full; None = nothing is learned of such steps.
     `is_disturbed`: whether something else computes now beside the steps, as the tower does that embeds a picture. Nothing is
     learned from such a step but what is not known at all: prompts would be given more time, the slower everything is.
@@ -48,8 +38,6 @@ class Pacer:
     def __init__(
         self,
         max_slowdown: float,
-        best_step_tokens: int | None = None,
-        panel_tokens: int | None = None,
         is_disturbed: Callable[[], bool] = lambda: False,
         full_step_tokens: int | None = None,
     ) -> None:
@@ -57,8 +45,6 @@ class Pacer:
         if not max_slowdown >= 0:
             raise ValueError(f"max_slowdown is {max_slowdown}, must be 0 (no limit) or more")
         self._max_slowdown = max_slowdown
-        self._best_step_tokens = best_step_tokens
-        self._panel_tokens = panel_tokens
         self._is_disturbed = is_disturbed
         self._was_disturbed = False  # when the step was planned
         # Durations in seconds by the binary size of the number of rows that decode: within a size they differ little.
@@ -73,42 +59,18 @@ class Pacer:
         """Seconds for a prompt token in the quickest of the last full steps; None = there was none."""
         return min(self._full_token_s, default=None)
 
-    def prompt_step(self, num_decoding: int) -> PromptStep:
-        """What guesses beside so many sequences that decode are held against, and how many leave prompts their room."""
-        room = self._room(num_decoding)
-        return PromptStep(self._prompt_token_s or 0.0, None if room is None else room - _LEAST_ROOM)
+    @property
+    def prompt_token_s(self) -> float:
+        """Seconds for a prompt token of late; 0 = not known."""
+        return self._prompt_token_s or 0.0
 
-    def prompt_budget(self, num_rows: int, num_prompts: int, num_prompt_tokens: int) -> int | None:
+    def prompt_budget(self, num_rows: int, num_prompts: int) -> int | None:
         """Tokens of `num_prompts` prompts that the next step may compute beside rows that decode; None = any number.
 
-        `num_prompt_tokens`: those that it would compute if there was no budget.
         0 asks for a step without prompts, because the duration of such a step is not known, or no longer.
         """
         self._was_disturbed = self._is_disturbed()
-        if not num_prompts:
-            return None
-        limits = (self._room(num_rows), self._even_piece(num_rows, num_prompts))
-        budget = min((limit for limit in limits if limit is not None), default=None)
-        expected = num_prompt_tokens if budget is None else min(budget, num_prompt_tokens)
-        excess = self._excess(num_rows, expected)
-        return expected - excess if excess else budget
-
-    def _excess(self, num_rows: int, num_prompt_tokens: int) -> int:
-        """The prompt tokens behind the last whole panel; 0 if they are more than half of one, or it is needed anyway."""
-        if self._panel_tokens is None or num_rows + num_prompt_tokens <= self._panel_tokens:
-            return 0
-        excess = (num_rows + num_prompt_tokens) % self._panel_tokens
-        return excess if 2 * excess <= self._panel_tokens and num_prompt_tokens - excess >= _LEAST_CUT else 0
-
-    def _room(self, num_rows: int) -> int | None:
-        """What the decode rows leave of the best size; None if that is too little, and the step becomes larger anyway."""
-        if self._best_step_tokens is None:
-            return None
-        room = self._best_step_tokens - num_rows
-        return room if room >= _LEAST_ROOM else None
-
-    def _even_piece(self, num_rows: int, num_prompts: int) -> int | None:
-        if not num_rows or not self._max_slowdown:
+        if not num_prompts or not num_rows or not self._max_slowdown:
             return None
         size = num_rows.bit_length()
         if not self._decode_s[size] or self._ages[size] >= _MAX_AGE:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable
-from itertools import chain, count, islice
+from itertools import chain, count
 from operator import attrgetter
 from time import perf_counter
 
@@ -269,14 +269,10 @@ class Scheduler:
             # As the last step did; or somebody has come, who will hardly have to wait.
             computes_prompts = self._computes_prompts or num_prompts > self._num_prompts
             self._num_prompts = num_prompts
-            prompts = self._pacer.prompt_step(num_decoding) if computes_prompts else None
-            self._speculation.set_drafts(self.running, prompts)
+            self._speculation.set_drafts(self.running, self._pacer.prompt_token_s if computes_prompts else None)
             if num_prompts:
                 num_rows += sum([sequence.num_draft_tokens for sequence in self.running])
-        # Only panels ask how many tokens a step would have without a budget; to count them is to look at everybody again.
-        has_panels = self._config.panel_tokens is not None and num_prompts
-        num_tokens = self._count_prompt_tokens(self._config.max_batch_tokens - num_rows) if has_panels else 0
-        prefill_budget = self._pacer.prompt_budget(num_rows, num_prompts, num_tokens)
+        prefill_budget = self._pacer.prompt_budget(num_rows, num_prompts)
         batch = self._schedule(prefill_budget)
         if not batch and prefill_budget is not None:  # whoever decoded was preempted, and holds up nobody any more
             batch = self._schedule(None)
@@ -325,17 +321,6 @@ class Scheduler:
     def _beginners(self) -> FairQueue | tuple[()]:
         """Requests that may begin: none beside suspects."""
         return () if self._has_suspects else self.queue
-
-    def _count_prompt_tokens(self, most: int) -> int:
-        """Those that prompts need until their first token, of all that could run; cached ones of waiting prompts as well."""
-        prompts = [sequence for sequence in self.running if not (sequence.is_decoding or sequence.is_held)]
-        num_tokens = sum([sequence.num_tokens - sequence.num_computed_tokens for sequence in prompts])
-        waiting = chain(self.returning, (group.sequences[0] for group in self._beginners))
-        for sequence in islice(waiting, max(self._config.max_num_seqs - len(self.running), 0)):
-            if num_tokens >= most:
-                break
-            num_tokens += sequence.num_tokens
-        return min(num_tokens, most)
 
     def _can_yield(self) -> bool:
         """True if the last running sequence ranks behind a waiting one: beams may have to make room for others' beams."""

@@ -103,16 +103,6 @@ class _Size:
         return self._quick
 
 
-class PromptStep(NamedTuple):
-    """A step that also computes prompts, for those who guess. `token_s`: seconds of a prompt token, 0 = not known.
-
-    `num_spare`: rows that guesses may take of it, None = any number.
-    """
-
-    token_s: float
-    num_spare: int | None
-
-
 class RowCosts:
     """Estimates durations of steps that only decode."""
 

@@ -34,7 +34,7 @@ from dragoman.engine.rolling.sequence import Sequence
 from dragoman.engine.rolling.speculate.acceptance import Acceptance
 from dragoman.engine.rolling.speculate.draft_depth import DraftDepth
 from dragoman.engine.rolling.speculate.proposer import NOTHING, NUM_STRENGTHS, Basis, Proposal, Proposer, Wish
-from dragoman.engine.rolling.speculate.row_costs import PromptStep, RowCosts
+from dragoman.engine.rolling.speculate.row_costs import RowCosts
 from dragoman.types import Limits
 
 logger = logging.getLogger(__name__)
@@ -111,17 +111,17 @@ class Speculation:
         self._begin_s = 0.0  # when the last step began to be planned, guesses aside
         self._computed: tuple[int, int] | None = None  # its rows and their context, if they are measured
 
-    def set_drafts(self, running: Rows[Sequence], prompts: PromptStep | None = None) -> None:
+    def set_drafts(self, running: Rows[Sequence], prompt_token_s: float | None = None) -> None:
         """Give drafts to those of the running sequences that speculate in the next step.
 
-        `prompts`: what is known of them, if prompts will be computed in this step. Mutates: the sequences'
+        `prompt_token_s`: seconds of a prompt's token, 0 = not known, if the step computes prompts. Mutates: the sequences'
         drafts, and block tables if a proposer needs slots. A proposer that fails is switched off for good; requests go on
         without it.
         """
         if not self._proposers:
             return
         self._measure(running)
-        self._guess(running, prompts)
+        self._guess(running, prompt_token_s)
         self._begin_s = self._clock()
 
     def _measure(self, running: Rows[Sequence]) -> None:
@@ -136,7 +136,7 @@ class Speculation:
         if running:
             self._costs.observe(num_rows, num_context, self._clock() - self._begin_s)
 
-    def _guess(self, running: Rows[Sequence], prompts: PromptStep | None) -> None:
+    def _guess(self, running: Rows[Sequence], prompt_token_s: float | None) -> None:
         self._retain(running)
         if self._guessed:
             for sequence in running:
@@ -145,24 +145,24 @@ class Speculation:
         if self._num_steps < self._next_look and not self._has_fixed:
             return
         decoding = [sequence for sequence in running if sequence.is_decoding]
-        if not decoding or not (self._has_fixed or self._can_compare(decoding, prompts)):
+        if not decoding or not (self._has_fixed or self._can_compare(decoding, prompt_token_s)):
             return
         begin, self._gain_s = self._clock(), 0.0
         wishes = [wish for sequence in decoding if (wish := self._wish(sequence, len(running))) is not None]
         candidates = self._candidates(self._affordable(wishes, len(running)), decoding) if wishes else []
         if candidates:
-            self._choose(candidates, decoding, prompts)
+            self._choose(candidates, decoding, prompt_token_s)
         self._plan_look(decoding, self._clock() - begin)
         for candidate in candidates:
             if candidate.survival:
                 drafts = candidate.proposal.token_ids[: len(candidate.survival)]
                 candidate.wish.sequence.set_drafts(drafts)
 
-    def _can_compare(self, decoding: Rows[Sequence], prompts: PromptStep | None) -> bool:
+    def _can_compare(self, decoding: Rows[Sequence], prompt_token_s: float | None) -> bool:
         """False if nothing can be guessed in this step, because it is not known what guesses are held against."""
         costs, num_rows = self._costs, len(decoding)
-        if prompts is not None:
-            return prompts.token_s > 0 and costs.further_row_s(num_rows) is not None
+        if prompt_token_s is not None:
+            return prompt_token_s > 0 and costs.further_row_s(num_rows) is not None
         return costs.seconds(num_rows) > 0 and not costs.is_doubtful(num_rows)
 
     def _plan_look(self, decoding: Rows[Sequence], guessing_s: float) -> None:
@@ -406,7 +406,7 @@ class Speculation:
 
     # --- how many are verified ----------------------------------------------------------------------------------------
 
-    def _choose(self, candidates: list[_Candidate], decoding: Rows[Sequence], prompts: PromptStep | None) -> None:
+    def _choose(self, candidates: list[_Candidate], decoding: Rows[Sequence], prompt_token_s: float | None) -> None:
         """Cut the candidates' guesses to those that pay. Mutates: candidates."""
         free = [candidate for candidate in candidates if not candidate.wish.is_fixed]
         if not free:
@@ -421,10 +421,10 @@ class Speculation:
         )
         num_fixed = sum(len(candidate.survival) for candidate in candidates if candidate.wish.is_fixed)
         num_context = sum([sequence.num_tokens for sequence in decoding])
-        if prompts is None:
+        if prompt_token_s is None:
             num_taken = self._num_paying(guesses, len(decoding), num_fixed, num_context)
         else:
-            num_taken = self._num_beside_prompts(guesses, len(decoding), num_context, prompts)
+            num_taken = self._num_beside_prompts(guesses, len(decoding), num_context, prompt_token_s)
         counts = [0] * len(free)
         for _, _, index, _ in guesses[:num_taken]:
             counts[index] += 1
@@ -432,7 +432,7 @@ class Speculation:
             del candidate.survival[count:]
 
     def _num_beside_prompts(
-        self, guesses: Rows[tuple[float, int, int, int]], num_decoding: int, num_context: int, prompts: PromptStep
+        self, guesses: Rows[tuple[float, int, int, int]], num_decoding: int, num_context: int, prompt_token_s: float
     ) -> int:
         """How many of the guesses, the surest first, save much more than their rows take in a step that computes prompts.
 
@@ -444,8 +444,8 @@ class Speculation:
         if further_s is None:
             return 0
         token_s = (costs.seconds(num_decoding) + costs.context_s * num_context) / num_decoding
-        row_s = _WORTH_BESIDE_PROMPTS * max(prompts.token_s, further_s)
-        taken = [-guess[0] for guess in guesses[: prompts.num_spare] if -guess[0] * token_s >= row_s]
+        row_s = _WORTH_BESIDE_PROMPTS * max(prompt_token_s, further_s)
+        taken = [-guess[0] for guess in guesses if -guess[0] * token_s >= row_s]
         self._gain_s = sum(taken) * token_s - len(taken) * row_s
         return len(taken)
 
