@@ -64,9 +64,10 @@ class RandomWeights:
     def tensor(self, name: str, shape: tuple[int, ...]) -> Any:
         """The tensor, bf16; another one for another name."""
         size = int(np.prod(shape))
-        pool = np.resize(self._pool, max(2 * size, len(self._pool)))
-        begin = hash(name) % (len(pool) - size + 1)
-        return pool[begin : begin + size].reshape(shape)
+        if len(self._pool) < 2 * size:
+            self._pool = np.resize(self._pool, 2 * size)
+        begin = hash(name) % (len(self._pool) - size + 1)
+        return self._pool[begin : begin + size].reshape(shape)
 
 
 def layer(form: str, hidden_size: int, facts: ExpertFacts, profile: KernelProfile) -> ov.Model:

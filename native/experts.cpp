@@ -89,9 +89,11 @@ void give_rows(std::vector<Group>& groups, const Rows& rows, int64_t columns, in
                const ParallelFor& parallel_for) {
     std::vector<Group*> scattered;
     for (Group& group : groups) {
-        const int64_t first = rows_of[group.first], last = rows_of[group.first + group.count - 1];
-        group.rows = row_of(rows, first);
-        if (last - first + 1 != group.count) scattered.push_back(&group);
+        const int64_t* its = rows_of + group.first;
+        int64_t beside = 1;
+        while (beside < group.count && its[beside] == its[0] + beside) ++beside;
+        group.rows = row_of(rows, its[0]);
+        if (beside < group.count) scattered.push_back(&group);
     }
     if (scattered.empty()) return;
     const Rows copies = scratch().sorted.rows(num_pairs, columns);

@@ -99,6 +99,8 @@ def test_each_row_is_the_sum_of_its_experts_gated_mlps_bit_for_bit(kernels: Libr
         for count in (1, 2, 30):
             found = layer([x[:count], chosen[:count], shares[:count]])[0]
             np.testing.assert_array_equal(found, expected[:count], err_msg=activation)
+        twice, shares = np.array([[0, 1, 3], [2, 2, 1], [0, 1, 3], [2, 0, 1]]), shares[:4]
+        np.testing.assert_array_equal(layer([x[:4], twice, shares])[0], apart(stacks, activation, x[:4], twice, shares))
 
 
 def test_a_bounded_swiglu_is_what_its_words_say(kernels: Library) -> None:
