@@ -39,7 +39,7 @@ from dragoman.models.profile import KernelProfile, kernel_profile
 from dragoman.models.sources.base import PackedMatrix, StoredTensor
 from dragoman.models.sources.gguf.stored import GGUF_FORMATS
 from dragoman.models.storage.constants import WeightStorage
-from dragoman.models.storage.groups import INT4_GROUP_SIZE
+from dragoman.models.storage.groups import INT4_GROUP_SIZE, INT8_GROUP_SIZE
 from dragoman.models.storage.row_parts import RowParts
 
 SHAPES = ((896, 9728), (4096, 4096))
@@ -70,10 +70,10 @@ def formats() -> dict[str, str]:
 
 def layout_of(name: str, shape: Shape) -> Layout | None:
     """How our kernels have a matrix of that format, None if there is none of that shape."""
-    groups = {"int4": INT4_GROUP_SIZE, "int8": shape.columns}
+    groups = {"int4": INT4_GROUP_SIZE, "int8": INT8_GROUP_SIZE}
     group = _SUPER if name.endswith("_K") else groups.get(name, CHUNK)
     layout = Layout(formats()[name], group, shape.outputs, shape.columns)
-    return None if shape.columns % group else layout
+    return None if shape.columns % group and name != "int8" else layout
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from dragoman.models.storage.groups import INT4_GROUP_SIZE
+from dragoman.models.storage.groups import INT4_GROUP_SIZE, INT8_GROUP_SIZE
 
 Array = np.ndarray[Any, Any]
 
@@ -162,7 +162,7 @@ def stored_bytes(name: str, size: tuple[int, int], dtype: str) -> int:
     is_careful = "embed" in name or "lm_head" in name or name.endswith("v_proj.weight")
     if dtype == "int4" and not is_careful and columns % INT4_GROUP_SIZE == 0:
         return rows * columns // 2 + rows * columns // INT4_GROUP_SIZE * 3
-    return rows * columns + 3 * rows
+    return rows * columns + rows * -(-columns // INT8_GROUP_SIZE) * 3
 
 
 def random_weights(shape: BenchShape) -> dict[str, Array]:

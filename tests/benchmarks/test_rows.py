@@ -40,9 +40,9 @@ def model(tmp_path: Path) -> Path:
 
 def test_weight_bytes_count_the_matrices_that_a_token_is_multiplied_by(model: Path) -> None:
     assert list(decode.matrix_shapes(model).values()) == [(512, 256)]
-    assert decode.weight_bytes(model, "int8") == 512 * 256 + 512 * 3
+    assert decode.weight_bytes(model, "int8") == 512 * 256 + 512 * 2 * 3
     assert decode.weight_bytes(model, "int4") == 512 * 256 // 2 + 512 * 2 * 3
-    assert stored_bytes("model.layers.0.self_attn.v_proj.weight", (64, 256), "int4") == 64 * (256 + 3)
+    assert stored_bytes("model.layers.0.self_attn.v_proj.weight", (64, 256), "int4") == 64 * (256 + 2 * 3)
     assert decode.gguf_weight_bytes(model, "Q4_0") == 512 * 256 * 18 // 32
 
 

@@ -19,7 +19,7 @@ from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
 from dragoman.models.sources.gguf.stored import GGUF_FORMATS, QuantisedRows
 from dragoman.models.storage.constants import WeightFormat, WeightStorage, constant, half_scales
-from dragoman.models.storage.groups import INT4_GROUP_SIZE
+from dragoman.models.storage.groups import INT4_GROUP_SIZE, INT8_GROUP_SIZE
 from dragoman.models.storage.pages import forget_pages, is_mapped
 
 _SUPER_GROUP = 256
@@ -96,7 +96,7 @@ def _source(matrix: StoredTensor | QuantisedRows | _Numbers, storage: WeightStor
         half_scales(matrix)  # refuses what f16 cannot hold, before anything is written
         return _Source(layout, lambda part: matrix[part], _write_matrix)
     is_int4 = storage.format.stored_type == "int4" and columns % INT4_GROUP_SIZE == 0
-    layout = Layout("i4z", INT4_GROUP_SIZE, outputs, columns) if is_int4 else Layout("i8z", columns, outputs, columns)
+    layout = Layout("i4z" if is_int4 else "i8z", INT4_GROUP_SIZE if is_int4 else INT8_GROUP_SIZE, outputs, columns)
     return _Source(layout, lambda part: np.ascontiguousarray(matrix[part]), _write_numbers)
 
 
