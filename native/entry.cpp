@@ -48,6 +48,11 @@ DRAGOMAN_EXPORT void dragoman_pack_gguf(int32_t format, int64_t group, int64_t o
     dragoman::pack_gguf(matrix_of(format, group, outputs, columns, out), first, count, rows, out);
 }
 
+DRAGOMAN_EXPORT void dragoman_pack_floats(int32_t format, int64_t group, int64_t outputs, int64_t columns, int64_t first,
+                                          int64_t count, const uint16_t* values, uint8_t* out) {
+    dragoman::pack_floats(matrix_of(format, group, outputs, columns, out), first, count, values, out);
+}
+
 DRAGOMAN_EXPORT int64_t dragoman_gguf_row_bytes(int32_t format, int64_t group, int64_t outputs, int64_t columns) {
     return dragoman::gguf_row_bytes(matrix_of(format, group, outputs, columns, nullptr));
 }

@@ -16,7 +16,7 @@ constexpr int64_t kBytesAtOnce = 64 << 20;  // of what comes out of products: of
 // A chosen expert of a row is a pair; `places` of pairs among all that are sorted by expert, `rows_of`: whose row lies there.
 struct Scratch {
     RowMemory rows, sorted, inner;
-    std::vector<float> gate, up, results;
+    std::vector<float> values, gate, up, results;
     std::vector<int64_t> places, rows_of;
 };
 
@@ -76,7 +76,7 @@ std::vector<Group> sorted(const Choice& choice, int64_t num_rows, int64_t num_ex
     return groups;
 }
 
-void copy_row(const Rows& from, const Rows& to) {
+void copy_codes(const Rows& from, const Rows& to) {
     std::memcpy(to.codes, from.codes, from.chunks * kChunk);
     std::memcpy(to.scales, from.scales, sizeof(float) * from.chunks);
     std::memcpy(to.sums, from.sums, sizeof(int32_t) * from.chunks * kSums);
@@ -96,11 +96,15 @@ void give_rows(std::vector<Group>& groups, const Rows& rows, int64_t columns, in
         if (beside < group.count) scattered.push_back(&group);
     }
     if (scattered.empty()) return;
-    const Rows copies = scratch().sorted.rows(num_pairs, columns);
+    float* values = held(scratch().values, num_pairs * columns);
+    const Rows copies = scratch().sorted.rows({values, num_pairs, columns}, columns, rows.codes != nullptr);
     for_rows(static_cast<int64_t>(scattered.size()), parallel_for, [&](int64_t index) {
         Group& group = *scattered[index];
-        for (int64_t place = group.first; place < group.first + group.count; ++place)
-            copy_row(row_of(rows, rows_of[place]), row_of(copies, place));
+        for (int64_t place = group.first; place < group.first + group.count; ++place) {
+            const Rows row = row_of(rows, rows_of[place]);
+            std::memcpy(values + place * columns, row.x, sizeof(float) * columns);
+            if (rows.codes) copy_codes(row, row_of(copies, place));
+        }
         group.rows = row_of(copies, group.first);
     });
 }
@@ -110,13 +114,20 @@ void experts_at_once(const Experts& all, const Choice& choice, const Input& x, f
     const GatedMlp& mlp = all.first;
     const int64_t inner = mlp.gate.outputs, outputs = mlp.down.outputs, num_pairs = x.count * choice.active;
     Scratch& to = scratch();
-    const Rows rows = to.rows.rows(x.count, mlp.gate.columns), inner_rows = to.inner.rows(num_pairs, inner);
     float *gate = held(to.gate, num_pairs * inner), *up = held(to.up, num_pairs * inner);
+    const Rows rows = to.rows.rows(x, mlp.gate.columns, !mlp.gate.is_float() || !mlp.up.is_float()),
+               inner_rows = to.inner.rows({gate, num_pairs, inner}, inner, !mlp.down.is_float());
     float* results = held(to.results, num_pairs * outputs);
     int64_t *places = held(to.places, num_pairs), *rows_of = held(to.rows_of, num_pairs);
-    const auto quantise = [](const float* from, int64_t columns, const Rows& row) { kernels().quantise(from, columns, row); };
+    const auto quantise = [&](const Rows& all_rows, int64_t count, int64_t columns) {
+        if (all_rows.codes == nullptr) return;
+        for_rows(count, parallel_for, [&](int64_t index) {
+            const Rows row = row_of(all_rows, index);
+            kernels().quantise(row.x, columns, row);
+        });
+    };
 
-    for_rows(x.count, parallel_for, [&](int64_t row) { quantise(x.data + row * x.stride, mlp.gate.columns, row_of(rows, row)); });
+    quantise(rows, x.count, mlp.gate.columns);
     std::vector<Group> groups = sorted(choice, x.count, all.count, places, rows_of);
     give_rows(groups, rows, mlp.gate.columns, num_pairs, rows_of, parallel_for);
     for_parts(groups, mlp.gate, parallel_for, [&](const Group& group, const Parts& parts, int64_t part) {
@@ -132,7 +143,7 @@ void experts_at_once(const Experts& all, const Choice& choice, const Input& x, f
             kernels().activate(mlp.activation, gate + from, up + from, span.num_outputs);
         }
     });
-    for_rows(num_pairs, parallel_for, [&](int64_t place) { quantise(gate + place * inner, inner, row_of(inner_rows, place)); });
+    quantise(inner_rows, num_pairs, inner);
     for_parts(groups, mlp.down, parallel_for, [&](const Group& group, const Parts& parts, int64_t part) {
         const Product last = {matrix_of(mlp.down, group.expert), bias_of(mlp.down_bias, group.expert, outputs),
                               results + group.first * outputs, outputs};

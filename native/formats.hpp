@@ -8,6 +8,9 @@
 //
 // so that a vector instruction multiplies four columns of 16 outputs with four values of a row, whatever the format. A value is
 // `scale * code - minimum`, where code is what the planes hold together, less `offset`.
+//
+// Floats of two bytes have no parameters, and 16 lines in a chunk, of two columns each: bf16 with the second column's value behind
+// the first one's, output by output, so that a shift and a mask make f32 of them; f16 with 16 outputs of one column, then the other's.
 #pragma once
 
 #include <cstddef>
@@ -36,10 +39,12 @@ enum class Format : int32_t {
     q6_k,
     iq4_nl,  // 4 bits that stand for 16 unequal values, groups of 32 with an f16 scale
     mxfp4,   // 4 bits that stand for floats of four bits, groups of 32 with a power of two
+    bf16,
+    f16,
     count,
 };
 
-enum class Codes : uint8_t { plain, signed8, iq4_nl, mxfp4 };
+enum class Codes : uint8_t { plain, signed8, iq4_nl, mxfp4, floats };
 
 // `bits`: 4 + 2 or 4 + 1 lie in two planes. `columns`: of a group, 0 = the matrix says. `sub`: columns that share a scale inside a
 // chunk, 32 or 16. Bytes are those of 16 outputs: `block_bytes` for each group (or 256 columns), `chunk_bytes` for each chunk.
@@ -63,6 +68,7 @@ constexpr Shape kShapes[] = {
     {"q3_k", 3, Codes::plain, 4, kSuper, 16, false, 32, 32}, {"q4_k", 4, Codes::plain, 0, kSuper, 32, true, 64, 32},
     {"q5_k", 5, Codes::plain, 0, kSuper, 32, true, 64, 32},  {"q6_k", 6, Codes::plain, 32, kSuper, 16, false, 32, 32},
     {"iq4_nl", 4, Codes::iq4_nl, 0, 0, 32, false, 32, 0},    {"mxfp4", 4, Codes::mxfp4, 0, 0, 32, false, 16, 0},
+    {"bf16", 16, Codes::floats, 0, 0, 32, false, 0, 0},      {"f16", 16, Codes::floats, 0, 0, 32, false, 0, 0},
 };
 
 constexpr int kIq4Nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -81,6 +87,7 @@ struct Matrix {
     int64_t columns;
     const uint8_t* data;
 
+    DRAGOMAN_INLINE bool is_float() const { return shape_of(format).codes == Codes::floats; }
     DRAGOMAN_INLINE int64_t chunks() const { return (columns + kChunk - 1) / kChunk; }
     DRAGOMAN_INLINE int64_t panels() const { return (outputs + kPanel - 1) / kPanel; }
     DRAGOMAN_INLINE int64_t chunks_of_block() const { return group >= columns ? chunks() : group / kChunk; }

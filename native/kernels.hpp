@@ -10,10 +10,13 @@
 
 namespace dragoman {
 
-// Rows in 8 bits. `codes` i8 [rows, chunks * 32], zeros behind the last column; `scales` [rows, chunks]. `sums` of codes
+// Rows: as they are, `x` with `stride` floats from one to the next, which matrices of floats are multiplied with; and in 8 bits, for
+// all others; null if there are none. `codes` i8 [rows, chunks * 32], zeros behind the last column; `scales` [rows, chunks]. `sums` of codes
 // [rows, chunks, 3]: of the first 16 columns of a chunk, of the others, of all. `shifts`: the same of values, negative, by which
 // a minimum counts; `totals` [rows], those of all chunks.
 struct Rows {
+    const float* x;
+    int64_t stride;
     int64_t chunks;
     int8_t* codes;
     float* scales;
@@ -70,7 +73,11 @@ const Kernels& kernels();
 
 // Row `index` of them.
 DRAGOMAN_INLINE Rows row_of(const Rows& rows, int64_t index) {
-    return {rows.chunks,
+    const float* x = rows.x + index * rows.stride;
+    if (rows.codes == nullptr) return {x, rows.stride, rows.chunks, nullptr, nullptr, nullptr, nullptr, nullptr};
+    return {x,
+            rows.stride,
+            rows.chunks,
             rows.codes + index * rows.chunks * kChunk,
             rows.scales + index * rows.chunks,
             rows.sums + index * rows.chunks * kSums,

@@ -30,6 +30,12 @@ float float_at(const uint8_t* halves, int64_t index) { return half_to_float(read
 
 // --- codes ------------------------------------------------------------------------------------------------------------------
 
+// Where a float of two bytes lies in its panel.
+int64_t float_place(Format format, int64_t output, int64_t column) {
+    const int64_t odd = column % 2;
+    return column / 2 * kLine + (format == Format::bf16 ? 4 * output + 2 * odd : 2 * output + 2 * kPanel * odd);
+}
+
 // Writes the planes of a chunk; `codes` [16 outputs][32 columns]. A quad's four codes move together, as one word.
 template <int Bits>
 void put_planes(const uint8_t (&codes)[kPanel][kChunk], uint8_t* out) {
@@ -318,6 +324,29 @@ void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8
     }
 }
 
+void pack_floats(const Matrix& matrix, int64_t first, int64_t count, const uint16_t* values, uint8_t* out) {
+    for (int64_t begin = 0; begin < count; begin += kPanel) {
+        uint8_t* panel = out + (first + begin) / kPanel * matrix.panel_bytes();
+        for (int64_t column = 0; column < matrix.chunks() * kChunk; ++column) {
+            for (int64_t output = 0; output < kPanel; ++output) {
+                const bool is_there = column < matrix.columns && begin + output < count;
+                const uint16_t value = is_there ? values[(begin + output) * matrix.columns + column] : uint16_t{0};
+                std::memcpy(panel + float_place(matrix.format, output, column), &value, 2);
+            }
+        }
+    }
+}
+
+void float_values(const Matrix& matrix, int64_t output, int64_t chunk, float (&values)[kChunk]) {
+    const uint8_t* panel = matrix.panel(output / kPanel);
+    for (int column = 0; column < kChunk; ++column) {
+        const uint16_t half = read_half(panel + float_place(matrix.format, output % kPanel, chunk * kChunk + column));
+        const uint32_t bits = uint32_t{half} << 16;
+        if (matrix.format == Format::f16) values[column] = half_to_float(half);
+        if (matrix.format == Format::bf16) std::memcpy(&values[column], &bits, 4);
+    }
+}
+
 int64_t gguf_row_bytes(const Matrix& matrix) {
     const int64_t columns = shape_of(matrix.format).columns ? kSuper : kChunk;
     return matrix.columns / columns * file_block_bytes(matrix.format);
@@ -352,13 +381,17 @@ void pack_gguf(const Matrix& matrix, int64_t first, int64_t count, const uint8_t
 void unpack_rows(const Matrix& matrix, const int64_t* rows, int64_t count, float* out) {
     for (int64_t row = 0; row < count; ++row) {
         for (int64_t chunk = 0; chunk < matrix.chunks(); ++chunk) {
-            const ChunkValues values = chunk_values(matrix, rows[row], chunk);
-            const int64_t left = matrix.columns - chunk * kChunk;
-            for (int column = 0; column < kChunk && column < left; ++column) {
-                const int half = column / 16;
-                out[row * matrix.columns + chunk * kChunk + column] =
-                    values.scale[half] * static_cast<float>(values.codes[column]) - values.minimum[half];
+            float* to = out + row * matrix.columns + chunk * kChunk;
+            const int64_t left = matrix.columns - chunk * kChunk, count = left < kChunk ? left : kChunk;
+            if (matrix.is_float()) {
+                float values[kChunk];
+                float_values(matrix, rows[row], chunk, values);
+                std::memcpy(to, values, sizeof(float) * count);
+                continue;
             }
+            const ChunkValues values = chunk_values(matrix, rows[row], chunk);
+            for (int64_t column = 0; column < count; ++column)
+                to[column] = values.scale[column / 16] * static_cast<float>(values.codes[column]) - values.minimum[column / 16];
         }
     }
 }

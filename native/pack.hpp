@@ -29,8 +29,14 @@ enum class Number : int32_t { f32, f16, bf16 };
 // a number is not finite, or too large for a scale of f16.
 bool pack_numbers(const Matrix& matrix, int64_t first, int64_t count, Number number, const uint8_t* rows, uint8_t* out);
 
-// Packs such outputs from rows of a GGUF file, of the type that belongs to the format (Q4_0: i4, ..., MXFP4: mxfp4).
+// Packs such outputs from rows of a GGUF file, of the type that belongs to the format (Q4_0: i4, ..., MXFP4: mxfp4); no floats.
 void pack_gguf(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* rows, uint8_t* out);
+
+// Packs such outputs of a format of floats: `values`, of two bytes, [count, columns].
+void pack_floats(const Matrix& matrix, int64_t first, int64_t count, const uint16_t* values, uint8_t* out);
+
+// Values of one output and chunk of such a format; zeros behind the last column.
+void float_values(const Matrix& matrix, int64_t output, int64_t chunk, float (&values)[kChunk]);
 
 // Bytes of a row of that type in a GGUF file.
 int64_t gguf_row_bytes(const Matrix& matrix);

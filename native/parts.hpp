@@ -18,14 +18,18 @@ T* held(std::vector<T>& values, int64_t size) {
 
 // Memory for rows in 8 bits.
 struct RowMemory {
-    Rows rows(int64_t count, int64_t columns) {
-        const int64_t chunks = (columns + kChunk - 1) / kChunk, sums_of_all = count * chunks * kSums;
-        return {chunks,
-                held(codes, count * chunks * kChunk),
-                held(scales, count * chunks),
+    // These rows, with memory for them in 8 bits if somebody needs that.
+    Rows rows(const Input& x, int64_t columns, bool needs_codes) {
+        const int64_t chunks = (columns + kChunk - 1) / kChunk, sums_of_all = x.count * chunks * kSums;
+        if (!needs_codes) return {x.data, x.stride, chunks, nullptr, nullptr, nullptr, nullptr, nullptr};
+        return {x.data,
+                x.stride,
+                chunks,
+                held(codes, x.count * chunks * kChunk),
+                held(scales, x.count * chunks),
                 held(sums, sums_of_all),
                 held(shifts, sums_of_all),
-                held(totals, count)};
+                held(totals, x.count)};
     }
 
     std::vector<int8_t> codes;
@@ -43,8 +47,8 @@ struct Parts {
 
     Parts(const Matrix& matrix, int64_t num_rows) {
         panels = matrix.panels();
-        const int64_t fewest = kPartBytes / matrix.panel_bytes() + 1;
-        panels_of_part = fewest + (fewest & 1);
+        const int64_t fewest = kPartBytes / matrix.panel_bytes() + 1, together = matrix.is_float() ? 4 : 2;
+        panels_of_part = (fewest + together - 1) / together * together;
         parts_of_rows = (num_rows + kRowsOfPart - 1) / kRowsOfPart;
     }
 

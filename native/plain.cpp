@@ -66,6 +66,19 @@ void quantise(const float* x, int64_t columns, const Rows& row) {
     *row.totals = total;
 }
 
+// Adds the products of one output's floats and a chunk of all rows, column by column.
+void add_floats(const Matrix& matrix, int64_t output, int64_t chunk, const Rows& rows, int64_t num_rows, float* sums,
+                int64_t stride) {
+    float values[kChunk];
+    float_values(matrix, output, chunk, values);
+    const int64_t left = matrix.columns - chunk * kChunk;
+    for (int64_t row = 0; row < num_rows; ++row) {
+        const float* x = rows.x + row * rows.stride + chunk * kChunk;
+        float& sum = sums[row * stride];
+        for (int column = 0; column < kChunk && column < left; ++column) sum = std::fma(values[column], x[column], sum);
+    }
+}
+
 void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t first, int64_t last, float* y, int64_t y_stride) {
     const Shape& shape = shape_of(matrix.format);
     const int subs = kChunk / shape.sub;
@@ -73,7 +86,11 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
     const int64_t end = last * kPanel < matrix.outputs ? last * kPanel : matrix.outputs;
     for (int64_t output = first * kPanel; output < end; ++output) {
         for (int64_t row = 0; row < num_rows; ++row) y[row * y_stride + output] = 0;
-        for (int64_t chunk = 0; chunk < rows.chunks; ++chunk) {
+        for (int64_t chunk = 0; chunk < matrix.chunks(); ++chunk) {
+            if (matrix.is_float()) {
+                add_floats(matrix, output, chunk, rows, num_rows, y + output, y_stride);
+                continue;
+            }
             const ChunkValues values = chunk_values(matrix, output, chunk);
             for (int64_t row = 0; row < num_rows; ++row) {
                 const Rows x = row_of(rows, row);

@@ -54,9 +54,10 @@ Scratch& scratch() {
     return held_by_thread;
 }
 
-// The rows in 8 bits, until the thread calls this again.
-Rows quantised(const Input& x, int64_t columns, const ParallelFor& parallel_for) {
-    const Rows rows = scratch().rows.rows(x.count, columns);
+// The rows, in 8 bits too if somebody needs that, until the thread calls this again.
+Rows made_ready(const Input& x, int64_t columns, bool needs_codes, const ParallelFor& parallel_for) {
+    const Rows rows = scratch().rows.rows(x, columns, needs_codes);
+    if (!needs_codes) return rows;
     const auto quantise = [&](int64_t row) { kernels().quantise(x.data + row * x.stride, columns, row_of(rows, row)); };
     if (x.count < kRowsWorthThreads) {
         for (int64_t row = 0; row < x.count; ++row) quantise(row);
@@ -100,7 +101,8 @@ const char* instruction_set() { return kernels().name; }
 
 void products(const Product* all, int count, const Input& x, const ParallelFor& parallel_for) {
     if (x.count == 0 || count == 0) return;
-    const Rows rows = quantised(x, all[0].matrix.columns, parallel_for);
+    const bool needs_codes = std::any_of(all, all + count, [](const Product& each) { return !each.matrix.is_float(); });
+    const Rows rows = made_ready(x, all[0].matrix.columns, needs_codes, parallel_for);
     std::vector<Parts> parts;
     std::vector<int64_t> ends;
     for (int i = 0; i < count; ++i) {
@@ -119,7 +121,8 @@ void gated_mlp(const GatedMlp& mlp, const Input& x, float* y, int64_t stride, co
     float* gate = held(scratch().gate, x.count * inner);
     float* up = held(scratch().up, x.count * inner);
     const Product first = {mlp.gate, mlp.gate_bias, gate, inner}, second = {mlp.up, mlp.up_bias, up, inner};
-    const Rows rows = quantised(x, mlp.gate.columns, parallel_for);
+    const bool needs_codes = !mlp.gate.is_float() || !mlp.up.is_float();
+    const Rows rows = made_ready(x, mlp.gate.columns, needs_codes, parallel_for);
     Parts parts(mlp.gate, x.count), up_parts(mlp.up, x.count);
     up_parts.panels_of_part = parts.panels_of_part;  // so that a part has the same outputs of both
     parallel_for(parts.count(), [&](int64_t part) {

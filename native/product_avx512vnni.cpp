@@ -13,7 +13,7 @@ struct Avx512Vnni {
     using Int = __m512i;
     using Flt = __m512;
     static constexpr const char* name = "avx512vnni";
-    static constexpr int lanes = 16, units = 2;
+    static constexpr int lanes = 16, units = 2, registers = 32;
     static constexpr bool has_dot = true, flips = true, has_two_rows = false;
     static constexpr int few_rows = 4, most_few = 32, many_rows = 6;
 
@@ -21,7 +21,8 @@ struct Avx512Vnni {
     static Flt load(const float* from) { return _mm512_loadu_ps(from); }
     static void store(uint8_t* to, Int values) { _mm512_storeu_si512(to, values); }
     static void store(float* to, Flt values) { _mm512_storeu_ps(to, values); }
-    static void prefetch(const uint8_t* at) { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0); }
+    // Volatile: compilers leave out calls of a lambda that does nothing else.
+    static void prefetch(const uint8_t* at) { __asm__ volatile("prefetcht0 %0" : : "m"(*at)); }
 
     static Int nothing() { return _mm512_setzero_si512(); }
     static Flt zero() { return _mm512_setzero_ps(); }
@@ -71,6 +72,11 @@ struct Avx512Vnni {
     static Flt to_floats(Int values) { return _mm512_cvtepi32_ps(values); }
     static Flt from_halves(const uint8_t* from) {
         return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    }
+    // Of two bf16 in each four bytes the first ones, and the second ones.
+    static Flt even_bf16(const uint8_t* from) { return _mm512_castsi512_ps(_mm512_slli_epi32(load(from), 16)); }
+    static Flt odd_bf16(const uint8_t* from) {
+        return _mm512_castsi512_ps(_mm512_and_si512(load(from), _mm512_set1_epi32(static_cast<int>(0xFFFF0000))));
     }
     static Flt from_bytes(const uint8_t* from) { return to_floats(_mm512_cvtepu8_epi32(sixteen(from))); }
     static Flt from_signed_bytes(const uint8_t* from) { return to_floats(_mm512_cvtepi8_epi32(sixteen(from))); }

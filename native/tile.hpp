@@ -10,17 +10,15 @@
 #include <cstring>
 
 #include "activation.hpp"
+#include "float_tile.hpp"
 #include "kernels.hpp"
 #include "quantise.hpp"
 #include "static_for.hpp"
 
 namespace dragoman {
 
-constexpr int kAhead = 4096;      // bytes that are asked for ahead of what is multiplied
 constexpr int kBlockChunks = 16;  // that are unpacked together
 constexpr int kBlockRows = 96;    // that use them
-
-constexpr int64_t least(int64_t first, int64_t second) { return first < second ? first : second; }
 
 template <class Isa, Format F>
 constexpr bool is_signed() {
@@ -475,10 +473,14 @@ void product_with(const Matrix& matrix, const Rows& rows, int64_t num_rows, int6
     static_for<0, static_cast<int>(Format::count)>([&](auto format) {
         constexpr Format kFormat = static_cast<Format>(format.value);
         if (matrix.format != kFormat) return;
-        if constexpr (shape_of(kFormat).codes == Codes::signed8) {
-            if (matrix.is_by_output()) return Tiles<Isa, kFormat, true>(matrix, rows, num_rows, y, y_stride).run(first, last);
+        if constexpr (shape_of(kFormat).codes == Codes::floats) {
+            FloatTiles<Isa, kFormat>(matrix, rows, num_rows, y, y_stride).run(first, last);
+        } else {
+            if constexpr (shape_of(kFormat).codes == Codes::signed8) {
+                if (matrix.is_by_output()) return Tiles<Isa, kFormat, true>(matrix, rows, num_rows, y, y_stride).run(first, last);
+            }
+            Tiles<Isa, kFormat, false>(matrix, rows, num_rows, y, y_stride).run(first, last);
         }
-        Tiles<Isa, kFormat, false>(matrix, rows, num_rows, y, y_stride).run(first, last);
     });
 }
 

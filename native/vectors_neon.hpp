@@ -11,14 +11,15 @@ namespace {
 struct VectorsNeon {
     using Int = int32x4_t;
     using Flt = float32x4_t;
-    static constexpr int lanes = 4, units = 4;
+    static constexpr int lanes = 4, units = 4, registers = 32;
     static constexpr bool has_dot = true, flips = false;
 
     static Int load(const uint8_t* from) { return vreinterpretq_s32_u8(vld1q_u8(from)); }
     static Flt load(const float* from) { return vld1q_f32(from); }
     static void store(uint8_t* to, Int values) { vst1q_u8(to, vreinterpretq_u8_s32(values)); }
     static void store(float* to, Flt values) { vst1q_f32(to, values); }
-    static void prefetch(const uint8_t* at) { __builtin_prefetch(at); }
+    // Volatile: compilers leave out calls of a lambda that does nothing else.
+    static void prefetch(const uint8_t* at) { __asm__ volatile("prfm pldl1keep, [%0]" : : "r"(at)); }
 
     static Int nothing() { return vdupq_n_s32(0); }
     static Flt zero() { return vdupq_n_f32(0); }
@@ -74,6 +75,11 @@ struct VectorsNeon {
     }
     static Flt to_floats(Int values) { return vcvtq_f32_s32(values); }
     static Flt from_halves(const uint8_t* from) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from))); }
+    // Of two bf16 in each four bytes the first ones, and the second ones.
+    static Flt even_bf16(const uint8_t* from) { return vreinterpretq_f32_s32(vshlq_n_s32(load(from), 16)); }
+    static Flt odd_bf16(const uint8_t* from) {
+        return vreinterpretq_f32_s32(vandq_s32(load(from), vdupq_n_s32(static_cast<int32_t>(0xFFFF0000))));
+    }
     static Flt from_bytes(const uint8_t* from) { return vcvtq_f32_u32(bytes_at(from)); }
     static Flt from_signed_bytes(const uint8_t* from) {
         return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(four_bytes(from))))));

@@ -49,8 +49,10 @@ int random_below(int limit) { return static_cast<int>(generator() % static_cast<
 uint16_t random_half() { return static_cast<uint16_t>(random_below(2) << 15 | (5 + random_below(7)) << 10 | random_below(1024)); }
 
 bool is_of_groups(Format format) {
-    return format <= Format::i8z;  // the others are packed from blocks of files only
+    return format <= Format::i8z;  // the others are packed from blocks of files only, or are floats
 }
+
+bool is_of_floats(Format format) { return shape_of(format).codes == dragoman::Codes::floats; }
 
 // Where the f16 numbers of a block lie, by the layouts of GGUF files; -1 = there is none. The other bytes may be anything.
 struct Block {
@@ -94,6 +96,20 @@ void pack_random_blocks(const Matrix& matrix, uint8_t* out) {
     pack_gguf(matrix, 0, matrix.outputs, rows.data(), out);
 }
 
+// All kinds of numbers of two bytes: bf16 of the size of weights, f16 also too small for a full fraction.
+void pack_random_floats(const Matrix& matrix, uint8_t* out) {
+    const bool is_short = matrix.format == Format::bf16;
+    std::vector<uint16_t> values(static_cast<size_t>(matrix.outputs * matrix.columns));
+    for (uint16_t& value : values)
+        value = static_cast<uint16_t>(random_below(2) << 15 | (is_short ? 115 * 128 + random_below(1600) : random_below(15000)));
+    pack_floats(matrix, 0, matrix.outputs, values.data(), out);
+}
+
+void pack_random(const Matrix& matrix, uint8_t* out) {
+    if (is_of_floats(matrix.format)) return pack_random_floats(matrix, out);
+    is_of_groups(matrix.format) ? pack_random_groups(matrix, out) : pack_random_blocks(matrix, out);
+}
+
 // The rows in 8 bits, as one instruction set makes them, and their products with all panels.
 std::vector<float> product_of(const Kernels& with, const Matrix& matrix, const std::vector<float>& x, int64_t num_rows) {
     const int64_t chunks = matrix.chunks();
@@ -102,7 +118,8 @@ std::vector<float> product_of(const Kernels& with, const Matrix& matrix, const s
     std::vector<float> scales(size(num_rows * chunks)), shifts(size(num_rows * chunks * dragoman::kSums));
     std::vector<int32_t> sums(shifts.size());
     std::vector<float> totals(size(num_rows));
-    const dragoman::Rows rows{chunks, codes.data(), scales.data(), sums.data(), shifts.data(), totals.data()};
+    const dragoman::Rows rows{x.data(), matrix.columns, chunks, codes.data(),
+                              scales.data(), sums.data(), shifts.data(), totals.data()};
     for (int64_t row = 0; row < num_rows; ++row) {
         with.quantise(&x[size(row * matrix.columns)], matrix.columns, row_of(rows, row));
     }
@@ -155,7 +172,7 @@ void check(Format format, int64_t group, int64_t outputs, int64_t columns, std::
     Matrix matrix{format, group, outputs, columns, nullptr};
     Buffer packed(matrix.bytes());
     matrix.data = packed.begin;
-    is_of_groups(format) ? pack_random_groups(matrix, packed.begin) : pack_random_blocks(matrix, packed.begin);
+    pack_random(matrix, packed.begin);
     for (int64_t num_rows : counts) {
         std::vector<float> x(static_cast<size_t>(num_rows * columns));
         for (size_t index = 0; index < x.size(); ++index) {  // every fifth row is tiny, so that its scale is hardly a number
@@ -179,7 +196,7 @@ void check_not_finite(Format format, int64_t group) {
     Matrix matrix{format, group, 40, 512, nullptr};
     Buffer packed(matrix.bytes());
     matrix.data = packed.begin;
-    is_of_groups(format) ? pack_random_groups(matrix, packed.begin) : pack_random_blocks(matrix, packed.begin);
+    pack_random(matrix, packed.begin);
     const auto outputs = static_cast<size_t>(matrix.outputs), columns = static_cast<size_t>(matrix.columns);
     std::vector<float> x(3 * columns);
     for (float& value : x) value = static_cast<float>(random_below(2001) - 1000) / 300.0f;
@@ -231,7 +248,14 @@ int main() {
     check_activations();
     for (int32_t index = 0; index < static_cast<int32_t>(Format::count); ++index) {
         const Format format = static_cast<Format>(index);
-        if (shape_of(format).columns) {  // K-quants are whole blocks of 256 columns
+        if (is_of_floats(format)) {
+            check(format, 256, 48, 256, {0, 1, 2, 3, 4, 5, 6, 7, 9, 41});
+            check(format, 209, 33, 209, {1, 7, 100});
+            check(format, 33, 1, 33, {1, 4, 13});
+            check(format, 1, 1, 1, {1, 2, 8});
+            check(format, 31, 131, 31, {1, 14});
+            check_not_finite(format, 512);
+        } else if (shape_of(format).columns) {  // K-quants are whole blocks of 256 columns
             check(format, 256, 48, 512, {0, 1, 2, 3, 5, 9, 41});
             check(format, 256, 1, 256, {1, 4});
         } else if (is_of_groups(format)) {
@@ -251,6 +275,7 @@ int main() {
     check_not_finite(Format::q4_k, 256);
     check_not_finite(Format::q6_k, 256);
     check(Format::i4z, 32, 300000, 32, {1});
+    check(Format::bf16, 32, 300000, 32, {1});
     check(Format::i8, 64, 40, 96, {200});
     failures += count_failures_of_experts();
     std::printf("%s: %d failures\n", dragoman::instruction_set(), failures);
