@@ -63,7 +63,8 @@ class Shape(NamedTuple):
 
 def formats() -> dict[str, str]:
     """Formats by the names that people know, and what native/formats.hpp calls them; those that the library has."""
-    known = {"int4": "i4z", "int8": "i8z", **GGUF_FORMATS, "bf16": "bf16", "f16": "f16"}
+    known = {"int4": "i4z", "int8": "i8z", **GGUF_FORMATS}
+    known |= {name: known.pop(name.upper()) for name in ("bf16", "f16")}
     number = library().entry("dragoman_format", ctypes.c_int32, ctypes.c_char_p)
     return {name: found for name, found in known.items() if number(found.encode()) >= 0}
 

@@ -12,8 +12,8 @@
 
 namespace dragoman {
 
-constexpr int kAhead = 4096;       // bytes that are asked for ahead of what is multiplied
-constexpr int kUnits = 4;          // vectors of outputs that are summed up at once
+constexpr int kAhead = 4096;        // bytes that are asked for ahead of what is multiplied
+constexpr int kUnits = 4;           // vectors of outputs that are summed up at once
 constexpr int kFloatColumns = 192;  // of a block, which stays in the first cache
 constexpr int kFloatRows = 96;      // that use it
 
@@ -22,7 +22,7 @@ constexpr int64_t least(int64_t first, int64_t second) { return first < second ?
 template <class Isa, Format F>
 class FloatTiles {
     using Flt = typename Isa::Flt;
-    static constexpr int kOfPanel = kPanel / Isa::lanes;  // units
+    static constexpr int kOfPanel = kPanel / Isa::lanes;      // units
     static constexpr int kBytes = F == Format::bf16 ? 4 : 2;  // from one output to the next
     static constexpr int kWidth = kUnits * Isa::lanes;
     static constexpr int kRows = 6;  // that are multiplied at once
@@ -82,8 +82,9 @@ private:
     template <int R>
     void add_units(const Units& units, int64_t row, int64_t begin, int64_t columns, float* sums) const {
         constexpr int together = (R + 1) * kUnits + 2 <= Isa::registers ? kUnits : kUnits / 2;
-        static_for<0, kUnits / together>(
-            [&](auto part) { add<R, together, part * together>(units, row, begin, columns, sums + part * together * Isa::lanes); });
+        static_for<0, kUnits / together>([&](auto part) {
+            add<R, together, part * together>(units, row, begin, columns, sums + part * together * Isa::lanes);
+        });
     }
 
     template <int R, int N, int First>
@@ -108,9 +109,8 @@ private:
             for (int n = 0; n < N; n += kOfPanel) Isa::prefetch(units.at[First + n] + pair * kLine + kAhead);
         }
         if (columns % 2) add_column(std::integral_constant<int, 0>{}, columns / 2);
-        static_for<0, R>([&](auto r) {
-            static_for<0, N>([&](auto n) { Isa::store(sums + r * kWidth + n * Isa::lanes, total[r][n]); });
-        });
+        static_for<0, R>(
+            [&](auto r) { static_for<0, N>([&](auto n) { Isa::store(sums + r * kWidth + n * Isa::lanes, total[r][n]); }); });
     }
 
     const Matrix& matrix_;

@@ -118,8 +118,8 @@ std::vector<float> product_of(const Kernels& with, const Matrix& matrix, const s
     std::vector<float> scales(size(num_rows * chunks)), shifts(size(num_rows * chunks * dragoman::kSums));
     std::vector<int32_t> sums(shifts.size());
     std::vector<float> totals(size(num_rows));
-    const dragoman::Rows rows{x.data(), matrix.columns, chunks, codes.data(),
-                              scales.data(), sums.data(), shifts.data(), totals.data()};
+    const dragoman::Rows rows{x.data(),      matrix.columns, chunks,        codes.data(),
+                              scales.data(), sums.data(),    shifts.data(), totals.data()};
     for (int64_t row = 0; row < num_rows; ++row) {
         with.quantise(&x[size(row * matrix.columns)], matrix.columns, row_of(rows, row));
     }

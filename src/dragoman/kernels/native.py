@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dragoman.kernels import presence
 
 PANEL = 16  # outputs that lie together
+FLOATS = {"bf16": "bfloat16", "f16": "float16"}  # formats that hold numbers as they are, by numpy's names of these
 CHUNK = 32  # columns of which groups are multiples, unless a group is all columns
 
 Floats = npt.NDArray[np.float32]
@@ -103,6 +104,19 @@ class Library:
         entry = self.entry("dragoman_pack_numbers", ctypes.c_bool, *takes)
         if not entry(*words, first, len(rows), _NUMBERS.index(rows.dtype.name), rows.ctypes.data, data):
             raise ValueError("it holds numbers that are not finite, or too large for a scale of f16")
+
+    def pack_floats(self, layout: Layout, first: int, rows: npt.NDArray[Any], out: Bytes) -> None:
+        """Pack outputs from `first` on, a multiple of 16, in a layout of floats.
+
+        Shapes: rows [outputs, columns] of the layout's type. Raises: ValueError if they are something else.
+        """
+        words, data = self.words(layout), self._data(layout, out)
+        if FLOATS.get(layout.format) != rows.dtype.name or rows.shape[1:] != (layout.columns,):
+            raise ValueError(f"rows {rows.shape} of {rows.dtype.name} do not fit {layout}")
+        self._check_part(layout, first, len(rows))
+        rows = np.ascontiguousarray(rows)
+        entry = self.entry("dragoman_pack_floats", None, *_MATRIX, ctypes.c_int64, ctypes.c_int64, *_POINTERS)
+        entry(*words, first, len(rows), rows.ctypes.data, data)
 
     def pack_groups(
         self, layout: Layout, first: int, codes: Bytes, scales: npt.NDArray[np.float16], minima: Any, out: Bytes

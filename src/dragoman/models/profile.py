@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 KvType = Literal["auto", "bf16", "f16", "f32", "u8"]
 Kernels = Literal["own", "openvino"]
 
+COMPRESSED: tuple[WeightType, ...] = ("int8", "int4")
 CPU_INFO = Path("/proc/cpuinfo")
 BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
 
@@ -196,15 +197,16 @@ def kernel_profile(
 
 def keeps_file_types(options: ModelOptions, processor: Processor | None = None) -> bool:
     """Whether matrices of GGUF files keep their values: kernels of our own read them, and nobody asks for another type."""
-    return not options.asks_for_type and _kernels(options, processor or this_processor()) == "own"
+    is_default = options.weight_type in COMPRESSED and not options.asks_for_type
+    return is_default and _kernels(options, processor or this_processor()) == "own"
 
 
 def _kernels(options: ModelOptions, processor: Processor) -> Kernels:
-    """Whose kernels compute products; ours have integers only. Raises: ModelError if they are asked for and not here."""
+    """Whose kernels compute products; ours have no f32. Raises: ModelError if they are asked for and not here."""
     reason = _lacks_library()
     if options.kernels == "own" and reason:
         raise ModelError(f"kernels 'own' are not here: {reason}; must be auto or openvino, or {BUILD}")
-    if options.weight_type not in ("int8", "int4"):
+    if options.weight_type == "f32":
         return "openvino"
     if options.kernels != "auto":
         return options.kernels
@@ -242,7 +244,8 @@ def _activation_group(options: ModelOptions, smallest_group: int | None) -> int:
 def profile_departures(options: ModelOptions, profile: KernelProfile) -> tuple[str, ...]:
     """A line for each of these options that does not have its effect."""
     if options.kernels == "own" and profile.kernels != "own":
-        return (f"kernels own has no effect: they multiply int8 and int4 weights, not {options.weight_type}",)
+        told = f"kernels own has no effect: they multiply int8, int4, bf16 and f16 weights, not {options.weight_type}"
+        return (told,)
     return ()
 
 
@@ -263,10 +266,15 @@ def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -
 
 def _weight_format(options: ModelOptions, processor: Processor, kernels: Kernels) -> WeightFormat:
     """Without integer dot products OpenVINO's kernels unpack weights to f32, up to a third faster without zero points."""
+    compresses = options.weight_type in COMPRESSED
     if kernels == "own":
-        keeps = not options.asks_for_type
-        return WeightFormat(options.weight_type, careful_type="int8", is_ours=True, keeps_file_types=keeps)
-    if options.weight_type not in ("int8", "int4"):
+        return WeightFormat(
+            options.weight_type,
+            careful_type="int8" if compresses else None,
+            is_ours=True,
+            keeps_file_types=compresses and not options.asks_for_type,
+        )
+    if not compresses:
         return WeightFormat(options.weight_type)
     eight_bits: StoredType = "int8" if processor.has_integer_dot_products else "int8_symmetric"
     return WeightFormat("int4" if options.weight_type == "int4" else eight_bits, careful_type=eight_bits)

@@ -14,13 +14,14 @@ import numpy as np
 import openvino as ov
 
 from dragoman.kernels.graph import PackedNode
-from dragoman.kernels.native import CHUNK, PANEL, Layout, library
+from dragoman.kernels.native import CHUNK, FLOATS, PANEL, Layout, library
 from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
 from dragoman.models.sources.gguf.stored import GGUF_FORMATS, QuantisedRows
 from dragoman.models.storage.constants import WeightFormat, WeightStorage, constant, half_scales
 from dragoman.models.storage.groups import INT4_GROUP_SIZE, INT8_GROUP_SIZE
 from dragoman.models.storage.pages import forget_pages, is_mapped
+from dragoman.models.storage.quantize import fits_f16
 
 _SUPER_GROUP = 256
 
@@ -95,6 +96,9 @@ def _source(matrix: StoredTensor | QuantisedRows | _Numbers, storage: WeightStor
         layout = Layout(_format_of(matrix), matrix.group_size, outputs, columns)
         half_scales(matrix)  # refuses what f16 cannot hold, before anything is written
         return _Source(layout, lambda part: matrix[part], _write_matrix)
+    if storage.format.stored_type in FLOATS:
+        layout = Layout(storage.format.stored_type, CHUNK, outputs, columns)
+        return _Source(layout, lambda part: np.ascontiguousarray(matrix[part]), _write_floats)
     is_int4 = storage.format.stored_type == "int4" and columns % INT4_GROUP_SIZE == 0
     layout = Layout("i4z" if is_int4 else "i8z", INT4_GROUP_SIZE if is_int4 else INT8_GROUP_SIZE, outputs, columns)
     return _Source(layout, lambda part: np.ascontiguousarray(matrix[part]), _write_numbers)
@@ -161,7 +165,18 @@ def _fill(source: _Source, space: Array, part: slice) -> None:
 
 
 def _write_rows(rows: Array, layout: Layout, first: int, out: Array) -> None:
-    library().pack_gguf(layout, first, rows, out)
+    if layout.format in FLOATS:
+        library().pack_floats(layout, first, rows.view(FLOATS[layout.format]), out)
+    else:
+        library().pack_gguf(layout, first, rows, out)
+
+
+def _write_floats(rows: Array, layout: Layout, first: int, out: Array) -> None:
+    with np.errstate(over="ignore"):  # looked for
+        floats = rows.astype(FLOATS[layout.format], copy=False)
+    if layout.format == "f16" and not fits_f16(floats):
+        raise ValueError("it holds numbers that are not finite, or too large for f16")
+    library().pack_floats(layout, first, floats, out)
 
 
 def _write_matrix(matrix: PackedMatrix, layout: Layout, first: int, out: Array) -> None:

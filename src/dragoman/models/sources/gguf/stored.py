@@ -26,7 +26,7 @@ MXFP4 = "MXFP4"  # stays so too, as integers of 8 bits, where files are read so
 
 GGUF_FORMATS = {
     "Q4_0": "i4", "Q4_1": "i4m", "Q5_0": "i5", "Q5_1": "i5m", "Q8_0": "i8", "IQ4_NL": "iq4_nl", "MXFP4": "mxfp4",
-    "Q2_K": "q2_k", "Q3_K": "q3_k", "Q4_K": "q4_k", "Q5_K": "q5_k", "Q6_K": "q6_k",
+    "Q2_K": "q2_k", "Q3_K": "q3_k", "Q4_K": "q4_k", "Q5_K": "q5_k", "Q6_K": "q6_k", "F16": "f16", "BF16": "bf16",
 }  # fmt: skip
 """The types that kernels of our own read as they are, by the formats of native/formats.hpp."""
 
@@ -109,7 +109,7 @@ def stored_rows(
     data: Array, type_name: str, num_columns: int, *, keeps_mxfp4: bool = False, keeps_rows: bool = False
 ) -> Array | PackedMatrix | QuantisedRows:
     """Rows of a matrix as they are stored. Shapes: data u8 [out, bytes of a row] -> [out, in]."""
-    if type_name in NUMBERS:
+    if type_name in NUMBERS and not (keeps_rows and type_name in GGUF_FORMATS):
         numbers: Array = data.view(NUMBERS[type_name])
         return numbers
     if keeps_rows:

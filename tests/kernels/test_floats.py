@@ -1,0 +1,105 @@
+"""Matrices of floats of two bytes: they keep their values, and are multiplied without rounding what they are multiplied with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from dragoman.kernels.native import Layout, Library
+from dragoman.models import ModelError, ModelOptions, load_model
+from dragoman.models.sources.base import Array
+from dragoman.models.sources.gguf.stored import QuantisedRows
+from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage
+from dragoman.models.storage.packing import packed
+from dragoman.models.storage.row_parts import RowParts
+from tests.models.test_gguf_families import typed_and_plain
+from tests.support.family_logits import logits_of
+
+pytestmark = [pytest.mark.usefixtures("kernels"), pytest.mark.varies("the instruction set is the processor's")]
+
+SHAPE = (37, 99)
+TYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
+TOKEN_IDS = [(37 * index) % 290 for index in range(64)]
+
+
+def packed_values(kernels: Library, matrix: Any, form: WeightFormat) -> tuple[Layout, Array]:
+    """How the matrix lies in a graph, and the numbers that it has there."""
+    with RowParts(2) as parts:
+        node = packed(matrix, WeightStorage(form, parts))
+        parts.finish()
+    data = node.node.get_node().get_data().copy()
+    return node.layout, kernels.unpack_rows(node.layout, data, np.arange(len(matrix)))
+
+
+def test_each_number_is_in_the_graph_as_the_type_has_it(kernels: Library) -> None:
+    numbers = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+    for name, kind in TYPES.items():
+        stored: Any = name
+        rounded = numbers.astype(kind)
+        in_file = QuantisedRows(np.ascontiguousarray(rounded).view(np.uint8), name.upper(), SHAPE[1])
+        kept = WeightFormat("int8", is_ours=True, keeps_file_types=True)
+        for what, matrix, form in (
+            ("computed in f32", numbers, WeightFormat(stored, is_ours=True)),
+            ("stored so", rounded, WeightFormat(stored, is_ours=True)),
+            ("in columns", np.asfortranarray(rounded), WeightFormat(stored, is_ours=True)),
+            ("in a GGUF file", in_file, kept),
+        ):
+            layout, found = packed_values(kernels, matrix, form)
+            assert layout.format == name, what
+            np.testing.assert_array_equal(found, rounded.astype(np.float32), err_msg=f"{name} {what}")
+
+
+def test_numbers_that_f16_does_not_hold_are_refused(kernels: Library) -> None:
+    numbers = np.full(SHAPE, 7e4, np.float32)
+    with pytest.raises(ModelError, match=r"a weight matrix of \[37, 99\] cannot be stored: .* too large for f16"):
+        packed_values(kernels, numbers, WeightFormat("f16", is_ours=True))
+
+
+def test_products_are_those_of_the_numbers_in_the_order_of_columns(kernels: Library) -> None:
+    generator = np.random.default_rng(1)
+    for name, kind in TYPES.items():
+        for outputs, columns in ((1, 1), (37, 99), (130, 200)):
+            layout = Layout(name, columns, outputs, columns)
+            weights = generator.normal(size=(outputs, columns)).astype(kind)
+            data = np.zeros(kernels.packed_bytes(layout), np.uint8)
+            kernels.pack_floats(layout, 0, weights, data)
+            rows = generator.normal(size=(100, columns)).astype(np.float32)
+            together = kernels.product(layout, data, rows)
+            exact = rows.astype(np.float64) @ weights.astype(np.float64).T
+            np.testing.assert_allclose(together, exact, rtol=1e-5, atol=1e-4, err_msg=str(layout))
+            for begin, end in ((0, 1), (1, 6), (6, 14), (14, 100)):
+                found = kernels.product(layout, data, rows[begin:end])
+                np.testing.assert_array_equal(found, together[begin:end], err_msg=f"{layout} {begin}:{end}")
+
+
+def test_only_rows_of_the_type_are_packed(kernels: Library) -> None:
+    layout = Layout("bf16", 99, *SHAPE)
+    data = np.zeros(kernels.packed_bytes(layout), np.uint8)
+    for rows in (np.zeros(SHAPE, np.float16), np.zeros((37, 98), ml_dtypes.bfloat16)):
+        with pytest.raises(ValueError, match="do not fit"):
+            kernels.pack_floats(layout, 0, rows, data)
+
+
+def test_models_of_floats_are_computed_by_them_where_they_are_asked_for(tmp_path: Path) -> None:
+    _, plain = typed_and_plain("qwen3", "Q8_0", tmp_path)
+    expected = logits_of(load_model(plain, ModelOptions("f32")), TOKEN_IDS)
+    stored: StoredType
+    for stored in ("bf16", "f16"):
+        loaded = load_model(plain, ModelOptions(stored, kernels="own", asks_for_type=True))
+        assert (loaded.profile.kernels, loaded.facts.departures) == ("own", ())
+        error = np.abs(logits_of(loaded, TOKEN_IDS) - expected).max() / np.abs(expected).max()
+        assert error < (0.03 if loaded.profile.inference_type == "bf16" else 0.01), stored
+
+
+def test_files_of_floats_stay_so_unless_another_type_is_asked_for(tmp_path: Path) -> None:
+    """Whatever form a family's matrices have: stored by columns, stacked by expert, in parts of one tensor."""
+    for name, type_name in (("gpt2", "F16"), ("mixtral", "BF16"), ("phi3", "F16")):
+        typed, plain = typed_and_plain(name, type_name, tmp_path / name)
+        loaded = load_model(typed, ModelOptions(kv_type="u8", kernels="own"))
+        assert (loaded.profile.kernels, loaded.facts.departures) == ("own", ()), name
+        found, expected = logits_of(loaded, TOKEN_IDS), logits_of(load_model(plain, ModelOptions("f32")), TOKEN_IDS)
+        assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max(), name
