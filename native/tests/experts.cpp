@@ -33,6 +33,13 @@ struct Stack {
         begin = static_cast<uint8_t*>(std::aligned_alloc(dragoman::kLine, static_cast<size_t>(first.bytes() * count)));
         first.data = begin;
         for (int64_t index = 0; index < count; ++index) {
+            if (first.is_float()) {
+                std::vector<uint16_t> values(static_cast<size_t>(outputs * columns));
+                for (uint16_t& value : values)
+                    value = static_cast<uint16_t>(random_below(2) << 15 | (14 << 10) | random_below(1024));
+                pack_floats(first, 0, outputs, values.data(), begin + index * first.bytes());
+                continue;
+            }
             std::vector<uint8_t> codes(static_cast<size_t>(outputs * columns));
             std::vector<uint8_t> zeros(static_cast<size_t>(outputs * first.blocks()));
             std::vector<uint16_t> scales(zeros.size());
@@ -74,10 +81,15 @@ struct Sizes {
     int64_t experts, active, rows, columns, inner, outputs;
 };
 
-bool holds(const Sizes& sizes, bool has_biases, dragoman::Gating gating) {
-    const Stack gate(Format::i4z, 32, sizes.inner, sizes.columns, sizes.experts);
-    const Stack up(Format::i8, sizes.columns, sizes.inner, sizes.columns, sizes.experts);
-    const Stack down(Format::i8z, sizes.inner, sizes.outputs, sizes.inner, sizes.experts);
+// Of gate, up and down.
+struct Formats {
+    Format gate, up, down;
+};
+
+bool holds(const Sizes& sizes, const Formats& formats, bool has_biases, dragoman::Gating gating) {
+    const Stack gate(formats.gate, 32, sizes.inner, sizes.columns, sizes.experts);
+    const Stack up(formats.up, sizes.columns, sizes.inner, sizes.columns, sizes.experts);
+    const Stack down(formats.down, sizes.inner, sizes.outputs, sizes.inner, sizes.experts);
     const std::vector<float> x = random_floats(sizes.rows * sizes.columns), shares = random_floats(sizes.rows * sizes.active);
     const std::vector<float> inner_bias = random_floats(sizes.experts * sizes.inner),
                              bias = random_floats(sizes.experts * sizes.outputs);
@@ -117,12 +129,15 @@ int count_failures_of_experts() {
         {4, 2, 0, 64, 32, 32},  {1, 1, 1, 32, 1, 1},     {8, 2, 1, 209, 33, 17}, {8, 3, 5, 64, 48, 40},
         {3, 2, 40, 96, 50, 33}, {300, 8, 2, 32, 32, 16}, {2, 1, 200, 32, 16, 1}, {5, 9, 7, 1, 31, 48},
     };
+    const Formats integers = {Format::i4z, Format::i8, Format::i8z}, floats = {Format::f16, Format::f16, Format::f16},
+                  both = {Format::i4z, Format::f16, Format::f16};
     int failures = 0;
     for (const Sizes& sizes : all) {
-        for (bool has_biases : {false, true}) {
+        for (const Formats& formats : {integers, floats, both}) {
+            const bool has_biases = formats.up == Format::f16;
             dragoman::Gating gating;
             if (has_biases) gating = {dragoman::Activation::bounded_swiglu, 1.702f, 7.0f};
-            if (holds(sizes, has_biases, gating)) continue;
+            if (holds(sizes, formats, has_biases, gating)) continue;
             ++failures;
             std::printf("experts: %lld, %lld of them for each of %lld rows, %lld columns, %lld inner, %lld outputs\n",
                         static_cast<long long>(sizes.experts), static_cast<long long>(sizes.active),

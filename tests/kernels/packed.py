@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.kernels.native import Layout, Library
+from dragoman.kernels.native import FLOATS, Layout, Library
 
 CODES = {"i4z": 16, "i4": 16, "i5": 32, "i8": 256}  # formats of groups, and how many codes each has
 
@@ -23,8 +23,13 @@ class Packed:
 
 
 def random_matrix(kernels: Library, layout: Layout, seed: int = 0) -> Packed:
-    """A matrix of random codes, scales and zero points."""
+    """A matrix of random codes, scales and zero points, or of random numbers."""
     generator = np.random.default_rng(seed)
+    if layout.format in FLOATS:
+        numbers = generator.normal(size=(layout.outputs, layout.columns)).astype(FLOATS[layout.format])
+        data = np.zeros(kernels.packed_bytes(layout), np.uint8)
+        kernels.pack_floats(layout, 0, numbers, data)
+        return Packed(layout, data, numbers.astype(np.float32))
     num_groups = -(-layout.columns // layout.group)
     codes = generator.integers(0, CODES[layout.format], (layout.outputs, layout.columns), dtype=np.uint8)
     scales = generator.uniform(0.01, 0.1, (layout.outputs, num_groups)).astype(np.float16)

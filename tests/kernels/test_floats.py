@@ -1,4 +1,4 @@
-"""Matrices of floats of two bytes: they keep their values, and are multiplied without rounding what they are multiplied with."""
+"""Matrices of floats of two bytes: they keep their values, and what is multiplied with them is not rounded."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 
 from dragoman.kernels.native import Layout, Library
 from dragoman.models import ModelError, ModelOptions, load_model
+from dragoman.models.profile import Processor, kernel_profile
 from dragoman.models.sources.base import Array
 from dragoman.models.sources.gguf.stored import QuantisedRows
-from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage
+from dragoman.models.storage.constants import WeightFormat, WeightStorage, WeightType
 from dragoman.models.storage.packing import packed
 from dragoman.models.storage.row_parts import RowParts
 from tests.models.test_gguf_families import typed_and_plain
@@ -87,19 +88,38 @@ def test_only_rows_of_the_type_are_packed(kernels: Library) -> None:
 def test_models_of_floats_are_computed_by_them_where_they_are_asked_for(tmp_path: Path) -> None:
     _, plain = typed_and_plain("qwen3", "Q8_0", tmp_path)
     expected = logits_of(load_model(plain, ModelOptions("f32")), TOKEN_IDS)
-    stored: StoredType
+    stored: WeightType
     for stored in ("bf16", "f16"):
         loaded = load_model(plain, ModelOptions(stored, kernels="own", asks_for_type=True))
         assert (loaded.profile.kernels, loaded.facts.departures) == ("own", ())
         error = np.abs(logits_of(loaded, TOKEN_IDS) - expected).max() / np.abs(expected).max()
-        assert error < (0.03 if loaded.profile.inference_type == "bf16" else 0.01), stored
+        assert error < (0.1 if loaded.profile.inference_type == "bf16" else 0.01), stored
 
 
 def test_files_of_floats_stay_so_unless_another_type_is_asked_for(tmp_path: Path) -> None:
     """Whatever form a family's matrices have: stored by columns, stacked by expert, in parts of one tensor."""
-    for name, type_name in (("gpt2", "F16"), ("mixtral", "BF16"), ("phi3", "F16")):
-        typed, plain = typed_and_plain(name, type_name, tmp_path / name)
+    cases: tuple[tuple[str, WeightType], ...] = (("gpt2", "f16"), ("mixtral", "bf16"), ("phi3", "f16"))
+    for name, stored in cases:
+        typed, plain = typed_and_plain(name, stored.upper(), tmp_path / name)
         loaded = load_model(typed, ModelOptions(kv_type="u8", kernels="own"))
         assert (loaded.profile.kernels, loaded.facts.departures) == ("own", ()), name
-        found, expected = logits_of(loaded, TOKEN_IDS), logits_of(load_model(plain, ModelOptions("f32")), TOKEN_IDS)
-        assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max(), name
+        asked = load_model(plain, ModelOptions(stored, kv_type="u8", kernels="own", asks_for_type=True))
+        np.testing.assert_array_equal(logits_of(loaded, TOKEN_IDS), logits_of(asked, TOKEN_IDS), err_msg=name)
+
+
+def test_floats_are_computed_by_them_where_openvino_would_widen_them() -> None:
+    for name, is_arm, has_bf16, has_tiles, has_states, kernels in (
+        ("AVX2", False, False, False, False, "own"),
+        ("bf16", False, True, False, False, "openvino"),
+        ("bf16, states that are computed in f32", False, True, False, True, "own"),
+        ("AMX", False, True, True, False, "openvino"),
+        ("Arm", True, False, False, False, "openvino"),
+    ):
+        processor = Processor(name, ("BF16",) if has_bf16 else (), is_arm, has_tiles=has_tiles)
+        stored: WeightType
+        for stored in ("bf16", "f16"):
+            profile = kernel_profile(ModelOptions(stored), processor, has_states=has_states)
+            assert (profile.kernels, profile.weights.is_ours) == (kernels, kernels == "own"), (name, stored)
+            asked = kernel_profile(ModelOptions(stored, kernels="own"), processor, has_states=has_states)
+            assert asked.kernels == "own", (name, stored)
+        assert kernel_profile(ModelOptions("f32", kernels="own"), processor).kernels == "openvino"

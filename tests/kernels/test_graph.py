@@ -24,6 +24,8 @@ LAYOUTS = (
     Layout("i5", 32, 33, 96),
     Layout("i8", 96, 40, 209),
     Layout("i8", 50, 17, 50),
+    Layout("bf16", 32, 35, 77),
+    Layout("f16", 32, 64, 128),
 )
 PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32"}
 
@@ -115,7 +117,7 @@ def test_what_does_not_fit_is_refused_with_both_sizes(kernels: Library) -> None:
 
 
 def test_several_products_of_one_row_are_those_of_each(kernels: Library) -> None:
-    layouts = (Layout("i4z", 128, 100, 256), Layout("i8", 256, 33, 256), Layout("i5", 32, 16, 256))
+    layouts = (Layout("i4z", 128, 100, 256), Layout("i8", 256, 33, 256), Layout("f16", 32, 16, 256))
     matrices = [random_matrix(kernels, layout) for layout in layouts]
     rows = ops.parameter([-1, 256], np.float32)
     nodes = [PackedNode(ov.op.Constant(matrix.data).output(0), matrix.layout) for matrix in matrices]
