@@ -104,8 +104,7 @@ class Cases:
         total = min(prompt_tokens + output_tokens, longest)
         long = max(min(max(total, _LONG), _LONGEST, longest // 2), _SHORT_PROMPT)
         counts = _powers(1, min(limits.max_num_seqs, planned.num_sequences(2 * size)))
-        powers = _powers(_SMALLEST_PIECE, limits.max_batch_tokens)
-        sizes = sorted({*powers, *(power + 1 for power in powers[:-1])})  # kernels compute rows in panels of such sizes
+        sizes = _powers(_SMALLEST_PIECE, limits.max_batch_tokens)
         pieces = [size for size in sizes if size < longest]
         parts = {size // _NUM_TOGETHER for size in sizes if size >= _NUM_TOGETHER * _SMALLEST_PIECE}
         parts = {part for part in parts if part < longest and counts[-1] >= _NUM_TOGETHER}

@@ -163,14 +163,11 @@ def _share(costs: StepCosts, step: MeasuredStep) -> float:
 
 
 def _knots(sizes: Sequence[int]) -> list[int]:
-    """The smallest and the largest size of each power of two: within one, costs rise evenly, from one to the next they jump.
-
-    Kernels compute rows in panels, and the first row of a panel costs as much as many of those behind it.
-    """
-    by_power: dict[int, list[int]] = {}
-    for size in sizes:
-        by_power.setdefault((size - 1).bit_length(), []).append(size)
-    return sorted({end for alike in by_power.values() for end in (min(alike), max(alike))})
+    """The smallest size, and the largest of each power of two: between them costs rise evenly."""
+    largest: dict[int, int] = {}
+    for size in sorted(sizes):
+        largest[(size - 1).bit_length()] = size
+    return sorted({min(sizes), *largest.values()})
 
 
 def _row(step: MeasuredStep, knots: Sequence[int]) -> list[float]:

@@ -23,10 +23,9 @@ def test_nothing_is_known_before_the_first_step() -> None:
     assert (RowCosts().seconds(1), RowCosts().most_rows, RowCosts().last_rows) == (0.0, 0, 0)
 
 
-def test_what_was_measured_is_told_and_between_it_is_linear() -> None:
-    costs = measured(*[(1, 1.0)] * 3, *[(4, 2.0)] * 3, *[(8, 4.0)] * 3)
-    assert [costs.seconds(rows) for rows in (1, 4, 6, 8)] == [1.0, 2.0, 3.0, 4.0]
-    assert costs.seconds(12) == 6.0, "it goes on as between the last two"
+def test_rows_cost_what_the_line_through_the_fewest_and_the_most_says() -> None:
+    costs = measured(*[(1, 1.0)] * 5, *[(3, 9.0)] * 5, *[(9, 5.0)] * 5)
+    assert [costs.seconds(rows) for rows in (1, 3, 5, 9, 13)] == [1.0, 2.0, 3.0, 5.0, 7.0]
 
 
 def test_a_row_of_which_nothing_is_known_is_cheap_so_that_it_is_tried_but_not_too_many_at_once() -> None:
@@ -45,9 +44,9 @@ def test_more_rows_never_take_less() -> None:
     assert costs.seconds(8) == 2.0
 
 
-def test_a_size_that_was_slow_once_makes_no_larger_one_dear() -> None:
-    costs = measured(*[(1, 1.0)] * 8, (5, 50.0), (5, 9.0), *[(8, 2.0)] * 8, *[(24, 3.0)] * 8)
-    assert [costs.seconds(rows) for rows in (1, 5, 8, 24)] == [1.0, 2.0, 2.0, 3.0]
+def test_a_size_that_was_slow_once_makes_no_other_dear() -> None:
+    costs = measured(*[(1, 1.0)] * 8, *[(9, 2.0)] * 8, (24, 50.0), (24, 90.0))
+    assert [costs.seconds(rows) for rows in (1, 5, 9)] == [1.0, 1.5, 2.0]
 
 
 def test_what_was_measured_long_ago_is_stale_and_then_forgotten() -> None:

@@ -3,18 +3,16 @@
 Does: keep durations of steps without prompts by their rows and the context that the rows read, and estimate others.
 Does not: read a clock, or decide anything. Called by `speculation`, on the engine thread only.
 
-A few rows more cost little while the weights are what a step waits for, and much where a kernel needs one pass more; each
-row reads its sequence's context once more; and a step of other rows than the one before makes the runtime prepare its
-kernels again, which takes as long as many rows. Only measuring tells. What is slower now and then is so because something
+Each row more takes the same: a step costs what a line through two points says, the fewest and the most rows that were
+measured of late. Each row also reads its sequence's context once more; and a step of other rows than the one before makes
+the runtime prepare its kernels again, which takes as long as many rows. What is slower now and then is so because something
 else computes, so the quicker durations count; and what was measured long ago is forgotten, sooner if it was only a few
 times, so that neither a bad nor a good moment counts for ever.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
-from math import inf
 from typing import NamedTuple
 
 _NUM_KEPT = 12  # durations of each size
@@ -103,6 +101,14 @@ class _Size:
         return self._quick
 
 
+class _Line(NamedTuple):
+    """What steps take: `seconds` of so many rows, and `row_s` of each more."""
+
+    rows: int
+    seconds: float
+    row_s: float
+
+
 class RowCosts:
     """Estimates durations of steps that only decode."""
 
@@ -114,7 +120,7 @@ class RowCosts:
         self._last_rows = 0  # of the last step; 0 = it computed prompts, too
         self._changes: deque[tuple[int, float]] = deque(maxlen=_NUM_CHANGES)  # of (step, seconds)
         self._context_s = 0.0
-        self._points: list[tuple[int, float]] | None = None  # of (rows, seconds) without context; None = to be made
+        self._line: _Line | None = None  # without context; None = to be made
 
     @property
     def last_rows(self) -> int:
@@ -169,7 +175,7 @@ class RowCosts:
         if is_old:
             size.forget(self._num_steps)
         if not size.is_full or self._num_steps >= self._refresh_at:
-            self._points = None
+            self._line = None
         size.add(_Measured(max(duration_s, _LEAST_S), num_context, self._num_steps))
         if size.is_full:
             self._measured_at = self._num_steps + _SPARING
@@ -192,40 +198,25 @@ class RowCosts:
     @property
     def most_rows(self) -> int:
         """Rows beyond which nothing can be said: twice as many as were measured, at least 8."""
-        points = self._known()
-        return max(2 * points[-1][0], _TRIED) if points else 0
+        known = [rows for rows, size in self._sizes.items() if size.steps]
+        return max(2 * max(known), _TRIED) if known else 0
 
     def seconds(self, num_rows: int) -> float:
         """Of a step of so many rows after one of as many, but for its context. 0 if no step was ever measured.
 
-        Fewer rows than were measured take down to half, more take as long as between the last two: rather too little, so
-        that both are tried.
+        Fewer rows than were measured take down to half.
         """
-        points = self._known()
-        if not points:
+        line = self._known()
+        if line is None:
             return 0.0
-        num_rows = size_of(num_rows)
-        index = bisect_left(points, (num_rows, 0.0))
-        if index == len(points):
-            size, seconds = points[-1]
-            slope = _SLOPE * points[0][1]
-            if len(points) > 1:
-                smaller, least = points[-2]
-                slope = max(slope, (seconds - least) / (size - smaller))
-            return seconds + (num_rows - size) * slope
-        size, seconds = points[index]
-        if not index:
-            return seconds * (_LEAST_PART + (1 - _LEAST_PART) * num_rows / size)
-        smaller, least = points[index - 1]
-        return least + (seconds - least) * (num_rows - smaller) / (size - smaller)
+        return max(line.seconds + line.row_s * (size_of(num_rows) - line.rows), _LEAST_PART * line.seconds)
 
     def further_row_s(self, num_rows: int) -> float | None:
-        """What each of as many rows more takes, by steps of more rows that were measured; None = there were none."""
-        larger = [point for point in self._known() if point[0] > num_rows]
-        if not larger:
+        """What each row more takes; None = no step of more rows was measured."""
+        line = self._known()
+        if line is None or all(rows <= num_rows for rows, size in self._sizes.items() if size.steps):
             return None
-        rows, seconds = next((point for point in larger if point[0] >= 2 * num_rows), larger[-1])
-        return max(seconds - self.seconds(num_rows), 0.0) / (rows - num_rows)
+        return line.row_s
 
     def _is_old(self, size: _Size) -> bool:
         return bool(size.steps) and size.steps[-1].number < self._num_steps - _FRESH
@@ -236,8 +227,8 @@ class RowCosts:
             changes.popleft()
         if changes:
             return sum([seconds for _, seconds in changes]) / len(changes)
-        points = self._known()
-        return _CHANGE * points[0][1] if points else 0.0
+        line = self._known()
+        return _CHANGE * line.seconds if line is not None else 0.0
 
     def _context_cost(self) -> float:
         """The share of the smallest step, of whose durations contexts are a part; no more than larger steps leave for it.
@@ -259,30 +250,30 @@ class RowCosts:
                     context_s = left_s / num_context
         return self._context_s if abs(context_s - self._context_s) < _SAME_CONTEXT * self._context_s else context_s
 
-    def _known(self) -> list[tuple[int, float]]:
-        """(rows, seconds) of the sizes that were measured lately, in order.
+    def _known(self) -> _Line | None:
+        """The line through the fewest and the most rows that were measured of late; None = nothing was measured.
 
-        What was measured a few times only takes no less than smaller ones that are well known, and no more than larger ones.
+        What was measured a few times only counts if there is nothing else.
         """
-        if self._points is None:
+        if self._line is None:
             self._refresh_at = self._num_steps + _REFRESHED
             self._forget()
             self._context_s = self._context_cost()
-            sizes = [(rows, size) for rows, size in sorted(self._sizes.items()) if size.steps]
-            points = [(rows, size.usual_s(self._context_s)) for rows, size in sizes]
-            least_s = 0.0
-            for index, (rows, size) in enumerate(sizes):
-                if size.is_well_known:
-                    least_s = max(least_s, points[index][1])
-                else:
-                    points[index] = (rows, max(least_s, points[index][1]))
-            most_s = inf
-            for index, (rows, size) in reversed(list(enumerate(sizes))):
-                if not size.is_well_known:
-                    points[index] = (rows, min(most_s, points[index][1]))
-                most_s = min(most_s, points[index][1])
-            self._points = points
-        return self._points
+            known = [(rows, size) for rows, size in sorted(self._sizes.items()) if size.steps]
+            if not known:
+                return None
+            fresh = [one for one in known if not self._is_old(one[1])] or known
+            sure = [one for one in fresh if one[1].is_well_known]
+            (fewest, least), (most, largest) = fresh[0], (sure if len(sure) > 1 else fresh)[-1]
+            if fewest == most:  # of the others the farthest
+                most, largest = max(known, key=lambda one: abs(one[0] - fewest))
+            seconds, row_s = least.usual_s(self._context_s), 0.0
+            if fewest == most:
+                row_s = _SLOPE * seconds
+            else:
+                row_s = max((largest.usual_s(self._context_s) - seconds) / (most - fewest), 0.0)
+            self._line = _Line(fewest, seconds, row_s)
+        return self._line
 
     def _forget(self) -> None:
         """What is too old. The last steps stay, or nothing would be known."""
