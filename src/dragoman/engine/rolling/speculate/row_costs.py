@@ -267,7 +267,7 @@ class RowCosts:
             (fewest, least), (most, largest) = fresh[0], (sure if len(sure) > 1 else fresh)[-1]
             if fewest == most:  # of the others the farthest
                 most, largest = max(known, key=lambda one: abs(one[0] - fewest))
-            seconds, row_s = least.usual_s(self._context_s), 0.0
+            seconds = least.usual_s(self._context_s)
             if fewest == most:
                 row_s = _SLOPE * seconds
             else:
