@@ -13,6 +13,7 @@ from dragoman.kernels.native import Library
 from dragoman.models import ModelOptions, load_model, loader
 from dragoman.models.facts import ExpertFacts
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
+from dragoman.models.sources.mxfp4 import Mxfp4Matrix
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage
 from dragoman.models.storage.packing import common_order, packed_stack
 from dragoman.models.storage.row_parts import RowParts
@@ -54,6 +55,13 @@ def packed_matrix(
     return PackedMatrix(stream.integers(-8, 8, SHAPE, dtype=np.int8), scales, None, 4, order)
 
 
+def mxfp4_matrix(seed: int) -> PackedMatrix:
+    """Random codes and scales."""
+    stream = np.random.default_rng(seed)
+    blocks = stream.integers(0, 256, (SHAPE[0], SHAPE[1] // 32, 16), dtype=np.uint8)
+    return Mxfp4Matrix(blocks, stream.integers(110, 130, blocks.shape[:2], dtype=np.uint8)).packed()
+
+
 def test_experts_keep_how_they_are_stored_if_that_is_alike_and_are_stored_anew_if_not(kernels: Library) -> None:
     first, second = (np.random.default_rng(seed).permutation(SHAPE[1]) for seed in (10, 11))
     numbers = np.random.default_rng(12).normal(size=SHAPE).astype(np.float32)
@@ -61,6 +69,7 @@ def test_experts_keep_how_they_are_stored_if_that_is_alike_and_are_stored_anew_i
     cases: list[tuple[str, list[StoredTensor], str, bool]] = [
         ("alike", [packed_matrix(seed) for seed in range(COUNT)], "i4", False),
         ("alike with zero points", [packed_matrix(seed, has_zeros=True) for seed in range(COUNT)], "i4z", False),
+        ("MXFP4", [mxfp4_matrix(seed) for seed in range(COUNT)], "mxfp4", False),
         ("one order", [packed_matrix(seed, order=first.copy()) for seed in range(COUNT)], "i4", True),
         (
             "unequal orders",

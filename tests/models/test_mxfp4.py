@@ -101,6 +101,14 @@ def test_experts_stay_in_their_groups_unless_a_type_is_asked_for(tmp_path: Path)
     assert load_model(directory, ModelOptions("f32")).stored_as == "f32 weights from MXFP4"
 
 
+def test_what_they_take_is_foretold(tmp_path: Path) -> None:
+    directory = write_family_checkpoint(CASE, tmp_path)
+    name = "model.layers.0.mlp.experts.down_proj"
+    for keeps_rows, bits in ((False, 8.5), (True, 4.5)):  # with the scales of groups of 32
+        weights = stored_weights(directory, keeps_mxfp4=True, keeps_rows=keeps_rows)
+        assert weights.packed_bytes()[name] == np.prod(weights.shapes()[name]) * bits / 8
+
+
 def test_a_kept_graph_is_of_one_way_of_storing_them(tmp_path: Path) -> None:
     directory = write_family_checkpoint(CASE, tmp_path / "model")
     kept, asked = (ModelOptions("int8", asks_for_type=asks, cache_dir=tmp_path / "kept") for asks in (False, True))

@@ -1,7 +1,7 @@
 """Matrices of 4-bit floats in groups of 32 columns with a power of two each, as gpt-oss stores its experts.
 
-Does: hand them out as integers of 8 bits in the same groups, of which a graph keeps every value, or as numbers; a part at a
-time. Does not: read files, or keep four bits in a graph, where their kernels are slow (docs/performance-log.md).
+Does: hand them out as integers of 8 bits in the same groups, of which a graph keeps every value, as rows of four bits for
+kernels of our own, or as numbers; a part at a time. Does not: read files.
 Used by `quantised` and by the source of GGUF models; rows are computed on the storage's threads.
 Source: OCP Microscaling Formats (MX) 1.0, section 5.3.3.
 """
@@ -70,16 +70,16 @@ class Mxfp4Matrix:
     def packed(self) -> PackedMatrix:
         """The same values as integers, twice what four bits mean, and half of each scale."""
         halves = np.ldexp(np.float32(1), self._scales.astype(np.int32) - _BIAS - 1)
-        return PackedMatrix(_Twice(self._blocks), halves)
+        return PackedMatrix(TwiceMxfp4(self._blocks, self._scales), halves)
 
 
-class _Twice:
-    """Rows of twice the values that four bits mean, without scales. Shapes: blocks u8 [out, groups, 16]."""
+class TwiceMxfp4:
+    """Rows of twice the values that four bits mean, without scales. Shapes: as `Mxfp4Matrix`."""
 
     dtype = np.dtype(np.int8)
 
-    def __init__(self, blocks: Array) -> None:
-        self._blocks = blocks
+    def __init__(self, blocks: Array, scales: Array) -> None:
+        self._blocks, self._scales = blocks, scales
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -87,22 +87,29 @@ class _Twice:
         rows, groups, _ = self._blocks.shape
         return rows, groups * GROUP_SIZE
 
-    def __getitem__(self, rows: slice | Array) -> _Twice:
-        return _Twice(self._blocks[rows])
+    def __getitem__(self, rows: slice | Array) -> TwiceMxfp4:
+        return TwiceMxfp4(self._blocks[rows], self._scales[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         values: Array = _TWICE[self._blocks].reshape(self.shape)
         return values if dtype is None else values.astype(dtype, copy=False)
+
+    def file_rows(self) -> Array:
+        """The rows as GGUF files have them: a group's scale, then bytes of the codes of columns c and c + 16."""
+        codes = np.stack([self._blocks & 0x0F, self._blocks >> 4], axis=3).reshape(*self._scales.shape, GROUP_SIZE)
+        halves = codes[:, :, : GROUP_SIZE // 2] | codes[:, :, GROUP_SIZE // 2 :] << 4
+        return np.concatenate([self._scales[:, :, None], halves], axis=2).reshape(len(self._scales), -1)
 
 
 @dataclass(frozen=True, slots=True)
 class Mxfp4:
     """gpt-oss's layout: stacks of matrices, by names that other checkpoints have for stacks [n, in, out].
 
-    `keeps`: they stay in their groups, as integers; else they are numbers.
+    `keeps`: they stay in their groups, as integers that take `bits` each in a graph; else they are numbers.
     """
 
     keeps: bool
+    bits: int = 8
     label: str = "MXFP4"
     unread: tuple[str, ...] = ()
 
@@ -130,7 +137,7 @@ class Mxfp4:
             )
 
         group_size = GROUP_SIZE if self.keeps else 0
-        return Quantised((count, columns, rows), (blocks, scales), read, group_size)
+        return Quantised((count, columns, rows), (blocks, scales), read, group_size, self.bits)
 
     def _matrix(self, matrix: Mxfp4Matrix) -> Mxfp4Matrix | PackedMatrix:
         return matrix.packed() if self.keeps else matrix

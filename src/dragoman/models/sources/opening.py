@@ -55,11 +55,11 @@ class StoredWeights(Protocol):
 def stored_weights(model: Path, *, keeps_mxfp4: bool = False, keeps_rows: bool = False) -> StoredWeights:
     """The weights of the model at that path. `keeps_mxfp4`: matrices of MXFP4 are packed, in groups; else they are numbers.
 
-    `keeps_rows`: quantised matrices of GGUF files are their rows, which kernels of our own read.
+    `keeps_rows`: kernels of our own read them: quantised matrices of GGUF files are their rows, and MXFP4 takes four bits.
     Raises: ModelError if there are none, or none that can be read.
     """
     if is_gguf(model):
         from dragoman.models.sources.gguf.weights import GgufWeights
 
         return GgufWeights(model, keeps_mxfp4=keeps_mxfp4, keeps_rows=keeps_rows)
-    return SafetensorsWeights(model, keeps_mxfp4=keeps_mxfp4)
+    return SafetensorsWeights(model, keeps_mxfp4=keeps_mxfp4, keeps_rows=keeps_rows)

@@ -83,19 +83,22 @@ def read_layout(raw_config: Mapping[str, Any], of_family: tuple[str, ...] = OF_F
     return None if described is None else _layout(described, of_family)
 
 
-def find_layout(model_dir: Path, *, keeps_mxfp4: bool = False) -> tuple[Layout | None, Path | None]:
+def find_layout(
+    model_dir: Path, *, keeps_mxfp4: bool = False, keeps_rows: bool = False
+) -> tuple[Layout | None, Path | None]:
     """The layout of a directory's checkpoint, and the file that describes it if that is not config.json.
 
-    `keeps_mxfp4`: see `stored_weights`. Raises: ModelError.
+    `keeps_mxfp4`, `keeps_rows`: see `stored_weights`. Raises: ModelError.
     """
+    mxfp4 = Mxfp4(keeps_mxfp4, bits=4 if keeps_rows else 8)
     path = model_dir / "config.json"
     described = _described(read_json(path)) if path.exists() else None
     if described is not None:
-        return _layout(described, OF_FAMILIES, keeps_mxfp4), None
+        return _layout(described, OF_FAMILIES, mxfp4), None
     for name, method in _OLD_FILES.items():
         if (model_dir / name).exists():
             described = Config({"quant_method": method, **read_json(model_dir / name)}, name)
-            return _layout(described, OF_FAMILIES, keeps_mxfp4), model_dir / name
+            return _layout(described, OF_FAMILIES, mxfp4), model_dir / name
     return None, None
 
 
@@ -112,12 +115,12 @@ def _described(raw_config: Mapping[str, Any]) -> Config | None:
     return found[0] if inner is None else inner
 
 
-def _layout(described: Config, of_family: tuple[str, ...], keeps_mxfp4: bool = False) -> Layout:
+def _layout(described: Config, of_family: tuple[str, ...], mxfp4: Mxfp4 | None = None) -> Layout:
     method = str(described.value("quant_method", _unnamed(described))).lower()
     if method in of_family:
         described.skip("modules_to_not_convert")  # which tensors are packed is told by their names
         described.refuse_unread()
-        return Mxfp4(keeps_mxfp4)
+        return mxfp4 or Mxfp4(keeps=False)
     if method in _AUTO_ROUND:
         method = _auto_round(described)
     if method in _LAYOUTS:

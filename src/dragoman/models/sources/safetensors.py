@@ -146,10 +146,10 @@ def file_tensors(path: Path) -> dict[str, Array]:
 class SafetensorsWeights:
     """The weights of a directory, as `opening.StoredWeights` describes them."""
 
-    def __init__(self, model_dir: Path, *, keeps_mxfp4: bool = False) -> None:
+    def __init__(self, model_dir: Path, *, keeps_mxfp4: bool = False, keeps_rows: bool = False) -> None:
         """Raises: ModelError if there are none, or they are quantised in a way that is not followed."""
         self._model_dir = model_dir
-        self._layout, described = find_layout(model_dir, keeps_mxfp4=keeps_mxfp4)
+        self._layout, described = find_layout(model_dir, keeps_mxfp4=keeps_mxfp4, keeps_rows=keeps_rows)
         self._weight_files = tuple(weight_files(model_dir))
         self.files = self._weight_files if described is None else (*self._weight_files, described)
 

@@ -18,6 +18,7 @@ from dragoman.kernels.native import CHUNK, FLOATS, PANEL, Layout, library
 from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
 from dragoman.models.sources.gguf.stored import GGUF_FORMATS, QuantisedRows
+from dragoman.models.sources.mxfp4 import TwiceMxfp4
 from dragoman.models.storage.constants import WeightFormat, WeightStorage, constant, half_scales
 from dragoman.models.storage.groups import INT4_GROUP_SIZE, INT8_GROUP_SIZE
 from dragoman.models.storage.pages import forget_pages, is_mapped
@@ -37,8 +38,8 @@ class _Source(NamedTuple):
 def packed(matrix: StoredTensor | QuantisedRows, storage: WeightStorage, bias: Array | None = None) -> PackedNode:
     """The matrix [out, in] in the graph: as its file has it if that can be read so, else in the storage's format."""
     source = _source(matrix, storage)
-    node = _shared(matrix, source, storage) if source.write is _write_rows else _filled([source], storage)
-    return _with_bias(node, bias)
+    is_in_file = isinstance(matrix, QuantisedRows) and source.write is _write_rows
+    return _with_bias(_shared(matrix, source, storage) if is_in_file else _filled([source], storage), bias)
 
 
 def packed_stack(
@@ -92,6 +93,9 @@ def _source(matrix: StoredTensor | QuantisedRows | _Numbers, storage: WeightStor
         name = GGUF_FORMATS[matrix.type_name]
         layout = Layout(name, _SUPER_GROUP if name.endswith("_k") else CHUNK, outputs, columns)
         return _Source(layout, lambda part: matrix.data[part], _write_rows)
+    if isinstance(matrix, PackedMatrix) and isinstance(matrix.values, TwiceMxfp4):
+        values = matrix.values
+        return _Source(Layout("mxfp4", CHUNK, outputs, columns), lambda part: values[part].file_rows(), _write_rows)
     if isinstance(matrix, PackedMatrix) and keeps_groups(matrix):
         layout = Layout(_format_of(matrix), matrix.group_size, outputs, columns)
         half_scales(matrix)  # refuses what f16 cannot hold, before anything is written
