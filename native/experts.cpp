@@ -85,7 +85,7 @@ void copy_codes(const Rows& from, const Rows& to) {
 }
 
 // Gives each group its rows: where they lie beside each other as they are, else copied to their places.
-void give_rows(std::vector<Group>& groups, const Rows& rows, int64_t columns, int64_t num_pairs, const int64_t* rows_of,
+void give_rows(std::vector<Group>& groups, const Rows& rows, const GatedMlp& mlp, int64_t num_pairs, const int64_t* rows_of,
                const ParallelFor& parallel_for) {
     std::vector<Group*> scattered;
     for (Group& group : groups) {
@@ -96,13 +96,14 @@ void give_rows(std::vector<Group>& groups, const Rows& rows, int64_t columns, in
         if (beside < group.count) scattered.push_back(&group);
     }
     if (scattered.empty()) return;
-    float* values = held(scratch().values, num_pairs * columns);
-    const Rows copies = scratch().sorted.rows({values, num_pairs, columns}, columns, rows.codes != nullptr);
+    const int64_t columns = mlp.gate.columns;
+    float* values = mlp.gate.is_float() || mlp.up.is_float() ? held(scratch().values, num_pairs * columns) : nullptr;
+    const Rows copies = scratch().sorted.rows({values, num_pairs, values ? columns : 0}, columns, rows.codes != nullptr);
     for_rows(static_cast<int64_t>(scattered.size()), parallel_for, [&](int64_t index) {
         Group& group = *scattered[index];
         for (int64_t place = group.first; place < group.first + group.count; ++place) {
             const Rows row = row_of(rows, rows_of[place]);
-            std::memcpy(values + place * columns, row.x, sizeof(float) * columns);
+            if (values) std::memcpy(values + place * columns, row.x, sizeof(float) * columns);
             if (rows.codes) copy_codes(row, row_of(copies, place));
         }
         group.rows = row_of(copies, group.first);
@@ -129,7 +130,7 @@ void experts_at_once(const Experts& all, const Choice& choice, const Input& x, f
 
     quantise(rows, x.count, mlp.gate.columns);
     std::vector<Group> groups = sorted(choice, x.count, all.count, places, rows_of);
-    give_rows(groups, rows, mlp.gate.columns, num_pairs, rows_of, parallel_for);
+    give_rows(groups, rows, mlp, num_pairs, rows_of, parallel_for);
     for_parts(groups, mlp.gate, parallel_for, [&](const Group& group, const Parts& parts, int64_t part) {
         const int64_t at = group.first * inner;
         const Product first = {matrix_of(mlp.gate, group.expert), bias_of(mlp.gate_bias, group.expert, inner), gate + at, inner};
