@@ -67,6 +67,7 @@ class Weights:
         self._is_transposed = False
         self._stack: tuple[int, int] | None = None
         self._names: Mapping[str, str] = {}
+        self._tied = ""
         self._read: set[str] = set()
 
     # --- views --------------------------------------------------------------------------------------------------------
@@ -110,6 +111,12 @@ class Weights:
         view._names = names
         return view
 
+    def tying(self, name: str) -> Weights:
+        """The view in which the tensor of that name is the table of embeddings and the head's matrix, too."""
+        view = copy(self)
+        view._tied = name
+        return view
+
     # --- what this view is ---------------------------------------------------------------------------------------------
 
     def name(self, name: str = "weight") -> str:
@@ -120,6 +127,16 @@ class Weights:
     def is_whole(self) -> bool:
         """True if matrices are what is stored: [out, in], each in a tensor of its own, with all rows."""
         return self._rows is None and self.is_as_stored
+
+    @property
+    def whole_name(self) -> str | None:
+        """The name of the tensor that the view's matrix is, with all its rows; None if it is a part of one."""
+        return self.name() if self.is_whole else None
+
+    @property
+    def is_tied(self) -> bool:
+        """True if the view's matrix is the table of embeddings and the head's matrix, too."""
+        return bool(self._tied) and self.whole_name == self._tied
 
     @property
     def is_as_stored(self) -> bool:

@@ -219,24 +219,24 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
         model = read_model(read_seeing_config(model_dir), sees=options.sees and is_described(model_dir))
     seeing = () if model.vision is None else model.vision.prefixes
     facts, weight_type = model.facts, options.weight_type
-    weights, stored = (
-        stored_weights(model_dir, keeps_mxfp4=options.keeps_mxfp4, keeps_rows=keeps_file_types(options)),
-        0.0,
-    )
+    keeps_rows, stored = keeps_file_types(options), 0.0
+    weights = stored_weights(model_dir, keeps_mxfp4=options.keeps_mxfp4, keeps_rows=keeps_rows)
     packed = {} if weight_type == "f32" else weights.packed_bytes()
+    profile = kernel_profile(options, has_states=bool(facts.delta_layers), smallest_group=weights.smallest_group)
     # of the head, and of values in matrices of their own
     careful_type = "int8" if weight_type == "int4" else weight_type
     careful = tuple(f"{name}.weight" for name in ("v_proj", *(layout.head for layout in model.layouts)))
     for name, shape in weights.shapes().items():
-        if name.endswith(f"{model.table}.weight"):  # is looked up; as the head's matrix it is stored once more
-            stored += _table_bytes(shape, weight_type) + (
-                (packed.get(name) or _stored_bytes(shape, careful_type)) if model.is_tied else 0
-            )
+        if name.endswith(f"{model.table}.weight"):
+            as_head = packed.get(name) or _stored_bytes(shape, careful_type)
+            # our kernels read its rows as the file has it, or the head's matrix; OpenVINO's have both
+            is_read = profile.kernels == "own" and (model.is_tied or (keeps_rows and name in packed))
+            stored += as_head if is_read or model.is_tied else 0
+            stored += 0 if is_read else _table_bytes(shape, weight_type)
         elif any(re.match(pattern, name) for pattern in seeing) or not any(
             re.search(pattern, name) for pattern in model.unread
         ):
             stored += packed.get(name) or _stored_bytes(shape, careful_type if name.endswith(careful) else weight_type)
-    profile = kernel_profile(options, has_states=bool(facts.delta_layers), smallest_group=weights.smallest_group)
     total = list(block_bytes(facts, profile.kv_type))
     total[facts.convolution_kind] += kept_bytes_per_block(facts, options, profile)
     return _ModelSize(int(stored * _PACKED), tuple(total), facts, profile)

@@ -20,7 +20,8 @@ from dragoman.models.weights import Weights, can_be_joined, joined
 
 def linear(x: Node, weights: Weights, num_rows: int, *, bias: bool = False) -> Node:
     """`x @ weight.T (+ bias)`. Shapes: x [..., in], weight [num_rows, in], bias [num_rows] -> [..., num_rows]."""
-    result = product(x, weights.matrix(num_rows, width(x)), weights.storage, _bias(weights, num_rows, bias))
+    shift = _bias(weights, num_rows, bias)
+    result = product(x, weights.matrix(num_rows, width(x)), weights.storage, shift, name=weights.whole_name)
     return _told(result, x, weights, num_rows, bias=bias)
 
 
@@ -52,10 +53,12 @@ def _told(result: Node, x: Node, weights: Weights, num_rows: int, *, bias: bool)
     return weights.adapted(result, x, num_rows)
 
 
-def product(x: Node, matrix: StoredTensor, storage: WeightStorage, bias: Array | None = None) -> Node:
-    """`x @ matrix.T (+ bias)`."""
+def product(
+    x: Node, matrix: StoredTensor, storage: WeightStorage, bias: Array | None = None, *, name: str | None = None
+) -> Node:
+    """`x @ matrix.T (+ bias)`. `name`: see `packed`."""
     if storage.format.is_ours:
-        (result,) = kernels.products(in_order(x, packed_order(matrix)), [packed(matrix, storage, bias)])
+        (result,) = kernels.products(in_order(x, packed_order(matrix)), [packed(matrix, storage, bias, name=name)])
         return result
     if isinstance(matrix, PackedMatrix) and storage.format.stored_type != "f32":
         x = in_order(x, matrix.column_order)

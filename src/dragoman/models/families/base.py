@@ -93,12 +93,14 @@ class Family(ABC):
         """
         step = StepInputs(self.facts)
         layout = self._layout(weights)
+        head = self._head_weights(weights, layout)
+        weights = weights.tying(head.name())
         body = weights.at(layout.body)
         x = step.with_pictures(self.embed(body, step))
         for index in range(len(self.facts.layers)):
             x = self.layer(x, body.at(f"{self.layers}.{index}"), LayerInputs(step, index))
             x = step.with_pictures(x, index + 1)
-        result = self.head(self.last_norm(x, body), self._head_weights(weights, layout))
+        result = self.head(self.last_norm(x, body), head)
         result.set_names({"logits"})
         results = [result]
         if step.convolutions is not None:

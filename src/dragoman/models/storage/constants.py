@@ -83,7 +83,7 @@ class WeightStorage:
 
     `memory`: in which packed weights lie.
     `watcher`: is told of the graph's norms and products while it is built, None = nobody is. `shared`: what `packing` has
-    put into the graph and others may ask for again: a table whose rows are embeddings and weights of the head.
+    put into the graph and others may ask for again, by name and layout: a table whose rows are embeddings, and the head.
     """
 
     format: WeightFormat

@@ -35,11 +35,24 @@ class _Source(NamedTuple):
     write: Callable[[Any, Layout, int, Array], None]
 
 
-def packed(matrix: StoredTensor | QuantisedRows, storage: WeightStorage, bias: Array | None = None) -> PackedNode:
-    """The matrix [out, in] in the graph: as its file has it if that can be read so, else in the storage's format."""
+def packed(
+    matrix: StoredTensor | QuantisedRows,
+    storage: WeightStorage,
+    bias: Array | None = None,
+    *,
+    name: str | None = None,
+) -> PackedNode:
+    """The matrix [out, in] in the graph: as its file has it if that can be read so, else in the storage's format.
+
+    `name`: of a tensor that is in the graph once, however often it is asked for; None = this is no whole tensor.
+    """
     source = _source(matrix, storage)
-    is_in_file = isinstance(matrix, QuantisedRows) and source.write is _write_rows
-    return _with_bias(_shared(matrix, source, storage) if is_in_file else _filled([source], storage), bias)
+    if name is None:
+        return _with_bias(_filled([source], storage), bias)
+    key = (name, source.layout)
+    if key not in storage.shared:
+        storage.shared[key] = _filled([source], storage)
+    return _with_bias(storage.shared[key], bias)
 
 
 def packed_stack(
@@ -106,17 +119,6 @@ def _source(matrix: StoredTensor | QuantisedRows | _Numbers, storage: WeightStor
     is_int4 = storage.format.stored_type == "int4" and columns % INT4_GROUP_SIZE == 0
     layout = Layout("i4z" if is_int4 else "i8z", INT4_GROUP_SIZE if is_int4 else INT8_GROUP_SIZE, outputs, columns)
     return _Source(layout, lambda part: np.ascontiguousarray(matrix[part]), _write_numbers)
-
-
-def _shared(matrix: Any, source: _Source, storage: WeightStorage) -> PackedNode:
-    """Rows as their file has them; those of one place in it are in the graph once."""
-    if matrix.data.flags.owndata:  # chosen from a file: memory that somebody else's may take the place of
-        return _filled([source], storage)
-    key = (source.layout, matrix.data.ctypes.data)
-    if key not in storage.shared:
-        storage.shared[key] = _filled([source], storage)
-    node: PackedNode = storage.shared[key]
-    return node
 
 
 def keeps_type(type_name: str, stored: WeightFormat) -> bool:
