@@ -53,7 +53,6 @@ def test_parts_are_those_of_the_whole() -> None:
     whole = np.asarray(matrix)
     assert matrix.shape == whole.shape == (6, 128)
     assert np.array_equal(np.asarray(matrix[1::2]), whole[1::2])
-    assert np.array_equal(np.asarray(matrix[:, 32:96][2:5]), whole[2:5, 32:96])
 
 
 def test_integers_in_the_same_groups_have_the_same_values() -> None:

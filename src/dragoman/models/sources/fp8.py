@@ -53,12 +53,9 @@ class Fp8Matrix:
         """With rows and columns in each other's place."""
         return Fp8Matrix(self._codes.T, self._scales.T, self._column_blocks, self._row_blocks)
 
-    def __getitem__(self, key: slice | Array | tuple[slice, slice]) -> Fp8Matrix:
-        """These rows, or these rows and columns."""
-        rows, columns = key if isinstance(key, tuple) else (key, slice(None))
-        return Fp8Matrix(
-            self._codes[rows][:, columns], self._scales, self._row_blocks[rows], self._column_blocks[columns]
-        )
+    def __getitem__(self, rows: slice | Array) -> Fp8Matrix:
+        """These rows."""
+        return Fp8Matrix(self._codes[rows], self._scales, self._row_blocks[rows], self._column_blocks)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         values: Array = _VALUES[self._codes.dtype][self._codes.view(np.uint8)]

@@ -53,14 +53,9 @@ class Mxfp4Matrix:
     def __len__(self) -> int:
         return len(self._scales)
 
-    def __getitem__(self, key: slice | Array | tuple[slice, slice]) -> Mxfp4Matrix:
-        """These rows, or these rows and whole groups of columns."""
-        if not isinstance(key, tuple):
-            return Mxfp4Matrix(self._blocks[key], self._scales[key])
-        begin, end, _ = key[1].indices(self.shape[1])
-        assert begin % GROUP_SIZE == end % GROUP_SIZE == 0, "products are cut between groups"
-        groups = (key[0], slice(begin // GROUP_SIZE, end // GROUP_SIZE))
-        return Mxfp4Matrix(self._blocks[groups], self._scales[groups])
+    def __getitem__(self, rows: slice | Array) -> Mxfp4Matrix:
+        """These rows."""
+        return Mxfp4Matrix(self._blocks[rows], self._scales[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         exponents = self._scales.astype(np.int32)[:, :, None, None] - _BIAS

@@ -85,11 +85,9 @@ class QuantisedRows:
     def __len__(self) -> int:
         return len(self.data)
 
-    def __getitem__(self, key: slice | Array | tuple[slice, slice]) -> QuantisedRows | Array:
-        """These rows; these columns of them as numbers."""
-        if isinstance(key, tuple):
-            return np.asarray(self[key[0]])[:, key[1]]
-        return self.with_rows(self.data[key])
+    def __getitem__(self, rows: slice | Array) -> QuantisedRows:
+        """These rows."""
+        return self.with_rows(self.data[rows])
 
     def with_rows(self, data: Array) -> QuantisedRows:
         """The same with other rows, u8 [out, bytes of a row]."""
