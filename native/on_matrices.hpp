@@ -146,8 +146,10 @@ inline void visit_activation(ov::AttributeVisitor& visitor, NamedGating& gating)
     OPENVINO_ASSERT(words && gating.activation != Activation::count, "activation '", gating.text, "' is unknown");
 }
 
-// The operation on layers of experts, in a file of its own.
+// The operations that have a file of their own.
 std::shared_ptr<ov::Extension> experts_extension();
+std::shared_ptr<ov::Extension> normed_products_extension();
+std::shared_ptr<ov::Extension> output_and_mlp_extension();
 
 inline const float* floats_or_null(const ov::TensorVector& inputs, size_t index) {
     return index < inputs.size() ? inputs[index].data<const float>() : nullptr;

@@ -153,4 +153,6 @@ OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>({
     std::make_shared<ov::OpExtension<dragoman::GatedMlpOperation>>(),
     std::make_shared<ov::OpExtension<dragoman::RowsOperation>>(),
     dragoman::experts_extension(),
+    dragoman::normed_products_extension(),
+    dragoman::output_and_mlp_extension(),
 }));

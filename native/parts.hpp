@@ -77,4 +77,11 @@ inline Span compute(const Product& product, const Rows& rows, const Parts& parts
     return span;
 }
 
+// Several products of rows that are ready.
+void products_of(const Product* all, int count, const Rows& rows, int64_t num_rows, const ParallelFor& parallel_for);
+
+// The inner rows of a gated MLP, [rows, outputs of gate], in `gate`; `up` has room for as many values.
+void gate_and_up(const GatedMlp& mlp, const Rows& rows, int64_t num_rows, float* gate, float* up,
+                 const ParallelFor& parallel_for);
+
 }  // namespace dragoman

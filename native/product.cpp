@@ -102,16 +102,35 @@ const char* instruction_set() { return kernels().name; }
 void products(const Product* all, int count, const Input& x, const ParallelFor& parallel_for) {
     if (x.count == 0 || count == 0) return;
     const bool needs_codes = std::any_of(all, all + count, [](const Product& each) { return !each.matrix.is_float(); });
-    const Rows rows = made_ready(x, all[0].matrix.columns, needs_codes, parallel_for);
+    products_of(all, count, made_ready(x, all[0].matrix.columns, needs_codes, parallel_for), x.count, parallel_for);
+}
+
+void products_of(const Product* all, int count, const Rows& rows, int64_t num_rows, const ParallelFor& parallel_for) {
     std::vector<Parts> parts;
     std::vector<int64_t> ends;
     for (int i = 0; i < count; ++i) {
-        parts.emplace_back(all[i].matrix, x.count);
+        parts.emplace_back(all[i].matrix, num_rows);
         ends.push_back((ends.empty() ? 0 : ends.back()) + parts.back().count());
     }
     parallel_for(ends.back(), [&](int64_t part) {
         const size_t i = std::upper_bound(ends.begin(), ends.end(), part) - ends.begin();
-        compute(all[i], rows, parts[i], i ? part - ends[i - 1] : part, x.count);
+        compute(all[i], rows, parts[i], i ? part - ends[i - 1] : part, num_rows);
+    });
+}
+
+void gate_and_up(const GatedMlp& mlp, const Rows& rows, int64_t num_rows, float* gate, float* up,
+                 const ParallelFor& parallel_for) {
+    const int64_t inner = mlp.gate.outputs;
+    const Product first = {mlp.gate, mlp.gate_bias, gate, inner}, second = {mlp.up, mlp.up_bias, up, inner};
+    Parts parts(mlp.gate, num_rows), up_parts(mlp.up, num_rows);
+    up_parts.panels_of_part = parts.panels_of_part;  // so that a part has the same outputs of both
+    parallel_for(parts.count(), [&](int64_t part) {
+        compute(second, rows, up_parts, part, num_rows);
+        const Span span = compute(first, rows, parts, part, num_rows);
+        for (int64_t row = span.row; row < span.row + span.num_rows; ++row) {
+            const int64_t at = row * inner + span.output;
+            kernels().activate(mlp.activation, gate + at, up + at, span.num_outputs);
+        }
     });
 }
 
@@ -120,19 +139,8 @@ void gated_mlp(const GatedMlp& mlp, const Input& x, float* y, int64_t stride, co
     const int64_t inner = mlp.gate.outputs;
     float* gate = held(scratch().gate, x.count * inner);
     float* up = held(scratch().up, x.count * inner);
-    const Product first = {mlp.gate, mlp.gate_bias, gate, inner}, second = {mlp.up, mlp.up_bias, up, inner};
     const bool needs_codes = !mlp.gate.is_float() || !mlp.up.is_float();
-    const Rows rows = made_ready(x, mlp.gate.columns, needs_codes, parallel_for);
-    Parts parts(mlp.gate, x.count), up_parts(mlp.up, x.count);
-    up_parts.panels_of_part = parts.panels_of_part;  // so that a part has the same outputs of both
-    parallel_for(parts.count(), [&](int64_t part) {
-        compute(second, rows, up_parts, part, x.count);
-        const Span span = compute(first, rows, parts, part, x.count);
-        for (int64_t row = span.row; row < span.row + span.num_rows; ++row) {
-            const int64_t at = row * inner + span.output;
-            kernels().activate(mlp.activation, gate + at, up + at, span.num_outputs);
-        }
-    });
+    gate_and_up(mlp, made_ready(x, mlp.gate.columns, needs_codes, parallel_for), x.count, gate, up, parallel_for);
     const Product last = {mlp.down, mlp.down_bias, y, stride};
     products(&last, 1, {gate, x.count, inner}, parallel_for);
 }

@@ -62,13 +62,37 @@ def table_rows(indices: Any, table: PackedNode) -> Any:
     return _node("Rows", indices, [table]).output(0)
 
 
+def normed_products(
+    rows: Any, packed: Sequence[Any], matrices: str, how: str, numbers: Any, angles: Sequence[Any]
+) -> list[Any]:
+    """Products of normed rows f32 [T, 1, columns], their heads normed and turned: of each f32 [T, outputs].
+
+    `packed`, `matrices`: inputs and attribute of `products`; the others as native/layer_operations.cpp has them. Raises: as
+    `products`.
+    """
+    attributes = {"matrices": matrices, "how": how}
+    return _made("NormedProducts", [rows, *packed, numbers, *angles], attributes).outputs()  # type: ignore[no-any-return]
+
+
+def output_and_mlp(
+    rows: Any, packed: Sequence[Any], residual: Any, matrices: str, how: str, activation: str, numbers: Any
+) -> Any:
+    """What a layer computes behind attention, in the residual's shape f32 [..., hidden]; see `normed_products`."""
+    attributes = {"matrices": matrices, "how": how, "activation": activation}
+    return _made("OutputAndMlp", [rows, *packed, residual, numbers], attributes).output(0)
+
+
 def _node(
     operation: str, rows: Any, matrices: Sequence[PackedNode], others: Sequence[Any] = (), **attributes: str | int
 ) -> Any:
     biases = [matrix.bias for matrix in matrices if matrix.bias is not None]
     layouts = ",".join(f"{layout.format} {layout.group} {layout.outputs} {layout.columns}" for _, layout, _ in matrices)
     inputs = [rows, *(matrix.node for matrix in matrices), *others, *biases]
-    return _factory(str(library().path)).create(operation, inputs, {"matrices": layouts, **attributes})
+    return _made(operation, inputs, {"matrices": layouts, **attributes})
+
+
+def _made(operation: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+    return _factory(str(library().path)).create(operation, inputs, attributes)
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.nodes import add, columns, concat, gather_rows, multiply, reshape, scaled, unsqueeze, width
+from dragoman.models.blocks.nodes import add, columns, concat, gather_rows, multiply, reshape, scaled, width
 from dragoman.models.facts import RotaryRule
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, as_f32, constant
@@ -37,7 +37,8 @@ def rotary_angles(positions: Node, regimes: Node | None, rule: RotaryRule) -> An
 def _turns(positions: Node, rule: RotaryRule) -> Node:
     """The position that turns each dimension. Shape: f32 [T, 1, 1, 1 or size]."""
     if positions.get_partial_shape().rank.get_length() == 1:
-        return unsqueeze(as_f32(positions), 1, 2, 3)
+        # a Reshape: if it were an Unsqueeze, the runtime would forget that positions must stay f32 where it computes in bf16
+        return reshape(as_f32(positions), -1, 1, 1, 1)
     per_dimension = gather_rows(as_f32(positions), constant(np.array(rule.axes * 2, dtype=np.int64)))
     return reshape(ops.transpose(per_dimension, ops.constant(np.array([1, 0]))).output(0), -1, 1, 1, rule.size)
 

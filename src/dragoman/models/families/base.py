@@ -14,6 +14,7 @@ import openvino as ov
 
 from dragoman.models.blocks.convolution import KEPT_ROWS
 from dragoman.models.blocks.embeddings import embedding, logits
+from dragoman.models.blocks.fusing import fuse
 from dragoman.models.blocks.step import LayerInputs, StepInputs
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import ModelFacts
@@ -108,7 +109,9 @@ class Family(ABC):
             results[1].set_names({KEPT_ROWS})
         weights.refuse_unread(self.unread)
         adapted = [] if weights.adapting is None else weights.adapting.parameters
-        return ov.Model(results, [*step.parameters, *adapted], self.facts.architecture)
+        graph = ov.Model(results, [*step.parameters, *adapted], self.facts.architecture)
+        fuse(graph, weights.storage)
+        return graph
 
     def _layout(self, weights: Weights) -> Layout:
         return next(

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import openvino as ov
 
 from dragoman.models.blocks.embeddings import embedding
+from dragoman.models.blocks.fusing import fuse
 from dragoman.models.blocks.linear import linear, linears
 from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import add, reshape, width
@@ -74,7 +75,9 @@ class TextFamily(ABC):
             result, name = self.score(texts.means(hidden) if self.scores_mean else hidden, weights), SCORES
         result.set_names({name})
         weights.refuse_unread(self.unread)
-        return ov.Model([result], texts.parameters, facts.architecture)
+        graph = ov.Model([result], texts.parameters, facts.architecture)
+        fuse(graph, weights.storage)
+        return graph
 
     def _prefix(self, weights: Weights) -> str:
         return next((name for name in self.prefixes if f"{self.table}.weight" in weights.at(name)), self.prefixes[0])
