@@ -79,6 +79,11 @@ constexpr int kMxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, 
 
 constexpr const Shape& shape_of(Format format) { return kShapes[static_cast<int>(format)]; }
 
+// The formats whose groups checkpoints and profiles choose; those of files of other kinds have 32 columns.
+constexpr bool may_be_wide(Format format) {
+    return format == Format::i4z || format == Format::i4 || format == Format::i8 || format == Format::i8z;
+}
+
 // A packed matrix. `group`: the columns that share a scale, a multiple of 32, or all of them.
 struct Matrix {
     Format format;
@@ -92,8 +97,8 @@ struct Matrix {
     DRAGOMAN_INLINE int64_t panels() const { return (outputs + kPanel - 1) / kPanel; }
     DRAGOMAN_INLINE int64_t chunks_of_block() const { return group >= columns ? chunks() : group / kChunk; }
     DRAGOMAN_INLINE int64_t blocks() const { return (chunks() + chunks_of_block() - 1) / chunks_of_block(); }
-    // All columns of an output share one scale, which is multiplied last.
-    DRAGOMAN_INLINE bool is_by_output() const { return shape_of(format).codes == Codes::signed8 && blocks() == 1; }
+    // Several chunks of an output share a scale, which is multiplied with what they have together.
+    DRAGOMAN_INLINE bool is_wide() const { return may_be_wide(format) && chunks_of_block() > 1; }
     DRAGOMAN_INLINE int64_t chunk_bytes() const { return int64_t{kPanel} * kChunk * shape_of(format).bits / 8; }
     DRAGOMAN_INLINE int64_t parameter_bytes() const {
         const Shape& shape = shape_of(format);

@@ -1,6 +1,7 @@
 // The kernels without vectors: what all others must equal, bit for bit, and what runs where there is no other.
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "activation.hpp"
 #include "kernels.hpp"
@@ -82,16 +83,18 @@ void add_floats(const Matrix& matrix, int64_t output, int64_t chunk, const Rows&
 void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t first, int64_t last, float* y, int64_t y_stride) {
     const Shape& shape = shape_of(matrix.format);
     const int subs = kChunk / shape.sub;
-    const bool by_output = matrix.is_by_output();
-    const int64_t end = last * kPanel < matrix.outputs ? last * kPanel : matrix.outputs;
+    const bool is_wide = matrix.is_wide();
+    const int64_t end = last * kPanel < matrix.outputs ? last * kPanel : matrix.outputs, per_group = matrix.chunks_of_block();
+    std::vector<float> group(num_rows);
     for (int64_t output = first * kPanel; output < end; ++output) {
-        for (int64_t row = 0; row < num_rows; ++row) y[row * y_stride + output] = 0;
+        for (int64_t row = 0; row < num_rows; ++row) y[row * y_stride + output] = group[row] = 0;
         for (int64_t chunk = 0; chunk < matrix.chunks(); ++chunk) {
             if (matrix.is_float()) {
                 add_floats(matrix, output, chunk, rows, num_rows, y + output, y_stride);
                 continue;
             }
             const ChunkValues values = chunk_values(matrix, output, chunk);
+            const bool ends_group = (chunk + 1) % per_group == 0 || chunk + 1 == rows.chunks;
             for (int64_t row = 0; row < num_rows; ++row) {
                 const Rows x = row_of(rows, row);
                 float& sum = y[row * y_stride + output];
@@ -99,19 +102,21 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
                     int32_t products = 0;
                     for (int column = sub * shape.sub; column < (sub + 1) * shape.sub; ++column)
                         products += values.codes[column] * x.codes[chunk * kChunk + column];
-                    const float factor = by_output ? x.scales[chunk] : values.scale[sub] * x.scales[chunk];
-                    sum = std::fma(static_cast<float>(products), factor, sum);
-                    if (shape.has_minimum && !by_output)
+                    if (is_wide) {
+                        group[row] = std::fma(static_cast<float>(products), x.scales[chunk], group[row]);
+                        continue;
+                    }
+                    sum = std::fma(static_cast<float>(products), values.scale[sub] * x.scales[chunk], sum);
+                    if (shape.has_minimum)
                         sum = std::fma(values.minimum[sub], x.shifts[chunk * kSums + sum_index(shape.sub, sub)], sum);
                 }
+                if (!is_wide || !ends_group) continue;
+                sum = std::fma(group[row], values.scale[0], sum);
+                float shift = 0;
+                for (int64_t c = chunk / per_group * per_group; c <= chunk; ++c) shift += x.shifts[c * kSums + kSums - 1];
+                if (shape.has_minimum) sum = std::fma(values.minimum[0], shift, sum);
+                group[row] = 0;
             }
-        }
-        if (!by_output) continue;
-        const ChunkValues values = chunk_values(matrix, output, 0);
-        for (int64_t row = 0; row < num_rows; ++row) {
-            float& sum = y[row * y_stride + output];
-            sum *= values.scale[0];
-            if (shape.has_minimum) sum = std::fma(values.minimum[0], rows.totals[row], sum);
         }
     }
 }

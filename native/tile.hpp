@@ -2,8 +2,8 @@
 //
 // Few rows are multiplied with the codes as they lie in memory. For many rows the codes and scales of some panels and chunks are
 // unpacked once, into memory that stays in the first cache, and all rows are multiplied with them. Both add up in the same order:
-// for each chunk (or half of one) `sum = fma(float(products), matrix scale * row scale, sum)`, then `fma(minimum, shift, sum)`. Where
-// an output has one scale, that and the minimum come last, once.
+// for each chunk (or half of one) `sum = fma(float(products), matrix scale * row scale, sum)`, then `fma(minimum, shift, sum)`. In
+// groups of several chunks these sum `fma(float(products), row scale, group)`, and scale and minimum come once, at a group's end.
 #pragma once
 
 #include <cmath>
@@ -110,6 +110,9 @@ public:
         }
     }
 
+    // True in the last chunk of a block.
+    bool ends_group() const { return left_ == 1; }
+
     Flt scale(int half) const {
         if constexpr (!kIsSuper) return scale_;
         if constexpr (F == Format::q2_k) return Isa::mul(scale_, Isa::from_half_bytes(chunk_ + 16 * half + lane_, false));
@@ -203,18 +206,19 @@ inline void add_by_two_rows(const int8_t* const (&rows)[R], typename Isa::Int (&
     });
 }
 
-// A sum of an output that has one scale, with that and the minimum.
-template <class Isa, Format F>
-DRAGOMAN_INLINE typename Isa::Flt finished(typename Isa::Flt sum, const Scales<Isa, F>& scales, float total) {
-    sum = Isa::mul(sum, scales.scale(0));
-    if constexpr (shape_of(F).has_minimum) sum = Isa::fma(scales.minimum(0), Isa::broadcast(total), sum);
+// By how much a minimum counts in a group of chunks that ends before `end`.
+DRAGOMAN_INLINE float shift_of_group(const Rows& rows, int64_t row, int64_t end, int64_t chunks_of_group) {
+    if (end == rows.chunks && chunks_of_group >= end) return rows.totals[row];
+    float sum = 0;
+    for (int64_t c = (end - 1) / chunks_of_group * chunks_of_group; c < end; ++c)
+        sum += rows.shifts[(row * rows.chunks + c) * kSums + kSums - 1];
     return sum;
 }
 
 // --- few rows -----------------------------------------------------------------------------------------------------------
 
 // R rows by N units of one matrix, from the first chunk to the last. `bytes[n]`, `lanes[n]`: a unit's panel and first output there.
-template <class Isa, Format F, bool ByOutput, int R, int N>
+template <class Isa, Format F, bool Wide, int R, int N>
 [[gnu::flatten]] inline void few_rows(const Matrix& matrix, const Rows& rows, const uint8_t* const (&panels)[N],
                                       const int (&lanes)[N], typename Isa::Flt (&sums)[R][N]) {
     using Int = typename Isa::Int;
@@ -229,7 +233,9 @@ template <class Isa, Format F, bool ByOutput, int R, int N>
     static_for<0, N>([&](auto n) { chunk[n] = panels[n] + first + 4 * lanes[n]; });
     auto scales = make_array<N>([&](auto n) { return Scales<Isa, F>(panels[n], per_block, lanes[n]); });
     static_for<0, N>([&](auto n) { scales[n].seek(0); });
-    static_for<0, R>([&](auto r) { static_for<0, N>([&](auto n) { sums[r][n] = Isa::zero(); }); });
+    Flt group[R][N];
+    static_for<0, R>([&](auto r) { static_for<0, N>([&](auto n) { sums[r][n] = group[r][n] = Isa::zero(); }); });
+    int64_t left = per_block;
     for (int64_t c = 0; c < chunks; ++c) {
         static_for<0, subs>([&](auto half) {
             Int products[R][N];
@@ -240,35 +246,46 @@ template <class Isa, Format F, bool ByOutput, int R, int N>
             constexpr int quads = kQuads / subs;
             add_products<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), R, N, half * quads, (half + 1) * quads>(
                 codes, products, [&](auto n, auto quad) { return quad_of<Isa, F, quad>(chunk[n]); });
-            Flt scale[N], minimum[N];
-            if constexpr (!ByOutput) {
-                static_for<0, N>([&](auto n) { scale[n] = scales[n].scale(half); });
-                if constexpr (shape.has_minimum) static_for<0, N>([&](auto n) { minimum[n] = scales[n].minimum(half); });
+            if constexpr (Wide) {
+                static_for<0, R>([&](auto r) {
+                    const Flt x = Isa::broadcast(rows.scales[r * chunks + c]);
+                    static_for<0, N>([&](auto n) { group[r][n] = Isa::fma(Isa::to_floats(products[r][n]), x, group[r][n]); });
+                });
+                return;
             }
+            Flt scale[N], minimum[N];
+            static_for<0, N>([&](auto n) { scale[n] = scales[n].scale(half); });
+            if constexpr (shape.has_minimum) static_for<0, N>([&](auto n) { minimum[n] = scales[n].minimum(half); });
             static_for<0, R>([&](auto r) {
                 Flt x = Isa::broadcast(rows.scales[r * chunks + c]);
-                static_for<0, N>([&](auto n) {
-                    const Flt factor = ByOutput ? x : Isa::mul(scale[n], x);
-                    sums[r][n] = Isa::fma(Isa::to_floats(products[r][n]), factor, sums[r][n]);
-                });
-                if constexpr (shape.has_minimum && !ByOutput) {
+                static_for<0, N>(
+                    [&](auto n) { sums[r][n] = Isa::fma(Isa::to_floats(products[r][n]), Isa::mul(scale[n], x), sums[r][n]); });
+                if constexpr (shape.has_minimum) {
                     Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * kSums + sum_index(shape.sub, half)]);
                     static_for<0, N>([&](auto n) { sums[r][n] = Isa::fma(minimum[n], shift, sums[r][n]); });
                 }
             });
         });
+        if constexpr (Wide) {
+            if (--left == 0 || c + 1 == chunks) {
+                left = per_block;
+                static_for<0, R>([&](auto r) {
+                    const Flt shift = shape.has_minimum ? Isa::broadcast(shift_of_group(rows, r, c + 1, per_block)) : Isa::zero();
+                    static_for<0, N>([&](auto n) {
+                        sums[r][n] = Isa::fma(group[r][n], scales[n].scale(0), sums[r][n]);
+                        if constexpr (shape.has_minimum) sums[r][n] = Isa::fma(scales[n].minimum(0), shift, sums[r][n]);
+                        group[r][n] = Isa::zero();
+                    });
+                });
+            }
+        }
         static_for<0, N>([&](auto n) {
             if (N == 1 || n == 0 || panels[n] != panels[0])
                 static_for<0, bytes / kLine>([&](auto line) { Isa::prefetch(chunk[n] + kAhead + kLine * line); });
             chunk[n] += bytes;
-            if constexpr (!ByOutput) scales[n].next();
+            scales[n].next();
         });
         static_for<0, R>([&](auto r) { codes[r] += kChunk; });
-    }
-    if constexpr (ByOutput) {
-        static_for<0, R>([&](auto r) {
-            static_for<0, N>([&](auto n) { sums[r][n] = finished<Isa, F>(sums[r][n], scales[n], rows.totals[r]); });
-        });
     }
 }
 
@@ -282,7 +299,7 @@ struct Unpacked {
     alignas(64) float minima[kBlockChunks][2][N][Isa::lanes];
 };
 
-template <class Isa, Format F, bool ByOutput, int N>
+template <class Isa, Format F, bool Wide, int N>
 [[gnu::flatten]] inline void unpack(const Matrix& matrix, const uint8_t* const (&panels)[N], const int (&lanes)[N], int64_t begin,
                                     int64_t end, Unpacked<Isa, N>& out) {
     constexpr Shape shape = shape_of(F);
@@ -302,22 +319,24 @@ template <class Isa, Format F, bool ByOutput, int N>
             } else {
                 static_for<0, kQuads>([&](auto quad) { Isa::store(out.codes[c][quad][n], quad_of<Isa, F, quad>(chunk)); });
             }
-            if constexpr (!ByOutput) {
+            if (!Wide || scales.ends_group() || begin + c + 1 == matrix.chunks()) {
                 static_for<0, kChunk / shape.sub>([&](auto half) {
                     Isa::store(out.scales[c][half][n], scales.scale(half));
                     if constexpr (shape.has_minimum) Isa::store(out.minima[c][half][n], scales.minimum(half));
                 });
-                scales.next();
             }
+            scales.next();
             static_for<0, bytes / kLine>([&](auto line) { Isa::prefetch(chunk + kAhead + kLine * line); });
             chunk += bytes;
         }
     });
 }
 
-// R rows by N unpacked units, chunks [begin, end) of the rows; `sums` [R][N][lanes] is continued.
-template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool ByOutput, int Offset, int R, int N>
-[[gnu::flatten]] inline void many_rows(const Unpacked<Isa, N>& block, const Rows& rows, int64_t begin, int64_t end, float* sums) {
+// R rows by N unpacked units, chunks [begin, end) of the rows. `sums` [R][N][lanes] is continued, and so is `group`, what the group
+// has so far in which the chunks begin, where groups are wide.
+template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, int Offset, int R, int N>
+[[gnu::flatten]] inline void many_rows(const Unpacked<Isa, N>& block, const Rows& rows, int64_t begin, int64_t end,
+                                       int64_t chunks_of_group, float* sums, float* group) {
     using Int = typename Isa::Int;
     using Flt = typename Isa::Flt;
     const int64_t chunks = rows.chunks;
@@ -325,8 +344,9 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool ByOutpu
     Flt total[R][N];
     static_for<0, R>([&](auto r) {
         codes[r] = rows.codes + (r * chunks + begin) * kChunk;
-        static_for<0, N>([&](auto n) { total[r][n] = Isa::load(sums + (r * N + n) * Isa::lanes); });
+        static_for<0, N>([&](auto n) { total[r][n] = Isa::load((Wide ? group : sums) + (r * N + n) * Isa::lanes); });
     });
+    int64_t left = chunks_of_group - begin % chunks_of_group;
     for (int64_t c = begin; c < end; ++c) {
         const auto& unit = block.codes[c - begin];
         static_for<0, Subs>([&](auto half) {
@@ -343,15 +363,15 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool ByOutpu
                 add_products<Isa, Signed, Fits, R, N, half * quads, (half + 1) * quads>(codes, products, unpacked);
             }
             Flt scale[N];
-            if constexpr (!ByOutput) static_for<0, N>([&](auto n) { scale[n] = Isa::load(block.scales[c - begin][half][n]); });
+            if constexpr (!Wide) static_for<0, N>([&](auto n) { scale[n] = Isa::load(block.scales[c - begin][half][n]); });
             static_for<0, R>([&](auto r) {
                 Flt x = Isa::broadcast(rows.scales[r * chunks + c]);
                 static_for<0, N>([&](auto n) {
-                    const Flt factor = ByOutput ? x : Isa::mul(scale[n], x);
+                    const Flt factor = Wide ? x : Isa::mul(scale[n], x);
                     total[r][n] = Isa::fma(Isa::to_floats(products[r][n]), factor, total[r][n]);
                 });
             });
-            if constexpr (Minimum && !ByOutput) {
+            if constexpr (Minimum && !Wide) {
                 Flt minimum[N];
                 static_for<0, N>([&](auto n) { minimum[n] = Isa::load(block.minima[c - begin][half][n]); });
                 static_for<0, R>([&](auto r) {
@@ -361,14 +381,31 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool ByOutpu
             }
         });
         static_for<0, R>([&](auto r) { codes[r] += kChunk; });
+        if constexpr (Wide) {
+            if (--left == 0 || c + 1 == chunks) {
+                left = chunks_of_group;
+                static_for<0, R>([&](auto r) {
+                    const Flt shift = Minimum ? Isa::broadcast(shift_of_group(rows, r, c + 1, chunks_of_group)) : Isa::zero();
+                    static_for<0, N>([&](auto n) {
+                        float* at = sums + (r * N + n) * Isa::lanes;
+                        Flt sum = Isa::fma(total[r][n], Isa::load(block.scales[c - begin][0][n]), Isa::load(at));
+                        if constexpr (Minimum) sum = Isa::fma(Isa::load(block.minima[c - begin][0][n]), shift, sum);
+                        Isa::store(at, sum);
+                        total[r][n] = Isa::zero();
+                    });
+                });
+            }
+        }
     }
-    static_for<0, R>(
-        [&](auto r) { static_for<0, N>([&](auto n) { Isa::store(sums + (r * N + n) * Isa::lanes, total[r][n]); }); });
+    static_for<0, R>([&](auto r) {
+        static_for<0, N>([&](auto n) { Isa::store((Wide ? group : sums) + (r * N + n) * Isa::lanes, total[r][n]); });
+    });
 }
 
 // --- a matrix -----------------------------------------------------------------------------------------------------------
 
-template <class Isa, Format F, bool ByOutput>
+// Wide: groups have several chunks, whose sums get the group's scale and minimum once.
+template <class Isa, Format F, bool Wide>
 class Tiles {
     static constexpr Shape kShape = shape_of(F);
     static constexpr int kUnits = kPanel / Isa::lanes;  // of a panel
@@ -410,42 +447,37 @@ private:
     template <int R>
     void few(int64_t first, int count, const uint8_t* const (&panels)[kTaken], const int (&lanes)[kTaken], int64_t row) const {
         typename Isa::Flt sums[R][kTaken];
-        few_rows<Isa, F, ByOutput, R, kTaken>(matrix_, row_of(rows_, row), panels, lanes, sums);
+        few_rows<Isa, F, Wide, R, kTaken>(matrix_, row_of(rows_, row), panels, lanes, sums);
         for (int r = 0; r < R; ++r)
             for (int n = 0; n < count; ++n) write(row + r, first + n, sums[r][n]);
     }
 
     void many(int64_t first, int count, const uint8_t* const (&panels)[kTaken], const int (&lanes)[kTaken]) const {
         constexpr int kWidth = kTaken * Isa::lanes;
-        alignas(64) float sums[kBlockRows * kWidth];
+        alignas(64) float sums[kBlockRows * kWidth], group[Wide ? kBlockRows * kWidth : 1];
         Unpacked<Isa, kTaken> block;
         for (int64_t row = 0; row < num_rows_; row += kBlockRows) {
             const int64_t here = least(kBlockRows, num_rows_ - row);
             std::memset(sums, 0, sizeof(float) * here * kWidth);
+            if (Wide) std::memset(group, 0, sizeof(float) * here * kWidth);
             for (int64_t begin = 0; begin < rows_.chunks; begin += kBlockChunks) {
                 const int64_t end = least(begin + kBlockChunks, rows_.chunks);
-                unpack<Isa, F, ByOutput, kTaken>(matrix_, panels, lanes, begin, end, block);
+                unpack<Isa, F, Wide, kTaken>(matrix_, panels, lanes, begin, end, block);
                 int64_t r = 0;
-                for (; r + kMany <= here; r += kMany) continued<kMany>(block, row + r, begin, end, sums + r * kWidth);
-                for (; r + 2 <= here; r += 2) continued<2>(block, row + r, begin, end, sums + r * kWidth);
-                if (r < here) continued<1>(block, row + r, begin, end, sums + r * kWidth);
+                const auto at = [&](float* of_rows) { return of_rows + (Wide || of_rows == sums ? r * kWidth : 0); };
+                for (; r + kMany <= here; r += kMany) continued<kMany>(block, row + r, begin, end, at(sums), at(group));
+                for (; r + 2 <= here; r += 2) continued<2>(block, row + r, begin, end, at(sums), at(group));
+                if (r < here) continued<1>(block, row + r, begin, end, at(sums), at(group));
             }
-            for (int n = 0; n < count; ++n) {
-                Scales<Isa, F> scales(panels[n], matrix_.chunks_of_block(), lanes[n]);
-                scales.seek(0);
-                for (int64_t r = 0; r < here; ++r) {
-                    auto sum = Isa::load(sums + r * kWidth + n * Isa::lanes);
-                    if constexpr (ByOutput) sum = finished<Isa, F>(sum, scales, rows_.totals[row + r]);
-                    write(row + r, first + n, sum);
-                }
-            }
+            for (int64_t r = 0; r < here; ++r)
+                for (int n = 0; n < count; ++n) write(row + r, first + n, Isa::load(sums + r * kWidth + n * Isa::lanes));
         }
     }
 
     template <int R>
-    void continued(const Unpacked<Isa, kTaken>& block, int64_t row, int64_t begin, int64_t end, float* sums) const {
-        many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, ByOutput, offset_of<Isa>(F), R,
-                  kTaken>(block, row_of(rows_, row), begin, end, sums);
+    void continued(const Unpacked<Isa, kTaken>& block, int64_t row, int64_t begin, int64_t end, float* sums, float* group) const {
+        many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, Wide, offset_of<Isa>(F), R, kTaken>(
+            block, row_of(rows_, row), begin, end, matrix_.chunks_of_block(), sums, group);
     }
 
     void write(int64_t row, int64_t unit, typename Isa::Flt values) const {
@@ -476,8 +508,8 @@ void product_with(const Matrix& matrix, const Rows& rows, int64_t num_rows, int6
         if constexpr (shape_of(kFormat).codes == Codes::floats) {
             FloatTiles<Isa, kFormat>(matrix, rows, num_rows, y, y_stride).run(first, last);
         } else {
-            if constexpr (shape_of(kFormat).codes == Codes::signed8) {
-                if (matrix.is_by_output()) return Tiles<Isa, kFormat, true>(matrix, rows, num_rows, y, y_stride).run(first, last);
+            if constexpr (may_be_wide(kFormat)) {
+                if (matrix.is_wide()) return Tiles<Isa, kFormat, true>(matrix, rows, num_rows, y, y_stride).run(first, last);
             }
             Tiles<Isa, kFormat, false>(matrix, rows, num_rows, y, y_stride).run(first, last);
         }
