@@ -1,7 +1,9 @@
 // The C entry points: what Python calls by ctypes to pack matrices, and what tests call. None keeps what it is given.
 #include <cstring>
 #include <functional>
+#include <utility>
 
+#include "memory.hpp"
 #include "pack.hpp"
 #include "product.hpp"
 
@@ -23,6 +25,22 @@ DRAGOMAN_EXPORT int32_t dragoman_format(const char* name) {
     Format format;
     return dragoman::find_format(name, &format) ? static_cast<int32_t>(format) : -1;
 }
+
+// The number of new memory, of this process or of a part of a file, 0 if there is none to be had (errno tells why).
+DRAGOMAN_EXPORT int64_t dragoman_memory_of_process(int64_t size) {
+    auto memory = dragoman::Memory::of_process(size);
+    return memory ? dragoman::hold(std::move(memory)) : 0;
+}
+
+DRAGOMAN_EXPORT int64_t dragoman_memory_of_file(int32_t descriptor, int64_t offset, int64_t size, bool is_written) {
+    auto memory = dragoman::Memory::of_file(descriptor, offset, size, is_written);
+    return memory ? dragoman::hold(std::move(memory)) : 0;
+}
+
+DRAGOMAN_EXPORT void* dragoman_memory_data(int64_t number) { return dragoman::held_memory(number)->data(); }
+
+// Nobody asks for it by its number any more; operations that have it keep it.
+DRAGOMAN_EXPORT void dragoman_memory_let_go(int64_t number) { dragoman::let_go(number); }
 
 DRAGOMAN_EXPORT const char* dragoman_instruction_set() { return dragoman::instruction_set(); }
 

@@ -10,11 +10,11 @@ namespace dragoman {
 namespace {
 
 const ParallelFor kOnThreads = on_threads;
-constexpr size_t kChosen = 4, kShares = 5, kBiases = 6;
+constexpr size_t kChosen = 1, kShares = 2, kBiases = 3;
 
 }  // namespace
 
-// x [..., columns] f32; gate, up and down, each the packed matrices of all experts, one behind the other; chosen of i32 or i64 and
+// Gate, up and down are each the packed matrices of all experts, one behind the other. x [..., columns] f32; chosen of i32 or i64 and
 // shares f32, both [rows, active]; then a bias f32 [experts, outputs] of each or none: [..., outputs of down] f32.
 class ExpertsOperation : public OnMatrices {
 public:
@@ -31,10 +31,8 @@ public:
 
     void validate_and_infer_types() override {
         NODE_VALIDATION_CHECK(this, copies_ > 0 && copies_ <= kMostExperts, copies_, " experts");
-        check_matrices();
         const size_t inputs = get_input_size();
-        NODE_VALIDATION_CHECK(this, matrices().size() == 3 && (inputs == kBiases || inputs == kBiases + 3), matrices().size(),
-                              " matrices and ", inputs, " inputs");
+        check_counts(matrices().size() == 3 && (inputs == kBiases || inputs == kBiases + 3));
         const Matrix &gate = matrices()[0], &up = matrices()[1], &down = matrices()[2];
         NODE_VALIDATION_CHECK(this, gate.columns == up.columns && gate.outputs == up.outputs && down.columns == up.outputs,
                               "gate, up and down do not fit");
@@ -63,7 +61,7 @@ public:
 
     bool evaluate(ov::TensorVector& results, const ov::TensorVector& inputs) const override {
         const Input rows = rows_in(inputs[0]);
-        const Experts all = {{matrix_in(inputs, 0), matrix_in(inputs, 1), matrix_in(inputs, 2), floats_or_null(inputs, kBiases),
+        const Experts all = {{matrices()[0], matrices()[1], matrices()[2], floats_or_null(inputs, kBiases),
                               floats_or_null(inputs, kBiases + 1), floats_or_null(inputs, kBiases + 2), gating_},
                              copies_};
         ov::Shape shape = inputs[0].get_shape();

@@ -8,22 +8,27 @@
 #include <openvino/op/op.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "memory.hpp"
 #include "pack.hpp"
 #include "product.hpp"
 #include "threads.hpp"
 
 namespace dragoman {
 
-// The matrices of an operation, read once from its attribute: "format group outputs columns" of each with commas between.
+// The matrices of an operation, read once from its attribute: "format group outputs columns memory offset" of each with commas
+// between, where memory is the number under which it is held.
 struct Matrices {
     std::string text;
     std::vector<Matrix> all;
+    std::vector<std::shared_ptr<const Memory>> memory;
 };
 
 // What each operation on packed matrices has. The plugin copies an operation for each call to learn the shapes of its results:
-// copies share what was read from attributes, and their checks cost little.
+// copies share what was read from attributes, and their checks cost little. Matrices are no inputs, each of which would be made a
+// node and a tensor for each call.
 class OnMatrices : public ov::op::Op {
 public:
     OnMatrices() = default;
@@ -41,18 +46,10 @@ public:
 protected:
     const std::vector<Matrix>& matrices() const { return matrices_->all; }
 
-    // Checks that the matrices are the inputs from the second on.
-    void check_matrices() const {
-        const std::vector<Matrix>& all = matrices();
-        NODE_VALIDATION_CHECK(this, !all.empty() && get_input_size() > all.size(), all.size(), " matrices and ", get_input_size(),
+    // Checks how many matrices and inputs there are.
+    void check_counts(bool do_fit) const {
+        NODE_VALIDATION_CHECK(this, !matrices().empty() && do_fit, matrices().size(), " matrices and ", get_input_size(),
                               " inputs");
-        for (size_t i = 0; i < all.size(); ++i) {
-            NODE_VALIDATION_CHECK(this, get_input_element_type(i + 1) == ov::element::u8, "a matrix is ",
-                                  get_input_element_type(i + 1), ", not u8");
-            const ov::PartialShape& shape = get_input_partial_shape(i + 1);
-            NODE_VALIDATION_CHECK(this, shape.rank().compatible(1), "a matrix has the shape ", shape);
-            if (shape.is_static()) check_bytes(all[i], static_cast<size_t>(shape[0].get_length()));
-        }
     }
 
     // Checks that rows have the columns of that matrix. Returns their shape with `outputs` in the place of columns.
@@ -76,14 +73,6 @@ protected:
                               matrix.outputs, "]");
     }
 
-    // Matrix `index`, which lies in the input behind those before it.
-    Matrix matrix_in(const ov::TensorVector& inputs, size_t index) const {
-        Matrix matrix = matrices()[index];
-        check_bytes(matrix, inputs[index + 1].get_byte_size());
-        matrix.data = static_cast<const uint8_t*>(inputs[index + 1].data());
-        return matrix;
-    }
-
     Input rows_in(const ov::Tensor& tensor) const {
         const int64_t columns = matrices()[0].columns;
         OPENVINO_ASSERT(tensor.get_shape().back() == static_cast<size_t>(columns), "rows are ", tensor.get_shape(),
@@ -91,10 +80,10 @@ protected:
         return {tensor.data<const float>(), static_cast<int64_t>(tensor.get_size()) / columns, columns};
     }
 
-    int64_t copies_ = 1;  // of each matrix that lie in its input, one behind the other
+    int64_t copies_ = 1;  // of each matrix, one behind the other
 
 private:
-    static std::shared_ptr<const Matrices> read(const std::string& text) {
+    std::shared_ptr<const Matrices> read(const std::string& text) const {
         auto read = std::make_shared<Matrices>();
         read->text = text;
         std::istringstream all(text);
@@ -102,10 +91,16 @@ private:
             std::istringstream words(part);
             std::string format;
             Matrix matrix{};
-            words >> format >> matrix.group >> matrix.outputs >> matrix.columns;
+            int64_t number = 0, offset = 0;
+            words >> format >> matrix.group >> matrix.outputs >> matrix.columns >> number >> offset;
             OPENVINO_ASSERT(words && find_format(format.c_str(), &matrix.format) && is_valid(matrix), "no matrix is packed as '",
                             part, "'");
+            auto memory = held_memory(number);
+            OPENVINO_ASSERT(memory, "there is no memory ", number, " any more for a matrix");
+            check_bytes(matrix, offset, memory->size());
+            matrix.data = memory->data() + offset;
             read->all.push_back(matrix);
+            read->memory.push_back(std::move(memory));
         }
         return read;
     }
@@ -117,10 +112,11 @@ private:
                (only == 0 || (matrix.group == only && matrix.columns % only == 0));
     }
 
-    void check_bytes(const Matrix& matrix, size_t bytes) const {
-        OPENVINO_ASSERT(bytes == static_cast<size_t>(copies_ * matrix.bytes()), copies_, " of the matrix ", matrix.outputs,
-                        " by ", matrix.columns, " in format ", dragoman::shape_of(matrix.format).name, " have ",
-                        copies_ * matrix.bytes(), " bytes, not ", bytes);
+    void check_bytes(const Matrix& matrix, int64_t offset, int64_t bytes) const {
+        OPENVINO_ASSERT(offset >= 0 && offset % kLine == 0 && copies_ * matrix.bytes() <= bytes - offset, copies_,
+                        " of the matrix ", matrix.outputs, " by ", matrix.columns, " in format ",
+                        dragoman::shape_of(matrix.format).name, " have ", copies_ * matrix.bytes(), " bytes, and from ", offset,
+                        " on there are ", bytes - offset);
     }
 
     std::shared_ptr<const Matrices> matrices_ = std::make_shared<Matrices>();

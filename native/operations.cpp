@@ -16,20 +16,19 @@ const ParallelFor kOnThreads = on_threads;
 
 }  // namespace
 
-// x [..., columns] f32, packed matrices u8, then a bias [outputs] f32 of each or of none: [..., outputs] f32 of each.
+// x [..., columns] f32, then a bias [outputs] f32 of each matrix or of none: [..., outputs] f32 of each.
 class ProductsOperation : public OnMatrices {
 public:
     OPENVINO_OP("Products", "dragoman");
     using OnMatrices::OnMatrices;
 
     void validate_and_infer_types() override {
-        check_matrices();
         const size_t count = matrices().size(), inputs = get_input_size();
-        NODE_VALIDATION_CHECK(this, inputs == 1 + count || inputs == 1 + 2 * count, count, " matrices and ", inputs, " inputs");
+        check_counts(inputs == 1 || inputs == 1 + count);
         set_output_size(count);
         for (size_t i = 0; i < count; ++i) {
             NODE_VALIDATION_CHECK(this, matrices()[i].columns == matrices()[0].columns, "matrices have unequal columns");
-            if (inputs > 1 + count) check_bias(1 + count + i, matrices()[i]);
+            if (inputs > 1) check_bias(1 + i, matrices()[i]);
             set_output_type(i, ov::element::f32, shape_of_results(matrices()[i], matrices()[i].outputs));
         }
     }
@@ -48,7 +47,7 @@ public:
             ov::Shape shape = inputs[0].get_shape();
             shape.back() = matrices()[i].outputs;
             results[i].set_shape(shape);
-            all.push_back({matrix_in(inputs, i), floats_or_null(inputs, 1 + count + i), nullptr, matrices()[i].outputs});
+            all.push_back({matrices()[i], floats_or_null(inputs, 1 + i), nullptr, matrices()[i].outputs});
             if (rows.count) all.back().y = results[i].data<float>();
         }
         products(all.data(), static_cast<int>(count), rows, kOnThreads);
@@ -56,7 +55,7 @@ public:
     }
 };
 
-// x [..., columns] f32, packed gate, up and down, then a bias of each or none: [..., outputs of down] f32.
+// x [..., columns] f32, then a bias of gate, up and down or none: [..., outputs of down] f32.
 class GatedMlpOperation : public OnMatrices {
 public:
     OPENVINO_OP("GatedMlp", "dragoman");
@@ -70,13 +69,11 @@ public:
     }
 
     void validate_and_infer_types() override {
-        check_matrices();
-        NODE_VALIDATION_CHECK(this, matrices().size() == 3 && (get_input_size() == 4 || get_input_size() == 7), matrices().size(),
-                              " matrices and ", get_input_size(), " inputs");
+        check_counts(matrices().size() == 3 && (get_input_size() == 1 || get_input_size() == 4));
         const Matrix &gate = matrices()[0], &up = matrices()[1], &down = matrices()[2];
         NODE_VALIDATION_CHECK(this, gate.columns == up.columns && gate.outputs == up.outputs && down.columns == up.outputs,
                               "gate, up and down do not fit");
-        for (size_t i = 4; i < get_input_size(); ++i) check_bias(i, matrices()[i - 4]);
+        for (size_t i = 1; i < get_input_size(); ++i) check_bias(i, matrices()[i - 1]);
         set_output_type(0, ov::element::f32, shape_of_results(gate, down.outputs));
     }
 
@@ -88,12 +85,12 @@ public:
 
     bool evaluate(ov::TensorVector& results, const ov::TensorVector& inputs) const override {
         const Input rows = rows_in(inputs[0]);
-        const GatedMlp mlp = {matrix_in(inputs, 0),
-                              matrix_in(inputs, 1),
-                              matrix_in(inputs, 2),
-                              floats_or_null(inputs, 4),
-                              floats_or_null(inputs, 5),
-                              floats_or_null(inputs, 6),
+        const GatedMlp mlp = {matrices()[0],
+                              matrices()[1],
+                              matrices()[2],
+                              floats_or_null(inputs, 1),
+                              floats_or_null(inputs, 2),
+                              floats_or_null(inputs, 3),
                               gating_};
         ov::Shape shape = inputs[0].get_shape();
         shape.back() = mlp.down.outputs;
@@ -106,15 +103,14 @@ private:
     NamedGating gating_;
 };
 
-// indices [...] of i32 or i64, packed matrix u8: those rows of it, [..., columns] f32.
+// indices [...] of i32 or i64: those rows of the matrix, [..., columns] f32.
 class RowsOperation : public OnMatrices {
 public:
     OPENVINO_OP("Rows", "dragoman");
     using OnMatrices::OnMatrices;
 
     void validate_and_infer_types() override {
-        check_matrices();
-        NODE_VALIDATION_CHECK(this, get_input_size() == 2 && matrices().size() == 1, "2 inputs, not ", get_input_size());
+        check_counts(get_input_size() == 1 && matrices().size() == 1);
         const ov::element::Type& type = get_input_element_type(0);
         NODE_VALIDATION_CHECK(this, type == ov::element::i32 || type == ov::element::i64, "indices are ", type,
                               ", not i32 or i64");
@@ -131,7 +127,7 @@ public:
     }
 
     bool evaluate(ov::TensorVector& results, const ov::TensorVector& inputs) const override {
-        const Matrix matrix = matrix_in(inputs, 0);
+        const Matrix& matrix = matrices()[0];
         const size_t count = inputs[0].get_size();
         const bool is_wide = inputs[0].get_element_type() == ov::element::i64;
         ov::Shape shape = inputs[0].get_shape();

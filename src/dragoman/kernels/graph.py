@@ -86,8 +86,8 @@ def _node(
     operation: str, rows: Any, matrices: Sequence[PackedNode], others: Sequence[Any] = (), **attributes: str | int
 ) -> Any:
     biases = [matrix.bias for matrix in matrices if matrix.bias is not None]
-    layouts = ",".join(f"{layout.format} {layout.group} {layout.outputs} {layout.columns}" for _, layout, _ in matrices)
-    inputs = [rows, *(matrix.node for matrix in matrices), *others, *biases]
+    layouts = ",".join(map(str, matrices))
+    inputs = [rows, *others, *biases]
     return _made(operation, inputs, {"matrices": layouts, **attributes})
 
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import numpy as np
-
+from dragoman.kernels.memory import of_file
 from dragoman.models.runtime.kept_bound import note_use, put_kept, warn_not_kept
 from dragoman.models.runtime.seal import SealedBytes
 from dragoman.models.storage.weight_memory import Memory, WeightMemory
@@ -61,14 +60,14 @@ class WrittenWeights(WeightMemory):
         try:
             # Asked for now: memory of a file that has no room on the disk ends the process when it is written.
             os.posix_fallocate(self._descriptor, begin, num_bytes)
-            mapped = mmap.mmap(self._descriptor, num_bytes, offset=begin)
+            part = of_file(self._descriptor, begin, num_bytes, is_written=True)
         except OSError as error:
             logger.warning("the packed weights cannot be kept in %s: %s", self._path.parent.parent, error.strerror)
             self._places = None
             return super().take(num_bytes)
         self._places.append((begin, num_bytes))
         self._end = begin + num_bytes
-        return Memory(np.frombuffer(mapped, np.uint8), False)
+        return Memory(part.data, part.number)
 
     def finish(self) -> bool:
         """Write where everything lies behind it; False if some of it is not in the file. Raises: OSError."""
@@ -90,13 +89,16 @@ class KeptWeights(WeightMemory):
     def __init__(self, path: Path) -> None:
         """Raises: OSError, also if somebody else can have written the file; ValueError if it is none of these."""
         super().__init__()
-        with open_own(path) as file:  # mapped for copying: the runtime takes no read-only memory; nothing writes
-            mapped = np.memmap(file, dtype=np.uint8, mode="c")
-        self._sealed = SealedBytes(np.asarray(mapped))
+        with open_own(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                raise ValueError("it is empty")
+            self._whole = of_file(file.fileno(), 0, size, is_written=False)
+        self._sealed = SealedBytes(self._whole.data)
         contents = self._sealed.contents
         size = int.from_bytes(contents[-_COUNT_BYTES:].tobytes(), "little")
         index: Any = json.loads(contents[-size - _COUNT_BYTES : -_COUNT_BYTES].tobytes())
-        self._places = iter([contents[begin : begin + count] for begin, count in index])
+        self._places = iter(index)
 
     def __enter__(self) -> Self:
         self._sealed.__enter__()
@@ -110,10 +112,10 @@ class KeptWeights(WeightMemory):
 
     def take(self, num_bytes: int) -> Memory:
         """See `WeightMemory`."""
-        data = next(self._places, None)
-        if data is None or len(data) != num_bytes:
+        begin, size = next(self._places, (0, -1))
+        if size != num_bytes:
             raise ValueError("it holds other matrices")
-        return Memory(data, True)
+        return Memory(self._whole.data[begin : begin + size], self._whole.number, begin, is_filled=True)
 
     def finish_check(self, progress: Callable[[float], None]) -> None:
         """Return once every byte has been checked. Raises: ValueError if one is not as it was written."""

@@ -1,0 +1,58 @@
+"""Memory that the library of kernels holds, in which packed weights lie.
+
+Does: ask the library for it, show it to numpy. Does not: know what lies there. Called by whoever packs weights, on any thread.
+
+Operations of graphs ask for memory by its number, and hold on to it from then on: it is given back, without the interpreter,
+when neither they nor arrays of it are left. As inputs of a node weights would cost two microseconds each, at every step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dragoman.kernels.native import Bytes, library
+
+
+class HeldMemory(NamedTuple):
+    """`number`: by which operations ask for it. `data`: u8 [bytes], which keeps it."""
+
+    number: int
+    data: Bytes
+
+
+def of_process(num_bytes: int) -> HeldMemory:
+    """Memory of this process, in huge pages where the system has some. Raises: OSError if there is none left."""
+    make = library().entry("dragoman_memory_of_process", ctypes.c_int64, ctypes.c_int64)
+    return _held(make(num_bytes), num_bytes)
+
+
+def of_file(descriptor: int, offset: int, num_bytes: int, *, is_written: bool) -> HeldMemory:
+    """A part of an open file, from a page's begin on; `is_written`: what is written there is the file's. Raises: OSError."""
+    takes = (ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, ctypes.c_bool)
+    make = library().entry("dragoman_memory_of_file", ctypes.c_int64, *takes)
+    return _held(make(descriptor, offset, num_bytes, is_written), num_bytes)
+
+
+class _Owner:
+    """Lets a number go once no array is left."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._let_go = library().entry("dragoman_memory_let_go", None, ctypes.c_int64)
+
+    def __del__(self) -> None:
+        self._let_go(self._number)
+
+
+def _held(number: int, num_bytes: int) -> HeldMemory:
+    if not number:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    place = library().entry("dragoman_memory_data", ctypes.c_void_p, ctypes.c_int64)(number)
+    view: Any = (ctypes.c_uint8 * num_bytes).from_address(place)
+    view.owner = _Owner(number)
+    return HeldMemory(number, np.frombuffer(view, np.uint8))
