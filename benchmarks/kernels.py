@@ -31,7 +31,8 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from benchmarks.serving import bandwidth
-from dragoman.kernels.graph import PackedNode, products, runtime
+from dragoman.kernels.graph import PlacedMatrix, products, runtime
+from dragoman.kernels.memory import of_process
 from dragoman.kernels.native import CHUNK, Layout, library
 from dragoman.models import ModelOptions
 from dragoman.models.blocks.linear import product
@@ -101,10 +102,9 @@ def own_products(layout: Layout, count: int) -> Products:
     x = ops.parameter([-1, layout.columns], np.float32)
     results = []
     for _ in range(count):
-        tensor = ov.Tensor(ov.Type.u8, ov.Shape([num_bytes]))
-        tensor.data[:] = stream.integers(0x30, 0x40, num_bytes, np.uint8)
-        node = ov.op.Constant(tensor, shared_memory=True).output(0)
-        results += products(x.output(0), [PackedNode(node, layout)])
+        memory = of_process(num_bytes)
+        memory.data[:] = stream.integers(0x30, 0x40, num_bytes, np.uint8)
+        results += products(x.output(0), [PlacedMatrix(memory, layout)])
     return _compiled(x, results, kernel_profile(ModelOptions("int8", kernels="own")), count, num_bytes)
 
 

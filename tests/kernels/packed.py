@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.kernels.graph import PlacedMatrix
+from dragoman.kernels.memory import of_process
 from dragoman.kernels.native import FLOATS, Layout, Library
 
 CODES = {"i4z": 16, "i4": 16, "i5": 32, "i8": 256}  # formats of groups, and how many codes each has
@@ -20,6 +23,17 @@ class Packed:
     layout: Layout
     data: npt.NDArray[np.uint8]
     weights: npt.NDArray[np.float32]
+
+    def placed(self, bias: Any = None) -> PlacedMatrix:
+        """It in memory where operations find it."""
+        return placed(self.layout, self.data, bias)
+
+
+def placed(layout: Layout, data: npt.NDArray[np.uint8], bias: Any = None) -> PlacedMatrix:
+    """Such bytes where operations find them."""
+    memory = of_process(data.nbytes)
+    memory.data[:] = data
+    return PlacedMatrix(memory, layout, bias)
 
 
 def random_matrix(kernels: Library, layout: Layout, seed: int = 0) -> Packed:

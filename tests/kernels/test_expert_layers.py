@@ -95,7 +95,7 @@ def test_experts_keep_how_they_are_stored_if_that_is_alike_and_are_stored_anew_i
             node = packed_stack(matrices, WeightStorage(WeightFormat("int8", is_ours=True), parts), order=order)
             parts.finish()
         assert (node.layout.format, node.layout.outputs, node.layout.columns) == (layout, *SHAPE), name
-        data = node.node.get_node().get_data().copy()
+        data = node.memory.data
         for one, matrix in zip(np.split(data, COUNT), matrices, strict=True):
             meant = np.asarray(matrix, dtype=np.float32)
             meant = meant if order is None else meant[:, order]

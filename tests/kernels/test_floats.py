@@ -32,7 +32,7 @@ def packed_values(kernels: Library, matrix: Any, form: WeightFormat) -> tuple[La
     with RowParts(2) as parts:
         node = packed(matrix, WeightStorage(form, parts))
         parts.finish()
-    data = node.node.get_node().get_data().copy()
+    data = node.memory.data
     return node.layout, kernels.unpack_rows(node.layout, data, np.arange(len(matrix)))
 
 

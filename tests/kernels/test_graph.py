@@ -1,4 +1,4 @@
-"""Operations of the library of kernels in graphs: what they compute, what they refuse, and that kept graphs have them."""
+"""Operations of the library of kernels in graphs: what they compute, what they refuse."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from dragoman.kernels.graph import PackedNode, gated_mlp, products, runtime, table_rows
+from dragoman.kernels.graph import PlacedMatrix, gated_mlp, products, runtime, table_rows
+from dragoman.kernels.memory import Memory
 from dragoman.kernels.native import Layout, Library
-from tests.kernels.packed import Packed, random_matrix
+from tests.kernels.packed import Packed, placed, random_matrix
 
 pytestmark = pytest.mark.varies("each instruction set has kernels of its own")
 
@@ -34,10 +35,9 @@ def graph_of(matrix: Packed, bias: npt.NDArray[np.float32] | None = None) -> Any
     """A graph with a product, and with rows by i32 and by i64."""
     rows = ops.parameter([-1, -1, matrix.layout.columns], np.float32)
     indices = [ops.parameter([-1], kind) for kind in (np.int32, np.int64)]
-    packed = ov.op.Constant(matrix.data).output(0)
     added = None if bias is None else ops.constant(bias).output(0)
-    results = products(rows.output(0), [PackedNode(packed, matrix.layout, added)])
-    results += [table_rows(one.output(0), PackedNode(packed, matrix.layout)) for one in indices]
+    results = products(rows.output(0), [matrix.placed(added)])
+    results += [table_rows(one.output(0), matrix.placed()) for one in indices]
     return ov.Model(results, [rows, *indices])
 
 
@@ -82,14 +82,19 @@ def test_no_rows_are_an_answer(kernels: Library) -> None:
     assert [one.shape for one in results.values()] == [(0, 3, 100), (0, 256), (0, 256)]
 
 
-def test_a_kept_graph_computes_the_same_again(kernels: Library) -> None:
+def test_memory_lasts_as_long_as_an_operation_or_an_array_has_it(kernels: Library) -> None:
     matrix = random_matrix(kernels, LAYOUTS[0])
     rows = np.random.default_rng(3).normal(size=(5, 256)).astype(np.float32)
-    compiled = runtime(has_operations=True).compile_model(graph_of(matrix), "CPU", PROPERTIES)
-    kept = compiled.export_model().getvalue()
-    again = runtime(has_operations=True).import_model(kept, "CPU", PROPERTIES)
-    for one, other in zip(compiled(inputs_of(rows, [7])).values(), again(inputs_of(rows, [7])).values(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    parameter = ops.parameter([-1, 256], np.float32)
+    one = matrix.placed()
+    (product,) = products(parameter.output(0), [one])
+    number = one.memory.number
+    del one  # the operation has it
+    compiled = runtime(has_operations=True).compile_model(ov.Model([product], [parameter]), "CPU", PROPERTIES)
+    np.testing.assert_array_equal(compiled([rows])[0], kernels.product(matrix.layout, matrix.data, rows))
+    gone = PlacedMatrix(Memory(np.zeros(0, np.uint8), number), matrix.layout)
+    with pytest.raises(RuntimeError, match=f"there is no memory {number} any more"):
+        products(parameter.output(0), [gone])
 
 
 def test_what_does_not_fit_is_refused_with_both_sizes(kernels: Library) -> None:
@@ -100,27 +105,26 @@ def test_what_does_not_fit_is_refused_with_both_sizes(kernels: Library) -> None:
     for index in (-1, 100):
         with pytest.raises(RuntimeError, match=f"row {index} of a table of 100"):
             compiled(inputs_of(rows, [index]))
-    packed = ov.op.Constant(matrix.data).output(0)
     narrow = ops.parameter([-1, 255], np.float32).output(0)
     wide = ops.parameter([-1, 256], np.float32).output(0)
     bias = ops.constant(np.zeros(9, np.float32)).output(0)
     for layout, given, added, told in (
-        (Layout("i9", 128, 100, 256), wide, None, "no matrix is packed as 'i9 128 100 256'"),
-        (Layout("i4z", 33, 100, 256), wide, None, "no matrix is packed as 'i4z 33 100 256'"),
-        (Layout("q4_k", 32, 100, 256), wide, None, "no matrix is packed as 'q4_k 32 100 256'"),
-        (Layout("i4z", 128, 10, 256), wide, None, f"bytes, not {matrix.data.nbytes}"),
+        (Layout("i9", 128, 100, 256), wide, None, "no matrix is packed as 'i9 128 100 256 "),
+        (Layout("i4z", 33, 100, 256), wide, None, "no matrix is packed as 'i4z 33 100 256 "),
+        (Layout("q4_k", 32, 100, 256), wide, None, "no matrix is packed as 'q4_k 32 100 256 "),
+        (Layout("i4z", 128, 1000, 256), wide, None, f"from 0 on there are {matrix.data.nbytes}"),
         (matrix.layout, narrow, None, "the matrix has 256 columns"),
         (matrix.layout, wide, bias, "a bias is f32"),
     ):
         with pytest.raises(RuntimeError, match=told):
-            products(given, [PackedNode(packed, layout, added)])
+            products(given, [placed(layout, matrix.data, added)])
 
 
 def test_several_products_of_one_row_are_those_of_each(kernels: Library) -> None:
     layouts = (Layout("i4z", 128, 100, 256), Layout("i8", 256, 33, 256), Layout("f16", 32, 16, 256))
     matrices = [random_matrix(kernels, layout) for layout in layouts]
     rows = ops.parameter([-1, 256], np.float32)
-    nodes = [PackedNode(ov.op.Constant(matrix.data).output(0), matrix.layout) for matrix in matrices]
+    nodes = [matrix.placed() for matrix in matrices]
     graph = ov.Model(products(rows.output(0), nodes), [rows])
     compiled = runtime(has_operations=True).compile_model(graph, "CPU", PROPERTIES)
     for count in (0, 1, 40):
@@ -140,7 +144,7 @@ def test_gated_mlps_are_their_products_with_the_activation_between(kernels: Libr
     }
     layouts = (Layout("i4z", 64, 70, 128), Layout("i4", 64, 70, 128), Layout("i8", 70, 50, 70))
     matrices = [random_matrix(kernels, layout, seed) for seed, layout in enumerate(layouts)]
-    nodes = [PackedNode(ov.op.Constant(matrix.data).output(0), matrix.layout) for matrix in matrices]
+    nodes = [matrix.placed() for matrix in matrices]
     given = np.random.default_rng(5).normal(size=(40, 128)).astype(np.float32) * np.float32(1.5)
     gate, up = (kernels.product(matrix.layout, matrix.data, given).astype(np.float64) for matrix in matrices[:2])
     assert gate.min() < -20

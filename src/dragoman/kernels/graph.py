@@ -13,26 +13,34 @@ from typing import Any, NamedTuple
 import openvino as ov
 from openvino.utils.node_factory import NodeFactory
 
+from dragoman.kernels.memory import Memory
 from dragoman.kernels.native import Layout, library
 
 
-class PackedNode(NamedTuple):
-    """A packed matrix in a graph. `node`: u8 [bytes]. `bias`: f32 [outputs], None if there is none."""
+class PlacedMatrix(NamedTuple):
+    """A packed matrix, or several behind each other. `bias`: a node f32 [outputs], None if there is none."""
 
-    node: Any
+    memory: Memory
     layout: Layout
     bias: Any = None
 
+    @property
+    def attribute(self) -> str:
+        """The operations' words for it; see native/on_matrices.hpp."""
+        layout = self.layout
+        where = f"{self.memory.number} {self.memory.offset}"
+        return f"{layout.format} {layout.group} {layout.outputs} {layout.columns} {where}"
+
 
 def runtime(*, has_operations: bool) -> Any:
-    """A runtime; one that has the operations also reads kept graphs with them. Raises: LibraryMissing."""
+    """A runtime, with the operations or without. Raises: LibraryMissing."""
     core = ov.Core()
     if has_operations:
         core.add_extension(str(library().path))
     return core
 
 
-def products(rows: Any, matrices: Sequence[PackedNode]) -> list[Any]:
+def products(rows: Any, matrices: Sequence[PlacedMatrix]) -> list[Any]:
     """Rows f32 [..., columns] times each matrix, with its bias if all have one: of each f32 [..., outputs].
 
     Raises: LibraryMissing; RuntimeError if sizes do not fit.
@@ -40,13 +48,13 @@ def products(rows: Any, matrices: Sequence[PackedNode]) -> list[Any]:
     return _node("Products", rows, matrices).outputs()  # type: ignore[no-any-return]
 
 
-def gated_mlp(rows: Any, gate: PackedNode, up: PackedNode, down: PackedNode, activation: str) -> Any:
+def gated_mlp(rows: Any, gate: PlacedMatrix, up: PlacedMatrix, down: PlacedMatrix, activation: str) -> Any:
     """down(activation(gate rows) * up rows), f32 [..., outputs of down]; all have a bias, or none. Raises: as `products`."""
     return _node("GatedMlp", rows, [gate, up, down], activation=activation).output(0)
 
 
 def experts(
-    rows: Any, chosen: Any, shares: Any, matrices: Sequence[PackedNode], num_experts: int, activation: str
+    rows: Any, chosen: Any, shares: Any, matrices: Sequence[PlacedMatrix], num_experts: int, activation: str
 ) -> Any:
     """The sum of the chosen experts' gated MLPs, each times its share, f32 [..., outputs of down].
 
@@ -57,7 +65,7 @@ def experts(
     return _node("Experts", rows, matrices, (chosen, shares), **attributes).output(0)
 
 
-def table_rows(indices: Any, table: PackedNode) -> Any:
+def table_rows(indices: Any, table: PlacedMatrix) -> Any:
     """Rows of a packed matrix by integers [...]: f32 [..., columns]. Raises: as `products`."""
     return _node("Rows", indices, [table]).output(0)
 
@@ -83,10 +91,10 @@ def output_and_mlp(
 
 
 def _node(
-    operation: str, rows: Any, matrices: Sequence[PackedNode], others: Sequence[Any] = (), **attributes: str | int
+    operation: str, rows: Any, matrices: Sequence[PlacedMatrix], others: Sequence[Any] = (), **attributes: str | int
 ) -> Any:
     biases = [matrix.bias for matrix in matrices if matrix.bias is not None]
-    layouts = ",".join(map(str, matrices))
+    layouts = ",".join(matrix.attribute for matrix in matrices)
     inputs = [rows, *others, *biases]
     return _made(operation, inputs, {"matrices": layouts, **attributes})
 

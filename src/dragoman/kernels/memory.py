@@ -1,6 +1,7 @@
 """Memory that the library of kernels holds, in which packed weights lie.
 
-Does: ask the library for it, show it to numpy. Does not: know what lies there. Called by whoever packs weights, on any thread.
+Does: ask the library for it, show it to numpy. Does not: know what lies there. Called by whoever packs weights, on any
+thread.
 
 Operations of graphs ask for memory by its number, and hold on to it from then on: it is given back, without the interpreter,
 when neither they nor arrays of it are left. As inputs of a node weights would cost two microseconds each, at every step.
@@ -18,20 +19,26 @@ import numpy as np
 from dragoman.kernels.native import Bytes, library
 
 
-class HeldMemory(NamedTuple):
-    """`number`: by which operations ask for it. `data`: u8 [bytes], which keeps it."""
+class Memory(NamedTuple):
+    """`data`: u8 [bytes], which keeps it. `number`, `offset`: where operations find it. `is_filled`: by an earlier start."""
 
-    number: int
     data: Bytes
+    number: int
+    offset: int = 0
+    is_filled: bool = False
+
+    def part(self, offset: int, num_bytes: int, *, is_filled: bool = False) -> Memory:
+        """Some of it."""
+        return Memory(self.data[offset : offset + num_bytes], self.number, self.offset + offset, is_filled)
 
 
-def of_process(num_bytes: int) -> HeldMemory:
+def of_process(num_bytes: int) -> Memory:
     """Memory of this process, in huge pages where the system has some. Raises: OSError if there is none left."""
     make = library().entry("dragoman_memory_of_process", ctypes.c_int64, ctypes.c_int64)
     return _held(make(num_bytes), num_bytes)
 
 
-def of_file(descriptor: int, offset: int, num_bytes: int, *, is_written: bool) -> HeldMemory:
+def of_file(descriptor: int, offset: int, num_bytes: int, *, is_written: bool) -> Memory:
     """A part of an open file, from a page's begin on; `is_written`: what is written there is the file's. Raises: OSError."""
     takes = (ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, ctypes.c_bool)
     make = library().entry("dragoman_memory_of_file", ctypes.c_int64, *takes)
@@ -49,10 +56,10 @@ class _Owner:
         self._let_go(self._number)
 
 
-def _held(number: int, num_bytes: int) -> HeldMemory:
+def _held(number: int, num_bytes: int) -> Memory:
     if not number:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     place = library().entry("dragoman_memory_data", ctypes.c_void_p, ctypes.c_int64)(number)
     view: Any = (ctypes.c_uint8 * num_bytes).from_address(place)
     view.owner = _Owner(number)
-    return HeldMemory(number, np.frombuffer(view, np.uint8))
+    return Memory(np.frombuffer(view, np.uint8), number)

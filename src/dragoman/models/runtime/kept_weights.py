@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from dragoman.kernels.memory import of_file
+from dragoman.kernels.memory import Memory, of_file
 from dragoman.models.runtime.kept_bound import note_use, put_kept, warn_not_kept
 from dragoman.models.runtime.seal import SealedBytes
-from dragoman.models.storage.weight_memory import Memory, WeightMemory
+from dragoman.models.storage.weight_memory import WeightMemory
 from dragoman.ownership import open_own
 from dragoman.scratch import scratch_directory
 
@@ -60,14 +60,14 @@ class WrittenWeights(WeightMemory):
         try:
             # Asked for now: memory of a file that has no room on the disk ends the process when it is written.
             os.posix_fallocate(self._descriptor, begin, num_bytes)
-            part = of_file(self._descriptor, begin, num_bytes, is_written=True)
+            memory = of_file(self._descriptor, begin, num_bytes, is_written=True)
         except OSError as error:
             logger.warning("the packed weights cannot be kept in %s: %s", self._path.parent.parent, error.strerror)
             self._places = None
             return super().take(num_bytes)
         self._places.append((begin, num_bytes))
         self._end = begin + num_bytes
-        return Memory(part.data, part.number)
+        return memory
 
     def finish(self) -> bool:
         """Write where everything lies behind it; False if some of it is not in the file. Raises: OSError."""
@@ -115,7 +115,7 @@ class KeptWeights(WeightMemory):
         begin, size = next(self._places, (0, -1))
         if size != num_bytes:
             raise ValueError("it holds other matrices")
-        return Memory(self._whole.data[begin : begin + size], self._whole.number, begin, is_filled=True)
+        return self._whole.part(begin, size, is_filled=True)
 
     def finish_check(self, progress: Callable[[float], None]) -> None:
         """Return once every byte has been checked. Raises: ValueError if one is not as it was written."""

@@ -11,9 +11,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import openvino as ov
 
-from dragoman.kernels.graph import PackedNode
+from dragoman.kernels.graph import PlacedMatrix
 from dragoman.kernels.native import CHUNK, FLOATS, PANEL, Layout, library
 from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
@@ -41,7 +40,7 @@ def packed(
     bias: Array | None = None,
     *,
     name: str | None = None,
-) -> PackedNode:
+) -> PlacedMatrix:
     """The matrix [out, in] in the graph: as its file has it if that can be read so, else in the storage's format.
 
     `name`: of a tensor that is in the graph once, however often it is asked for; None = this is no whole tensor.
@@ -61,8 +60,8 @@ def packed_stack(
     *,
     order: Array | None = None,
     bias: Array | None = None,
-) -> PackedNode:
-    """Matrices of one shape behind each other, in one constant: as `packed` has them if that is alike for all, else anew.
+) -> PlacedMatrix:
+    """Matrices of one shape behind each other: as `packed` has them if that is alike for all, else anew.
 
     `order`: that of their columns, None = they are in order. `bias`: [matrices, out].
     """
@@ -96,7 +95,7 @@ class _Numbers:
         return numbers if self._order is None else numbers[:, self._order]
 
 
-def _with_bias(node: PackedNode, bias: Array | None) -> PackedNode:
+def _with_bias(node: PlacedMatrix, bias: Array | None) -> PlacedMatrix:
     return node if bias is None else node._replace(bias=constant(bias.astype(np.float32)))
 
 
@@ -144,19 +143,19 @@ def _format_of(matrix: PackedMatrix) -> str:
     return "i8" if matrix.zero_points is None and matrix.values.dtype == np.int8 else "i8z"
 
 
-def _filled(sources: Sequence[_Source], storage: WeightStorage) -> PackedNode:
-    """A constant of matrices of one layout behind each other, unless an earlier start has filled it.
+def _filled(sources: Sequence[_Source], storage: WeightStorage) -> PlacedMatrix:
+    """Matrices of one layout behind each other, unless an earlier start has written them.
 
-    The storage's threads write its bytes, a part of a matrix' outputs at a time.
+    The storage's threads write, a part of a matrix' outputs at a time.
     """
     layout = sources[0].layout
     memory = storage.memory.take(len(sources) * library().packed_bytes(layout))
-    node = PackedNode(ov.op.Constant(memory.data, shared_memory=True).output(0), layout)
+    placed = PlacedMatrix(memory, layout)
     if memory.is_filled:
-        return node
+        return placed
     for source, space in zip(sources, np.split(memory.data, len(sources)), strict=True):
         storage.parts.submit((layout.outputs, layout.columns), partial(_fill, source, space), unit=PANEL)
-    return node
+    return placed
 
 
 def _fill(source: _Source, space: Array, part: slice) -> None:
