@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import fields, replace
 from itertools import product
-from math import prod
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from dragoman.engine.rolling.factory import factory
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import ModelError, ModelOptions
 from dragoman.models.profile import kernel_profile
-from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.constants import WeightType
 from tests.support.family_checkpoint import write_family_checkpoint
 from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
@@ -103,11 +101,7 @@ def test_the_cache_is_foretold_to_the_byte_and_the_weights_about(
     setup = setup_of(demo_model_dir(), dtype=dtype, kv_dtype=kv_dtype, max_num_seqs=3, cache_dir=tmp_path)
     needs = check_cache_needs(setup)
     (kept,) = tmp_path.glob("*.blob")
-    held = kept.stat().st_size
-    profile = kernel_profile(ModelOptions(dtype))
-    if profile.kernels == "own":  # the file then has what they read, and not the table of embeddings
-        held += 2 * prod(stored_weights(demo_model_dir()).shapes()["model.embed_tokens.weight"])
-    assert 0.9 < needs.weights / held < 1.2
+    assert 0.9 < needs.weights / kept.stat().st_size < 1.2
     assert needs.drafts == 0
 
 
@@ -116,10 +110,12 @@ def test_weights_that_are_packed_in_the_files_need_what_they_will_take(tmp_path:
     for dtype in ("f32", "int8"):
         needed = factory.needs(setup_of(plain, dtype=dtype)).weights
         assert factory.needs(setup_of(packed, dtype=dtype)).weights == needed
-    # Kept in groups of 32, 2 bytes for each of them instead of 3 for each row, of 4 layers with 8 experts.
+    # Kept in groups of 32, 2 bytes for each of them instead of 3 for each row, of 4 layers with 8 experts; by our kernels as
+    # they are, by OpenVINO's in 8 bits.
+    group = 2 + (16 if kernel_profile(ModelOptions()).kernels == "own" else 32)
     num_groups, num_rows = 4 * 8 * (64 * 96 + 192 * 64) // 32, 4 * 8 * (96 + 64)
     more = factory.needs(setup_of(packed, dtype="auto")).weights - needed
-    assert more == pytest.approx(1.05 * (2 * num_groups - 3 * num_rows), abs=2)
+    assert more == pytest.approx(1.05 * ((group - 32) * num_groups - 3 * num_rows), abs=2)
 
 
 IN_LAYERS = list(product([(0, 40), (40, 0), (64, 40), (40, 40)], [None, 0.001]))

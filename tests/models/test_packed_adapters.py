@@ -69,7 +69,7 @@ def test_an_adapter_is_merged_into_weights_that_are_unpacked_when_they_are_read(
 def test_merging_into_packed_weights_is_refused(layout: str, tmp_path: Path) -> None:
     pair = pair_of(layout, tmp_path)
     adapter = write_adapter(tmp_path / "a", matrices_of(pair.plain, ("v_proj",)))
-    merging = ModelOptions("int8", adapters=AdapterOptions((("a", adapter),), merges=True))
+    merging = ModelOptions("int8", adapters=AdapterOptions((("a", adapter),), merges=True), kernels="openvino")
     with pytest.raises(ModelError, match=r"'model\.layers\.0\.self_attn\.v_proj\.weight' is packed, allowed: numbers"):
         load_model(pair.packed, merging)
 
