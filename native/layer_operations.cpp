@@ -129,7 +129,7 @@ std::istream& operator>>(std::istream& words, After& after) {
 
 }  // namespace
 
-// x [T, 1, columns] f32, packed matrices, numbers (weight of the norm; of each product its bias and its norm's weight), and where
+// x [T, 1, columns] f32, numbers (weight of the norm; of each product its bias and its norm's weight), and where
 // something is turned cos and sin f32 [T, ..., turned]: of each product [T, outputs] f32.
 class NormedProductsOperation : public OnMatrices {
 public:
@@ -144,14 +144,12 @@ public:
     }
 
     void validate_and_infer_types() override {
-        check_matrices();
         const size_t count = matrices().size();
         const int64_t turned = how_->turned();
-        NODE_VALIDATION_CHECK(this, how_->products.size() == count && get_input_size() == (turned ? 4 : 2) + count, count,
-                              " matrices and ", get_input_size(), " inputs");
-        NODE_VALIDATION_CHECK(this, get_input_element_type(count + 1) == ov::element::f32, "numbers are ",
-                              get_input_element_type(count + 1), ", not f32");
-        for (size_t i = count + 2; i < get_input_size(); ++i) {
+        check_counts(how_->products.size() == count && get_input_size() == (turned ? 4 : 2));
+        NODE_VALIDATION_CHECK(this, get_input_element_type(1) == ov::element::f32, "numbers are ", get_input_element_type(1),
+                              ", not f32");
+        for (size_t i = 2; i < get_input_size(); ++i) {
             keep_f32(get_input_node_shared_ptr(i));
             const ov::PartialShape& shape = get_input_partial_shape(i);
             NODE_VALIDATION_CHECK(this,
@@ -187,7 +185,7 @@ public:
     bool evaluate(ov::TensorVector& results, const ov::TensorVector& inputs) const override {
         const Input rows = rows_in(inputs[0]);
         const size_t count = matrices().size();
-        Vectors numbers(inputs[count + 1]);
+        Vectors numbers(inputs[1]);
         const Norm norm = how_->norm.with(numbers);
         std::vector<Product> all;
         std::vector<Heads> heads;
@@ -196,13 +194,13 @@ public:
             const int64_t outputs = matrices()[i].outputs;
             results[i].set_shape({static_cast<size_t>(rows.count), static_cast<size_t>(outputs)});
             const float* bias = numbers.take(how_->has_bias ? outputs : 0);
-            all.push_back({matrix_in(inputs, i), bias, rows.count ? results[i].data<float>() : nullptr, outputs});
+            all.push_back({matrices()[i], bias, rows.count ? results[i].data<float>() : nullptr, outputs});
             heads.push_back({one.norm.with(numbers), one.head, one.turned});
         }
         numbers.finish();
         Angles angles{};
         if (const int64_t turned = how_->turned(); turned && rows.count) {
-            const ov::Tensor &cos = inputs[count + 2], &sin = inputs[count + 3];
+            const ov::Tensor &cos = inputs[2], &sin = inputs[3];
             const size_t size = static_cast<size_t>(rows.count * turned);
             OPENVINO_ASSERT(cos.get_size() == size && sin.get_size() == size, "angles are ", cos.get_shape(), " and ",
                             sin.get_shape(), ", not of ", rows.count, " rows");
@@ -216,7 +214,7 @@ private:
     How<Before> how_;
 };
 
-// x [..., columns] f32, packed output, gate, up and down, residual f32 [..., hidden] of as many rows, numbers (biases of output, gate, up and down;
+// Matrices: output, gate, up and down. x [..., columns] f32, residual f32 [..., hidden] of as many rows, numbers (biases of output, gate, up and down;
 // weights of the output's norm, of the norm before the MLP and of the one behind it): [..., hidden] f32.
 class OutputAndMlpOperation : public OnMatrices {
 public:
@@ -232,9 +230,7 @@ public:
     }
 
     void validate_and_infer_types() override {
-        check_matrices();
-        NODE_VALIDATION_CHECK(this, matrices().size() == 4 && get_input_size() == 7, matrices().size(), " matrices and ",
-                              get_input_size(), " inputs");
+        check_counts(matrices().size() == 4 && get_input_size() == 3);
         const Matrix &output = matrices()[0], &gate = matrices()[1], &up = matrices()[2], &down = matrices()[3];
         const int64_t hidden = output.outputs;
         NODE_VALIDATION_CHECK(this,
@@ -244,11 +240,11 @@ public:
         for (const NormSize* norm : {&how_->output_norm, &how_->norm, &how_->mlp_norm})
             NODE_VALIDATION_CHECK(this, norm->size == 0 || norm->size == hidden, "a norm has ", norm->size, " columns, not ",
                                   hidden);
-        for (size_t i : {5, 6})
+        for (size_t i : {1, 2})
             NODE_VALIDATION_CHECK(this, get_input_element_type(i) == ov::element::f32, "residual or numbers are ",
                                   get_input_element_type(i), ", not f32");
         shape_of_results(output, hidden);
-        const ov::PartialShape& residual = get_input_partial_shape(5);
+        const ov::PartialShape& residual = get_input_partial_shape(1);
         NODE_VALIDATION_CHECK(
             this, residual.rank().is_static() && residual.size() > 0 && residual[residual.size() - 1].compatible(hidden),
             "the residual is ", residual, ", and a layer has ", hidden, " columns");
@@ -264,14 +260,14 @@ public:
     bool evaluate(ov::TensorVector& results, const ov::TensorVector& inputs) const override {
         const Input rows = rows_in(inputs[0]);
         const int64_t hidden = matrices()[0].outputs, inner = matrices()[1].outputs;
-        const ov::Tensor& residual = inputs[5];
+        const ov::Tensor& residual = inputs[1];
         OPENVINO_ASSERT(residual.get_size() == static_cast<size_t>(rows.count * hidden), "the residual is ", residual.get_shape(),
                         ", and ", rows.count, " rows have ", hidden, " columns");
-        Vectors numbers(inputs[6]);
+        Vectors numbers(inputs[2]);
         OutputAndMlp layer{};
-        layer.output = matrix_in(inputs, 0);
+        layer.output = matrices()[0];
         layer.output_bias = numbers.take(how_->has_output_bias ? hidden : 0);
-        layer.mlp = {matrix_in(inputs, 1), matrix_in(inputs, 2), matrix_in(inputs, 3), nullptr, nullptr, nullptr, activation_};
+        layer.mlp = {matrices()[1], matrices()[2], matrices()[3], nullptr, nullptr, nullptr, activation_};
         layer.mlp.gate_bias = numbers.take(how_->has_mlp_bias ? inner : 0);
         layer.mlp.up_bias = numbers.take(how_->has_mlp_bias ? inner : 0);
         layer.mlp.down_bias = numbers.take(how_->has_mlp_bias ? hidden : 0);

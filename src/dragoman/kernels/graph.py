@@ -70,24 +70,19 @@ def table_rows(indices: Any, table: PlacedMatrix) -> Any:
     return _node("Rows", indices, [table]).output(0)
 
 
-def normed_products(
-    rows: Any, packed: Sequence[Any], matrices: str, how: str, numbers: Any, angles: Sequence[Any]
-) -> list[Any]:
+def normed_products(rows: Any, matrices: str, how: str, numbers: Any, angles: Sequence[Any]) -> list[Any]:
     """Products of normed rows f32 [T, 1, columns], their heads normed and turned: of each f32 [T, outputs].
 
-    `packed`, `matrices`: inputs and attribute of `products`; the others as native/layer_operations.cpp has them. Raises: as
-    `products`.
+    `matrices`: the attribute of `products`; the others as native/layer_operations.cpp has them. Raises: as `products`.
     """
     attributes = {"matrices": matrices, "how": how}
-    return _made("NormedProducts", [rows, *packed, numbers, *angles], attributes).outputs()  # type: ignore[no-any-return]
+    return _made("NormedProducts", [rows, numbers, *angles], attributes).outputs()  # type: ignore[no-any-return]
 
 
-def output_and_mlp(
-    rows: Any, packed: Sequence[Any], residual: Any, matrices: str, how: str, activation: str, numbers: Any
-) -> Any:
+def output_and_mlp(rows: Any, residual: Any, matrices: str, how: str, activation: str, numbers: Any) -> Any:
     """What a layer computes behind attention, in the residual's shape f32 [..., hidden]; see `normed_products`."""
     attributes = {"matrices": matrices, "how": how, "activation": activation}
-    return _made("OutputAndMlp", [rows, *packed, residual, numbers], attributes).output(0)
+    return _made("OutputAndMlp", [rows, residual, numbers], attributes).output(0)
 
 
 def _node(

@@ -100,7 +100,7 @@ class _Chain:
 
 def _fuse_products(node: Any, found: _Found) -> None:
     """One operation for products with a norm before them, or with norms and turning of heads behind them."""
-    rows, matrices, biases = _parts(node)
+    rows, biases = _parts(node)
     chains = [_followed(output, found) for output in node.outputs()]
     norm = _norm(rows)
     if norm is not None and (_num_consumers(rows) > 1 or len(rows.get_partial_shape()) != 3):
@@ -119,7 +119,6 @@ def _fuse_products(node: Any, found: _Found) -> None:
     how = " ".join([_said(norm), str(int(bool(biases))), *(chain.how() for chain in chains)])
     results = kernels.normed_products(
         rows if norm is None else norm.x,
-        matrices,
         node.get_attributes()["matrices"],
         how,
         _joined(numbers),
@@ -179,13 +178,12 @@ def _fuse_mlp(node: Any) -> None:
     is_read_elsewhere = _num_consumers(between) != (2 if norm is None else 3) or _num_consumers(inside) > 2
     if product.get_type_name() != "Products" or product.get_output_size() > 1 or is_read_elsewhere:
         return
-    attended, output, output_bias = _parts(product)
-    _, mlp, mlp_biases = _parts(node)
+    attended, output_bias = _parts(product)
+    _, mlp_biases = _parts(node)
     norms = [first.norm, norm, last.norm]
     biases = f"{int(bool(output_bias))} {int(bool(mlp_biases))}"
     result = kernels.output_and_mlp(
         _without_axis(attended),
-        [*output, *mlp],
         first.residual,
         f"{product.get_attributes()['matrices']},{node.get_attributes()['matrices']}",
         " ".join([repr(first.scale), biases, *map(_said, norms)]),
@@ -305,11 +303,10 @@ def _sliced(x: Node) -> tuple[Node, int, int] | None:
 # --- nodes ----------------------------------------------------------------------------------------------------------------
 
 
-def _parts(node: Any) -> tuple[Node, list[Node], list[Array]]:
-    """An operation's rows, its packed matrices, and the biases of all or none."""
-    values = [node.input_value(index) for index in range(node.get_input_size())]
-    count = node.get_attributes()["matrices"].count(",") + 1
-    return values[0], values[1 : 1 + count], [np.asarray(bias.get_node().data) for bias in values[1 + count :]]
+def _parts(node: Any) -> tuple[Node, list[Array]]:
+    """An operation's rows, and the biases of all its matrices or of none."""
+    rows, *biases = (node.input_value(index) for index in range(node.get_input_size()))
+    return rows, [np.asarray(bias.get_node().data) for bias in biases]
 
 
 def _joined(numbers: Sequence[Array]) -> Node:

@@ -52,10 +52,9 @@ class WrittenWeights(WeightMemory):
     ) -> None:
         os.close(self._descriptor)
 
-    def take(self, num_bytes: int) -> Memory:
-        """See `WeightMemory`."""
+    def _new(self, num_bytes: int) -> Memory:
         if self._places is None:
-            return super().take(num_bytes)
+            return super()._new(num_bytes)
         begin = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         try:
             # Asked for now: memory of a file that has no room on the disk ends the process when it is written.
@@ -64,7 +63,7 @@ class WrittenWeights(WeightMemory):
         except OSError as error:
             logger.warning("the packed weights cannot be kept in %s: %s", self._path.parent.parent, error.strerror)
             self._places = None
-            return super().take(num_bytes)
+            return super()._new(num_bytes)
         self._places.append((begin, num_bytes))
         self._end = begin + num_bytes
         return memory
@@ -110,8 +109,7 @@ class KeptWeights(WeightMemory):
     ) -> None:
         self._sealed.__exit__(kind, error, traceback)
 
-    def take(self, num_bytes: int) -> Memory:
-        """See `WeightMemory`."""
+    def _new(self, num_bytes: int) -> Memory:
         begin, size = next(self._places, (0, -1))
         if size != num_bytes:
             raise ValueError("it holds other matrices")

@@ -13,7 +13,7 @@ _LINE = 64  # bytes of a cache line, at which kernels read
 
 
 class WeightMemory:
-    """Memory of this process alone."""
+    """Memory of this process alone. As long as this lives, nodes can be made that ask for what was taken."""
 
     is_filled = False
     """Whether an earlier start has written what is handed out."""
@@ -21,9 +21,14 @@ class WeightMemory:
     def __init__(self) -> None:
         self._slab: Memory | None = None
         self._used = 0
+        self._taken: list[Memory] = []
 
     def take(self, num_bytes: int) -> Memory:
         """So much memory, nothing of which is handed out again. Raises: OSError; ValueError if a file does not fit."""
+        self._taken.append(self._new(num_bytes))
+        return self._taken[-1]
+
+    def _new(self, num_bytes: int) -> Memory:
         size = -(-num_bytes // _LINE) * _LINE
         if size >= _SLAB_BYTES:
             return of_process(size).part(0, num_bytes)
