@@ -11,9 +11,9 @@
 namespace dragoman {
 
 // Rows: as they are, `x` with `stride` floats from one to the next, which matrices of floats are multiplied with; and in 8 bits, for
-// all others; null if there are none. `codes` i8 [rows, chunks * 32], zeros behind the last column; `scales` [rows, chunks]. `sums` of codes
-// [rows, chunks, 3]: of the first 16 columns of a chunk, of the others, of all. `shifts`: the same of values, negative, by which
-// a minimum counts; `totals` [rows], those of all chunks.
+// all others; null if there are none. `codes` i8 [rows, chunks * 32], zeros behind the last column; `scales` [rows, chunks]. `sums`
+// of codes, negative, [rows, chunks, 3]: of the first 16 columns of a chunk, of the others, of all. `shifts` [rows, chunks, 4]: the
+// same of values, by which a minimum counts, and those of four chunks up to this one; `totals` [rows], those of all chunks.
 struct Rows {
     const float* x;
     int64_t stride;
@@ -25,7 +25,8 @@ struct Rows {
     float* totals;
 };
 
-constexpr int kSums = 3;
+constexpr int kSums = 3, kShifts = 4;
+constexpr int kFour = 4;  // chunks of most groups, whose shifts are summed once for all outputs
 
 // Rows whose values are all below this in a chunk count as zeros there: 127 by less is no number of 32 bits.
 constexpr float kSmallest = 1e-35f;
@@ -81,7 +82,7 @@ DRAGOMAN_INLINE Rows row_of(const Rows& rows, int64_t index) {
             rows.codes + index * rows.chunks * kChunk,
             rows.scales + index * rows.chunks,
             rows.sums + index * rows.chunks * kSums,
-            rows.shifts + index * rows.chunks * kSums,
+            rows.shifts + index * rows.chunks * kShifts,
             rows.totals + index};
 }
 

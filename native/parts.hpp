@@ -28,7 +28,7 @@ struct RowMemory {
                 held(codes, x.count * chunks * kChunk),
                 held(scales, x.count * chunks),
                 held(sums, sums_of_all),
-                held(shifts, sums_of_all),
+                held(shifts, x.count * chunks * kShifts),
                 held(totals, x.count)};
     }
 

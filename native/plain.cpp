@@ -59,10 +59,12 @@ void quantise(const float* x, int64_t columns, const Rows& row) {
         row.scales[chunk] = scale;
         sums[2] = sums[0] + sums[1];
         for (int i = 0; i < kSums; ++i) {
-            row.sums[chunk * kSums + i] = sums[i];
-            row.shifts[chunk * kSums + i] = -scale * static_cast<float>(sums[i]);
+            row.sums[chunk * kSums + i] = -sums[i];
+            row.shifts[chunk * kShifts + i] = -scale * static_cast<float>(sums[i]);
         }
-        total += row.shifts[chunk * kSums + 2];
+        const float before = chunk % kFour ? row.shifts[chunk * kShifts - 1] : 0;
+        row.shifts[chunk * kShifts + kSums] = before + row.shifts[chunk * kShifts + 2];
+        total += row.shifts[chunk * kShifts + 2];
     }
     *row.totals = total;
 }
@@ -108,12 +110,12 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
                     }
                     sum = std::fma(static_cast<float>(products), values.scale[sub] * x.scales[chunk], sum);
                     if (shape.has_minimum)
-                        sum = std::fma(values.minimum[sub], x.shifts[chunk * kSums + sum_index(shape.sub, sub)], sum);
+                        sum = std::fma(values.minimum[sub], x.shifts[chunk * kShifts + sum_index(shape.sub, sub)], sum);
                 }
                 if (!is_wide || !ends_group) continue;
                 sum = std::fma(group[row], values.scale[0], sum);
                 float shift = 0;
-                for (int64_t c = chunk / per_group * per_group; c <= chunk; ++c) shift += x.shifts[c * kSums + kSums - 1];
+                for (int64_t c = chunk / per_group * per_group; c <= chunk; ++c) shift += x.shifts[c * kShifts + 2];
                 if (shape.has_minimum) sum = std::fma(values.minimum[0], shift, sum);
                 group[row] = 0;
             }

@@ -206,12 +206,22 @@ inline void add_by_two_rows(const int8_t* const (&rows)[R], typename Isa::Int (&
     });
 }
 
-// By how much a minimum counts in a group of chunks that ends before `end`.
-DRAGOMAN_INLINE float shift_of_group(const Rows& rows, int64_t row, int64_t end, int64_t chunks_of_group) {
-    if (end == rows.chunks && chunks_of_group >= end) return rows.totals[row];
+// An integer in memory times a factor, in each lane. Of powers of two without the detour of a product by a scalar register.
+template <class Isa, int Factor>
+DRAGOMAN_INLINE typename Isa::Int times(const int32_t* value) {
+    if constexpr (Factor == 0) return Isa::nothing();
+    if constexpr (Factor > 0 && (Factor & (Factor - 1)) == 0)
+        return Isa::template left32<__builtin_ctz(Factor)>(Isa::broadcast(*value));
+    return Isa::broadcast(Factor * *value);
+}
+
+// By how much a minimum counts in a group of the chunks [begin, end).
+DRAGOMAN_INLINE float shift_of_group(const Rows& rows, int64_t row, int64_t begin, int64_t end) {
+    const float* shifts = rows.shifts + row * rows.chunks * kShifts;
+    if (begin % kFour == 0 && end - begin <= kFour) return shifts[end * kShifts - 1];
+    if (begin == 0 && end == rows.chunks) return rows.totals[row];
     float sum = 0;
-    for (int64_t c = (end - 1) / chunks_of_group * chunks_of_group; c < end; ++c)
-        sum += rows.shifts[(row * rows.chunks + c) * kSums + kSums - 1];
+    for (int64_t c = begin; c < end; ++c) sum += shifts[c * kShifts + 2];
     return sum;
 }
 
@@ -235,12 +245,12 @@ template <class Isa, Format F, bool Wide, int R, int N>
     static_for<0, N>([&](auto n) { scales[n].seek(0); });
     Flt group[R][N];
     static_for<0, R>([&](auto r) { static_for<0, N>([&](auto n) { sums[r][n] = group[r][n] = Isa::zero(); }); });
-    int64_t left = per_block;
+    int64_t left = per_block, begin = 0;  // of a group
     for (int64_t c = 0; c < chunks; ++c) {
         static_for<0, subs>([&](auto half) {
             Int products[R][N];
             static_for<0, R>([&](auto r) {
-                Int start = Isa::broadcast(-kOffset * rows.sums[(r * chunks + c) * kSums + sum_index(shape.sub, half)]);
+                const Int start = times<Isa, kOffset>(rows.sums + (r * chunks + c) * kSums + sum_index(shape.sub, half));
                 static_for<0, N>([&](auto n) { products[r][n] = start; });
             });
             constexpr int quads = kQuads / subs;
@@ -261,22 +271,23 @@ template <class Isa, Format F, bool Wide, int R, int N>
                 static_for<0, N>(
                     [&](auto n) { sums[r][n] = Isa::fma(Isa::to_floats(products[r][n]), Isa::mul(scale[n], x), sums[r][n]); });
                 if constexpr (shape.has_minimum) {
-                    Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * kSums + sum_index(shape.sub, half)]);
+                    Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * kShifts + sum_index(shape.sub, half)]);
                     static_for<0, N>([&](auto n) { sums[r][n] = Isa::fma(minimum[n], shift, sums[r][n]); });
                 }
             });
         });
         if constexpr (Wide) {
             if (--left == 0 || c + 1 == chunks) {
-                left = per_block;
                 static_for<0, R>([&](auto r) {
-                    const Flt shift = shape.has_minimum ? Isa::broadcast(shift_of_group(rows, r, c + 1, per_block)) : Isa::zero();
+                    const Flt shift = shape.has_minimum ? Isa::broadcast(shift_of_group(rows, r, begin, c + 1)) : Isa::zero();
                     static_for<0, N>([&](auto n) {
                         sums[r][n] = Isa::fma(group[r][n], scales[n].scale(0), sums[r][n]);
                         if constexpr (shape.has_minimum) sums[r][n] = Isa::fma(scales[n].minimum(0), shift, sums[r][n]);
                         group[r][n] = Isa::zero();
                     });
                 });
+                left = per_block;
+                begin = c + 1;
             }
         }
         static_for<0, N>([&](auto n) {
@@ -346,13 +357,14 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, i
         codes[r] = rows.codes + (r * chunks + begin) * kChunk;
         static_for<0, N>([&](auto n) { total[r][n] = Isa::load((Wide ? group : sums) + (r * N + n) * Isa::lanes); });
     });
-    int64_t left = chunks_of_group - begin % chunks_of_group;
+    const auto taken = static_cast<int64_t>(static_cast<uint32_t>(begin) % static_cast<uint32_t>(chunks_of_group));
+    int64_t left = chunks_of_group - taken, first = begin - taken;
     for (int64_t c = begin; c < end; ++c) {
         const auto& unit = block.codes[c - begin];
         static_for<0, Subs>([&](auto half) {
             Int products[R][N];
             static_for<0, R>([&](auto r) {
-                Int start = Isa::broadcast(-Offset * rows.sums[(r * chunks + c) * kSums + sum_index(kChunk / Subs, half)]);
+                const Int start = times<Isa, Offset>(rows.sums + (r * chunks + c) * kSums + sum_index(kChunk / Subs, half));
                 static_for<0, N>([&](auto n) { products[r][n] = start; });
             });
             constexpr int quads = kQuads / Subs;
@@ -375,7 +387,7 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, i
                 Flt minimum[N];
                 static_for<0, N>([&](auto n) { minimum[n] = Isa::load(block.minima[c - begin][half][n]); });
                 static_for<0, R>([&](auto r) {
-                    Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * kSums + sum_index(kChunk / Subs, half)]);
+                    Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * kShifts + sum_index(kChunk / Subs, half)]);
                     static_for<0, N>([&](auto n) { total[r][n] = Isa::fma(minimum[n], shift, total[r][n]); });
                 });
             }
@@ -383,9 +395,8 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, i
         static_for<0, R>([&](auto r) { codes[r] += kChunk; });
         if constexpr (Wide) {
             if (--left == 0 || c + 1 == chunks) {
-                left = chunks_of_group;
                 static_for<0, R>([&](auto r) {
-                    const Flt shift = Minimum ? Isa::broadcast(shift_of_group(rows, r, c + 1, chunks_of_group)) : Isa::zero();
+                    const Flt shift = Minimum ? Isa::broadcast(shift_of_group(rows, r, first, c + 1)) : Isa::zero();
                     static_for<0, N>([&](auto n) {
                         float* at = sums + (r * N + n) * Isa::lanes;
                         Flt sum = Isa::fma(total[r][n], Isa::load(block.scales[c - begin][0][n]), Isa::load(at));
@@ -394,6 +405,8 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, i
                         total[r][n] = Isa::zero();
                     });
                 });
+                left = chunks_of_group;
+                first = c + 1;
             }
         }
     }
@@ -532,10 +545,14 @@ void quantise_with(const float* x, int64_t columns, const Rows& row) {
         int32_t* sums = row.sums + c * kSums;
         const float scale = Isa::quantise(from, row.codes + c * kChunk, sums);
         if (!std::isfinite(scale)) sums[0] = sums[1] = 0;  // results are no numbers, whatever codes are
+        sums[0] = -sums[0];
+        sums[1] = -sums[1];
         sums[2] = sums[0] + sums[1];
         row.scales[c] = scale;
-        for (int i = 0; i < kSums; ++i) row.shifts[c * kSums + i] = -scale * static_cast<float>(sums[i]);
-        total += row.shifts[c * kSums + 2];
+        float* shifts = row.shifts + c * kShifts;
+        for (int i = 0; i < kSums; ++i) shifts[i] = scale * static_cast<float>(sums[i]);
+        shifts[kSums] = (c % kFour ? shifts[-1] : 0) + shifts[2];
+        total += shifts[2];
     }
     *row.totals = total;
 }

@@ -24,6 +24,10 @@ struct VectorsNeon {
     static Int nothing() { return vdupq_n_s32(0); }
     static Flt zero() { return vdupq_n_f32(0); }
     static Int broadcast(int32_t value) { return vdupq_n_s32(value); }
+    template <int Bits>
+    static Int left32(Int values) {
+        return vshlq_n_s32(values, Bits);
+    }
     static Flt broadcast(float value) { return vdupq_n_f32(value); }
 
     // Four values of a row for each output: the instruction takes them out of sixteen.

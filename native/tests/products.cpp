@@ -115,8 +115,8 @@ std::vector<float> product_of(const Kernels& with, const Matrix& matrix, const s
     const int64_t chunks = matrix.chunks();
     const auto size = [](int64_t count) { return static_cast<size_t>(count); };
     std::vector<int8_t> codes(size(num_rows * chunks * kChunk));
-    std::vector<float> scales(size(num_rows * chunks)), shifts(size(num_rows * chunks * dragoman::kSums));
-    std::vector<int32_t> sums(shifts.size());
+    std::vector<float> scales(size(num_rows * chunks)), shifts(size(num_rows * chunks * dragoman::kShifts));
+    std::vector<int32_t> sums(size(num_rows * chunks * dragoman::kSums));
     std::vector<float> totals(size(num_rows));
     const dragoman::Rows rows{x.data(),      matrix.columns, chunks,        codes.data(),
                               scales.data(), sums.data(),    shifts.data(), totals.data()};
