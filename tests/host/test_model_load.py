@@ -53,7 +53,11 @@ def test_the_result_is_the_model_and_its_stages_are_reported(directory: Path, tm
     loading = ModelLoad(config_of(directory, cache_dir=str(tmp_path)), lambda stage, fraction: stages.append(stage))
     assert _model_of(loading).facts.hidden_size == UNTIED.hidden_size
     assert list(dict.fromkeys(stages)) == ["building the graph", "compiling", "warming up"]
-    assert stages_of(config_of(directory, cache_dir=str(tmp_path))) == ["mapping weights", "warming up"]
+    again = stages_of(config_of(directory, cache_dir=str(tmp_path)))
+    assert [stage for stage in again if stage != "compiling"] == [
+        "mapping weights",
+        "warming up",
+    ]  # a kept graph is compiled
 
 
 def test_the_stages_of_loads_that_read_files_are_those_that_count_as_reading(directory: Path, tmp_path: Path) -> None:
