@@ -11,7 +11,7 @@
 namespace dragoman {
 
 // Rows: as they are, `x` with `stride` floats from one to the next, which matrices of floats are multiplied with; and in 8 bits, for
-// all others; null if there are none. `codes` i8 [rows, chunks * 32], zeros behind the last column; `scales` [rows, chunks]. `sums`
+// all others; null if there are none. `codes` i8 [rows, 2, chunks * 32], zeros behind the last column, and then the same plus 128 without a sign; `scales` [rows, chunks]. `sums`
 // of codes, negative, [rows, chunks, 3]: of the first 16 columns of a chunk, of the others, of all. `shifts` [rows, chunks, 4]: the
 // same of values, by which a minimum counts, and those of four chunks up to this one; `totals` [rows], those of all chunks.
 struct Rows {
@@ -25,7 +25,7 @@ struct Rows {
     float* totals;
 };
 
-constexpr int kSums = 3, kShifts = 4;
+constexpr int kCopies = 2, kSums = 3, kShifts = 4;
 constexpr int kFour = 4;  // chunks of most groups, whose shifts are summed once for all outputs
 
 // Rows whose values are all below this in a chunk count as zeros there: 127 by less is no number of 32 bits.
@@ -79,7 +79,7 @@ DRAGOMAN_INLINE Rows row_of(const Rows& rows, int64_t index) {
     return {x,
             rows.stride,
             rows.chunks,
-            rows.codes + index * rows.chunks * kChunk,
+            rows.codes + index * rows.chunks * kChunk * kCopies,
             rows.scales + index * rows.chunks,
             rows.sums + index * rows.chunks * kSums,
             rows.shifts + index * rows.chunks * kShifts,

@@ -53,6 +53,7 @@ void quantise(const float* x, int64_t columns, const Rows& row) {
             const float scaled = values[column] * inverse;
             const int code = std::isfinite(scaled) ? static_cast<int>(std::nearbyint(scaled)) : -128;
             row.codes[chunk * kChunk + column] = static_cast<int8_t>(code);
+            row.codes[(row.chunks + chunk) * kChunk + column] = static_cast<int8_t>(code ^ 0x80);
             sums[column / 16] += code;
         }
         const float scale = highest / 127.0f;

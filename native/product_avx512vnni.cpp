@@ -27,6 +27,7 @@ struct Avx512Vnni {
     static Int nothing() { return _mm512_setzero_si512(); }
     static Flt zero() { return _mm512_setzero_ps(); }
     static Int broadcast(int32_t value) { return _mm512_set1_epi32(value); }
+    static Int negative(Int values) { return _mm512_sub_epi32(_mm512_setzero_si512(), values); }
     template <int Bits>
     static Int left32(Int values) {
         return _mm512_slli_epi32(values, Bits);

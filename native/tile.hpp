@@ -25,6 +25,13 @@ constexpr bool is_signed() {
     return !Isa::flips && (shape_of(F).codes == Codes::signed8 || shape_of(F).codes == Codes::iq4_nl);
 }
 
+// Signed codes whose offset, which makes unsigned ones of them, would be taken away for each row; with unsigned rows it is taken
+// away from the codes, once for all rows. Where many rows use them.
+template <class Isa, Format F>
+constexpr bool has_unsigned_rows() {
+    return Isa::flips && (shape_of(F).codes == Codes::signed8 || shape_of(F).codes == Codes::iq4_nl);
+}
+
 template <class Isa>
 constexpr int offset_of(Format format) {
     switch (shape_of(format).codes) {
@@ -46,18 +53,19 @@ constexpr int quads_in_16_bits() {
 // --- codes and scales of a panel ----------------------------------------------------------------------------------------
 
 // The codes of four columns of the unit's outputs; `chunk`: the chunk's bytes, from the unit's first output on.
-template <class Isa, Format F, int Quad>
+// `Flips`: signed ones are made unsigned where instructions need that.
+template <class Isa, Format F, int Quad, bool Flips = Isa::flips>
 inline typename Isa::Int quad_of(const uint8_t* chunk) {
     constexpr Shape shape = shape_of(F);
     using Int = typename Isa::Int;
     if constexpr (shape.bits == 8) {
         Int codes = Isa::load(chunk + kLine * Quad);
-        if constexpr (Isa::flips) codes = Isa::flip(codes);
+        if constexpr (Flips) codes = Isa::flip(codes);
         return codes;
     } else if constexpr (shape.bits >= 4) {
         Int both = Isa::load(chunk + kLine * (Quad / 2));
         Int low = Isa::bits(Quad % 2 ? Isa::template right<4>(both) : both, 0x0F);
-        if constexpr (shape.codes == Codes::iq4_nl) return Isa::look_up(kIq4Nl, is_signed<Isa, F>() ? 0 : 128, low);
+        if constexpr (shape.codes == Codes::iq4_nl) return Isa::look_up(kIq4Nl, Flips ? 128 : 0, low);
         if constexpr (shape.codes == Codes::mxfp4) return Isa::look_up(kMxfp4, 12, low);
         if constexpr (shape.bits == 5) {
             Int plane = Isa::load(chunk + kLine * 4);
@@ -150,7 +158,7 @@ private:
 // --- products of a chunk ------------------------------------------------------------------------------------------------
 
 // Adds the products of quads [First, Last) of R rows and N units to `sums`. `codes(n, quad)` gives a unit's codes.
-template <class Isa, bool Signed, int Fits, int R, int N, int First, int Last, class CodesOf>
+template <class Isa, bool Signed, int Fits, int R, int N, int First, int Last, bool UnsignedRows = false, class CodesOf>
 inline void add_products(const int8_t* const (&rows)[R], typename Isa::Int (&sums)[R][N], CodesOf codes) {
     using Int = typename Isa::Int;
     if constexpr (Isa::has_dot || Signed) {
@@ -159,7 +167,10 @@ inline void add_products(const int8_t* const (&rows)[R], typename Isa::Int (&sum
             static_for<0, N>([&](auto n) { unit[n] = codes(n, quad); });
             static_for<0, R>([&](auto r) {
                 const auto x = Isa::template four<quad>(rows[r]);
-                static_for<0, N>([&](auto n) { sums[r][n] = Isa::template add_dot<Signed>(sums[r][n], unit[n], x); });
+                static_for<0, N>([&](auto n) {
+                    if constexpr (UnsignedRows) sums[r][n] = Isa::template add_dot<Signed>(sums[r][n], x, unit[n]);
+                    if constexpr (!UnsignedRows) sums[r][n] = Isa::template add_dot<Signed>(sums[r][n], unit[n], x);
+                });
             });
         });
     } else if constexpr (First < Last) {
@@ -239,7 +250,7 @@ template <class Isa, Format F, bool Wide, int R, int N>
     const int64_t chunks = rows.chunks, first = matrix.parameter_bytes(), per_block = matrix.chunks_of_block();
     const int8_t* codes[R];
     const uint8_t* chunk[N];
-    static_for<0, R>([&](auto r) { codes[r] = rows.codes + r * chunks * kChunk; });
+    static_for<0, R>([&](auto r) { codes[r] = rows.codes + r * chunks * kChunk * kCopies; });
     static_for<0, N>([&](auto n) { chunk[n] = panels[n] + first + 4 * lanes[n]; });
     auto scales = make_array<N>([&](auto n) { return Scales<Isa, F>(panels[n], per_block, lanes[n]); });
     static_for<0, N>([&](auto n) { scales[n].seek(0); });
@@ -306,6 +317,7 @@ template <class Isa, Format F, bool Wide, int R, int N>
 template <class Isa, int N>
 struct Unpacked {
     alignas(64) uint8_t codes[kBlockChunks][kQuads][N][4 * Isa::lanes];
+    alignas(64) uint8_t starts[kBlockChunks][N][4 * Isa::lanes];  // i32, of products with unsigned rows
     alignas(64) float scales[kBlockChunks][2][N][Isa::lanes];
     alignas(64) float minima[kBlockChunks][2][N][Isa::lanes];
 };
@@ -327,6 +339,14 @@ template <class Isa, Format F, bool Wide, int N>
                     Isa::store(out.codes[c][quad][n], Isa::first_outputs(codes, next));
                     Isa::store(out.codes[c][quad + 1][n], Isa::last_outputs(codes, next));
                 });
+            } else if constexpr (has_unsigned_rows<Isa, F>()) {
+                auto offset = Isa::nothing();
+                static_for<0, kQuads>([&](auto quad) {
+                    const auto codes = quad_of<Isa, F, quad, false>(chunk);
+                    Isa::store(out.codes[c][quad][n], codes);
+                    offset = Isa::template add_dot<false>(offset, Isa::broadcast(static_cast<int32_t>(0x80808080)), codes);
+                });
+                Isa::store(out.starts[c][n], Isa::negative(offset));
             } else {
                 static_for<0, kQuads>([&](auto quad) { Isa::store(out.codes[c][quad][n], quad_of<Isa, F, quad>(chunk)); });
             }
@@ -345,7 +365,7 @@ template <class Isa, Format F, bool Wide, int N>
 
 // R rows by N unpacked units, chunks [begin, end) of the rows. `sums` [R][N][lanes] is continued, and so is `group`, what the group
 // has so far in which the chunks begin, where groups are wide.
-template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, int Offset, int R, int N>
+template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, bool UnsignedRows, int Offset, int R, int N>
 [[gnu::flatten]] inline void many_rows(const Unpacked<Isa, N>& block, const Rows& rows, int64_t begin, int64_t end,
                                        int64_t chunks_of_group, float* sums, float* group) {
     using Int = typename Isa::Int;
@@ -354,7 +374,7 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, i
     const int8_t* codes[R];
     Flt total[R][N];
     static_for<0, R>([&](auto r) {
-        codes[r] = rows.codes + (r * chunks + begin) * kChunk;
+        codes[r] = rows.codes + ((r * kCopies + UnsignedRows) * chunks + begin) * kChunk;
         static_for<0, N>([&](auto n) { total[r][n] = Isa::load((Wide ? group : sums) + (r * N + n) * Isa::lanes); });
     });
     const auto taken = static_cast<int64_t>(static_cast<uint32_t>(begin) % static_cast<uint32_t>(chunks_of_group));
@@ -364,15 +384,19 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, i
         static_for<0, Subs>([&](auto half) {
             Int products[R][N];
             static_for<0, R>([&](auto r) {
-                const Int start = times<Isa, Offset>(rows.sums + (r * chunks + c) * kSums + sum_index(kChunk / Subs, half));
-                static_for<0, N>([&](auto n) { products[r][n] = start; });
+                if constexpr (UnsignedRows) {
+                    static_for<0, N>([&](auto n) { products[r][n] = Isa::load(block.starts[c - begin][n]); });
+                } else {
+                    const Int start = times<Isa, Offset>(rows.sums + (r * chunks + c) * kSums + sum_index(kChunk / Subs, half));
+                    static_for<0, N>([&](auto n) { products[r][n] = start; });
+                }
             });
             constexpr int quads = kQuads / Subs;
             const auto unpacked = [&](auto n, auto quad) { return Isa::load(unit[quad][n]); };
             if constexpr (Isa::has_two_rows) {
                 add_by_two_rows<Isa, R, N, half * quads, (half + 1) * quads>(codes, products, unpacked);
             } else {
-                add_products<Isa, Signed, Fits, R, N, half * quads, (half + 1) * quads>(codes, products, unpacked);
+                add_products<Isa, Signed, Fits, R, N, half * quads, (half + 1) * quads, UnsignedRows>(codes, products, unpacked);
             }
             Flt scale[N];
             if constexpr (!Wide) static_for<0, N>([&](auto n) { scale[n] = Isa::load(block.scales[c - begin][half][n]); });
@@ -489,8 +513,8 @@ private:
 
     template <int R>
     void continued(const Unpacked<Isa, kTaken>& block, int64_t row, int64_t begin, int64_t end, float* sums, float* group) const {
-        many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, Wide, offset_of<Isa>(F), R, kTaken>(
-            block, row_of(rows_, row), begin, end, matrix_.chunks_of_block(), sums, group);
+        many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, Wide, has_unsigned_rows<Isa, F>(),
+                  offset_of<Isa>(F), R, kTaken>(block, row_of(rows_, row), begin, end, matrix_.chunks_of_block(), sums, group);
     }
 
     void write(int64_t row, int64_t unit, typename Isa::Flt values) const {
@@ -543,7 +567,9 @@ void quantise_with(const float* x, int64_t columns, const Rows& row) {
             from = padded;
         }
         int32_t* sums = row.sums + c * kSums;
-        const float scale = Isa::quantise(from, row.codes + c * kChunk, sums);
+        int8_t* codes = row.codes + c * kChunk;
+        const float scale = Isa::quantise(from, codes, sums);
+        for (int i = 0; i < kChunk; ++i) codes[row.chunks * kChunk + i] = static_cast<int8_t>(codes[i] ^ 0x80);
         if (!std::isfinite(scale)) sums[0] = sums[1] = 0;  // results are no numbers, whatever codes are
         sums[0] = -sums[0];
         sums[1] = -sums[1];

@@ -24,6 +24,7 @@ struct Vectors256 {
     static Int nothing() { return _mm256_setzero_si256(); }
     static Flt zero() { return _mm256_setzero_ps(); }
     static Int broadcast(int32_t value) { return _mm256_set1_epi32(value); }
+    static Int negative(Int values) { return _mm256_sub_epi32(_mm256_setzero_si256(), values); }
     template <int Bits>
     static Int left32(Int values) {
         return _mm256_slli_epi32(values, Bits);
