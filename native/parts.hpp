@@ -38,18 +38,22 @@ struct RowMemory {
 };
 
 constexpr int64_t kRowsWorthThreads = 8;
-constexpr int64_t kRowsOfPart = 96;    // that a thread multiplies with one part of the panels
+constexpr int64_t kMostRows = 192;     // that a thread multiplies with one part of the panels: each reads these once more
+constexpr int64_t kRowsTogether = 12;  // of which parts are multiples: kernels take 2, 4 or 6 at a time
 constexpr int64_t kPartBytes = 65536;  // of panels at least, so that a part is worth a call
 
 // The parts in which a product is computed: each some panels for some rows.
 struct Parts {
-    int64_t panels, panels_of_part, parts_of_rows;
+    int64_t panels, panels_of_part, rows_of_part, parts_of_rows;
 
     Parts(const Matrix& matrix, int64_t num_rows) {
         panels = matrix.panels();
         const int64_t fewest = kPartBytes / matrix.panel_bytes() + 1, together = matrix.is_float() ? 4 : 2;
         panels_of_part = (fewest + together - 1) / together * together;
-        parts_of_rows = (num_rows + kRowsOfPart - 1) / kRowsOfPart;
+        const int64_t fewest_parts = std::max<int64_t>((num_rows + kMostRows - 1) / kMostRows, 1);
+        rows_of_part = (num_rows + fewest_parts * kRowsTogether - 1) / (fewest_parts * kRowsTogether) * kRowsTogether;
+        rows_of_part = std::max(rows_of_part, kRowsTogether);
+        parts_of_rows = (num_rows + rows_of_part - 1) / rows_of_part;
     }
 
     int64_t parts_of_panels() const { return (panels + panels_of_part - 1) / panels_of_part; }
@@ -64,9 +68,9 @@ struct Span {
 inline Span compute(const Product& product, const Rows& rows, const Parts& parts, int64_t part, int64_t num_rows) {
     const Matrix& matrix = product.matrix;
     const int64_t first = part % parts.parts_of_panels() * parts.panels_of_part,
-                  row = part / parts.parts_of_panels() * kRowsOfPart;
+                  row = part / parts.parts_of_panels() * parts.rows_of_part;
     const int64_t last = std::min(first + parts.panels_of_part, parts.panels);
-    const Span span = {row, std::min(num_rows - row, kRowsOfPart), first * kPanel,
+    const Span span = {row, std::min(num_rows - row, parts.rows_of_part), first * kPanel,
                        std::min(last * kPanel, matrix.outputs) - first * kPanel};
     kernels().product(matrix, row_of(rows, row), span.num_rows, first, last, product.y + row * product.stride, product.stride);
     if (product.bias == nullptr) return span;

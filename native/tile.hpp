@@ -18,7 +18,7 @@
 namespace dragoman {
 
 constexpr int kBlockChunks = 16;  // that are unpacked together
-constexpr int kBlockRows = 96;    // that use them
+constexpr int kBlockRows = 192;   // that use them
 
 template <class Isa, Format F>
 constexpr bool is_signed() {
