@@ -151,8 +151,7 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     part = "seeing" if model.vision else ""
     mapping = None
     if profile.kernels == "own":
-        compiled, from_cache = plan.over_weights(part, made(lambda weights: [model.build(weights)], adapters))
-        compiled = compiled[0]
+        (compiled,), from_cache = plan.over_weights(part, made(lambda weights: [model.build(weights)], adapters))
     else:
         compiled, mapping, from_cache = plan.compiled(part, partial(made(model.build, adapters), WeightMemory()))
     tower = None
@@ -338,13 +337,13 @@ def _graph_of(
     profile: KernelProfile,
     report: LoadProgress,
     adapters: AdapterPlan | None,
-    memory: WeightMemory,
+    room: WeightMemory,
 ) -> Any:
     num_values = sum(prod(shape) for shape in weights.shapes().values())
-    if not memory.is_filled:
+    if not room.is_filled:
         read_ahead(weights.files)
     with weights.open() as source:
-        return _build_graph(build, source, profile, report, adapters, num_values, memory)
+        return _build_graph(build, source, profile, report, adapters, num_values, room)
 
 
 def _build_graph(
@@ -354,19 +353,19 @@ def _build_graph(
     report: LoadProgress,
     adapters: AdapterPlan | None = None,
     num_values: int = 0,
-    memory: WeightMemory | None = None,
+    room: WeightMemory | None = None,
 ) -> Any:
-    """The graph. `num_values`: of the tensors in the source, 0 = they were not counted. `memory`: None = of this process."""
-    memory = memory or WeightMemory()
+    """The graph. `num_values`: of the tensors in the source, 0 = they were not counted. `room`: of its packed weights."""
+    room = room or WeightMemory()
 
     def tell(num_done: int) -> None:
-        if not memory.is_filled:
+        if not room.is_filled:
             report(BUILDING, min(num_done / num_values, 1.0) if num_values else 0.0)
 
     tell(0)
     adapting = None if adapters is None else adapters.adapting(computes_in_bf16=profile.inference_type == "bf16")
     with RowParts(progress=tell) as parts:
-        graph = build(Weights(source, WeightStorage(profile.weights, parts, memory=memory), adapting))
+        graph = build(Weights(source, WeightStorage(profile.weights, parts, memory=room), adapting))
         if isinstance(adapting, MergedAdapter):
             adapting.refuse_unmerged()
         parts.finish()
