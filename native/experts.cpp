@@ -39,15 +39,6 @@ Matrix matrix_of(const Matrix& first, int64_t expert) {
 
 const float* bias_of(const float* first, int64_t expert, int64_t outputs) { return first ? first + expert * outputs : nullptr; }
 
-template <class Body>
-void for_rows(int64_t count, const ParallelFor& parallel_for, const Body& body) {
-    if (count < kRowsWorthThreads) {
-        for (int64_t row = 0; row < count; ++row) body(row);
-    } else {
-        parallel_for(count, body);
-    }
-}
-
 // Calls `body` with each group and each part of its rows' product with a matrix like this one.
 template <class Body>
 void for_parts(const std::vector<Group>& groups, const Matrix& matrix, const ParallelFor& parallel_for, const Body& body) {

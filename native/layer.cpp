@@ -47,15 +47,6 @@ void turn(float* x, int64_t turned, const float* cos, const float* sin) {
     }
 }
 
-template <class Body>
-void for_rows(int64_t count, const ParallelFor& parallel_for, const Body& body) {
-    if (count < kRowsWorthThreads) {
-        for (int64_t row = 0; row < count; ++row) body(row);
-    } else {
-        parallel_for(count, body);
-    }
-}
-
 // The rows, normed if there is a norm, and in 8 bits if somebody needs that, until the thread calls this again.
 Rows made_ready(const Norm& norm, const Input& x, int64_t columns, bool needs_codes, const ParallelFor& parallel_for) {
     float* memory = norm.size ? held(scratch().normed, x.count * columns) : nullptr;

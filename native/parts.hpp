@@ -42,6 +42,16 @@ constexpr int64_t kMostRows = 192;     // that a thread multiplies with one part
 constexpr int64_t kRowsTogether = 12;  // of which parts are multiples: kernels take 2, 4 or 6 at a time
 constexpr int64_t kPartBytes = 65536;  // of panels at least, so that a part is worth a call
 
+// Calls `body` with each row, on threads if they are worth it.
+template <class Body>
+void for_rows(int64_t count, const ParallelFor& parallel_for, const Body& body) {
+    if (count < kRowsWorthThreads) {
+        for (int64_t row = 0; row < count; ++row) body(row);
+    } else {
+        parallel_for(count, body);
+    }
+}
+
 // The parts in which a product is computed: each some panels for some rows.
 struct Parts {
     int64_t panels, panels_of_part, rows_of_part, parts_of_rows;

@@ -58,12 +58,8 @@ Scratch& scratch() {
 Rows made_ready(const Input& x, int64_t columns, bool needs_codes, const ParallelFor& parallel_for) {
     const Rows rows = scratch().rows.rows(x, columns, needs_codes);
     if (!needs_codes) return rows;
-    const auto quantise = [&](int64_t row) { kernels().quantise(x.data + row * x.stride, columns, row_of(rows, row)); };
-    if (x.count < kRowsWorthThreads) {
-        for (int64_t row = 0; row < x.count; ++row) quantise(row);
-    } else {
-        parallel_for(x.count, quantise);
-    }
+    for_rows(x.count, parallel_for,
+             [&](int64_t row) { kernels().quantise(x.data + row * x.stride, columns, row_of(rows, row)); });
     return rows;
 }
 

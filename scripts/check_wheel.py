@@ -65,7 +65,7 @@ def content_problems(names: Sequence[str], expected: Iterable[str]) -> Iterator[
         yield f"the wheel has {name}, which is no file of {PACKAGE}"
 
 
-def library_problems(wheel: str, names: Sequence[str], *, has_compiler: bool) -> Iterator[str]:
+def kernel_problems(wheel: str, names: Sequence[str], *, has_compiler: bool) -> Iterator[str]:
     """A line if the wheel has no library where there is a C++ compiler, or is tagged for other machines than it is for."""
     has_library = set(names) >= BUILT
     if has_compiler and not has_library:
@@ -208,7 +208,7 @@ def main(words: Sequence[str]) -> int:
     tell(f"{wheel}: {wheel.stat().st_size / 1e6:.0f} MB, {len(names)} files")
     problems = [
         *content_problems([name for name in names if name not in BUILT | NOT_BUILT], kept_files()),
-        *library_problems(wheel.name, names, has_compiler=any(map(shutil.which, ("c++", "g++", "clang++")))),
+        *kernel_problems(wheel.name, names, has_compiler=any(map(shutil.which, ("c++", "g++", "clang++")))),
         *size_problem("the wheel", wheel.stat().st_size, MAX_WHEEL_BYTES),
         *sdist_problems(sdist),
         *installed_problems(wheel, python),

@@ -73,7 +73,7 @@ def test_the_files_of_a_package_are_those_that_git_would_have(tmp_path: Path, mo
 
 def test_a_wheel_has_the_library_where_there_is_a_compiler_and_is_tagged_for_its_machines() -> None:
     def problems(wheel: str, names: set[str], *, has_compiler: bool) -> list[str]:
-        return list(check.library_problems(wheel, sorted(names), has_compiler=has_compiler))
+        return list(check.kernel_problems(wheel, sorted(names), has_compiler=has_compiler))
 
     here, anywhere = "dragoman-1-py3-none-linux_x86_64.whl", "dragoman-1-py3-none-any.whl"
     assert problems(here, check.BUILT, has_compiler=True) == []

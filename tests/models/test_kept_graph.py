@@ -27,6 +27,7 @@ from dragoman import models
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts, ModelFacts
+from dragoman.models.profile import kernel_profile
 from dragoman.models.runtime import kept_name, seal
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
 from dragoman.models.runtime.kept_name import code_digest
@@ -166,6 +167,24 @@ def check_made_anew(damage: Callable[[bytes], bytes], kernels: Any, directory: P
     assert load_model(directory, options).from_cache
 
 
+HAS_OWN_KERNELS = kernel_profile(ModelOptions()).kernels == "own"
+
+
+@pytest.mark.skipif(not HAS_OWN_KERNELS, reason="graphs are kept, and no weights apart")
+def test_starts_that_run_a_model_otherwise_share_its_packed_weights(directory: Path, tmp_path: Path) -> None:
+    first, *others = (
+        ModelOptions(cache_dir=tmp_path),
+        ModelOptions(kv_type="u8", cache_dir=tmp_path),
+        ModelOptions(num_threads=1, cache_dir=tmp_path),
+    )
+    expected = answers(load_model(directory, first))
+    for options in others:
+        assert load_model(directory, options).from_cache
+    assert np.array_equal(answers(load_model(directory, first)), expected)
+    kept_file(tmp_path)
+
+
+@pytest.mark.skipif(not HAS_OWN_KERNELS, reason="graphs are kept, and no weights apart")
 def test_kept_weights_that_are_not_those_of_the_graph_are_made_anew(
     directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -140,9 +140,8 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
         departure = _RECOMPRESSED.format(types=", ".join(recompressed), stored=options.weight_type)
         model.facts = replace(model.facts, departures=(*model.facts.departures, departure))
     adapters = plan_adapters(options.adapters, model)
-    is_source = is_gguf(model_dir) and keeps_file_types(
-        options
-    )  # whose packing takes no longer than checking a kept file
+    # packing such a file takes no longer than checking a kept one
+    is_source = is_gguf(model_dir) and keeps_file_types(options)
     plan = _Plan(model_dir, weights.files, options, profile, model.facts, report, not is_source, adapters)
 
     def made(build: Callable[[Weights], Any], adapters: AdapterPlan | None = None) -> Callable[[WeightMemory], Any]:

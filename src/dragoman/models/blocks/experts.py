@@ -126,9 +126,8 @@ def gated_experts(
     """
     gate_by = gating(facts.activation) if activation is None else activation
     storage = weights[0].gate.storage
-    if (
-        storage.format.is_ours and not storage.watcher
-    ):  # adapters change experts only where they are merged into matrices
+    # adapters change experts only where they are merged into matrices
+    if storage.format.is_ours and not storage.watcher:
         return _by_our_kernels(x, routing, weights, facts, gate_by, bias=bias)
 
     def expert(rows: Node, index: int) -> Node:

@@ -26,7 +26,7 @@ from dragoman.models.profile import KernelProfile
 def kept_name(
     model_dir: Path, files: Sequence[Path], profile: KernelProfile, properties: dict[str, Any], part: str = ""
 ) -> str | None:
-    """The name of the file that holds the graph of exactly these files and options, compiled for this processor.
+    """The name of the file that holds the graph, or the packed weights, of exactly these files and options.
 
     `files`: the model's weights. `part`: of a model of which several graphs are kept, which it is.
     It tells the weights' type to people, and ends in two digests, of what is asked for and of what it is made from: of two
@@ -36,7 +36,9 @@ def kept_name(
     code = _own_code()
     if code is None:
         return None
-    wanted = [str(model_dir.resolve()), properties, asdict(profile), part]
+    is_graph = profile.kernels != "own"  # else packed weights, which are the same whatever runs them
+    how = [properties, asdict(profile)] if is_graph else [asdict(profile.weights)]
+    wanted = [str(model_dir.resolve()), *how, part]
     stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     config = model_text(model_dir, "config.json")
     made_from = [code, ov.__version__, stamps, config, library().digest if profile.kernels == "own" else None]
