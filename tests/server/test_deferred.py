@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from dragoman.errors import EngineFailed, Overloaded
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import Head, HttpCall, Reply
 from dragoman.server.apis.lmi.front.deferred import RETENTION_S, STARTING_TOKEN, DeferredAnswers
 from dragoman.server.app import ServerConfig
 from dragoman.server.http.exchange import Exchange, HeaderRules
@@ -323,3 +323,28 @@ class TestStore:
 
         asyncio.run(run())
         assert "defect" in caplog.text
+
+    def test_answers_that_take_too_many_bytes_are_forgotten_or_keep_new_calls_out(self) -> None:
+        async def run() -> None:
+            store = DeferredAnswers(max_bytes=100)
+            release = asyncio.Event()
+
+            async def large(exchange: Exchange) -> None:
+                await exchange.send_head(Head("text/plain"))
+                await exchange.send_chunk(b"x" * 100)
+                await release.wait()
+                await exchange.finish()
+
+            first = store.start(self.exchange(), self.work).headers["x-next-token"]
+            await self.until_done(store, first)
+            running = store.start(self.exchange(), large).headers["x-next-token"]
+            assert (await self.until_done(store, running)).body == b"x" * 100
+            with pytest.raises(Overloaded, match="may take 100 bytes"):
+                store.start(self.exchange(), large)
+            assert store.poll(self.call(first)).is_refused, "the complete answer gave way"
+            release.set()
+            assert (await self.until_done(store, f"{running}-1")).status == 200
+            store.start(self.exchange(), self.work)
+            await store.aclose()
+
+        asyncio.run(run())

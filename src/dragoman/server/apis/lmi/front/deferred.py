@@ -12,6 +12,7 @@ import logging
 import re
 import time
 import uuid
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -30,6 +31,7 @@ NEXT_TOKEN = "x-next-token"
 CUSTOM_ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"
 
 MAX_RECORDS = 1000  # as many as LMI's job queue takes by default
+MAX_BYTES = 256 * 2**20  # of all answers together
 RETENTION_S = 900.0  # how long an answer that is complete waits for the next poll
 
 # Of a recorded head, what belongs to the connection and not to the answer.
@@ -52,6 +54,7 @@ class _Record:
     media_type: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     items: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0  # of the items together
     is_finished: bool = False
     is_cut: bool = False  # the call ended without ending its answer
     task: asyncio.Task[None] | None = None
@@ -71,6 +74,7 @@ class _Record:
                 self.headers = {name: value for name, value in headers.items() if name not in _CONNECTION_HEADERS}
             case "http.response.body":
                 self.items += _split(message["body"], _ITEM_END.get(self.media_type))
+                self.size_bytes += len(message["body"])
                 self.is_finished = not message["more_body"]
             case message_type if message_type == CUT_EXTENSION:
                 self.is_cut = True
@@ -85,10 +89,19 @@ class Polled(NamedTuple):
 
 
 class DeferredAnswers:
-    """The calls that run or have run without a waiting client. `clock`: seconds, monotonic."""
+    """The calls that run or have run without a waiting client. `clock`: seconds, monotonic.
 
-    def __init__(self, max_records: int = MAX_RECORDS, clock: Callable[[], float] = time.monotonic) -> None:
+    Beyond `max_records`, or `max_bytes` of answers, the oldest complete answers are forgotten.
+    """
+
+    def __init__(
+        self,
+        max_records: int = MAX_RECORDS,
+        clock: Callable[[], float] = time.monotonic,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
         self._max_records = max_records
+        self._max_bytes = max_bytes
         self._clock = clock
         self._records: dict[str, _Record] = {}
 
@@ -100,10 +113,9 @@ class DeferredAnswers:
     def start(self, exchange: Exchange, work: Work) -> Reply:
         """Begin `work` on a detached exchange; the answer is empty and carries the first token.
 
-        Raises: Overloaded if too many such calls run.
+        Raises: Overloaded if too many such calls run, or their answers take too much memory.
         """
-        if not self._make_room():
-            raise Overloaded(_full(self._max_records))
+        self._make_room()
         token = str(uuid.uuid4())
         record = self._records[token] = _Record(self._clock(), exchange.caller)
         record.task = asyncio.create_task(self._run(record, work, exchange.detached(record.receive_message)))
@@ -152,16 +164,28 @@ class DeferredAnswers:
             record.is_cut = not record.is_finished
             record.touched_s = self._clock()
 
-    def _make_room(self) -> bool:
-        """Forget answers that waited too long, and the oldest complete ones if there are too many; False if all run."""
-        oldest = self._clock() - RETENTION_S
-        complete = [token for token, one in self._records.items() if one.is_complete]
-        for token in [token for token in complete if self._records[token].touched_s < oldest]:
+    def _make_room(self) -> None:
+        """Forget answers that waited too long, then the oldest complete ones until one more fits.
+
+        Raises: Overloaded if nothing that may be forgotten is left.
+        """
+        expired_s = self._clock() - RETENTION_S
+        complete = deque(token for token, record in self._records.items() if record.is_complete)
+        for token in [token for token in complete if self._records[token].touched_s < expired_s]:
             del self._records[token]
             complete.remove(token)
-        while len(self._records) >= self._max_records and complete:
-            del self._records[complete.pop(0)]
-        return len(self._records) < self._max_records
+        while (problem := self._problem()) is not None:
+            if not complete:
+                raise Overloaded(f"Too many asynchronous requests are running: {problem}; try again later")
+            del self._records[complete.popleft()]
+
+    def _problem(self) -> str | None:
+        """Why there is no room for one more; None if there is."""
+        if len(self._records) >= self._max_records:
+            return f"{self._max_records} are allowed"
+        if sum(record.size_bytes for record in self._records.values()) >= self._max_bytes:
+            return f"their answers may take {self._max_bytes} bytes"
+        return None
 
 
 def wants_deferral(http: HttpCall) -> bool:
@@ -196,7 +220,3 @@ def _split(body: bytes, end: bytes | None) -> list[bytes]:
         return [body] if body else []
     *records, rest = body.split(end)
     return [record + end for record in records] + ([rest] if rest else [])
-
-
-def _full(max_records: int) -> str:
-    return f"Too many asynchronous requests are running: {max_records} are allowed; try again later"
