@@ -67,6 +67,8 @@ requests = st.builds(
     priority=st.integers(-5, 5),
     deadline_s=st.one_of(st.none(), st.floats(0, 2e9)),
     pictures=st.lists(pictures, max_size=2).map(tuple),
+    cache_keep_s=st.one_of(st.none(), st.floats(0, 1e6)),
+    cache_key=texts,
 )
 
 

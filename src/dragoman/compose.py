@@ -227,6 +227,8 @@ async def _build_generating(
         vocab_size=built.engine.capabilities.vocab_size,
         abilities=_abilities(text, sees=built.pictures is not None),
         proposer=profile.proposer if built.engine.capabilities.speculative else None,
+        keeps_prompts=built.engine.capabilities.cache_keep,
+        has_cache_keys=built.engine.capabilities.cache_key,
     )
     dialects = set_up_all(profile)
     served = _served(config, service, engine, dialects, built.dtype, text.tokenizer.max_token_chars)

@@ -258,6 +258,8 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     parallel_tool_calls: bool = True  # more than one tool may be called at a time
     priority: int = 0  # of requests that wait, those with the highest go first
     cache_salt: str = ""  # cached prompts are shared with requests of the same salt only
+    cache_keep_s: float | None = None  # as `EngineRequest` has it
+    cache_key: str = ""  # requests with equal keys and beginnings go to the same of several replicas
     passed_over: Mapping[str, str] = msgspec.field(default_factory=dict)  # of the tools' schemas, as of a grammar's
 
 
@@ -362,7 +364,10 @@ class EngineRequest(msgspec.Struct, frozen=True):
     `stop`: an engine must watch for them where it ranks sequences, because nobody sees their text before; elsewhere it may.
     None where an answer is taken apart and only the service can tell its content, in which alone they count.
     `adapter`: one of the engine's, None = the model as it is. `cache_salt`: requests share cached prompts only with those of
-    the same salt and owner; `cache_owner`: no client chooses it, "" = all are one. `priority`: of the requests that wait,
+    the same salt and owner; `cache_owner`: no client chooses it, "" = all are one. `cache_keep_s`: how long at least the
+    prompt is kept where a later start of the engine finds it, within the caller's share of that place; 0 = in memory only,
+    None = as long as there is room. `cache_key`: requests with equal keys and beginnings go to the same of several
+    replicas. `priority`: of the requests that wait,
     those with the highest are admitted first. `caller`: who asks; engines that can share what they have fairly among
     callers. `deadline_s`: when the engine gives the request up, in seconds since the epoch, as it may have been made on
     another machine; `start_by_s`: when it gives it up unless its first step has begun; None = never.
@@ -387,6 +392,8 @@ class EngineRequest(msgspec.Struct, frozen=True):
     caller: str = ""
     start_by_s: float | None = None
     cache_owner: str = ""
+    cache_keep_s: float | None = None
+    cache_key: str = ""
 
     @property
     def cache_partition(self) -> str:

@@ -371,6 +371,18 @@ def test_prompts_are_shared_within_a_salt_and_an_owner_only_and_answers_do_not_c
     run(test())
 
 
+def test_how_long_a_prompt_is_kept_and_which_key_it_has_change_no_answer(under_test: EngineUnderTest) -> None:
+    async def test() -> None:
+        async with running(under_test) as engine:
+            plain = await collect(engine, asking(under_test))
+            for keep_s in (0.0, 300.0):
+                request = asking(under_test, cache_keep_s=keep_s, cache_key="a conversation")
+                answer = await collect_if(not keep_s or engine.capabilities.cache_keep, engine, request)
+                assert answer is None or answer.tokens == plain.tokens
+
+    run(test())
+
+
 def test_those_of_higher_priority_overtake_others_who_wait(under_test: EngineUnderTest) -> None:
     async def test() -> None:
         async with running(under_test, max_num_seqs=1) as engine:

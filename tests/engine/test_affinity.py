@@ -39,9 +39,10 @@ def test_what_engines_do_not_share_has_another_key() -> None:
     others = [
         msgspec.structs.replace(plain, cache_salt="x"),
         msgspec.structs.replace(plain, adapter="x"),
+        msgspec.structs.replace(plain, cache_key="x"),
         msgspec.structs.replace(plain, pictures=(picture,)),
     ]
-    assert len({prefix_key(one) for one in (plain, *others)}) == 4
+    assert len({prefix_key(one) for one in (plain, *others)}) == 5
     late = msgspec.structs.replace(plain, pictures=(msgspec.structs.replace(picture, begin=35),))
     assert prefix_key(late) == prefix_key(plain)
 
@@ -49,6 +50,12 @@ def test_what_engines_do_not_share_has_another_key() -> None:
 def test_a_prompt_shorter_than_a_block_goes_where_least_is_to_do() -> None:
     assert prefix_key(asking(*range(BLOCK_TOKENS - 1))) == b""
     assert preferred(b"", {"a": 3, "b": 0, "c": 1}) == ["b", "c", "a"]
+
+
+def test_requests_of_one_key_go_together_however_short_their_prompts_are() -> None:
+    first, second, other = (prefix_key(asking(1, 2, cache_key=one)) for one in ("a", "a", "b"))
+    assert first == second != other
+    assert b"" not in (first, other)
 
 
 def test_the_order_of_a_key_does_not_depend_on_who_is_asked_in_which_order() -> None:

@@ -26,14 +26,15 @@ def prefix_key(request: EngineRequest, max_tokens: int = DEFAULT_PREFIX_TOKENS) 
     """What the beginning of the prompt is known by; b"" if it is too short for two requests to share anything.
 
     The beginning are its whole blocks, at most `max_tokens` tokens. Everything that keeps engines from sharing blocks is
-    part of the key: the salt and its owner, the adapter, the pictures that begin there.
+    part of the key: the salt and its owner, the adapter, the pictures that begin there. So is the client's own key, by which
+    conversations that all begin with the same instructions are told apart; with one, a short prompt has a key, too.
     """
     length = min(len(request.prompt_ids), max_tokens) // BLOCK_TOKENS * BLOCK_TOKENS
-    if not length:
+    if not length and not request.cache_key:
         return b""
     digest = blake2b(digest_size=16)
     pictures = (span.picture.digest for span in request.pictures if span.begin < length)
-    for text in (request.cache_partition, request.adapter or "", *pictures):
+    for text in (request.cache_partition, request.adapter or "", request.cache_key, *pictures):
         digest.update(f"{len(text)}:{text}".encode())
     digest.update(struct.pack(f"<{length}q", *request.prompt_ids[:length]))
     return digest.digest()

@@ -55,6 +55,8 @@ class Capabilities:
     speculative: bool = False  # somebody guesses tokens
     adapters: tuple[str, ...] = ()  # names that requests may ask for
     cache_salt: bool = False
+    cache_keep: bool = False  # prompts are kept beyond its memory, and as long as requests ask
+    cache_key: bool = False  # it has replicas, of which a request's key chooses one
     priority: bool = False  # waiting requests may overtake each other
     queue_timeout: bool = False  # requests that have not begun by a time can be given up
     pictures: bool = False  # prompts may hold pictures
@@ -92,6 +94,8 @@ class Capabilities:
             raise _unsupported("adapter", request.adapter, f"one of: {', '.join(self.adapters) or 'none'}")
         if request.cache_salt and not self.cache_salt:
             raise _unsupported("cache_salt", request.cache_salt, "empty")
+        if request.cache_keep_s and not self.cache_keep:
+            raise _unsupported("cache_keep_s", request.cache_keep_s, "0 or left out")
         if request.priority and not self.priority:
             raise _unsupported("priority", -request.priority, "0")  # as clients count, the smallest first
         if request.start_by_s is not None and not self.queue_timeout:

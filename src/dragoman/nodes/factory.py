@@ -124,7 +124,7 @@ class LoadedNodes:
             raise
         described = built[0].description
         length = min(one.description.capabilities.max_model_len for one in built)
-        capabilities = replace(described.capabilities, max_model_len=length)
+        capabilities = replace(described.capabilities, max_model_len=length, cache_key=len(built) > 1)
         nodes = [Node(plan) for plan in self.plans]
         engine = NodesEngine(capabilities, nodes, list(self.started), self.processes, share)
         return BuiltEngine(

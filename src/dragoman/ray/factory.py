@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ray import serve
@@ -42,10 +42,11 @@ class FoundDeployment:
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
         """The engine; the replicas have tools of their own."""
         found = self.description
+        capabilities = replace(found.capabilities, cache_key=True)
         engine = (
-            SpreadEngine(found.capabilities, self._send)
+            SpreadEngine(capabilities, self._send)
             if self.why_unreachable is None
-            else WatchedEngine(found.capabilities, self._send, self.why_unreachable)
+            else WatchedEngine(capabilities, self._send, self.why_unreachable)
         )
         return BuiltEngine(engine, (*found.facts, "on replicas"), found.dtype, pictures=found.pictures)
 

@@ -10,7 +10,7 @@ import asyncio
 import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -177,7 +177,8 @@ class LoadedRemote:
             ids_of=None if shared.gives_ids else Retokeniser(tokenizer).ids,
             mended=Retokeniser(tokenizer).mended if shared.loses_ids else None,
         )
-        engine = RemoteEngine(fleet, shared.capabilities, tools, ways, options.max_running)
+        capabilities = replace(shared.capabilities, cache_key=len(upstreams) > 1)
+        engine = RemoteEngine(fleet, capabilities, tools, ways, options.max_running)
         return BuiltEngine(engine, self._facts(), "")
 
     async def _greet(self, upstream: Upstream) -> None:

@@ -181,6 +181,8 @@ class Preparer:
                 trace=request.trace,
                 priority=request.priority,
                 cache_salt=request.cache_salt,
+                cache_keep_s=request.cache_keep_s,
+                cache_key=request.cache_key,
                 cache_owner=f"key {turn.caller}" if self.limits.prefix_cache_per_key else "",
                 caller=turn.caller,
                 start_by_s=turn.start_by_s,

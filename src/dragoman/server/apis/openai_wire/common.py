@@ -248,13 +248,16 @@ class ServedNames:
 class OpenAiOptions:
     """What a model's completions and its conversations are configured with alike.
 
-    `proposer`: who guesses tokens for speculative decoding, if anybody. `generation_defaults` and
-    `overriding_defaults`: as in `ModelProfile`. `vocab_size`: what -1 candidates mean, 0 = not known.
+    `proposer`: who guesses tokens for speculative decoding, if anybody. `keeps_prompts`, `has_cache_keys`,
+    `generation_defaults` and `overriding_defaults`: as in `ModelProfile`. `vocab_size`: what -1 candidates mean, 0 = not
+    known.
     """
 
     names: ServedNames = field(default_factory=ServedNames)
     limits: Limits = field(default_factory=Limits)
     proposer: ProposerKind | None = None
+    keeps_prompts: bool = False
+    has_cache_keys: bool = False
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
     overriding_defaults: Mapping[str, Any] = field(default_factory=dict)
     vocab_size: int = 0
@@ -275,6 +278,8 @@ def shared_options(profile: ModelProfile) -> dict[str, Any]:
         "names": ServedNames(profile.name, profile.aliases, profile.adapter_names),
         "limits": profile.limits,
         "proposer": profile.proposer,
+        "keeps_prompts": profile.keeps_prompts,
+        "has_cache_keys": profile.has_cache_keys,
         "generation_defaults": profile.generation_defaults,
         "overriding_defaults": profile.overriding_defaults,
         "vocab_size": profile.vocab_size,
