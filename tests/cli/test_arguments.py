@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dragoman.cli.arguments import read_arguments
+from dragoman.cli.command_options import CommandOption, read_options
+from dragoman.config.kinds import Switch
 from tests.support.tables import table
 
 
@@ -83,3 +85,24 @@ def test_an_unknown_flag_takes_its_value_along_and_hides_stray_words(line: str, 
     arguments = read_arguments([*line.split(), "stray", "words"])
     assert arguments.problems == ()
     assert arguments.givens[0].text == text
+
+
+@table(
+    ("line", "is_on", "others"),
+    [
+        ("--tgi-compat", True, []),
+        ("--tgi-compat=false", False, []),
+        ("--tgi-compat false", False, []),
+        ("--tgi-compat off model", False, ["model"]),
+        ("--tgi-compat model", True, ["model"]),
+        ("--no-tgi-compat", False, []),
+        ("--no-tgi-compat true", False, ["true"]),
+    ],
+)
+def test_switches_of_commands_are_written_as_those_of_the_server(line: str, is_on: bool, others: list[str]) -> None:
+    of_command = read_options([CommandOption("tgi_compat", Switch(), "")], line.split())
+    assert (of_command.values, of_command.others, of_command.problems) == ({"tgi_compat": is_on}, others, [])
+    of_server = read_arguments(line.split()).givens
+    assert [given.text for given in of_server if given.name == "MODEL_DIR"] == others
+    (switch,) = [given.text for given in of_server if given.name != "MODEL_DIR"]
+    assert Switch().parse(switch) is is_on

@@ -96,7 +96,7 @@ class _Reader:
 
     def _is_one_model(self, name: str) -> bool:
         """True for `-m PATH`, where what follows is not in the form that only LMI's list of models has."""
-        followers = list(takewhile(lambda word: not _is_flag(word), self._words))
+        followers = list(takewhile(lambda word: not is_flag(word), self._words))
         return name == ONE_OR_MORE and len(followers) == 1 and not _LISTS_MODELS.search(followers[0])
 
     def _add(self, given: Given, match: Match) -> None:
@@ -110,12 +110,12 @@ class _Reader:
     def _take_value(self, name: str, match: Match) -> None:
         follower = self._words[0] if self._words else None
         if match.is_switch:
-            takes_it = follower is not None and follower.lower() in TRUE_WORDS + FALSE_WORDS
+            takes_it = follower is not None and is_truth(follower)
             self.givens.append(self._named(name, self._words.pop(0) if takes_it else "true"))
-        elif follower is None or _is_flag(follower):
+        elif follower is None or is_flag(follower):
             self.problems.append(f"{name} ({SOURCE}): must be followed by a value")
         elif match.is_list:
-            end = next((index for index, word in enumerate(self._words) if _is_flag(word)), len(self._words))
+            end = next((index for index, word in enumerate(self._words) if is_flag(word)), len(self._words))
             self._add(self._named(name, ",".join(self._words[:end])), match)
             del self._words[:end]
         else:
@@ -135,6 +135,11 @@ class _Reader:
         self.givens += [given for given in models[:1] if given.name == "MODEL_DIR"]
 
 
-def _is_flag(word: str) -> bool:
+def is_flag(word: str) -> bool:
     """True for what cannot be a value: `-1` can."""
     return word.startswith("--") or word.partition("=")[0] in FLAG_KEYS
+
+
+def is_truth(word: str) -> bool:
+    """True for a word that a switch takes as its value."""
+    return word.lower() in TRUE_WORDS + FALSE_WORDS

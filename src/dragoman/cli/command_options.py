@@ -1,7 +1,7 @@
 """The options that a subcommand has for itself, beside those of the server.
 
-Does: take them off the command line, judge their values one by one, list them for `--help`. Does not: know any of them, or
-read the server's options. Used by the modules of the subcommands' arguments.
+Does: take them off the command line, by the rules of `arguments`, judge their values one by one, list them for `--help`.
+Does not: know any of them, or read the server's options. Used by the modules of the subcommands' arguments.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dragoman.cli.arguments import is_flag, is_truth
 from dragoman.config.kinds import Kind, Switch, Value
 from dragoman.hub.names import hub_model
 
@@ -85,6 +86,7 @@ def options_text(options: Sequence[CommandOption]) -> str:
 def _taken(options: Sequence[CommandOption], words: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
     """(Texts by option, the words that are left, problems with the form)."""
     by_flag = {option.flag: option for option in options}
+    negated = {"--no-" + option.flag[2:]: option for option in options if isinstance(option.kind, Switch)}
     texts: dict[str, str] = {}
     others: list[str] = []
     problems: list[str] = []
@@ -93,11 +95,15 @@ def _taken(options: Sequence[CommandOption], words: Sequence[str]) -> tuple[dict
         word = rest.pop(0)
         flag, has_value, value = word.partition("=")
         option = by_flag.get(flag)
-        if option is None:
+        if option is None and not has_value and word in negated:
+            texts[negated[word].name] = "false"
+        elif option is None:
             others.append(word)
-        elif has_value or isinstance(option.kind, Switch):
-            texts[option.name] = value if has_value else "true"
-        elif rest and not rest[0].startswith("--"):
+        elif has_value:
+            texts[option.name] = value
+        elif isinstance(option.kind, Switch):
+            texts[option.name] = rest.pop(0) if rest and is_truth(rest[0]) else "true"
+        elif rest and not is_flag(rest[0]):
             texts[option.name] = rest.pop(0)
         else:
             problems.append(f"{flag} ({SOURCE}): must be followed by a value")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.cli.arguments import FLAG_KEYS
+from dragoman.cli.arguments import FLAG_KEYS, is_truth
 from dragoman.cli.command_options import SOURCE, CommandOption, as_url, is_url, options_text, read_options
 from dragoman.cli.terminal.parameters import PARAMETERS, sent
 from dragoman.cli.terminal.servers.target import Target
@@ -78,7 +78,7 @@ class CompleteArguments:
 def read_chat_arguments(words: Sequence[str]) -> tuple[ChatArguments | None, list[str], list[str]]:
     """(What is asked for, None if something is wrong; the server's words; one line for each problem)."""
     words, prompt = _split_prompt(words, CHAT_OPTIONS, may_be_alone=False)
-    _, values, others, problems = read_options(CHAT_OPTIONS, [_negated(word) for word in words])
+    _, values, others, problems = read_options(CHAT_OPTIONS, words)
     target, others = _target(values, others, problems)
     _check_prompt(prompt, problems)
     if problems:
@@ -114,10 +114,6 @@ def read_complete_arguments(words: Sequence[str]) -> tuple[CompleteArguments | N
     return asked, others, []
 
 
-def _negated(word: str) -> str:
-    return "--history=false" if word == "--no-history" else word
-
-
 def _target(values: Mapping[str, Any], others: list[str], problems: list[str]) -> tuple[Target, list[str]]:
     """Who answers, and the words that are left for the server's options; what is wrong is added to `problems`."""
     urls = [word for word in others if is_url(word)]
@@ -147,6 +143,8 @@ def _split_prompt(
         if not is_value and (word == "-" or not word.startswith("-")):
             places.append(place)
         is_value = not is_value and "=" not in word and (word in takes_value or _is_server_option(word))
+        follower = words[place + 1] if place + 1 < len(words) else ""
+        is_value |= word.startswith("--") and is_truth(follower)  # of a switch
     of_prompt = places[1:]
     if len(places) == 1 and may_be_alone and not names_model(words[places[0]]):
         of_prompt = places
