@@ -13,18 +13,21 @@ from dragoman.cli.arguments import read_arguments
 from dragoman.compose import model_profile
 from dragoman.config.option import Option
 from dragoman.config.options import OPTIONS, ClientSettings
-from dragoman.config.resolve import resolve
+from dragoman.config.resolve import demo_model_dir, resolve
 from dragoman.errors import InvalidRequest
+from dragoman.host.templates import find_chat_template
 from dragoman.server.api import Call, Dialect, Dialects, HttpCall
 from dragoman.server.apis import set_up_all
 from dragoman.server.apis.lmi.dialect import LmiOptions
 from dragoman.server.apis.lmi.dialects import options_of
+from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.types import ChatPrompt
 from tests.support.console_blocks import without_varying_parts
 from tests.support.scripted import scripted_result
 
 LMI = "/invocations"
 CHAT = "/v1/chat/completions"
+THINKING = '{"enable_thinking": true}'
 MESSAGES = [{"role": "user", "content": "a"}]
 
 
@@ -119,6 +122,27 @@ def test_every_client_option_changes_what_clients_see(option: Option, tmp_path: 
     line = LINES[option.name]
     (tmp_path / "generation_config.json").write_text('{"do_sample": true, "top_p": 0.5}')
     assert observed(option.name, dialects(tmp_path, line)) != observed(option.name, dialects(tmp_path, ""))
+
+
+@pytest.mark.parametrize(
+    ("line", "environ"),
+    [
+        (["--default-chat-template-kwargs", THINKING], {}),
+        (["--chat-template-kwargs", THINKING], {}),
+        ([], {"OPTION_DEFAULT_CHAT_TEMPLATE_KWARGS": THINKING}),
+    ],
+)
+def test_every_conversation_tells_the_template_what_the_operator_says(
+    line: list[str], environ: dict[str, str], tmp_path: Path
+) -> None:
+    config = resolve(read_arguments([str(demo_model_dir()), *line]).givens, environ, tmp_path)
+    template = find_chat_template(config, load_tokenizer(config.model_dir))
+    assert template is not None
+    asked = (
+        ChatPrompt(({"role": "user", "content": "a"},), template_kwargs=kwargs)
+        for kwargs in ({}, {"enable_thinking": False})
+    )
+    assert [template.render(prompt).endswith("<think>\n") for prompt in asked] == [True, False]
 
 
 @pytest.mark.parametrize("option", ["max_best_of", "max_stop_strings", "max_logprobs"])

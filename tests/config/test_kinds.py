@@ -60,7 +60,8 @@ def test_a_legal_text_gives_its_value(kind: Kind, text: str, value: Value) -> No
         (Integer(1), "0"), (Integer(0, 5), "6"), (Integer(), "auto"), (Integer(), "1.0"), (Integer(), ""),
         (Number(), "0"), (Number(), "-1"), (Number(), "nan"), (Number(), "inf"), (Number(), "auto"), (Number(), "x"),
         (Switch(), ""), (Switch(), "2"), (Choice(("a",)), "b"), (Text(), " "), (Names(), ","), (Names(), "a a"),
-        (FilePath(), ""),
+        (FilePath(), ""), (JsonObject(), "[1]"), (JsonObject(), "{"), (JsonObject(taken=("a",)), '{"b": 1, "a": 2}'),
+        (JsonObject(), "[" * 100_000),
     ],
 )  # fmt: skip
 def test_any_other_text_is_refused(kind: Kind, text: str) -> None:

@@ -265,9 +265,7 @@ _VLLM = (  # arguments of vLLM's engine and of its HTTP server, 0.3 to 0.23; lmi
     *_options(COUNTERS, "kv_cache_metrics kv_cache_metrics_sample cudagraph_metrics enable_mfu_metrics"),
     *_options("requests are not logged", "disable_log_requests max_log_len", harmless=("true",)),
     *_options("requests are not logged", "enable_log_requests", harmless=OFF),
-    *_options(
-        "the model's own template is used, or option.chat_template", "default_chat_template_kwargs response_role"
-    ),
+    *_options("an answer's role is assistant", "response_role", harmless=("assistant",)),
     *_options("a request cannot bring a template", "trust_request_chat_template", harmless=OFF),
     *_options("parsers are built in", "tool_parser_plugin reasoning_parser_plugin"),
     *_options("usage is sent when it is asked for", "enable_prompt_tokens_details enable_force_include_usage"),

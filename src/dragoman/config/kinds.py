@@ -468,13 +468,18 @@ class ImageLimit:
         return {medium: _medium_limit(limit) for medium, limit in limits.items()}.get("image")
 
 
+@dataclass(frozen=True, slots=True)
 class JsonObject:
-    """A JSON object, as text."""
+    """A JSON object, as text. `taken`: names that it must not hold."""
+
+    example: str = '{"max_pixels": 1003520}'
+    taken: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> str:
         """The form."""
-        return 'a JSON object, such as {"max_pixels": 1003520}'
+        without = f", without {', '.join(self.taken)}" if self.taken else ""
+        return f"a JSON object, such as {self.example}{without}"
 
     @property
     def placeholder(self) -> str:
@@ -482,10 +487,14 @@ class JsonObject:
         return "JSON"
 
     def parse(self, text: str) -> str | None:
-        """The same text; None for none. Raises: ValueError if it is no object."""
+        """The same text; None for none. Raises: ValueError if it is no object, or holds a name that is taken."""
         if text.lower() in ("", "none", "null"):
             return None
-        if not isinstance(json.loads(text), dict):
+        try:
+            found = json.loads(text)
+        except RecursionError as error:
+            raise ValueError(text) from error
+        if not isinstance(found, dict) or not found.keys().isdisjoint(self.taken):
             raise ValueError(text)
         return text
 

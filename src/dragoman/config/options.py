@@ -17,6 +17,7 @@ from dragoman.config.kinds import (
     FilePath,
     FunctionOr,
     Integer,
+    JsonObject,
     ModelPath,
     Names,
     Number,
@@ -162,6 +163,15 @@ class ModelSettings:
         "Jinja chat template to use instead of the model's own: a file, or the template itself.",
         unset="the model's own",
         flags=("--chat-template-file",),
+    )
+    default_chat_template_kwargs: str | None = option(
+        None,
+        JsonObject('{"enable_thinking": false}', ("messages", "tools", "add_generation_prompt")),
+        "What the chat template is told by name where a request does not say it, as JSON; requests override each key.",
+        unset="nothing",
+        flags=("--chat-template-kwargs",),
+        env=(Alias("LLAMA_ARG_CHAT_TEMPLATE_KWARGS"), Alias("LLAMA_CHAT_TEMPLATE_KWARGS")),
+        open_to="load",
     )
     tokenize_content: str = option(
         "as_is",

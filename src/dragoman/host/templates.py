@@ -6,6 +6,7 @@ load time.
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 
@@ -20,8 +21,14 @@ from dragoman.tokenizer.model_files import read_text_files
 def find_chat_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | None:
     """The operator's template, which the operator vouches for, else the model's own; None if there is none.
 
-    Raises: ModelError if it cannot be used.
+    It is told what the operator has every conversation tell it. Raises: ModelError if it cannot be used.
     """
+    template, kwargs = _found_template(config, tokenizer), config.model.default_chat_template_kwargs
+    return template if template is None or kwargs is None else template.with_default_kwargs(json.loads(kwargs))
+
+
+def _found_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | None:
+    """The template alone. Raises: ModelError if it cannot be used."""
     own = config.model.chat_template
     if own is None:
         try:

@@ -108,6 +108,7 @@ class ChatTemplate:
         self._knows_developer = "developer" in sources["default"]
         self._marker: PictureMarker | None = None
         self._writes_markers = False
+        self.default_kwargs: Mapping[str, Any] = {}
         self._wants_parts = not self._shows(_PROBE) and self._shows([{"type": "text", "text": _PROBE}])
         self._wants_argument_texts = not self._writes_arguments(_PROBE_ARGUMENTS) and self._writes_arguments(
             json.dumps(_PROBE_ARGUMENTS, ensure_ascii=False)
@@ -125,11 +126,17 @@ class ChatTemplate:
         seeing._writes_markers = self._writes_marker(seeing._marker)
         return seeing
 
+    def with_default_kwargs(self, kwargs: Mapping[str, Any]) -> ChatTemplate:
+        """The same template, which is told these by name where a conversation does not say otherwise, key by key."""
+        told = copy(self)
+        told.default_kwargs = dict(kwargs)
+        return told
+
     def renders_at_once(self, prompt: ChatPrompt) -> bool:
         """Whether `render` waits for no process: a small conversation, and a template that somebody has vouched for."""
         if not self._vouched:
             return False
-        size = size_of((prompt.messages, prompt.tools, dict(prompt.template_kwargs)))
+        size = size_of((prompt.messages, prompt.tools, dict(prompt.template_kwargs), dict(self.default_kwargs)))
         return size is not None and size <= _SMALL_BYTES
 
     def render(self, prompt: ChatPrompt) -> str:
@@ -170,6 +177,7 @@ class ChatTemplate:
         add_generation_prompt = prompt.template_kwargs.get("add_generation_prompt", True)
         variables = {
             "documents": None,
+            **self.default_kwargs,
             **prompt.template_kwargs,
             **self._special_tokens,
             "messages": messages,
