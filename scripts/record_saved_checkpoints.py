@@ -1,8 +1,8 @@
 """Records how transformers saves the cases of tests/models/families: config.json, and the names of tensors.
 
-Run: pip install torch transformers accelerate, then `python scripts/record_saved_checkpoints.py` from the repository's root;
-once with the newest version and once with 4.57. What that major version writes is replaced in
-tests/models/saved_by_transformers.json; no weights are kept. Each case is saved twice:
+Run: pip install torch transformers accelerate, then `python scripts/record_saved_checkpoints.py [CASE ...]` from the
+repository's root; once with the newest version and once with 4.57. What that major version writes is replaced in
+tests/models/saved_by_transformers.json, of the named cases or of all; no weights are kept. Each case is saved twice:
     CASE         a new model of that config
     CASE again   the case's own checkpoint, loaded and saved, as trainers do; left out where names are as in the first
     CASE text    the text alone of a model that sees, loaded from its checkpoint (TEXTS)
@@ -12,6 +12,7 @@ An entry has what differs from the case: `config`, values of other keys; `withou
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ TEXTS = {
     "qwen3_5": "Qwen3_5ForCausalLM",
     "qwen3_5_moe": "Qwen3_5MoeForCausalLM",
     "gemma3_vision": "Gemma3ForCausalLM",
+    "gemma4": "Gemma4ForCausalLM",
 }
 
 Entry = dict[str, Any]
@@ -70,21 +72,24 @@ def _type(tensor: str) -> torch.dtype:
     return torch.uint8 if tensor.endswith(("_blocks", "_scales")) else torch.float32
 
 
-def main() -> None:
-    """Record every case that this version of transformers knows."""
+def main(names: list[str]) -> None:
+    """Record the named cases, or all, that this version of transformers knows."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     entries: dict[str, Entry] = {}
     for path in sorted(CASES.glob("*.json")):
         case = json.loads(path.read_text(encoding="utf-8"))
-        if "made_of" in case:
+        if "made_of" in case or (names and path.stem not in names):
             continue
         try:
             entries |= record(path.stem, case)
         except (AttributeError, ImportError, ValueError) as error:
             print(f"{path.stem}: not with {transformers.__version__}: {str(error)[:100]}")
     whole = json.loads(SAVED.read_text(encoding="utf-8")) if SAVED.exists() else {}
+    if names:
+        kept = {name: entry for name, entry in whole[transformers.__version__].items() if name.split()[0] not in names}
+        entries = dict(sorted({**kept, **entries}.items()))
     whole = {version: cases for version, cases in whole.items() if version[0] != transformers.__version__[0]}
     whole[transformers.__version__] = entries
     lines = []
@@ -96,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

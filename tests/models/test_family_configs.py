@@ -98,6 +98,20 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
             {"layer_types": None},
             "layer_types is null, allowed: a list of 3 of: attention",
         ),
+        ("gemma4_moe", {"use_bidirectional_attention": "all"}, 'is "all", allowed: false or "vision"'),
+        (
+            "gemma4_moe",
+            {"per_layer_config": {"0": {"head_dim": 64}}},
+            "other sizes in layers alone that see everything",
+        ),
+        (
+            "gemma4_moe",
+            {"per_layer_config": {"1": {"window": 64}}},
+            "allowed: head_dim and num_key_value_heads, the same",
+        ),
+        ("gemma4_moe", {"num_kv_shared_layers": 2}, "num_kv_shared_layers is 2, allowed: a number that leaves layers"),
+        ("gemma3n", {"altup_active_idx": 4}, "altup_active_idx is 4, allowed: below altup_num_inputs, 4"),
+        ("gemma3n", {"intermediate_size": [96.5] * 5}, "allowed: integers"),
         ("cohere2", {"use_parallel_block": False}, "use_parallel_block is false, allowed: true"),
         ("starcoder2", {"norm_type": "rms_norm"}, "norm_type is .rms_norm., allowed: .layer_norm."),
         ("hunyuan_v1_dense", {"use_cla": True}, "use_cla is true, allowed: false"),
@@ -152,6 +166,17 @@ def test_a_window_that_holds_the_whole_context_is_none_but_its_layers_are_still_
     facts = facts_of("cohere2", sliding_window=1024)
     assert facts.cache_kinds == (CacheKind(0),)
     assert [attention.rotary is None for attention in attentions(facts)] == [False, False, False, True]
+
+
+def test_the_text_of_gemma_3n_is_that_of_a_model_that_also_hears() -> None:
+    whole = {
+        "architectures": ["Gemma3nForConditionalGeneration"],
+        "audio_config": {},
+        "text_config": config_of("gemma3n"),
+        "vision_config": {},
+        "vision_soft_tokens_per_image": 256,
+    }
+    assert read_model(whole).facts == facts_of("gemma3n")
 
 
 def test_experts_stand_where_config_says() -> None:

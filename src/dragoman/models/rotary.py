@@ -68,8 +68,10 @@ def read_rotary(
     """
     max_position = config.count("max_position_embeddings")
     described = scaling if scaling is not None else rotary_description(config)
+    kind = described.value("rope_type", described.value("type", "default"))
     if part is None:
-        described.expect(partial_rotary_factor=1.0)
+        if kind != "proportional":
+            described.expect(partial_rotary_factor=1.0)
     else:
         part = described.positive("partial_rotary_factor", config.positive("partial_rotary_factor", part))
         if part > 1:
@@ -80,7 +82,6 @@ def read_rotary(
             f"{size} dimensions of a head are turned by their position, which must be an even number up to {MAX_SIZE}"
         )
     theta = described.positive("rope_theta", config.positive(base_key, 10_000.0))
-    kind = described.value("rope_type", described.value("type", "default"))
     if not isinstance(kind, str) or kind not in _RULES:
         raise ModelError(f"config.json rope_scaling type {shown(kind)} is not supported, allowed: {', '.join(_RULES)}")
     scaled = _scaled(kind, described, theta, size, config)
@@ -99,9 +100,12 @@ def read_rotary(
     return RotaryReading(rule, max_position)
 
 
-def read_two_rotaries(config: Config, size: int, sliding_base_key: str) -> tuple[RotaryReading, RotaryReading]:
+def read_two_rotaries(
+    config: Config, size: int, sliding_base_key: str, full_size: int | None = None
+) -> tuple[RotaryReading, RotaryReading]:
     """The rules of layers that see everything and of those that see a window, where only the first are scaled.
 
+    `full_size`: of the first ones' heads, None = all heads have one size.
     Raises: ModelError naming the key that is missing or not supported.
     """
     described = rotary_description(config)
@@ -110,7 +114,7 @@ def read_two_rotaries(config: Config, size: int, sliding_base_key: str) -> tuple
         sliding = Config({})
         return read_rotary(config, size), read_rotary(config, size, base_key=sliding_base_key, scaling=sliding)
     described.refuse_unread()
-    return read_rotary(config, size, scaling=full), read_rotary(config, size, scaling=sliding)
+    return read_rotary(config, full_size or size, scaling=full), read_rotary(config, size, scaling=sliding)
 
 
 def _axes(described: Config, num_pairs: int, kind: Axes | None) -> tuple[int, ...]:
@@ -158,6 +162,15 @@ def _default(_described: Config, plain: _Frequencies, _theta: float, _config: Co
 def _linear(described: Config, plain: _Frequencies, _theta: float, _config: Config) -> _Scaled:
     factor = described.positive("factor")
     return _Scaled([frequency / factor for frequency in plain])
+
+
+def _proportional(described: Config, plain: _Frequencies, _theta: float, _config: Config) -> _Scaled:
+    """The first pairs of a head turn as if all did; the others stay."""
+    part, factor = described.positive("partial_rotary_factor", 1.0), described.positive("factor", 1.0)
+    if part > 1:
+        raise described.error("partial_rotary_factor", "a number above 0, at most 1")
+    num_turned = int(part * len(plain))
+    return _Scaled([frequency / factor * (pair < num_turned) for pair, frequency in enumerate(plain)])
 
 
 def _dynamic(described: Config, plain: _Frequencies, theta: float, config: Config) -> _Scaled:
@@ -258,6 +271,7 @@ def _longrope(described: Config, plain: _Frequencies, _theta: float, config: Con
 _RULES: dict[str, Callable[[Config, _Frequencies, float, Config], _Scaled]] = {
     "default": _default,
     "linear": _linear,
+    "proportional": _proportional,
     "dynamic": _dynamic,
     "llama3": _llama3,
     "factors": _factors,

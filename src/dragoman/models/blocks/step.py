@@ -64,6 +64,7 @@ class StepInputs:
         self.max_context_len = self._input("max_context_len", ov.Type.i32, ov.PartialShape([]))
         self.rows = self._input("sampled_tokens_indices")
         self._regimes = None if facts.long_context_from is None else self._input("rotary_regime")
+        self.handed_on: dict[str, tuple[Node, ...]] = {}  # what families compute once for several layers, by a name
         self._angles: dict[RotaryRule, Angles] = {}
         self._pictures = self._picture_inputs() if facts.pictures is not None else None
         sees_later = facts.pictures is not None and facts.pictures.is_bidirectional

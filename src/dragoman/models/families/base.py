@@ -82,6 +82,10 @@ class Family(ABC):
         """Hidden states of the step's tokens. Shape: [T, 1, hidden]."""
         return embedding(step.token_ids, body.at(self.table), self.facts.vocab_size, self.facts.hidden_size)
 
+    def begin(self, x: Node, body: Weights, step: StepInputs) -> Node:
+        """What the first layer takes, made of the embeddings; families hand on here what further layers take of them."""
+        return x
+
     def head(self, x: Node, weights: Weights) -> Node:
         """Logits. Shapes: [R, 1, hidden] -> [R, vocab]."""
         return logits(x, weights, self.facts.vocab_size)
@@ -97,7 +101,7 @@ class Family(ABC):
         head = self._head_weights(weights, layout)
         weights = weights.tying(head.name())
         body = weights.at(layout.body)
-        x = step.with_pictures(self.embed(body, step))
+        x = self.begin(step.with_pictures(self.embed(body, step)), body, step)
         for index in range(len(self.facts.layers)):
             x = self.layer(x, body.at(f"{self.layers}.{index}"), LayerInputs(step, index))
             x = step.with_pictures(x, index + 1)

@@ -16,7 +16,7 @@ from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import ExpertFacts, MlpFacts
 from dragoman.models.families.llama import Llama
 from dragoman.models.storage.constants import Node
-from dragoman.models.weights import Weights
+from dragoman.models.weights import Weights, halves
 
 
 class WithExperts(Llama):
@@ -69,6 +69,18 @@ class WithExperts(Llama):
         """What the expert that every token takes makes of x."""
         matrices = self.gate_up_down(weights.at(self.shared_name), facts.shared_size)
         return gated_mlp(x, *matrices, facts.shared_size, facts.activation, bias=self.has_mlp_bias)
+
+
+def stacked_experts(experts: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
+    """Those of each expert where all lie in two tensors: gates above ups, and downs."""
+    raised, lowered = experts.renamed(weight="gate_up_proj"), experts.renamed(weight="down_proj")
+    return [
+        ExpertWeights(
+            *halves(raised.stacked(index, facts.num_experts), facts.inner_size),
+            lowered.stacked(index, facts.num_experts),
+        )
+        for index in range(facts.num_experts)
+    ]
 
 
 def _check_groups(facts: ExpertFacts) -> None:

@@ -6,14 +6,16 @@ Gemma 3 norms queries and keys instead of capping, and turns by another base whe
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import ClassVar
 
 from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import capped, scaled
 from dragoman.models.blocks.norms import rms_norm
 from dragoman.models.blocks.step import StepInputs
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts, MlpFacts
+from dragoman.models.facts import AttentionFacts, ExpertFacts, MlpFacts
 from dragoman.models.families.llama import LayerNorms, Llama, head_size
 from dragoman.models.families.windows import all_but_every, read_slides
 from dragoman.models.rotary import RotaryReading, read_two_rotaries
@@ -22,16 +24,18 @@ from dragoman.models.weights import Weights
 
 
 class Gemma(Llama):
-    """Gemma 1."""
+    """Gemma 1. `directions`: the values of `use_bidirectional_attention` with which texts are only read forwards."""
 
     architectures = ("GemmaForCausalLM",)
+    directions: ClassVar[tuple[bool | str, ...]] = (False,)
     is_tied = True
 
     def __init__(self, config: Config) -> None:
-        config.expect(use_bidirectional_attention=False)
+        if config.value("use_bidirectional_attention", False) not in self.directions:
+            raise config.error("use_bidirectional_attention", " or ".join(json.dumps(one) for one in self.directions))
         super().__init__(config)
 
-    def mlp_facts(self, config: Config, index: int) -> MlpFacts:
+    def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
         """The first releases said "gelu" and meant its approximation."""
         named = config.choice("hidden_act", ACTIVATIONS, "gelu_pytorch_tanh")
         activation = config.choice("hidden_activation", ACTIVATIONS, named)

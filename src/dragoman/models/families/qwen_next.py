@@ -11,12 +11,13 @@ import numpy as np
 from dragoman.models.blocks.experts import ExpertWeights
 from dragoman.models.config import Config
 from dragoman.models.facts import DeltaFacts, ExpertFacts
+from dragoman.models.families.experts import stacked_experts
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.qwen import Qwen3
 from dragoman.models.families.qwen3_5 import DeltaWeights, Qwen35
 from dragoman.models.families.qwen_experts import WithSharedExpert
 from dragoman.models.sources.base import Array
-from dragoman.models.weights import Weights, halves
+from dragoman.models.weights import Weights
 
 
 class Qwen3Next(Qwen35, WithSharedExpert):
@@ -63,14 +64,7 @@ class Qwen35Experts(Qwen3Next):
         experts = weights.at("experts")
         if "gate_up_proj" not in experts:
             return super().expert_weights(weights, facts)
-        raised, lowered = experts.renamed(weight="gate_up_proj"), experts.renamed(weight="down_proj")
-        return [
-            ExpertWeights(
-                *halves(raised.stacked(index, facts.num_experts), facts.inner_size),
-                lowered.stacked(index, facts.num_experts),
-            )
-            for index in range(facts.num_experts)
-        ]
+        return stacked_experts(experts, facts)
 
 
 def _parts(num_groups: int, sizes: tuple[int, ...]) -> list[Array]:

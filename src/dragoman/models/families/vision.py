@@ -12,6 +12,8 @@ from typing import Any
 from dragoman.models.config import Config, ModelError, shown
 from dragoman.models.families.base import Family, Layout
 from dragoman.models.families.gemma import Gemma3
+from dragoman.models.families.gemma3n import Gemma3n
+from dragoman.models.families.gemma4 import Gemma4
 from dragoman.models.families.internlm2 import InternLM2
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.mistral import Mistral
@@ -52,10 +54,15 @@ _LAYOUTS = (
     Layout("model.text_model", "lm_head"),
     Layout("model", "lm_head"),
 )
-_NOT_FOR_TEXT = (r"^(model\.)?(vision_|visual\.|multi_modal_projector\.|connector\.|image_newline$)",)
+_NOT_FOR_TEXT = (
+    r"^(model\.)?(vision_|visual\.|multi_modal_projector\.|connector\.|image_newline$)",
+    r"^(model\.)?(audio_tower|embed_audio|embed_vision)\.",
+)
 
 _FAMILIES: dict[str, type[Family]] = {
     "gemma3_text": Gemma3,
+    "gemma3n_text": Gemma3n,
+    "gemma4_text": Gemma4,
     "llama": Llama,
     "mistral": Mistral,
     "qwen2": Qwen2,
@@ -111,6 +118,8 @@ INTERNVL_DECODERS: dict[str, type[Family]] = {
 """The decoders of OpenGVLab's own InternVL checkpoints, by the architecture that their llm_config names."""
 
 _KEYS_OF_IMAGES = """
+    audio_config audio_soft_tokens_per_image audio_token_id boa_token_id boa_token_index boi_token_id eoa_token_id
+    eoa_token_index eoi_token_id vision_soft_tokens_per_image
     boi_token_index eoi_token_index downsample_ratio ignore_index image_aspect_ratio image_grid_pinpoints image_seq_length
     image_token_id image_token_index mm_tokens_per_image multimodal_projector_bias projector_hidden_act scale_factor
     spatial_merge_size use_image_newline_parameter use_reentrant_checkpointing video_token_id video_token_index

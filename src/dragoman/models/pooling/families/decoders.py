@@ -62,7 +62,7 @@ class Decoder(TextFamily):
         layout = family._layout(body)
         whole = body.at(layout.body)
         step = cast(StepInputs, _Batch(texts, family))
-        x = family.embed(whole, step)
+        x = family.begin(family.embed(whole, step), whole, step)
         for index in range(self.facts.num_layers):
             x = family.layer(x, whole.at(f"{family.layers}.{index}"), _Layer(step, index, texts))
         return reshape(family.last_norm(x, whole), -1, self.facts.hidden_size)
@@ -85,6 +85,7 @@ class _Batch:
         self.facts = family.facts
         self.token_ids = texts.token_ids
         self.angles = texts.angles
+        self.handed_on: dict[str, tuple[Node, ...]] = {}
 
 
 class _Layer(LayerInputs):

@@ -1,0 +1,215 @@
+"""Gemma 4 (text): Gemma 3 with per-layer embeddings, layers without keys and values of their own, and experts beside an MLP.
+
+Layers that see everything have heads of another size, and may have values that are their keys. The last layers read the keys
+and values of the last layer of their kind before them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from dragoman.models.blocks.attention import attend, queries_keys_values
+from dragoman.models.blocks.experts import Routing, gated_experts, route
+from dragoman.models.blocks.linear import linear, linears
+from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
+from dragoman.models.blocks.nodes import add, gather_rows, multiply, split_heads, width
+from dragoman.models.blocks.norms import rms_normalized
+from dragoman.models.blocks.per_layer import hand_on_per_layer, let_in_per_layer
+from dragoman.models.blocks.step import LayerInputs, StepInputs
+from dragoman.models.config import Config
+from dragoman.models.facts import AttentionFacts, ExpertFacts, MlpFacts, RoutingRule
+from dragoman.models.families.experts import active_count, stacked_experts
+from dragoman.models.families.gemma import Gemma3
+from dragoman.models.families.llama import Llama, head_size
+from dragoman.models.rotary import RotaryReading, read_two_rotaries
+from dragoman.models.storage.constants import Node, constant
+from dragoman.models.weights import Weights
+
+
+class SharesKeys(Gemma3):
+    """Gemma 3 whose last layers attend to an earlier layer's keys and values, with embeddings for each layer.
+
+    `pattern`: every so many layers one sees everything, where config.json has no layer_types. `num_sharing`: the layers that
+    attend to others' keys, where it does not say it.
+    """
+
+    pattern: ClassVar[int] = 6
+    num_sharing: int = 0
+    norm = Llama.norm  # times the weight alone
+
+    def __init__(self, config: Config) -> None:
+        self.per_layer_size = config.count("hidden_size_per_layer_input", 256, least=0)
+        self.num_per_layer_rows = config.count("vocab_size_per_layer_input", 262_144)
+        self.num_sharing = config.count("num_kv_shared_layers", self.num_sharing, least=0)
+        super().__init__(config)
+        first = len(self.facts.layers) - self.num_sharing
+        if first < 1 or set(self.slides[first:]) - set(self.slides[:first]):
+            raise config.error("num_kv_shared_layers", "a number that leaves layers of each kind that share nothing")
+        self.sources = [
+            index if index < first else max(i for i in range(first) if self.slides[i] == slides)
+            for index, slides in enumerate(self.slides)
+        ]
+        unneeded = "|".join(
+            str(index) for index in range(first, len(self.slides))
+        )  # which checkpoints have all the same
+        self.unread = (*self.unread, rf"\.layers\.({unneeded})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\.")
+
+    def read_slides(self, config: Config) -> tuple[bool, ...]:
+        """Every so many layers one sees everything."""
+        config.assume(sliding_window_pattern=self.pattern)
+        return super().read_slides(config)
+
+    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
+        """Not scaled: queries and keys are normed."""
+        facts = replace(Llama.attention_facts(self, config, index), scale=1.0)
+        return replace(facts, rotary=self.local_rotary.rule) if self.slides[index] else facts
+
+    def begin(self, x: Node, body: Weights, step: StepInputs) -> Node:
+        """With the layers' embeddings handed on."""
+        if self.per_layer_size:
+            hand_on_per_layer(x, body, step, self.num_per_layer_rows, self.per_layer_size, self.norm_epsilon)
+        return x
+
+    def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """See `Llama`. Every layer has a cache, though some hold the same."""
+        facts, source = layer.attention, self.sources[layer.index]
+        if source == layer.index:
+            q, k, v = self.queries_keys_values(x, weights, layer)
+            k = self.norm(split_heads(k, facts.num_kv_heads), weights.at("k_norm"))
+            ones = np.ones(facts.value_size, np.float32)
+            v = rms_normalized(split_heads(v, facts.num_kv_heads), ones, self.norm_epsilon)
+            layer.step.handed_on[f"keys and values of {source}"] = k, v
+        else:
+            q = linear(x, weights.at("q_proj"), facts.query_width, bias=self.has_qkv_bias)
+            k, v = layer.step.handed_on[f"keys and values of {source}"]
+        q = self.norm(split_heads(q, facts.num_heads), weights.at("q_norm"))
+        attended = attend(q, k, v, layer)
+        return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)
+
+    def queries_keys_values(self, x: Node, weights: Weights, layer: LayerInputs) -> list[Node]:
+        """Of all heads. Shapes: x [T, 1, hidden] -> three of [T, 1, heads * size]."""
+        facts = layer.attention
+        return queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
+
+    def per_layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """What the layer's embeddings change."""
+        activation = self.facts.layers[layer.index].mlp.activation
+        return let_in_per_layer(x, weights, layer, self.per_layer_size, activation, self.norm_epsilon)
+
+
+class Gemma4(SharesKeys):
+    """Gemma 4 E2B, E4B, 31B and 26B-A4B."""
+
+    architectures = ("Gemma4ForCausalLM",)
+    directions = (False, "vision")
+
+    def __init__(self, config: Config) -> None:
+        config.assume(
+            rope_parameters={
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000},
+            }
+        )
+        self.has_one_for_both = config.flag("attention_k_eq_v")
+        self.has_experts = config.flag("enable_moe_block")
+        if not self.has_experts:
+            config.skip("num_experts", "top_k_experts", "moe_intermediate_size")
+        by_layer = _assume_sizes(config)
+        super().__init__(config)
+        if by_layer - {str(index) for index, slides in enumerate(self.slides) if not slides}:
+            raise config.error("per_layer_config", "other sizes in layers alone that see everything")
+
+    # --- config.json --------------------------------------------------------------------------------------------------
+
+    def read_rotary(self, config: Config) -> RotaryReading:
+        """See `Gemma3`."""
+        full_size = config.count("global_head_dim", 512)
+        full, self.local_rotary = read_two_rotaries(config, head_size(config), "rope_local_base_freq", full_size)
+        return full
+
+    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
+        """With larger heads, perhaps fewer of them, where a layer sees everything."""
+        facts = super().attention_facts(config, index)
+        num_kv_heads = config.count("num_global_key_value_heads", facts.num_kv_heads)
+        if self.slides[index]:
+            return facts
+        size = config.count("global_head_dim", 512)
+        if facts.num_heads % num_kv_heads:
+            raise config.error("num_global_key_value_heads", f"what divides num_attention_heads, {facts.num_heads}")
+        num_kv_heads = num_kv_heads if self.has_one_for_both else facts.num_kv_heads
+        return replace(facts, num_kv_heads=num_kv_heads, head_size=size, value_size=size)
+
+    def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
+        """An MLP, twice as wide in layers that share if config.json says so, and experts beside it."""
+        inner_size = config.count("intermediate_size")
+        shares = index >= config.count("num_hidden_layers") - self.num_sharing
+        inner_size *= 2 if config.flag("use_double_wide_mlp") and shares else 1
+        activation = config.choice("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
+        if not self.has_experts:
+            return MlpFacts(inner_size, activation)
+        num_experts = config.count("num_experts")
+        return ExpertFacts(
+            num_experts,
+            active_count(config, "top_k_experts", num_experts),
+            config.count("moe_intermediate_size"),
+            activation,
+            RoutingRule(is_normalized=True),
+            inner_size,
+        )
+
+    # --- the graph ----------------------------------------------------------------------------------------------------
+
+    def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """See `Family`."""
+        names, facts = self.layer_norms, self.facts.layers[layer.index].mlp
+        mixed = self.attention(self.norm(x, weights.at(names.before_attention)), weights.at("self_attn"), layer)
+        x = add(layer.keep(x), self.norm(mixed, weights.at(names.after_attention)))
+        inner_size = facts.inner_size if isinstance(facts, MlpFacts) else facts.shared_size
+        matrices = self.gate_up_down(weights.at("mlp"), inner_size)
+        change = gated_mlp(self.norm(x, weights.at(names.before_mlp)), *matrices, inner_size, facts.activation)
+        if isinstance(facts, ExpertFacts):
+            dense = self.norm(change, weights.at("post_feedforward_layernorm_1"))
+            routed = self.routed(x, weights, facts)
+            change = add(dense, self.norm(routed, weights.at("post_feedforward_layernorm_2")))
+        x = add(x, self.norm(change, weights.at(names.after_mlp)))
+        if self.per_layer_size:
+            x = add(x, self.per_layer(x, weights, layer))
+        return multiply(x, constant(weights.vector(1, "layer_scalar")))
+
+    def queries_keys_values(self, x: Node, weights: Weights, layer: LayerInputs) -> list[Node]:
+        """See `SharesKeys`; a layer that sees everything may have one matrix for both keys and values."""
+        if self.slides[layer.index] or not self.has_one_for_both:
+            return super().queries_keys_values(x, weights, layer)
+        facts, is_fused = layer.attention, weights.storage.format.fuses_attention
+        parts, widths = [weights.at("q_proj"), weights.at("k_proj")], [facts.query_width, facts.key_width]
+        q, k = linears(x, parts, widths, bias=self.has_qkv_bias, is_fused=is_fused)
+        return [q, k, k]
+
+    def routed(self, x: Node, weights: Weights, facts: ExpertFacts) -> Node:
+        """What the chosen experts make of what goes into the layer's MLP, each with a weight of its own."""
+        router = weights.at("router")
+        scale = router.vector(width(x), "scale") * np.float32(width(x) ** -0.5)
+        chosen, shares = route(rms_normalized(x, scale, self.norm_epsilon), router.at("proj"), facts)
+        weight = gather_rows(constant(router.vector(facts.num_experts, "per_expert_scale")), chosen)
+        normed = self.norm(x, weights.at("pre_feedforward_layernorm_2"))
+        experts = stacked_experts(weights.at("experts"), facts)
+        return gated_experts(normed, Routing(chosen, multiply(shares, weight)), experts, facts)
+
+
+def _assume_sizes(config: Config) -> set[str]:
+    """The layers for which config.json has sizes, assumed for all that see everything: as transformers 5.24 writes them.
+
+    Raises: ModelError if they are not the same for all these layers, or others than those of keys and values.
+    """
+    layers = config.value("per_layer_config")
+    if layers is None:
+        return set()
+    first = next(iter(layers.values()), None) if isinstance(layers, dict) else None
+    names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
+    if not isinstance(first, dict) or first.keys() - names or any(other != first for other in layers.values()):
+        raise config.error("per_layer_config", "head_dim and num_key_value_heads, the same for all layers in it")
+    config.assume(**{names[key]: value for key, value in ({"head_dim": config.value("head_dim")} | first).items()})
+    return set(layers)
