@@ -30,6 +30,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.ownership": (),
     "dragoman.panics": (),
     "dragoman.pickles": (),
+    "dragoman.prefix_store": (),
     "dragoman.hub": ("dragoman.pickles",),
     "dragoman.schemas": (),
     "dragoman.scratch": ("dragoman.ownership",),

@@ -1,0 +1,19 @@
+"""Blocks of the key/value cache that outlive memory: a directory of files, within a budget, shared by processes.
+
+Does: keep a block's bytes under a key, find and read them, check that they are what was written, delete what was not used
+longest. Does not: know engines, models or HTTP, or what is in a block. The rolling engine reads and writes; `dragoman store`
+lists and deletes.
+
+    store = BlockStore.open(Path("~/.cache/dragoman/prefixes").expanduser(), 20 << 30)   # StoreError says in a line why not
+    store.write(key, [keys, values], label="llama", keep_until=time.time() + 300, group=b"alice")
+    key in store                                                     # in memory, on any thread
+    store.read([key], [[keys, values]])                              # 1: the arrays are filled
+
+`store` has the whole interface, `layout` the files' format, `retention` the order in which segments go.
+"""
+
+from dragoman.prefix_store.directory import StoreError
+from dragoman.prefix_store.layout import Content, Key
+from dragoman.prefix_store.store import BlockStore, SegmentFacts, Stats
+
+__all__ = ["BlockStore", "Content", "Key", "SegmentFacts", "Stats", "StoreError"]

@@ -1,0 +1,176 @@
+"""The store's directory on disk: who may use it, its lock, its files.
+
+Does: make or check the directory, lock it, list, create, open and delete segments by name within it. Does not: know what
+is in them. Called by `store` and `segment`, on any thread.
+
+Everything goes through one descriptor of the directory and follows no symbolic link: what was checked is what is used,
+whatever the path means by then.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_LOCK = "lock"
+_MOUNTED = "lost+found"  # in the root of file systems
+_NAME = re.compile(r"[0-9a-f]{16}-[0-9]+-[0-9a-f]{8}\.blocks")  # creation in ns, process, random
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class StoreError(Exception):
+    """The directory cannot be used; one line says why and what to do."""
+
+
+class Busy(OSError):
+    """Another process holds the lock, and goes on holding it."""
+
+
+class OpenFile:
+    """A file that is closed when nobody holds it any more. `descriptor` is for positional reads and writes."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+class Directory:
+    """A directory of this user, for it alone, which holds segments and a lock and nothing else."""
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        """Raises: StoreError."""
+        self.path = path
+        try:
+            if create:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(FileExistsError):
+                    path.mkdir(mode=stat.S_IRWXU)
+            if path.is_symlink():
+                raise StoreError(f"{path} is a symbolic link; name the directory itself")
+            self._file = OpenFile(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
+            self._check()
+            with self.lock(0):
+                pass
+        except Busy:
+            pass
+        except OSError as error:
+            raise StoreError(f"{path} cannot hold the prefix store: {error.strerror or error}") from error
+
+    def _check(self) -> None:
+        facts = os.fstat(self._file.descriptor)
+        if facts.st_uid != os.geteuid():
+            raise StoreError(
+                f"{self.path} belongs to user {facts.st_uid}; name a directory of user {os.geteuid()}, "
+                "or one that is not there yet"
+            )
+        if facts.st_mode & _OTHERS_WRITE:
+            raise StoreError(
+                f"{self.path} has mode {stat.S_IMODE(facts.st_mode):o}, by which others may write to it: "
+                f"`chmod 700 {self.path}`, or name a directory within it that is not there yet"
+            )
+        names = self._names()
+        strange = sorted(name for name in names if name != _MOUNTED and not _NAME.fullmatch(name))
+        if strange and _LOCK not in names:
+            raise StoreError(
+                f"{self.path} holds {strange[0]}, which is not the prefix store's; name an empty directory, "
+                "or one that is not there yet"
+            )
+        if facts.st_mode & _OTHERS:
+            os.fchmod(self._file.descriptor, stat.S_IRWXU)
+
+    def changed_ns(self) -> int:
+        """The time at which a name was last added or taken away. Raises: OSError."""
+        return os.fstat(self._file.descriptor).st_mtime_ns
+
+    def names(self) -> list[str]:
+        """The segments' names, the oldest first. Raises: OSError."""
+        return sorted(name for name in self._names() if _NAME.fullmatch(name))
+
+    def _names(self) -> list[str]:
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._file.descriptor)
+        try:  # a descriptor for each listing: threads would move each other's place in a common one
+            return os.listdir(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self) -> int:
+        """Bytes that this user may still write on the file system. Raises: OSError."""
+        facts = os.fstatvfs(self._file.descriptor)
+        return facts.f_bavail * facts.f_frsize
+
+    def stat(self, name: str) -> os.stat_result:
+        """A file's facts. Raises: OSError."""
+        return os.stat(name, dir_fd=self._file.descriptor, follow_symlinks=False)
+
+    def open(self, name: str, flags: int = os.O_RDONLY) -> OpenFile:
+        """A segment. Raises: OSError, also if somebody else can have written it."""
+        flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        file = OpenFile(os.open(name, flags, dir_fd=self._file.descriptor))
+        facts = os.fstat(file.descriptor)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & _OTHERS_WRITE:
+            raise OSError(errno.EPERM, f"{name} is no file that only this user can have written")
+        return file
+
+    def create(self) -> tuple[str, OpenFile]:
+        """A new segment under a name that no process has used. Raises: OSError."""
+        name = f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}.blocks"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return name, OpenFile(os.open(name, flags, stat.S_IRUSR | stat.S_IWUSR, dir_fd=self._file.descriptor))
+
+    def delete(self, name: str) -> None:
+        """Take a name away; who has the file open still reads it. Raises: OSError unless it is gone already."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._file.descriptor)
+
+    def set_time(self, name: str, seconds: float) -> None:
+        """Set the time of last use. Raises: OSError."""
+        os.utime(name, (seconds, seconds), dir_fd=self._file.descriptor, follow_symlinks=False)
+
+    @contextmanager
+    def lock(self, wait_s: float) -> Iterator[None]:
+        """Keeps other processes, and other threads, from adding and deleting segments.
+
+        Raises: Busy after `wait_s`, so that a process that stands still does not make the others stand; OSError.
+        """
+        end = time.monotonic() + wait_s
+        while not (file := self._try_lock()):
+            if time.monotonic() >= end:
+                raise Busy(errno.EAGAIN, f"another process holds the lock of {self.path}")
+            time.sleep(0.002)
+        try:
+            yield
+        finally:
+            del file
+
+    def _try_lock(self) -> OpenFile | None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = OpenFile(os.open(_LOCK, flags, stat.S_IRUSR | stat.S_IWUSR, dir_fd=self._file.descriptor))
+        if not try_flock(file):
+            return None
+        try:
+            is_it = os.path.samestat(self.stat(_LOCK), os.fstat(file.descriptor))
+        except FileNotFoundError:
+            is_it = False
+        return file if is_it else None  # somebody has deleted the one that is locked
+
+
+def try_flock(file: OpenFile) -> bool:
+    """Lock a file for as long as it is open; False if somebody else has. Raises: OSError where there are no locks."""
+    try:
+        fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,222 @@
+"""The bytes of a segment: its header, its blocks, the index at its end.
+
+Does: pack and check headers, checksums, indexes and leases; scan a segment that has no index. Does not: know directories,
+locks or memory. Called by `segment` and `store`, on any thread. docs/prefix_store.md has the same in a table.
+
+    header   1024 bytes: magic, version, capacity, namespace, label, checksum; slots for leases, which alone change later
+    block    56 bytes (mark, key, length, the content's checksum, the header's checksum), then the content
+    ...
+    index    32 bytes for each block: key, offset, length
+    footer   40 bytes: mark, the index's offset, number of blocks, checksum of both
+
+A content's checksum has 128 bits (XXH3, which is as fast as memory) and covers key and length, too. 32 bits would pass one
+of four billion damaged blocks, and a wrong block is a wrong answer that nobody notices. It withstands accidents, not
+forgers: nobody else may write to the directory.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+
+Key = bytes  # 16 bytes that name a block's whole content
+Part = bytes | bytearray | memoryview | np.ndarray[Any, Any]
+Content = Part | Sequence[Part]
+
+KEY_BYTES = 16
+VERSION = 1
+HEADER_BYTES = 1024
+LABEL_BYTES = 400  # of UTF-8; longer ones are cut
+
+_MAGIC = b"dragoman prefix\n"
+_HEADER = struct.Struct("<16sIIQ16sH")
+_CHECKED_BYTES = 496  # of the header; its checksum follows
+_DIGEST_BYTES = 16
+_LEASES_OFFSET = 512
+_LEASE = struct.Struct("<8sQ")  # group, end in milliseconds; its checksum follows
+_LEASE_BYTES = _LEASE.size + 8
+NUM_LEASES = (HEADER_BYTES - _LEASES_OFFSET) // _LEASE_BYTES
+
+_BLOCK_MARK = b"block 1\n"
+_BLOCK = struct.Struct("<8s16sQ16s")
+BLOCK_HEADER_BYTES = _BLOCK.size + 8
+
+ENTRY = struct.Struct("<16sQQ")
+ENTRY_DTYPE = np.dtype([("key", "V16"), ("offset", "<u8"), ("length", "<u8")])
+
+_FOOTER_MARK = b"sealed1\n"
+_FOOTER = struct.Struct("<8sQQ")
+FOOTER_BYTES = _FOOTER.size + _DIGEST_BYTES
+
+_MAX_VECTORS = 1024  # IOV_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The facts of a segment that never change. `capacity`: bytes that it may grow to, index and all."""
+
+    capacity: int
+    namespace: bytes = bytes(KEY_BYTES)
+    label: str = ""
+
+
+def pack_header(header: Header) -> bytes:
+    """The first bytes of a segment, without leases."""
+    label = header.label.encode()[:LABEL_BYTES]
+    facts = _HEADER.pack(_MAGIC, VERSION, HEADER_BYTES, header.capacity, header.namespace, len(label)) + label
+    facts = facts.ljust(_CHECKED_BYTES, b"\0")
+    return (facts + xxhash.xxh3_128_digest(facts)).ljust(HEADER_BYTES, b"\0")
+
+
+def unpack_header(data: bytes) -> Header | None:
+    """The header, or None if these are not the first bytes of a segment of this version."""
+    facts = data[:_CHECKED_BYTES]
+    if len(data) < HEADER_BYTES or xxhash.xxh3_128_digest(facts) != data[_CHECKED_BYTES:_LEASES_OFFSET]:
+        return None
+    magic, version, header_bytes, capacity, namespace, label_bytes = _HEADER.unpack_from(facts)
+    if (magic, version, header_bytes) != (_MAGIC, VERSION, HEADER_BYTES):
+        return None
+    label = facts[_HEADER.size : _HEADER.size + label_bytes].decode(errors="replace")
+    return Header(capacity, namespace, label)
+
+
+def group_digest(group: bytes) -> bytes:
+    """The 8 bytes by which leases name a group."""
+    digest: bytes = xxhash.xxh3_64_digest(group)
+    return digest
+
+
+def unpack_leases(header: bytes) -> list[tuple[bytes, float] | None]:
+    """Group and end of the lease in each slot of a segment's first bytes; None where a slot is empty or torn."""
+    leases: list[tuple[bytes, float] | None] = []
+    for offset in lease_offsets():
+        slot = header[offset : offset + _LEASE.size]
+        is_whole = xxhash.xxh3_64_digest(slot) == header[offset + _LEASE.size : offset + _LEASE_BYTES]
+        group, until_ms = _LEASE.unpack(slot) if is_whole else (b"", 0)
+        leases.append((group, until_ms / 1000) if is_whole else None)
+    return leases
+
+
+def pack_lease(group: bytes, until: float) -> bytes:
+    """The bytes of a slot. `group`: see `group_digest`."""
+    slot = _LEASE.pack(group, min(max(int(until * 1000), 0), 2**63))
+    return slot + xxhash.xxh3_64_digest(slot)
+
+
+def lease_offsets() -> range:
+    """The slots' places in a segment."""
+    return range(_LEASES_OFFSET, _LEASES_OFFSET + NUM_LEASES * _LEASE_BYTES, _LEASE_BYTES)
+
+
+def flat_parts(content: Content) -> list[memoryview]:
+    """A block's content as flat views of its bytes, nothing copied. Raises: ValueError if an array is not contiguous."""
+    return [_flat(part) for part in content] if isinstance(content, list | tuple) else [_flat(content)]  # type: ignore[arg-type]
+
+
+def _flat(part: Part) -> memoryview:
+    if isinstance(part, np.ndarray):  # by numpy, since no memoryview has bfloat16
+        if not part.flags.c_contiguous:
+            raise ValueError(f"a block's array must be contiguous, got strides {part.strides} for shape {part.shape}")
+        return part.reshape(-1).view(np.uint8).data
+    view = memoryview(part)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def pack_block_header(key: Key, parts: Sequence[memoryview]) -> bytes:
+    """The header that stands before these contents: it is the same if, and only if, the contents are."""
+    length = sum(part.nbytes for part in parts)
+    digest = xxhash.xxh3_128(key + length.to_bytes(8, "little"))
+    for part in parts:
+        digest.update(part)
+    header = _BLOCK.pack(_BLOCK_MARK, key, length, digest.digest())
+    return header + xxhash.xxh3_64_digest(header)
+
+
+def unpack_block_header(data: bytes) -> tuple[Key, int] | None:
+    """Key and length of the block behind this header, or None if it is none."""
+    if len(data) != BLOCK_HEADER_BYTES or xxhash.xxh3_64_digest(data[: _BLOCK.size]) != data[_BLOCK.size :]:
+        return None
+    mark, key, length, _ = _BLOCK.unpack_from(data)
+    return (key, length) if mark == _BLOCK_MARK else None
+
+
+def pack_index(entries: bytes | bytearray, offset: int) -> bytes:
+    """The end of a sealed segment: index and footer. `offset`: where it begins."""
+    footer = _FOOTER.pack(_FOOTER_MARK, offset, len(entries) // ENTRY.size)
+    digest = xxhash.xxh3_128(entries)
+    digest.update(footer)
+    return bytes(entries) + footer + digest.digest()
+
+
+def index_bytes(num_blocks: int) -> int:
+    """The size of index and footer."""
+    return num_blocks * ENTRY.size + FOOTER_BYTES
+
+
+def read_index(descriptor: int, size: int) -> tuple[bytearray, int] | None:
+    """The entries of a sealed segment's index and its offset; None if it does not end in a whole one. Raises: OSError."""
+    begin = max(size - _TAIL_BYTES, 0)
+    tail = os.pread(descriptor, size - begin, begin)
+    if len(tail) < max(FOOTER_BYTES, size - begin):
+        return None
+    mark, offset, count = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)
+    if mark != _FOOTER_MARK or offset + index_bytes(count) != size:
+        return None
+    if offset < begin:
+        tail = os.pread(descriptor, begin - offset, offset) + tail
+        begin = offset
+    checked = tail[offset - begin : len(tail) - _DIGEST_BYTES]
+    if xxhash.xxh3_128_digest(checked) != tail[-_DIGEST_BYTES:]:
+        return None
+    return bytearray(checked[: count * ENTRY.size]), offset
+
+
+_TAIL_BYTES = 32 << 10  # the index of 64 MB of blocks of 64 kB and more is read at once
+
+
+def scan(descriptor: int, begin: int, size: int) -> tuple[bytearray, int]:
+    """The entries of all blocks from `begin` on that lie whole within `size`, and the end of the last. Raises: OSError."""
+    entries = bytearray()
+    while begin + BLOCK_HEADER_BYTES <= size:
+        found = unpack_block_header(os.pread(descriptor, BLOCK_HEADER_BYTES, begin))
+        if found is None or begin + BLOCK_HEADER_BYTES + found[1] > size:
+            break
+        entries += ENTRY.pack(found[0], begin, found[1])
+        begin += BLOCK_HEADER_BYTES + found[1]
+    return entries, begin
+
+
+def read_all(descriptor: int, views: Sequence[memoryview], offset: int) -> int:
+    """Fill the views from a file; return how many bytes there were. Raises: OSError."""
+    return _transfer(os.preadv, descriptor, views, offset)
+
+
+def write_all(descriptor: int, views: Sequence[memoryview], offset: int) -> None:
+    """Write the views to a file. Raises: OSError, also if only some of it could be written."""
+    written = _transfer(os.pwritev, descriptor, views, offset)
+    if written != sum(view.nbytes for view in views):
+        raise OSError(f"{written} bytes could be written")
+
+
+def _transfer(call: Any, descriptor: int, views: Sequence[memoryview], offset: int) -> int:
+    waiting = [view for view in reversed(views) if view.nbytes]
+    total = 0
+    while waiting:
+        batch = waiting[: -_MAX_VECTORS - 1 : -1]
+        count = call(descriptor, batch, offset + total)
+        if count <= 0:
+            break
+        total += count
+        while count:
+            view = waiting.pop()
+            if count < view.nbytes:
+                waiting.append(view[count:])
+                break
+            count -= view.nbytes
+    return total

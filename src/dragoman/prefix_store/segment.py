@@ -1,0 +1,215 @@
+"""A segment: one file that one process appends blocks to and all processes read.
+
+Does: load what a file holds, begin one, append, seal, read and check blocks, write down leases. Does not: decide which are
+kept, or know other segments. Called by `store`, which sees to it that one thread at a time changes a segment.
+
+A block is written in one call. It is synced to the disk only when its segment is sealed: what a process wrote survives the
+process, and what a machine loses with its power is seen by the checksums. The sync bounds what is lost then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from dragoman.prefix_store import layout
+from dragoman.prefix_store.directory import Directory, OpenFile, try_flock
+from dragoman.prefix_store.layout import BLOCK_HEADER_BYTES, ENTRY, HEADER_BYTES, Header, Key
+from dragoman.prefix_store.retention import Use
+
+
+class NotYet(Exception):
+    """A file is too short to have a header: its process is about to write it, or died before."""
+
+
+class Unknown(Exception):
+    """A file is of another version, or its header is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where a block lies. `offset`: of its header; `length`: its content's bytes."""
+
+    key: Key
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + BLOCK_HEADER_BYTES + self.length
+
+
+@dataclass(slots=True)
+class Segment:
+    """What is known of a segment. `end`: of its last whole block; `writer`: its open file in the process that appends."""
+
+    number: int
+    header: Header
+    use: Use
+    entries: bytearray
+    end: int
+    is_sealed: bool
+    seen_ns: int = 0  # its time of change when leases and last use were last read
+    writer: OpenFile | None = None
+    unwritten: bool = field(default=False)  # last use and leases are not yet on the disk
+    written_at: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.use.name
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.entries) // ENTRY.size
+
+    def block(self, position: int) -> Block:
+        """The block at a position of its entries."""
+        return Block(*ENTRY.unpack_from(self.entries, position * ENTRY.size))
+
+    def has_room(self, num_bytes: int) -> bool:
+        """True if a block of so many bytes fits, with its header and its entry in the index."""
+        return (
+            self.end + BLOCK_HEADER_BYTES + num_bytes + layout.index_bytes(self.num_blocks + 1) <= self.header.capacity
+        )
+
+
+def smallest_capacity(num_bytes: int) -> int:
+    """The size of a sealed segment with one block of so many bytes."""
+    return HEADER_BYTES + BLOCK_HEADER_BYTES + num_bytes + layout.index_bytes(1)
+
+
+def load(directory: Directory, name: str, number: int) -> Segment:
+    """What a file holds, by its index or else by its blocks' headers. Raises: NotYet, Unknown, OSError."""
+    file = directory.open(name)
+    facts = os.fstat(file.descriptor)
+    first = os.pread(file.descriptor, HEADER_BYTES, 0)
+    if len(first) < HEADER_BYTES:
+        raise NotYet(name)
+    header = layout.unpack_header(first)
+    if header is None:
+        raise Unknown(name)
+    found = layout.read_index(file.descriptor, facts.st_size)
+    entries, end = found or layout.scan(file.descriptor, HEADER_BYTES, facts.st_size)
+    use = Use(name, facts.st_size, facts.st_mtime, _leases(first))
+    return Segment(number, header, use, entries, end, found is not None, facts.st_mtime_ns)
+
+
+def load_growth(directory: Directory, segment: Segment) -> None:
+    """Take in what another process has appended. Raises: OSError."""
+    size = directory.stat(segment.name).st_size
+    if size == segment.use.size:
+        return
+    file = directory.open(segment.name)
+    entries, segment.end = layout.scan(file.descriptor, segment.end, size)
+    segment.entries += entries
+    segment.is_sealed = layout.read_index(file.descriptor, size) is not None
+    segment.use.size = size
+
+
+def load_use(directory: Directory, segment: Segment) -> None:
+    """Take in when other processes have used it, and their leases. Raises: OSError."""
+    facts = directory.stat(segment.name)
+    segment.use.size = facts.st_size
+    if facts.st_mtime_ns == segment.seen_ns:
+        return
+    segment.seen_ns = facts.st_mtime_ns
+    segment.use.used_at = max(segment.use.used_at, facts.st_mtime)
+    file = directory.open(segment.name)
+    for group, until in _leases(os.pread(file.descriptor, HEADER_BYTES, 0)).items():
+        segment.use.leases[group] = max(until, segment.use.leases.get(group, 0.0))
+
+
+def _leases(first: bytes) -> dict[bytes, float]:
+    return dict(slot for slot in layout.unpack_leases(first) if slot)
+
+
+def write_use(directory: Directory, segment: Segment, now: float) -> None:
+    """Write down last use and leases, for other processes and the next start. Raises: OSError."""
+    leases = {group: until for group, until in segment.use.leases.items() if until > now}
+    if leases:
+        file = directory.open(segment.name, os.O_RDWR)
+        slots = layout.unpack_leases(os.pread(file.descriptor, HEADER_BYTES, 0))
+        for group, until in leases.items():
+            _write_lease(file, slots, group, until, now)
+    directory.set_time(segment.name, segment.use.used_at)
+    segment.seen_ns = directory.stat(segment.name).st_mtime_ns
+    segment.unwritten = False
+    segment.written_at = now
+
+
+def _write_lease(
+    file: OpenFile, slots: list[tuple[bytes, float] | None], group: bytes, until: float, now: float
+) -> None:
+    """Into the group's slot, or an empty one, or the one that ends first."""
+    ends = [slot[1] if slot and slot[1] > now else 0.0 for slot in slots]
+    mine = [number for number, slot in enumerate(slots) if slot and slot[0] == group]
+    number = mine[0] if mine else ends.index(min(ends))
+    if until > ends[number]:
+        slots[number] = (group, until)
+        os.pwrite(file.descriptor, layout.pack_lease(group, until), layout.lease_offsets()[number])
+
+
+def begin(directory: Directory, number: int, header: Header, now: float) -> Segment:
+    """A new segment of this process, which holds its lock. Raises: OSError, and then leaves no file."""
+    name, file = directory.create()
+    try:
+        try_flock(file)
+        layout.write_all(file.descriptor, [memoryview(layout.pack_header(header))], 0)
+    except OSError:
+        with suppress(OSError):
+            directory.delete(name)
+        raise
+    return Segment(number, header, Use(name, HEADER_BYTES, now), bytearray(), HEADER_BYTES, False, writer=file)
+
+
+def append(segment: Segment, key: Key, parts: Sequence[memoryview]) -> None:
+    """Write a block behind the others. Raises: OSError, and then the segment is as before."""
+    assert segment.writer is not None
+    try:
+        header = layout.pack_block_header(key, parts)
+        layout.write_all(segment.writer.descriptor, [memoryview(header), *parts], segment.end)
+    except OSError:
+        with suppress(OSError):  # what stays is no whole block, and is written over
+            os.ftruncate(segment.writer.descriptor, segment.end)
+        raise
+    length = sum(part.nbytes for part in parts)
+    segment.entries += ENTRY.pack(key, segment.end, length)
+    segment.end += BLOCK_HEADER_BYTES + length
+    segment.use.size = segment.end
+
+
+def seal(directory: Directory, segment: Segment, file: OpenFile, *, sync: bool = True) -> None:
+    """Write the index behind the blocks. Raises: OSError, and then the segment is as before."""
+    try:
+        os.ftruncate(file.descriptor, segment.end)
+        index = layout.pack_index(segment.entries, segment.end)
+        layout.write_all(file.descriptor, [memoryview(index)], segment.end)
+        if sync:
+            os.fsync(file.descriptor)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(file.descriptor, segment.end)
+        raise
+    segment.is_sealed = True
+    segment.use.size = segment.end + len(index)
+    directory.set_time(segment.name, segment.use.used_at)
+
+
+def read_blocks(file: OpenFile, blocks: Sequence[Block], into: Sequence[Sequence[memoryview]]) -> tuple[int, str]:
+    """How many of these blocks, which lie one behind the other, were filled in whole and true, and why not the next.
+
+    Raises: OSError.
+    """
+    headers = memoryview(bytearray(BLOCK_HEADER_BYTES * len(blocks)))
+    starts = [headers[i : i + BLOCK_HEADER_BYTES] for i in range(0, len(headers), BLOCK_HEADER_BYTES)]
+    views = [view for start, parts in zip(starts, into, strict=True) for view in (start, *parts)]
+    left = layout.read_all(file.descriptor, views, blocks[0].offset)
+    for count, (start, block, parts) in enumerate(zip(starts, blocks, into, strict=True)):
+        left -= BLOCK_HEADER_BYTES + block.length
+        if left < 0:
+            return count, "the file ends before it"
+        if start != layout.pack_block_header(block.key, parts):
+            return count, "its checksum is wrong"
+    return len(blocks), ""
