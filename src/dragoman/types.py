@@ -31,6 +31,7 @@ class FinishReason(StrEnum):
 
 
 LOWEST_LOGPROB = -9999.0  # stands for minus infinity, which JSON cannot say; vLLM's clients know the number
+BLOCK_TOKENS = 32  # engines share whole blocks of prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,13 +494,18 @@ class ToolCallDelta:
 
 
 class PromptInfo(msgspec.Struct, frozen=True):
-    """What became of the prompt. `tokens` is filled only when prompt log-probabilities were asked for."""
+    """What became of the prompt. `tokens` is filled only when prompt log-probabilities were asked for.
+
+    `num_kept_tokens`: of those that the request wants to have kept, how many another prompt can begin with, found ones
+    included; 0 = it wants none.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     tokens: tuple[TokenOutput, ...] = ()
     num_cached_tokens: int = 0
     seed: int = 0
+    num_kept_tokens: int = 0
 
 
 class GenerationEvent(msgspec.Struct, frozen=True):

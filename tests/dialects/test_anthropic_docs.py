@@ -29,7 +29,7 @@ def test_everything_refused_or_ignored_is_documented_with_its_reason() -> None:
 
 
 def test_no_ignored_parameter_is_one_that_has_an_effect() -> None:
-    typed_only = {"metadata", "service_tier", "cache_control"}  # checked, or found in blocks
+    typed_only = {"metadata", "service_tier"}  # checked
     assert set(IGNORED) & set(MessagesBody.__struct_fields__) == typed_only
 
 

@@ -10,4 +10,4 @@ from tests.support.tables import table
 @table("name", case_names("anthropic_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
-    check_golden(name, answer(messages("demo"), case.http(), case.failure), update=update_golden)
+    check_golden(name, answer(messages("demo", **case.options), case.http(), case.failure), update=update_golden)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from dragoman.server.api import Call
 from dragoman.types import ChatPrompt, Limits
 from tests.dialects.anthropic_calls import CALL, PICTURE, PNG, QUESTION, WEATHER, ask, messages, request, text, told
 from tests.dialects.openai_calls import http_call, refusal
@@ -196,6 +197,19 @@ class TestParameters:
             {"cache_control": {"type": "ephemeral"}},
         ):
             assert ask(**body).ignored == ("cache_control",)
+            assert asked_of_keeper(**body).ignored == ()
+
+    def test_the_longest_time_that_a_mark_asks_for_counts_where_prompts_are_kept(self) -> None:
+        short, long = ({"type": "ephemeral", **more} for more in ({}, {"ttl": "1h"}))
+        for body, keep_s in (
+            ({"cache_control": short}, 300),
+            ({"system": [text("x", cache_control=long), text("y", cache_control=short)]}, 3600),
+            ({"tools": [{**WEATHER, "cache_control": long}]}, 3600),
+            ({"messages": after_call(result([text("x", cache_control={**short, "ttl": "5m"})]))}, 300),
+            ({}, None),
+        ):
+            assert asked_of_keeper(**body).requests[0].cache_keep_s == keep_s
+            assert ask(**body).requests[0].cache_keep_s is None
 
 
 class TestTools:
@@ -227,9 +241,36 @@ class TestTools:
         assert request(tools=[]).tool_choice is None
 
 
+def asked_of_keeper(**body: Any) -> Call:
+    """A parsed call to a server that keeps prompts."""
+    sent = {"max_tokens": 2000, "messages": [QUESTION], **body}
+    return messages(keeps_prompts=True).parse(http_call(sent))
+
+
 LONG = Limits().max_word_chars + 1
 USER = {"role": "user"}
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"cache_control": {"type": "forever"}},
+        "cache_control.type",
+        'cache_control.type "forever" is not offered here: it must be ephemeral',
+    ),
+    ({"cache_control": {}}, "cache_control.type", "cache_control.type is missing: it must be ephemeral"),
+    (
+        {"system": [text("x", cache_control={"type": "ephemeral", "ttl": "2h"})]},
+        "system[0].cache_control.ttl",
+        'system[0].cache_control.ttl must be 5m or 1h, got "2h"',
+    ),
+    (
+        {"messages": [{**USER, "content": [text("x", cache_control={"type": "x"})]}]},
+        "messages[0].content[0].cache_control.type",
+        'messages[0].content[0].cache_control.type "x" is not offered here: it must be ephemeral',
+    ),
+    (
+        {"tools": [{**WEATHER, "cache_control": {"type": "ephemeral", "ttl": "1d"}}]},
+        "tools[0].cache_control.ttl",
+        'tools[0].cache_control.ttl must be 5m or 1h, got "1d"',
+    ),
     ({"max_tokens": None}, "max_tokens", "max_tokens is missing: it must be an integer of at least 0"),
     ({"max_tokens": -1}, "max_tokens", "max_tokens must be between 0 and 4294967295, got -1"),
     ({"messages": None}, "messages", "messages is missing: it must be an array of messages"),

@@ -172,6 +172,7 @@ def test_tokens_of_the_cache_are_told_apart() -> None:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 4,
         "output_tokens": 3,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
         "service_tier": "standard",
     }
     assert whole(TEXT)["usage"] == usage

@@ -14,6 +14,8 @@ NOW_S = 1_716_825_108.0
 @table("name", case_names("openai_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
-    options = CompletionsOptions(profile=PROFILES[case.options.get("api", "v1")], names=ServedNames("demo"))
+    more = dict(case.options)
+    profile = PROFILES[more.pop("api", "v1")]
+    options = CompletionsOptions(profile=profile, names=ServedNames("demo"), **more)
     dialect = CompletionsDialect(options, clock=lambda: NOW_S)
     check_golden(name, answer(dialect, case.http(), case.failure), update=update_golden)

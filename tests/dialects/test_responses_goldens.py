@@ -11,5 +11,5 @@ from tests.support.tables import table
 @table("name", case_names("responses_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
-    dialect = responses("v3" if case.path.startswith("/v3") else "v1", names=ServedNames("demo"))
+    dialect = responses("v3" if case.path.startswith("/v3") else "v1", names=ServedNames("demo"), **case.options)
     check_golden(name, answer(dialect, case.http(), case.failure), update=update_golden)

@@ -292,6 +292,8 @@ def test_log_probabilities_are_included_where_asked_for(body: dict[str, Any], to
     [
         ({"user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "service_tier": "auto"},
          {"user", "safety_identifier", "prompt_cache_key", "service_tier"}),
+        ({"prompt_cache_retention": "24h", "prompt_cache_options": {"ttl": "30m", "prewarm": True}},
+         {"prompt_cache_retention", "prompt_cache_options.ttl", "prompt_cache_options.prewarm"}),
         ({"max_tool_calls": 2}, {"max_tool_calls"}),
         ({"text": {"verbosity": "low"}}, {"text.verbosity"}),
         ({"include": ["reasoning.encrypted_content"]}, {"include[reasoning.encrypted_content]"}),

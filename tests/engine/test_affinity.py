@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.engine.affinity import BLOCK_TOKENS, MAX_OVERLOAD, most_requests, preferred, prefix_key
-from dragoman.types import EngineRequest, Picture, PictureSpan, SamplingParams
+from dragoman.engine.affinity import MAX_OVERLOAD, most_requests, preferred, prefix_key
+from dragoman.types import BLOCK_TOKENS, EngineRequest, Picture, PictureSpan, SamplingParams
 
 NAMES = [f"replica-{number}" for number in range(8)]
 

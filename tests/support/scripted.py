@@ -70,7 +70,16 @@ def scripted_prompt(request: GenerationRequest) -> PromptInfo:
         for i, piece in enumerate(pieces)
     )
     ids = tuple(token.id for token in tokens)
-    return PromptInfo(text=text, token_ids=ids, tokens=() if top_n is None else tokens, seed=request.sampling.seed or 7)
+    # Where the prompt is kept, a block has four tokens, and the first is found.
+    num_kept = len(ids) // 4 * 4 if request.cache_keep_s else 0
+    return PromptInfo(
+        text=text,
+        token_ids=ids,
+        tokens=() if top_n is None else tokens,
+        num_cached_tokens=min(num_kept, 4),
+        seed=request.sampling.seed or 7,
+        num_kept_tokens=num_kept,
+    )
 
 
 def scripted_events(request: GenerationRequest) -> Iterator[GenerationEvent]:

@@ -15,9 +15,8 @@ import struct
 from collections.abc import Collection, Mapping
 from hashlib import blake2b
 
-from dragoman.types import EngineRequest
+from dragoman.types import BLOCK_TOKENS, EngineRequest
 
-BLOCK_TOKENS = 32  # what engines share is whole blocks
 MAX_OVERLOAD = 1.25
 DEFAULT_PREFIX_TOKENS = 256
 

@@ -19,8 +19,9 @@ from dragoman.config.names import NameIndex
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir
 from dragoman.config.several import resolve_all
 from dragoman.config.sources import Given, environment, read_environment
-from dragoman.engine.affinity import BLOCK_TOKENS, DEFAULT_PREFIX_TOKENS
+from dragoman.engine.affinity import DEFAULT_PREFIX_TOKENS
 from dragoman.host.loading import has_model
+from dragoman.types import BLOCK_TOKENS
 
 logger = logging.getLogger("dragoman")
 

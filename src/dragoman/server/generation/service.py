@@ -41,6 +41,7 @@ from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.plain_content import PlainContent
 from dragoman.types import (
+    BLOCK_TOKENS,
     ChatPrompt,
     EngineOutput,
     GenerationEvent,
@@ -346,7 +347,11 @@ class _Progress:
 
     def _prompt_info(self, first: EngineOutput) -> PromptInfo:
         request = self._prepared.engine_request
-        return prompt_info(self._prepared.prompt_text, request.prompt_ids, first, self._pieces, request.seed)
+        info = prompt_info(self._prepared.prompt_text, request.prompt_ids, first, self._pieces, request.seed)
+        if not request.cache_keep_s:
+            return info
+        num_kept = len(request.prompt_ids) // BLOCK_TOKENS * BLOCK_TOKENS
+        return msgspec.structs.replace(info, num_kept_tokens=num_kept)
 
 
 class _Deadline:

@@ -12,7 +12,7 @@ from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
 from dragoman.server.apis.anthropic.describe import schemas
 from dragoman.server.apis.anthropic.dialect import MessagesDialect, prompt_of, read_body
 from dragoman.server.apis.anthropic.errors import ANTHROPIC_ERRORS, REQUEST_ID, AnthropicError, AnthropicErrors
-from dragoman.server.apis.anthropic.parameters import named_without_effect
+from dragoman.server.apis.anthropic.parameters import cache_ttl, named_without_effect
 from dragoman.server.apis.anthropic.schema import EVENTS, AnthropicMessage, PromptBody, TokenCount
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
 from dragoman.server.describe.answers import Answer, json_answer, merged
@@ -46,6 +46,7 @@ async def count_tokens(http: HttpCall, server: Server) -> object:
     """How many tokens a prompt has, as the model would see it. Raises: ServerError."""
     raw, body = read_body(http, PromptBody)
     model = server.models.find(body.model)
+    cache_ttl(body)  # of which nothing but its faults matters
     shown = prompt_of(raw, body, model.limits)
     idle = [*named_without_effect(raw, body, is_greedy=False), *shown.ignored]
     headers = note_ignored(server.switches.for_call(http.headers), idle)

@@ -18,9 +18,11 @@ from dragoman.server.apis.anthropic.parameters import (
     REFUSED,
     SERVICE_TIERS,
     THINKING_TYPES,
+    TTLS,
 )
 from dragoman.server.apis.anthropic.schema import MessagesBody, PromptBody
 from dragoman.server.apis.anthropic.tools import CHOICES, TOOL_NAME
+from dragoman.server.apis.openai_wire.caching import NOT_KEPT
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.describe.json_schema import (
     LENIENT_BOOLEAN,
@@ -53,6 +55,7 @@ _EFFECTS = {
     "thinking": "whether the model thinks before it answers; its chat template decides if absent",
     "output_config": "the form of the answer, and how much the model thinks",
     "output_format": "the form of the answer, as older clients ask for it",
+    "cache_control": f"for how long the prompt is kept, as in any of its blocks; without effect where {NOT_KEPT}",
 }
 _DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "stream": False}
 
@@ -74,6 +77,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         "type": nullable({"const": "custom"}),
         "strict": nullable(LENIENT_BOOLEAN),
     }
+    parts["CacheControl"] = an_object({"type": {"const": "ephemeral"}}, {"ttl": nullable({"enum": list(TTLS)})})
     parts["ToolWish"] = an_object(
         {"type": {"enum": list(CHOICES)}},
         {"name": nullable(TEXT), "disable_parallel_tool_use": nullable(LENIENT_BOOLEAN)},

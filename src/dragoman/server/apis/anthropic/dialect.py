@@ -18,6 +18,8 @@ from dragoman.server.apis.anthropic.encoder import MessageFacts, MessagesEncoder
 from dragoman.server.apis.anthropic.errors import AnthropicErrors
 from dragoman.server.apis.anthropic.parameters import (
     ANTHROPIC,
+    TTLS,
+    cache_ttl,
     check_words,
     named_without_effect,
     output_grammar,
@@ -77,15 +79,19 @@ class MessagesDialect(PureDialect):
         check_words(body, self._options.limits)
         assert body.max_tokens is not None  # checked with the words
         shown = prompt_of(raw, body, self._options.limits, body.max_tokens, http.headers.get("anthropic-beta", ""))
+        ttl, keeps = cache_ttl(body), self._options.keeps_prompts
         request = self._request(http, body, shown)
+        if ttl is not None and keeps:
+            request = msgspec.structs.replace(request, cache_keep_s=TTLS[ttl])
         is_greedy = request.sampling.is_greedy
-        ignored = (*named_without_effect(raw, body, is_greedy=is_greedy), *shown.ignored)
+        ignored = (*named_without_effect(raw, body, is_greedy=is_greedy, keeps_prompts=keeps), *shown.ignored)
         facts = MessageFacts(
             request_id=http.request_id,
             model=self._options.names.answering(ANTHROPIC, body.model),
             max_tokens=body.max_tokens,
             shows_thinking=body.thinking is None or body.thinking.display != "omitted",
             has_parallel_calls=has_parallel_calls(body),
+            cache_ttl=ttl if keeps else None,
         )
         return Call(
             (request,),

@@ -27,6 +27,7 @@ from dragoman.server.apis.anthropic.schema import (
     BlockDelta,
     BlockStart,
     BlockStop,
+    CacheCreation,
     InputJsonDelta,
     MessageDelta,
     MessageStart,
@@ -49,13 +50,17 @@ _CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT)
 
 @dataclass(frozen=True, slots=True)
 class MessageFacts:
-    """What the encoder needs to know of a call. `shows_thinking` False = thinking blocks come without their text."""
+    """What the encoder needs to know of a call. `shows_thinking` False = thinking blocks come without their text.
+
+    `cache_ttl`: for how long the prompt is kept; None = nobody asks for it.
+    """
 
     request_id: str
     model: str
     max_tokens: int
     shows_thinking: bool = True
     has_parallel_calls: bool = True
+    cache_ttl: str | None = None
 
 
 class MessagesEncoder(Encoder):
@@ -148,7 +153,11 @@ class MessagesEncoder(Encoder):
 
     def _usage(self) -> MessagesUsage:
         num_prompt = 0 if self._prompt is None else len(self._prompt.token_ids)
-        return MessagesUsage(num_prompt - self._num_cached, 0, self._num_cached, self._num_output)
+        num_kept = 0 if self._prompt is None else self._prompt.num_kept_tokens
+        num_written = max(0, num_kept - self._num_cached)
+        num_new = num_prompt - self._num_cached - num_written
+        written = CacheCreation(0, num_written) if self._facts.cache_ttl == "1h" else CacheCreation(num_written)
+        return MessagesUsage(num_new, num_written, self._num_cached, self._num_output, written)
 
     def _stop(self, reason: FinishReason, match: str | int | None) -> Stopped:
         if reason in _CUT_SHORT:

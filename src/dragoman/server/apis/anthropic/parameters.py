@@ -14,7 +14,9 @@ import msgspec
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.anthropic.errors import ThreadsNotOffered
 from dragoman.server.apis.anthropic.schema import (
+    CacheControl,
     CustomTool,
+    InputBlock,
     MessagesBody,
     OutputConfig,
     OutputFormat,
@@ -22,6 +24,7 @@ from dragoman.server.apis.anthropic.schema import (
     ThinkingConfig,
     ToolWish,
 )
+from dragoman.server.apis.openai_wire.caching import NOT_KEPT
 from dragoman.server.apis.openai_wire.fields import UINT32_MAX, check_count, check_word_lengths, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
 from dragoman.server.apis.openai_wire.profile import Profile
@@ -56,7 +59,6 @@ REFUSED: Mapping[str, str] = {
 IGNORED: Mapping[str, str] = {
     "metadata": "nothing is tracked per user",
     "service_tier": "there is one tier",
-    "cache_control": "common beginnings of prompts are cached without",
     "context_management": "the conversation is taken as it is sent",
     "inference_geo": "the server is where it is",
     "speed": "there is one speed",
@@ -67,7 +69,6 @@ IGNORED: Mapping[str, str] = {
 """Parameters that are known and have no effect, and why; all of them are reported to the client."""
 
 IGNORED_IN_TOOLS: Mapping[str, str] = {
-    "cache_control": IGNORED["cache_control"],
     "eager_input_streaming": "a tool's input is streamed as it is generated",
     "input_examples": "chat templates have no place for them",
     "defer_loading": "there is no tool search; every tool is shown to the model",
@@ -80,11 +81,17 @@ _OBJECTS: Mapping[str, type[msgspec.Struct]] = {
     "output_config": OutputConfig,
     "tool_choice": ToolWish,
 }
+CACHE_CONTROL = "cache_control"
+TTLS: Mapping[str, float] = {"5m": 300.0, "1h": 3600.0}
+"""`cache_control.ttl` in seconds, the default first."""
+
 _BUDGET = "thinking.budget_tokens"
 _NO_SAMPLING = "the most likely token is taken, none is drawn"
 _FILTERS: Mapping[str, float] = {"top_k": 0, "top_p": 1.0}  # off at these values
 _REASONS: Mapping[str, str] = {
     **IGNORED,
+    CACHE_CONTROL: NOT_KEPT,
+    f"tools.{CACHE_CONTROL}": NOT_KEPT,
     **{f"tools.{name}": reason for name, reason in IGNORED_IN_TOOLS.items()},
     **dict.fromkeys(_FILTERS, _NO_SAMPLING),
     _BUDGET: "the chat template is told of it as thinking_budget; nothing ends the thinking",
@@ -139,9 +146,52 @@ def output_grammar(body: PromptBody) -> Grammar | None:
     return None if body.output_format is None else _schema("output_format", body.output_format)
 
 
-def named_without_effect(raw: Mapping[str, Any], body: PromptBody, *, is_greedy: bool) -> Iterator[str]:
-    """Names of what `raw` holds that was accepted and changes nothing, each once."""
+def cache_ttl(body: PromptBody) -> str | None:
+    """How long the prompt is to be kept: the longest that any of its marks asks for; None = none does.
+
+    Raises: InvalidRequest.
+    """
+    asked: str | None = None
+    for path, mark in _cache_marks(body):
+        if mark.type != "ephemeral":
+            got = "is missing: it" if mark.type is None else f"{shown(mark.type)} is not offered here: it"
+            problem = "missing" if mark.type is None else "value"
+            raise ANTHROPIC.fault(f"{path}.type", problem, f"{path}.type {got} must be ephemeral")
+        _check_word(f"{path}.ttl", mark.ttl, tuple(TTLS))
+        asked = max((one for one in (asked, mark.ttl or next(iter(TTLS))) if one is not None), key=TTLS.__getitem__)
+    return asked
+
+
+def _cache_marks(body: PromptBody) -> Iterator[tuple[str, CacheControl]]:
+    """Every `cache_control` of a body, with its place."""
+    if body.cache_control is not None:
+        yield CACHE_CONTROL, body.cache_control
+    for position, tool in enumerate(body.tools or ()):
+        if tool.cache_control is not None:
+            yield f"tools[{position}].{CACHE_CONTROL}", tool.cache_control
+    yield from _marks_of_blocks("system", body.system)
+    for position, message in enumerate(body.messages or ()):
+        yield from _marks_of_blocks(f"messages[{position}].content", message.content)
+
+
+def _marks_of_blocks(path: str, content: str | list[InputBlock] | None) -> Iterator[tuple[str, CacheControl]]:
+    for position, block in enumerate(content if isinstance(content, list) else ()):
+        if block.cache_control is not None:
+            yield f"{path}[{position}].{CACHE_CONTROL}", block.cache_control
+        yield from _marks_of_blocks(f"{path}[{position}].content", block.content)
+
+
+def named_without_effect(
+    raw: Mapping[str, Any], body: PromptBody, *, is_greedy: bool, keeps_prompts: bool = False
+) -> Iterator[str]:
+    """Names of what `raw` holds that was accepted and changes nothing, each once.
+
+    `keeps_prompts`: marks for the cache have an effect.
+    """
     idle = dict.fromkeys(name for name in raw if name in IGNORED or name not in body.__struct_encode_fields__)
+    if not keeps_prompts:
+        marks = ("tools." if path.startswith("tools") else "" for path, _ in _cache_marks(body))
+        idle |= dict.fromkeys(f"{place}{CACHE_CONTROL}" for place in marks)
     if is_greedy:
         idle |= dict.fromkeys(name for name, off in _FILTERS.items() if raw.get(name) not in (None, off))
     if body.thinking is not None and body.thinking.budget_tokens is not None:
@@ -169,7 +219,8 @@ def reasons_of(names: tuple[str, ...]) -> dict[str, str]:
 def _named_in_blocks(raw: Mapping[str, Any]) -> Iterator[str]:
     contents = [raw.get("system"), *(message.get("content") for message in raw.get("messages", ()))]
     for block in (block for content in contents if isinstance(content, list) for block in content):
-        yield from (name for name in ("cache_control", "citations") if block.get(name))
+        if block.get("citations"):
+            yield "citations"
         if block.get("type") == "redacted_thinking":
             yield "redacted_thinking"
         if isinstance(block.get("content"), list):

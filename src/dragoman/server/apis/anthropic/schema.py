@@ -14,7 +14,7 @@ import msgspec
 
 
 class CacheControl(msgspec.Struct, kw_only=True):
-    """`cache_control`: what a client wishes to be cached, which happens without."""
+    """`cache_control`: the prompt up to here is to be kept for `ttl`. `type`: ephemeral."""
 
     type: str | None = None
     ttl: str | None = None
@@ -154,6 +154,13 @@ class AnthropicToolUse(msgspec.Struct, tag_field="type", tag="tool_use"):
     input: msgspec.Raw
 
 
+class CacheCreation(msgspec.Struct):
+    """Of the tokens that are kept since this request, for how long."""
+
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
+
+
 class MessagesUsage(msgspec.Struct):
     """Token counts. The prompt's are the sum of the first three, of which those of the cache were not computed again."""
 
@@ -161,6 +168,7 @@ class MessagesUsage(msgspec.Struct):
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
+    cache_creation: CacheCreation
     service_tier: Literal["standard"] = "standard"
 
 

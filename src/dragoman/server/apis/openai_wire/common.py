@@ -41,9 +41,13 @@ def requested_model(name: str | None) -> str | None:
 
 
 class CachedTokens(msgspec.Struct):
-    """Prompt tokens that were found in the prefix cache."""
+    """Prompt tokens that were found in the prefix cache.
+
+    `cache_write_tokens`: those that are kept there since the request asked for it.
+    """
 
     cached_tokens: int
+    cache_write_tokens: int | UnsetType = UNSET
 
 
 class ReasoningTokens(msgspec.Struct):
@@ -69,6 +73,7 @@ class UsageCounter:
         self._has_details = has_details
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
+        self._num_kept_tokens = 0
         self._num_completion_tokens = 0
 
     def add(self, prompt: PromptInfo | None, num_completion_tokens: int, num_cached_tokens: int = 0) -> None:
@@ -79,6 +84,7 @@ class UsageCounter:
         if prompt is not None:
             self._num_prompt_tokens += len(prompt.token_ids)
             self._num_cached_tokens += prompt.num_cached_tokens
+            self._num_kept_tokens += prompt.num_kept_tokens
 
     def usage(self) -> Usage:
         """The counts so far."""
@@ -86,8 +92,12 @@ class UsageCounter:
             self._num_prompt_tokens,
             self._num_completion_tokens,
             self._num_prompt_tokens + self._num_completion_tokens,
-            CachedTokens(self._num_cached_tokens) if self._has_details else UNSET,
+            self._details() if self._has_details else UNSET,
         )
+
+    def _details(self) -> CachedTokens:
+        num_cached, num_kept = self._num_cached_tokens, self._num_kept_tokens
+        return CachedTokens(num_cached, max(0, num_kept - num_cached) if num_kept else UNSET)
 
 
 def usage_of(results: Sequence[GenerationResult], *, has_details: bool) -> Usage:

@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
+from dragoman.server.apis.openai_wire.caching import REASONS as CACHING_REASONS
+from dragoman.server.apis.openai_wire.caching import PromptCacheOptions, idle_names, keep_s
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, requested_model
 from dragoman.server.apis.openai_wire.fields import (
     check_bounds,
@@ -35,7 +37,6 @@ IGNORED: Mapping[str, str] = {
     "metadata": "labels for a hosted service's dashboard",
     "store": "answers are not stored",
     "service_tier": "there is one tier",
-    "prompt_cache_key": "the prefix cache needs no hint",
     "safety_identifier": "nothing is tracked per user",
     "guided_decoding_backend": "there is one grammar engine",
     "guided_whitespace_pattern": "the grammar engine decides on whitespace",
@@ -49,6 +50,7 @@ _FILTERS: Mapping[str, float] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typica
 
 _REASONS: Mapping[str, str] = {
     **IGNORED,
+    **CACHING_REASONS,
     **dict.fromkeys(_SPECULATING, "nothing guesses tokens that way for this request"),
     **dict.fromkeys(_OF_BEAMS, "only a beam search uses it"),
     **dict.fromkeys(_FILTERS, "the most likely token is taken, none is drawn"),
@@ -112,6 +114,9 @@ class SharedBody(GrammarFields, kw_only=True):
     max_ngram_size: int | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -184,6 +189,8 @@ def shared_request(
         model=_model(body.model, reading),
         priority=-_priority(body, reading),
         cache_salt=_cache_salt(body, profile),
+        cache_keep_s=keep_s(body, profile, is_kept=reading.options.keeps_prompts),
+        cache_key=body.prompt_cache_key or "",
     )
 
 
@@ -219,7 +226,11 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
         idle.update(_OF_BEAMS)
     if request.sampling.is_greedy:
         idle |= {name for name, neutral in _FILTERS.items() if getattr(request.sampling, name) != neutral}
+    served = reading.options
+    uncached = list(idle_names(raw, body, is_kept=served.keeps_prompts, has_keys=served.has_cache_keys))
+    idle |= set(uncached)
     names = [name for name in raw if name in idle]
+    names += [name for name in uncached if name not in raw]
     options = raw.get("stream_options")
     if isinstance(options, dict):
         used = {"include_usage", *(("continuous_usage_stats",) if has_continuous_usage(body) else ())}

@@ -280,6 +280,8 @@ class ResponsesDialect:
             parallel_tool_calls=body.parallel_tool_calls is not False,
             previous_response_id=body.previous_response_id,
             prompt_cache_key=body.prompt_cache_key,
+            prompt_cache_retention=UNSET if body.prompt_cache_retention is None else body.prompt_cache_retention,
+            prompt_cache_options=UNSET if body.prompt_cache_options is None else body.prompt_cache_options,
             reasoning=ToldReasoning(None if reasoning is None else reasoning.effort, summary),
             safety_identifier=body.safety_identifier,
             store=body.store is not False,

@@ -87,10 +87,12 @@ def call_item(own_id: str, call: ToolCall, status: ItemStatus) -> FunctionCallIt
 
 def usage_of(counted: Usage, num_reasoning_tokens: int) -> ResponseUsage:
     """The counts in this API's words."""
-    cached = 0 if counted.prompt_tokens_details is UNSET else counted.prompt_tokens_details.cached_tokens
+    details = counted.prompt_tokens_details
+    cached = 0 if details is UNSET else details.cached_tokens
+    written = 0 if details is UNSET or details.cache_write_tokens is UNSET else details.cache_write_tokens
     return ResponseUsage(
         counted.prompt_tokens,
-        InputTokensDetails(cached),
+        InputTokensDetails(cached, written),
         counted.completion_tokens,
         OutputTokensDetails(num_reasoning_tokens),
         counted.total_tokens,

@@ -45,7 +45,7 @@ REFUSED: Mapping[str, str] = {
 """Parameters refused by name beside those of all of OpenAI's routes, and why."""
 
 IGNORED: Mapping[str, str] = {
-    **{name: SHARED_IGNORED[name] for name in ("user", "service_tier", "prompt_cache_key", "safety_identifier")},
+    **{name: SHARED_IGNORED[name] for name in ("user", "service_tier", "safety_identifier")},
     "max_tool_calls": "it counts calls of built-in tools, of which there are none here",
     "text.verbosity": "models here have no such switch",
     "top_logprobs": f"include does not name {LOGPROBS}",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from dragoman.server.apis.openai_wire.caching import PromptCacheOptions
 from dragoman.server.apis.openai_wire.chat.schema import ImageUrl
 from dragoman.server.apis.openai_wire.common import Created
 from dragoman.server.apis.openai_wire.sampling import SharedBody
@@ -89,7 +90,6 @@ class ResponsesBody(SharedBody, kw_only=True):
     metadata: dict[str, str] | None = None
     user: str | None = None
     safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
     service_tier: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -170,7 +170,7 @@ OutputItem = MessageItem | FunctionCallItem | ReasoningItem
 
 
 class InputTokensDetails(msgspec.Struct):
-    """`cached_tokens` were found in the prefix cache; writing into it costs nobody anything."""
+    """`cached_tokens` were found in the prefix cache, `cache_write_tokens` are kept there since this request asked so."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
@@ -247,6 +247,8 @@ class Response(msgspec.Struct, kw_only=True):
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | UnsetType = UNSET
+    prompt_cache_options: PromptCacheOptions | UnsetType = UNSET
     reasoning: ToldReasoning
     safety_identifier: str | None = None
     service_tier: Literal["default"] = "default"

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dragoman.server.api import ModelProfile
+from dragoman.server.apis.openai_wire.caching import RETENTIONS
 from dragoman.server.apis.openai_wire.chat.messages import FUNCTION_NAME
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
@@ -60,6 +61,7 @@ _OWN_TYPES: Mapping[str, Schema] = {
     "guided_choice": array(NON_EMPTY_TEXT, minItems=1, maxItems=MAX_CHOICES),
     "guided_regex": NON_EMPTY_TEXT,
     "guided_grammar": NON_EMPTY_TEXT,
+    "prompt_cache_retention": {"enum": list(RETENTIONS)},
     "function_call": any_of({"enum": ["none", "auto"]}, {"$ref": "#/components/schemas/NamedFunction"}),
     "tool_choice": any_of({"enum": ["none", "auto", "required"]}, {"$ref": "#/components/schemas/NamedTool"}),
 }

@@ -84,6 +84,13 @@ SHARED: Mapping[str, Row] = {
     "max_ngram_size": Row("longest run of equal tokens by which the text is searched"),
     "priority": Row("requests with a smaller one are served before; the operator says how small it may be", 0),
     "cache_salt": Row("the prefix cache is shared with requests of the same salt only; a text that is not empty"),
+    "prompt_cache_key": Row("requests of one key go to the same of several engines; without effect where there is one"),
+    "prompt_cache_retention": Row(
+        "in_memory: nothing of the prompt is written to a disk; 24h: kept so long, where the server has --prefix-store-gb"
+    ),
+    "prompt_cache_options": Row(
+        "`ttl`: how long the prompt is kept at least, where the server has --prefix-store-gb; `mode` has no effect"
+    ),
     "response_format": Row("constrains the answer: text, any JSON, JSON of a schema, or a regular expression"),
     "guided_json": Row("the answer is JSON of this schema"),
     "guided_regex": Row("the answer matches this regular expression"),

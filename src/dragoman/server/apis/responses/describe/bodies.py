@@ -60,7 +60,6 @@ ROWS: Mapping[str, Row] = {
     "metadata": Row("labels, told back"),
     "user": Row(f"a label of the end user{_IGNORED}"),
     "safety_identifier": Row(f"a label of the end user{_IGNORED}"),
-    "prompt_cache_key": Row(f"the prefix cache needs no hint{_IGNORED}"),
     "service_tier": Row("there is one tier, and the answer says `default`; named in `x-dragoman-ignored`"),
     "chat_template_kwargs": Row("reaches the model's template"),
 }

@@ -1,0 +1,96 @@
+"""What clients of OpenAI's routes say of cached prompts: how long to keep them, and by which key to find them again.
+
+Does: check `prompt_cache_key`, `prompt_cache_retention` and `prompt_cache_options`, turn them into seconds, name those that
+have no effect. Does not: keep anything. Called by the dialects that share their parameters, on the event loop.
+Source: OpenAI API reference, chat and responses, and its guide to prompt caching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from msgspec import Meta
+
+from dragoman.server.apis.openai_wire.fields import shown, unknown_names
+from dragoman.server.apis.openai_wire.profile import Profile
+
+RETENTIONS: Mapping[str, float] = {"in_memory": 0.0, "in-memory": 0.0, "24h": 86400.0}
+"""`prompt_cache_retention` in seconds; 0 = in memory only, whatever else there is."""
+
+LIFETIMES: Mapping[str, float] = {"30m": 1800.0, "12h": 43200.0}
+"""`prompt_cache_options.ttl` in seconds."""
+
+MODES = ("implicit", "explicit")
+
+NOT_KEPT = "prompts are kept in memory only: the server has no --prefix-store-gb"
+
+REASONS: Mapping[str, str] = {
+    "prompt_cache_key": "one engine has all requests, so that there is none to choose",
+    "prompt_cache_retention": NOT_KEPT,
+    "prompt_cache_options.ttl": NOT_KEPT,
+    "prompt_cache_options.mode": "the beginning of every prompt is cached, with marks or without",
+}
+"""Why these have no effect, where they have none."""
+
+
+Mode = Annotated[str, Meta(extra_json_schema={"enum": list(MODES)})]
+Lifetime = Annotated[str, Meta(extra_json_schema={"enum": list(LIFETIMES)})]
+
+
+class PromptCacheOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`prompt_cache_options`. `ttl`: how long the prompt is kept at least."""
+
+    mode: Mode | None = None
+    ttl: Lifetime | None = None
+
+
+class CachingFields(Protocol):
+    """The fields of a body that speak of cached prompts."""
+
+    prompt_cache_key: str | None
+    prompt_cache_retention: str | None
+    prompt_cache_options: PromptCacheOptions | None
+
+
+def keep_s(body: CachingFields, profile: Profile, *, is_kept: bool) -> float | None:
+    """How long the prompt is to be kept: see `EngineRequest.cache_keep_s`. `is_kept`: the server can keep prompts.
+
+    Raises: InvalidRequest.
+    """
+    options = body.prompt_cache_options or PromptCacheOptions()
+    retention = _seconds("prompt_cache_retention", body.prompt_cache_retention, RETENTIONS, profile)
+    lifetime = _seconds("prompt_cache_options.ttl", options.ttl, LIFETIMES, profile)
+    _check_word("prompt_cache_options.mode", options.mode, MODES, profile)
+    if retention == 0:  # the most that the client allows, while a lifetime is the least that it wishes
+        return 0.0
+    asked = max((seconds for seconds in (retention, lifetime) if seconds is not None), default=None)
+    return asked if is_kept else None
+
+
+def idle_names(raw: Mapping[str, Any], body: CachingFields, *, is_kept: bool, has_keys: bool) -> Iterator[str]:
+    """Names of what has no effect among these fields, and within them."""
+    options = body.prompt_cache_options or PromptCacheOptions()
+    if body.prompt_cache_key and not has_keys:
+        yield "prompt_cache_key"
+    if body.prompt_cache_retention is not None and RETENTIONS[body.prompt_cache_retention] and not is_kept:
+        yield "prompt_cache_retention"
+    if options.ttl is not None and not is_kept:
+        yield "prompt_cache_options.ttl"
+    if options.mode == "explicit":
+        yield "prompt_cache_options.mode"
+    nested = raw.get("prompt_cache_options")
+    unknown = unknown_names(nested, PromptCacheOptions) if isinstance(nested, dict) else ()
+    yield from (f"prompt_cache_options.{name}" for name in unknown)
+
+
+def _seconds(name: str, word: str | None, words: Mapping[str, float], profile: Profile) -> float | None:
+    _check_word(name, word, tuple(words), profile)
+    return None if word is None else words[word]
+
+
+def _check_word(name: str, word: str | None, allowed: tuple[str, ...], profile: Profile) -> None:
+    if word is not None and word not in allowed:
+        message = f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {shown(word)}"
+        raise profile.fault(name, "value", message)
