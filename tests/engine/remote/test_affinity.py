@@ -37,6 +37,27 @@ def test_prompts_that_begin_alike_go_to_one_server_and_others_to_all() -> None:
     run(test())
 
 
+def test_requests_of_one_key_go_to_one_server_and_those_of_many_to_all() -> None:
+    upstreams = servers(3)
+
+    async def asked_with(engine: Engine, key: str) -> int:
+        before = [len(one.bodies) for one in upstreams]
+        await text(engine, request(cache_key=key))
+        (place,) = [place for place, one in enumerate(upstreams) if len(one.bodies) > before[place]]
+        return place
+
+    async def test() -> None:
+        async with remote(*upstreams) as engine:
+            assert engine.capabilities.cache_key
+            homes = [{await asked_with(engine, f"conversation {number}") for _ in range(3)} for number in range(20)]
+            assert all(len(places) == 1 for places in homes)
+            assert set.union(*homes) == {0, 1, 2}
+        async with remote(upstreams[0]) as engine:
+            assert not engine.capabilities.cache_key
+
+    run(test())
+
+
 def test_a_server_with_its_share_keeps_its_beginnings_and_one_with_more_does_not() -> None:
     upstreams = servers(3)
 
