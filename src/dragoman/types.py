@@ -357,6 +357,27 @@ class StopStrings(msgspec.Struct, frozen=True):
     unsearched: Unsearched | None = None
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """How a caller's requests stand beside those of others. `priority`: the highest they have; None = what each asks for.
+
+    `share`: of two callers with requests that wait, one is given so many times as much as one of share 1.
+    `is_background`: they are work that can wait.
+    """
+
+    priority: int | None = None
+    share: int = 1
+    is_background: bool = False
+
+    def priority_of(self, asked: int) -> int:
+        """The priority of a request that asks for one, 0 if it asks for none; the highest goes first."""
+        if self.priority is None:
+            return asked
+        return min(asked, self.priority) if asked else self.priority
+
+
+USUAL_STANDING = Standing()
+
+
 class EngineRequest(msgspec.Struct, frozen=True):
     """A request as engines take it: token ids, complete, legal, seed resolved. Pure data: it survives JSON and msgpack.
 
@@ -368,10 +389,11 @@ class EngineRequest(msgspec.Struct, frozen=True):
     the same salt and owner; `cache_owner`: no client chooses it, "" = all are one. `cache_keep_s`: how long at least the
     prompt is kept where a later start of the engine finds it, within the caller's share of that place; 0 = in memory only,
     None = as long as there is room. `cache_key`: requests with equal keys and beginnings go to the same of several
-    replicas. `priority`: of the requests that wait,
-    those with the highest are admitted first. `caller`: who asks; engines that can share what they have fairly among
-    callers. `deadline_s`: when the engine gives the request up, in seconds since the epoch, as it may have been made on
-    another machine; `start_by_s`: when it gives it up unless its first step has begun; None = never.
+    replicas. `priority`: of the requests that wait, those with the highest are admitted first. `caller`: who asks; engines
+    that can share what they have fairly among callers, in proportion to `share`. `is_background`: work that can wait, for
+    which others lose hardly any time. `deadline_s`: when the engine gives the request up, in seconds since the epoch, as
+    it may have been made on another machine; `start_by_s`: when it gives it up unless its first step has begun; None =
+    never.
     `pictures`: in the order of their places in the prompt, which do not overlap. `trace`: the client's, which servers that
     an engine asks are to continue; None = it has named none.
     """
@@ -395,6 +417,8 @@ class EngineRequest(msgspec.Struct, frozen=True):
     cache_owner: str = ""
     cache_keep_s: float | None = None
     cache_key: str = ""
+    share: int = 1
+    is_background: bool = False
 
     @property
     def cache_partition(self) -> str:

@@ -56,6 +56,8 @@ def requests(draw: st.DrawFn, prefixes: list[list[int]]) -> EngineRequest:
     return msgspec.structs.replace(
         request,
         priority=draw(st.sampled_from([0, 0, 0, 1, -1])),
+        share=draw(st.sampled_from([1, 1, 5])),
+        is_background=draw(st.sampled_from([False, False, False, True])),
         caller=draw(st.sampled_from(["", "a", "b"])),
         cache_salt=draw(st.sampled_from(["", "", "s"])),
     )

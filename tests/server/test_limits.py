@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,11 +16,13 @@ import pytest
 from dragoman.errors import DeadlineTooShort, QueueTimeout, ServerError
 from dragoman.server.admission import Admission, QueueBounds
 from dragoman.server.apis.tgi.api import tgi_info
+from dragoman.server.app import ServerConfig
 from dragoman.server.generation.prepare import ServiceLimits
 from dragoman.server.generation.service import Service
 from dragoman.server.observation.record import CallRecord, RequestRecord, enter_call
 from dragoman.server.pressure.forecast import Forecast
 from dragoman.server.registry import ServedModel
+from dragoman.server.security.keyring import KeySources
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import GenerationRequest, Limits, TextPrompt
 from tests.support.byte_tokenizer import ByteTokenizer
@@ -144,6 +147,34 @@ def test_the_engine_is_told_who_asks() -> None:
     for caller in ("somebody", ""):
         asyncio.run(ask(caller))
     assert [request.caller for request in engine.requests] == ["somebody", ""]
+
+
+def test_requests_stand_as_their_key_does_and_never_before_it(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("first: a priority=-5 share=20\nlast: b priority=3 background=yes\nany: c\n")
+    engine = FakeEngine(saying("Hello"), capabilities=replace(ABILITIES, priority=True))
+    plain = FakeEngine(saying("Hello"))
+    with running_server(ServerConfig(key_sources=KeySources(key_file=keys))) as server:
+        for name, serves in (("m", engine), ("plain", plain)):
+            dialects = real_dialects(settings={"chat_format": "openai"})
+            service = Service(name=name, engine=serves, tokenizer=ByteTokenizer())
+            _add(server, ServedModel(name, service, serves, dialects, Admission(name)))
+
+        def ask(key: str, model: str = "m", fields: Mapping[str, int] | None = None) -> None:
+            body = {"model": model, "prompt": "Hi", **(fields or {})}
+            answer = httpx.post(f"{server.url}/v1/completions", json=body, headers={"x-api-key": key})
+            assert answer.status_code == 200, answer.text
+
+        for key, fields in (("a", None), ("a", {"priority": 2}), ("b", {"priority": 1}), ("c", {"priority": 4})):
+            ask(key, fields=fields)
+        ask("a", "plain")
+    assert [(one.priority, one.share, one.is_background) for one in engine.requests] == [
+        (5, 20, False),
+        (-2, 20, False),
+        (-3, 1, True),
+        (-4, 1, False),
+    ]
+    assert plain.requests[0].priority == 0, "of an engine without priorities nobody asks for one"
 
 
 @EVERY_ROUTE

@@ -21,11 +21,13 @@ from tests.support.tiers import examples
 VOCAB_SIZE = 16
 
 
-def asking(caller: str, num_prompt: int = 3, max_tokens: int = 5, priority: int = 0, number: int = 0) -> Any:
+def asking(
+    caller: str, num_prompt: int = 3, max_tokens: int = 5, priority: int = 0, number: int = 0, share: int = 1
+) -> Any:
     """A request that generates all its tokens; prompts of different numbers have no block in common."""
     prompt = [(number + position * (number + 1)) % VOCAB_SIZE for position in range(num_prompt)]
     request = make_request(prompt, max_tokens, ignore_eos=True)
-    return msgspec.structs.replace(request, caller=caller, priority=priority)
+    return msgspec.structs.replace(request, caller=caller, priority=priority, share=share)
 
 
 class Waiting:
@@ -37,9 +39,9 @@ class Waiting:
         self._sampler = Sampler(VOCAB_SIZE)
         self._num_added = 0
 
-    def add(self, caller: str, num_prompt: int = 4, priority: int = 0) -> SequenceGroup:
+    def add(self, caller: str, num_prompt: int = 4, priority: int = 0, share: int = 1) -> SequenceGroup:
         key = self._num_added
-        group = SequenceGroup(key, key, asking(caller, num_prompt, priority=priority), self._sampler)
+        group = SequenceGroup(key, key, asking(caller, num_prompt, priority=priority, share=share), self._sampler)
         self.queue.add(group)
         self._num_added += 1
         return group
@@ -70,6 +72,16 @@ def steps_to_first_token(collector: Collector, key: int) -> int:
 
 
 # --- the queue alone --------------------------------------------------------------------------------------------------
+
+
+def test_a_caller_gets_as_many_turns_as_its_share_says() -> None:
+    waiting = Waiting()
+    for _ in range(40):
+        waiting.add("a", share=3)
+        waiting.add("b")
+    begun = waiting.callers(40)
+    assert begun.count("a") == 30
+    assert "bb" not in begun
 
 
 def test_a_generated_token_counts_twice_as_much_as_a_prompts() -> None:

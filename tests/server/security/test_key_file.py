@@ -10,6 +10,7 @@ import pytest
 from dragoman.server.security.callers import KeysError, Limits
 from dragoman.server.security.keyring import Keyring, KeySources
 from dragoman.server.security.scopes import ALL_SCOPES, read_scopes
+from dragoman.types import Standing
 from tests.support.tables import table
 
 
@@ -53,6 +54,12 @@ def test_a_line_names_the_key_and_says_what_it_opens(path: Path) -> None:
     assert last.name == "key-3"
 
 
+def test_a_line_says_how_a_keys_requests_stand_beside_others(path: Path) -> None:
+    found = keyring(path, "alice: a priority=-5 share=20\nbob: b background=yes\ncarol: c")
+    standings = [caller.standing for key in (b"a", b"b", b"c") if (caller := found.find(key)) is not None]
+    assert standings == [Standing(5, 20), Standing(is_background=True), Standing()]
+
+
 def test_a_bare_key_may_have_a_colon(path: Path) -> None:
     assert keyring(path, "a:b").find(b"a:b") is not None
 
@@ -84,6 +91,10 @@ def test_nothing_else_is_a_key(path: Path, key: bytes) -> None:
         ("alice: s3cret scopes=open", "'open' is no scope"),
         ("alice: s3cret scope=inference", "'scope' is nothing to say of a key"),
         ("alice: s3cret tokens-per-minute=0", "tokens-per-minute must be an integer from 1 to 999999999, got '0'"),
+        ("alice: s3cret priority=low", "priority must be an integer from -2147483647 to 2147483647, got 'low'"),
+        ("alice: s3cret share=0", "share must be an integer from 1 to 1000, got '0'"),
+        ("alice: s3cret share=1001", "share must be an integer from 1 to 1000, got '1001'"),
+        ("alice: s3cret background=maybe", "background must be yes or no, got 'maybe'"),
         ("älice: s3cret", "a key's name must be 1 to 64 letters"),
         ("alice: sha256:s3cret", "there must be 64 hexadecimal digits"),
         ("alice: s3cret\nbob: s3cret", "alice and bob have the same key"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dragoman.engine.rolling.blocks.block_pools import Copies
+from dragoman.engine.rolling.schedule.background import Room, StepParts
 from dragoman.engine.rolling.sequence import Sequence
 
 
@@ -38,6 +39,9 @@ class ScheduledBatch:
     num_prefill_tokens: int = 0  # tokens of entries that do not decode
     prefill_budget: int | None = None  # limits these, beside the limit on all tokens; None = it does not
     num_padding: int = 0  # rows that are computed beside, for nobody
+    background: Room | None = None  # what sequences in the background may still take; None = all that is free
+    background_tokens: int = 0  # of prompts in the background, among those above
+    background_rows: int = 0  # of sequences in the background that decode
     begin_s: float = 0.0  # when it was planned, by the scheduler's clock
 
     def __bool__(self) -> bool:
@@ -52,6 +56,22 @@ class ScheduledBatch:
         """Append an entry and count its tokens and rows."""
         self.entries.append(entry)
         self.num_tokens += entry.num_new_tokens
-        if not entry.sequence.is_decoding:
+        is_decoding = entry.sequence.is_decoding
+        if not is_decoding:
             self.num_prefill_tokens += entry.num_new_tokens
         self.num_prompt_rows += entry.num_prompt_rows
+        if entry.sequence.group.is_background:
+            self.background_rows += entry.num_new_tokens if is_decoding else 0
+            self.background_tokens += 0 if is_decoding else entry.num_new_tokens
+            if self.background is not None:
+                self.background.take(entry.num_new_tokens, is_decoding=is_decoding)
+
+    @property
+    def parts(self) -> StepParts:
+        """What it computes for others and for the background."""
+        return StepParts(
+            self.num_decode_rows - self.background_rows,
+            self.num_prefill_tokens - self.background_tokens,
+            self.background_rows,
+            self.background_tokens,
+        )

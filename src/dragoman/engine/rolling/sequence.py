@@ -67,7 +67,7 @@ class Sequence:
         self.group = group
         self.index = index
         self.sequence_id = sequence_id
-        self.rank = (-group.request.priority, _NOT_BEGUN, index)  # the smallest goes first
+        self.rank = (-group.priority, _NOT_BEGUN, index)  # the smallest goes first
         self.sampler_state = sampler_state
         self.token_ids = array("q", group.request.prompt_ids)
         self.num_prompt_tokens = len(group.request.prompt_ids)
@@ -194,7 +194,8 @@ class SequenceGroup:
 
     `is_ranked`: more sequences are drawn than returned; the best are delivered when all have finished. `beams`: the state
     of its beam search, if it does one. `root_digest`: what the digests of its blocks begin with, unless they are in the long
-    regime. `pictures`: those of the prompt, None = there are none. `adapter`: None = the model as it is.
+    regime. `pictures`: those of the prompt, None = there are none. `adapter`: None = the model as it is. `priority`: the
+    request's, behind all others if it is in the background.
     """
 
     __slots__ = (
@@ -206,11 +207,13 @@ class SequenceGroup:
         "end_reasons",
         "has_begun",
         "has_reported_prompt",
+        "is_background",
         "is_forked",
         "is_ranked",
         "key",
         "num_cached_tokens",
         "pictures",
+        "priority",
         "prompt_logprobs",
         "queue_s",
         "request",
@@ -235,6 +238,8 @@ class SequenceGroup:
         self.key = key
         self.arrival = arrival
         self.request = request
+        self.is_background = request.is_background
+        self.priority = request.priority - (_BACKGROUND if request.is_background else 0)
         self.is_ranked = request.is_ranked
         self.is_forked = sampling.num_sequences == 1
         self.end_reasons = end_reasons(request)
@@ -259,7 +264,7 @@ class SequenceGroup:
         """It is admitted for the first time; it goes behind all of its priority that were before, whenever they came."""
         self.has_begun = True
         for sequence in self.sequences:
-            sequence.rank = (-self.request.priority, order, sequence.index)
+            sequence.rank = (-self.priority, order, sequence.index)
 
     def root_digest_of(self, *, is_long: bool) -> bytes:
         """What the digests of blocks in a regime begin with."""
@@ -297,6 +302,7 @@ class SequenceGroup:
         return (sequence for sequence in self.sequences if sequence.finish_reason is None)
 
 
+_BACKGROUND = 1 << 48  # more than clients can ask for
 _MAX_SEQUENCES = 1 << 16  # of one group; keeps sequence ids unique
 _NOT_BEGUN = 1 << 62  # in the place of the order of those that have
 

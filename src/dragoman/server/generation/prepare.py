@@ -25,6 +25,7 @@ from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.message_content import picture_parts
 from dragoman.tokenizer.plain_content import PlainContent
 from dragoman.types import (
+    USUAL_STANDING,
     ChatPrompt,
     EngineRequest,
     GenerationRequest,
@@ -33,6 +34,7 @@ from dragoman.types import (
     PictureSpan,
     Prompt,
     SamplingParams,
+    Standing,
     StopStrings,
     TextPrompt,
     TokenMasker,
@@ -82,6 +84,7 @@ class Turn(NamedTuple):
     caller: str = ""
     start_by_s: float | None = None
     deadline_s: float | None = None
+    standing: Standing = USUAL_STANDING
 
 
 class PromptTokens(NamedTuple):
@@ -179,13 +182,15 @@ class Preparer:
                 adapter=request.adapter or None,
                 pictures=pictures,
                 trace=request.trace,
-                priority=request.priority,
+                priority=turn.standing.priority_of(request.priority),
                 cache_salt=request.cache_salt,
                 cache_keep_s=request.cache_keep_s,
                 cache_key=request.cache_key,
                 cache_owner=f"key {turn.caller}" if self.limits.prefix_cache_per_key else "",
                 caller=turn.caller,
                 start_by_s=turn.start_by_s,
+                share=turn.standing.share,
+                is_background=turn.standing.is_background,
             ),
             request,
         )

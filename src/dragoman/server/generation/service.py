@@ -42,6 +42,7 @@ from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.plain_content import PlainContent
 from dragoman.types import (
     BLOCK_TOKENS,
+    USUAL_STANDING,
     ChatPrompt,
     EngineOutput,
     GenerationEvent,
@@ -265,6 +266,7 @@ class Service:
             "" if call is None else call.caller,
             None if limit_s is None else time.time() + limit_s,
             None if deadline is None else deadline.unix_s,
+            USUAL_STANDING if call is None or not self._engine.capabilities.priority else call.standing,
         )
 
     def _deadline(self) -> _Deadline | None:

@@ -19,6 +19,7 @@ from dragoman.errors import ServerError, TooLarge
 from dragoman.server.api import Head, HttpCall, Reply
 from dragoman.server.http.bodies import Body
 from dragoman.server.http.protocol import CUT_EXTENSION, REFUSED, TRAILERS_EXTENSION
+from dragoman.types import USUAL_STANDING
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -67,6 +68,7 @@ class Exchange:
         self.status = 0  # that was sent, 0 = none yet
         self.api = ""  # of the operation that answers, where it is one that generates
         self.caller = ""  # the name of the key that it came with
+        self.standing = USUAL_STANDING  # what the key's requests may claim
         self.also_sent: Mapping[str, str] = {}  # header fields of this answer, beside those of every one
         self._cancellation: ServerError | None = None
         self._waiting: asyncio.Task[Any] | None = None
@@ -108,7 +110,7 @@ class Exchange:
         """The same request with nobody waiting: its answer goes to `send`, and no client can leave. The body was read."""
         twin = Exchange(self._scope, _never, send, self._rules)
         twin.request_id = self.request_id
-        twin.caller = self.caller
+        twin.caller, twin.standing = self.caller, self.standing
         return twin
 
     async def read_body(self, max_size_bytes: int, held: Body) -> bytes:

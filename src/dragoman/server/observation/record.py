@@ -15,7 +15,15 @@ import msgspec
 import numpy as np
 
 from dragoman.errors import DeadlineTooShort, ServerError
-from dragoman.types import EngineRequest, FinishReason, GenerationRequest, PromptInfo, TraceContext
+from dragoman.types import (
+    USUAL_STANDING,
+    EngineRequest,
+    FinishReason,
+    GenerationRequest,
+    PromptInfo,
+    Standing,
+    TraceContext,
+)
 
 
 class Outcome(StrEnum):
@@ -116,7 +124,8 @@ class RequestRecord(msgspec.Struct):
 
 
 class CallRecord(msgspec.Struct):
-    """One call over HTTP. `caller`: the name of its key, "" = none. `status` 0 = nothing was sent. `error`: None = none.
+    """One call over HTTP. `caller`: the name of its key, "" = none; `standing`: of its requests beside others'.
+    `status` 0 = nothing was sent. `error`: None = none.
 
     `timeout_s`: how long the client wants to wait for the whole answer, `patience_s`: for its next byte; None = as long as
     it takes; `timeout_name`: the field that says so. `num_expected_tokens`: of prompts that are not tokenised yet, at
@@ -132,6 +141,7 @@ class CallRecord(msgspec.Struct):
     model: str = ""
     adapter: str = ""
     caller: str = ""
+    standing: Standing = USUAL_STANDING
     requests: list[RequestRecord] = msgspec.field(default_factory=list)
     begin_s: float = msgspec.field(default_factory=perf_counter)
     began_s: float = msgspec.field(default_factory=time)

@@ -50,7 +50,13 @@ class Watch:
     def begin(self, api: str, exchange: Exchange, http: HttpCall) -> CallRecord:
         """The record of a call that is to be answered now, by this task; to be ended."""
         record = CallRecord(
-            http.request_id, api, exchange.path, http.method, caller=exchange.caller, cancel=exchange.cancel
+            http.request_id,
+            api,
+            exchange.path,
+            http.method,
+            caller=exchange.caller,
+            standing=exchange.standing,
+            cancel=exchange.cancel,
         )
         record.trace = trace_of(http)
         if self._tracing is not None:

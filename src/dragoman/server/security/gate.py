@@ -83,7 +83,7 @@ class Gate:
         self._admit(exchange, caller, scope)
 
     def _admit(self, exchange: Exchange, caller: Caller, scope: Scope) -> None:
-        exchange.caller = caller.name
+        exchange.caller, exchange.standing = caller.name, caller.standing
         if scope not in caller.scopes:
             raise Forbidden(
                 f"The key {caller.name} does not open this: it needs the scope {scope}, "

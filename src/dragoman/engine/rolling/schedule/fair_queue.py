@@ -3,10 +3,10 @@
 Does: know who waits and whose turn it is, count what each caller was given. Does not: know blocks, steps, or requests that
 have begun (those go first, the scheduler has them). Called by the scheduler, on the engine thread only.
 
-Each caller has a counter of tokens that were computed for it, and the one with the lowest is next; its requests are in order
-of arrival. Whoever was away is lifted to the lowest counter of those who wait, so that nobody saves up. Hence a thousand
-waiting requests of a caller hold up another one no longer than a few would, and nothing is held back for anybody: who is
-alone gets everything.
+Each caller has a counter of the tokens that were computed for it, divided by its share, and the one with the lowest is
+next; its requests are in order of arrival. Whoever was away is lifted to the lowest counter of those who wait, so that
+nobody saves up. Hence a thousand waiting requests of a caller hold up another one no longer than a few would, and nothing
+is held back for anybody: who is alone gets everything.
 Source: the virtual token counter, arXiv:2401.00588, with its weights.
 """
 
@@ -22,19 +22,26 @@ PROMPT_WEIGHT, COMPLETION_WEIGHT = 1, 2  # of a token that was computed, and of 
 
 
 class Shares:
-    """What each caller was given, in weighted tokens.
+    """What each caller was given, in weighted tokens by the caller's share.
 
     `pending`: the tokens that were generated for those who run, and are not charged yet; asked only when callers compete.
     """
 
     def __init__(self, pending: Callable[[], Mapping[str, int]]) -> None:
         self._pending = pending
-        self._charged: dict[str, int] = {}
+        self._charged: dict[str, float] = {}
+        self._share: dict[str, int] = {}  # of those that have another than 1
         self._last = ""  # whoever waited last, when nobody else did
 
     def charge(self, caller: str, *, num_prompt: int = 0, num_generated: int = 0) -> None:
         """So many tokens were computed and generated for a caller that has waited before."""
-        self._charged[caller] += PROMPT_WEIGHT * num_prompt + COMPLETION_WEIGHT * num_generated
+        tokens = PROMPT_WEIGHT * num_prompt + COMPLETION_WEIGHT * num_generated
+        self._charged[caller] += tokens / self._share.get(caller, 1)
+
+    def set_share(self, caller: str, share: int) -> None:
+        """From now on the caller is given `share` times as much as one of share 1 while both wait."""
+        if share != self._share.get(caller, 1):
+            self._share[caller] = share
 
     def enter(self, caller: str, others: Collection[str]) -> None:
         """A caller begins to wait beside `others`: what it did not use while it was away is lost."""
@@ -55,11 +62,11 @@ class Shares:
         """Who of these was given least; the first of several."""
         return min(callers, key=self.counters().__getitem__)
 
-    def counters(self) -> dict[str, int]:
-        """What each caller was given until now."""
+    def counters(self) -> dict[str, float]:
+        """What each caller was given until now, by its share."""
         counters = dict(self._charged)
         for caller, num_generated in self._pending().items():
-            counters[caller] += COMPLETION_WEIGHT * num_generated
+            counters[caller] += COMPLETION_WEIGHT * num_generated / self._share.get(caller, 1)
         return counters
 
 
@@ -93,13 +100,14 @@ class FairQueue:
 
     def add(self, group: SequenceGroup) -> None:
         """A request begins to wait, behind all others of its caller and priority."""
-        priority, caller = group.request.priority, group.request.caller
+        priority, caller = group.priority, group.request.caller
+        self.shares.set_share(caller, group.request.share)
         if caller not in self._num_waiting:
             self.shares.enter(caller, self._num_waiting)
         if priority not in self._levels:
             self._levels[priority] = {}
             insort(self._priorities, priority)
-        if self._next is not None and priority > self._next.request.priority:
+        if self._next is not None and priority > self._next.priority:
             self._next = None
         self._levels[priority].setdefault(caller, deque()).append(group)
         self._num_waiting[caller] = self._num_waiting.get(caller, 0) + 1
@@ -115,7 +123,7 @@ class FairQueue:
 
     def remove(self, group: SequenceGroup) -> None:
         """A request waits no longer: it begins, or was given up."""
-        priority, caller = group.request.priority, group.request.caller
+        priority, caller = group.priority, group.request.caller
         level = self._levels[priority]
         level[caller].remove(group)  # at once where it is the first
         if not level[caller]:
@@ -134,7 +142,7 @@ class FairQueue:
 
     def ahead_of(self, group: SequenceGroup) -> Iterator[SequenceGroup]:
         """Those that surely begin before a request which waits: the more urgent ones, and older ones of its caller."""
-        priority, caller = group.request.priority, group.request.caller
+        priority, caller = group.priority, group.request.caller
         for level in reversed(self._priorities):
             if level <= priority:
                 break

@@ -33,13 +33,13 @@ class Outlook:
         Counting ends as soon as they are more.
         """
         ahead = [one.sequences[0] for one in self._queue.ahead_of(group)]
-        prompts = [*self._prefilling(group.request.priority), *ahead, group.sequences[0]]
+        prompts = [*self._prefilling(group.priority), *ahead, group.sequences[0]]
         if sum(_num_left(sequence) for sequence in prompts) <= most:  # as nearly always
             return None
         return self._more_than(most, prompts)
 
     def _prefilling(self, priority: int) -> list[Sequence]:
-        return [one for one in self._running if one.group.request.priority >= priority and not one.is_decoding]
+        return [one for one in self._running if one.group.priority >= priority and not one.is_decoding]
 
     def _more_than(self, most: float, prompts: Iterable[Sequence]) -> int | None:
         total, seen = 0, set[bytes]()

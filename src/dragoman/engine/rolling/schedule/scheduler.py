@@ -7,7 +7,8 @@ Called by `core` and `update`, on the engine thread only.
 There are no prefill and decode phases: a sequence has tokens and computed tokens, and a step computes some of the
 difference. Sequences are ranked by their request's priority, and within one priority in the order in which their requests
 began: there those that have begun go before those that have not, among which `fair_queue` chooses. The first of all is never
-preempted, so it always gets on.
+preempted, so it always gets on. Sequences in the background rank behind all others, give way to them, and are computed
+beside them as far as `background` has room.
 Source: iteration-level scheduling, Orca (OSDI 2022); chunked prefill, arXiv:2403.02310.
 """
 
@@ -24,6 +25,7 @@ from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
 from dragoman.engine.rolling.blocks.window import longest_chunk
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
+from dragoman.engine.rolling.schedule.background import BackgroundAccount
 from dragoman.engine.rolling.schedule.fair_queue import FairQueue
 from dragoman.engine.rolling.schedule.forecast import Admission
 from dragoman.engine.rolling.schedule.mask_turns import MaskTurns
@@ -65,6 +67,8 @@ class Scheduler:
         self._clock = clock
         self._mask_turns = MaskTurns(clock)
         self._has_grammars = False  # once there was one, masks may take turns
+        self._background = BackgroundAccount()
+        self._has_background = False  # once there was a request of it
         self._long_context_from = long_context_from
         self._blocks = blocks
         self._stats = stats
@@ -105,6 +109,7 @@ class Scheduler:
         """Queue a group behind all others of its caller. Its key must be new, and it must fit the cache when alone."""
         group.arrival_s = self._clock()
         self._has_grammars |= group.sequences[0].sampler_state.masker is not None
+        self._has_background |= group.is_background
         self.groups[group.key] = group
         self.queue.add(group)
 
@@ -292,6 +297,7 @@ class Scheduler:
         """The batch was computed and sampled just now: its duration paces the next ones."""
         duration_s = self._clock() - batch.begin_s
         self._pacer.observe(batch.num_decode_rows, batch.num_prefill_tokens, duration_s)
+        self._background.observe(batch.parts, self._pacer.prompt_token_s, duration_s)
         self._computes_prompts = batch.num_prefill_tokens > 0
         if self._speculation is not None:
             self._speculation.note_computed(batch)
@@ -308,10 +314,20 @@ class Scheduler:
                 self._blocks.truncate(sequence.sequence_id, 0)
 
     def _count_kinds(self) -> tuple[int, int]:
-        """(sequences that decode, sequences whose prompt is to be computed, or computed again)."""
-        num_decoding = sum([sequence.is_decoding for sequence in self.running])
-        num_held = sum([sequence.is_held for sequence in self.running])
-        return num_decoding, len(self.running) + self._num_waiting - num_decoding - num_held
+        """(sequences that decode, sequences whose prompt is to be computed, or computed again).
+
+        Those in the background count only where there are no others.
+        """
+        running, num_waiting = self.running, self._num_waiting
+        if self._has_background:
+            waiting = chain(self.returning, (group.sequences[0] for group in self._beginners))
+            others = [sequence for sequence in running if not sequence.group.is_background]
+            num_others = sum(not sequence.group.is_background for sequence in waiting)
+            if others or num_others:
+                running, num_waiting = others, num_others
+        num_decoding = sum([sequence.is_decoding for sequence in running])
+        num_held = sum([sequence.is_held for sequence in running])
+        return num_decoding, len(running) + num_waiting - num_decoding - num_held
 
     @property
     def _num_waiting(self) -> int:
@@ -334,17 +350,38 @@ class Scheduler:
 
     def _schedule(self, prefill_budget: int | None) -> ScheduledBatch:
         batch = ScheduledBatch(prefill_budget=prefill_budget)
-        self._schedule_running(batch)
-        if not batch.num_preempted:  # what was just taken from one sequence is not given to another
-            self._admit_waiting(batch)
+        self._schedule_part(batch, is_background=False)
+        if self._has_background:
+            self._make_room_for_background(batch)
+            self._schedule_part(batch, is_background=True)
         batch.copies = self._blocks.take_copies()
         return batch
 
-    def _schedule_running(self, batch: ScheduledBatch) -> None:
+    def _schedule_part(self, batch: ScheduledBatch, *, is_background: bool) -> None:
+        """Plan the sequences of the background, or all others."""
+        self._schedule_running(batch, is_background=is_background)
+        if not batch.num_preempted:  # what was just taken from one sequence is not given to another
+            self._admit_waiting(batch, is_background=is_background)
+
+    def _make_room_for_background(self, batch: ScheduledBatch) -> None:
+        """Say how much of the step sequences in the background may have."""
+        token_s = self._pacer.prompt_token_s
+        if batch:
+            batch.background = self._background.room_beside(batch.num_decode_rows, token_s)
+            batch.prefill_budget = None  # what others' prompts leave is theirs
+        else:
+            batch.background = self._background.room_alone(token_s)
+
+    def _schedule_running(self, batch: ScheduledBatch, *, is_background: bool) -> None:
         """Plan running sequences, first in rank first; whoever lacks a block preempts the last, in the end itself."""
         position = 0
         while position < len(self.running):
             sequence = self.running[position]
+            if sequence.group.is_background is not is_background:
+                position += 1
+                continue
+            if is_background and batch.background is not None and sequence.num_draft_tokens:
+                sequence.drop_drafts()
             if self._has_grammars and self._mask_turns.sits_out(sequence):
                 position += 1
                 continue
@@ -379,12 +416,15 @@ class Scheduler:
         self._stats.num_preemptions += 1
         sequence.num_preemptions += 1
 
-    def _admit_waiting(self, batch: ScheduledBatch) -> None:
+    def _admit_waiting(self, batch: ScheduledBatch, *, is_background: bool) -> None:
         """Let waiting sequences run, one after the other: nobody overtakes the one that does not fit."""
-        # With all places taken nobody need be chosen yet: until then somebody may come whose turn it is.
-        while self._num_waiting and (not self.running or len(self.running) < self._config.max_num_seqs):
+        while self._num_waiting and self._may_admit(is_background=is_background):
             sequence = self._next_waiting()
+            if sequence.group.is_background is not is_background:
+                return
             if not self._has_room_for(sequence.group):
+                if self._push_back(sequence):
+                    continue
                 return
             self._settle_regime(sequence)
             shared = self._shared_prompt(sequence)
@@ -393,12 +433,32 @@ class Scheduler:
             prefix = self._match_prefix(sequence, shared)
             begin = prefix.length * self._blocks.block_size
             num_new = self._num_schedulable(sequence, begin, batch)
-            if not num_new or not self._admission.can_stay(sequence, prefix, begin + num_new, self.running):
+            if not num_new:
+                return
+            if not self._admission.can_stay(sequence, prefix, begin + num_new, self.running):
+                if self._push_back(sequence):
+                    continue
                 return
             self._take_out(sequence, num_computed=begin)
             self._blocks.allocate(sequence.sequence_id, sequence.num_tokens, prefix, begin + num_new)
             self._start(sequence, begin)
             batch.add(self._plan(sequence, num_new))
+
+    def _may_admit(self, *, is_background: bool) -> bool:
+        """False with all places taken: nobody need be chosen yet, as somebody may come whose turn it is."""
+        if not self.running or len(self.running) < self._config.max_num_seqs:
+            return True
+        return not is_background and self.running[-1].group.is_background
+
+    def _push_back(self, sequence: Sequence) -> bool:
+        """Preempt the last sequence of the background for one that is not of it; False if there is none.
+
+        The background is planned last, so that nothing of it is part of the step yet.
+        """
+        if sequence.group.is_background or not self.running or not self.running[-1].group.is_background:
+            return False
+        self.preempt(self.running[-1])
+        return True
 
     def _take_out(self, sequence: Sequence, num_computed: int) -> None:
         """It waits no longer; what a preempted one computes again, its caller has been charged for."""
@@ -492,6 +552,8 @@ class Scheduler:
             remaining = min(remaining, 1)
         if self._max_chunk is not None and not sequence.is_decoding:
             budget = min(budget, self._max_chunk)
+        if batch.background is not None:
+            budget = min(budget, batch.background.num_tokens(is_decoding=sequence.is_decoding))
         if sequence.group.pictures is not None:
             budget = self._budget_for_pictures(sequence, begin, budget, batch)
         return remaining if remaining <= budget else self._chunk(sequence, begin, budget)

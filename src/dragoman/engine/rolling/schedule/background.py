@@ -1,0 +1,96 @@
+"""Keeps requests in the background to a small part of the time while others run.
+
+Does: learn how much longer steps take with rows and prompt tokens of the background, and say how much of these the next
+step may have. Does not: schedule, or read a clock. Called by the scheduler, on the engine thread only.
+
+Steps of others earn a twentieth of their time, and what a step takes longer for the background is paid from that. So rows
+that cost nothing, as the second of a step often does, are computed in every step; dear ones in as many as they may cost.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+SHARE = 0.05  # of the time of steps that others are part of
+_WEIGHT = 0.25  # of the newest measurement
+_MOST_S = 0.25  # that can be saved up, and that a step of the background alone may take for prompts: somebody may come
+_LEAST_PIECE = 16  # tokens of a prompt: fewer cost nearly as much
+
+
+@dataclass(slots=True)
+class Room:
+    """The seconds that a step may take longer for the background, and what its rows and prompt tokens take of them."""
+
+    seconds: float
+    row_s: float
+    token_s: float
+
+    def num_tokens(self, *, is_decoding: bool) -> int:
+        """How many tokens of one sequence the step may still compute."""
+        if self.seconds < 0:
+            return 0
+        if is_decoding:
+            return int(self.seconds >= self.row_s)
+        most = self.seconds / self.token_s if self.token_s else math.inf
+        return 0 if most < _LEAST_PIECE else int(min(most, 1 << 30))
+
+    def take(self, num_tokens: int, *, is_decoding: bool) -> None:
+        """So many tokens of one sequence are part of the step."""
+        self.seconds -= num_tokens * (self.row_s if is_decoding else self.token_s)
+
+
+@dataclass(slots=True, frozen=True)
+class StepParts:
+    """What a step computed for others and for the background: rows that decode, and prompt tokens."""
+
+    num_rows: int
+    num_prompt_tokens: int
+    num_background_rows: int
+    num_background_tokens: int
+
+
+class BackgroundAccount:
+    """What the background has earned and not used yet."""
+
+    def __init__(self) -> None:
+        self._earned_s = 0.0
+        self._row_s: float | None = None  # that a row of the background takes; None = not known
+        self._plain_s: dict[int, float] = {}  # steps of others' rows alone, by the binary size of their number
+
+    def room_beside(self, num_rows: int, prompt_token_s: float) -> Room:
+        """What the next step may compute for the background beside so many rows that decode for others."""
+        plain_s = self._plain_s.get(num_rows.bit_length(), 0.0)
+        row_s = (plain_s or prompt_token_s) if self._row_s is None else self._row_s
+        if num_rows and not plain_s:  # the step that tells comes first
+            return Room(-1.0, 0.0, 0.0)
+        return Room(self._earned_s, row_s, prompt_token_s or row_s)
+
+    def room_alone(self, prompt_token_s: float) -> Room:
+        """What a step may compute that nobody else is part of: prompts are cut, as somebody may come meanwhile."""
+        return Room(max(_MOST_S, _LEAST_PIECE * prompt_token_s), 0.0, prompt_token_s)
+
+    def observe(self, parts: StepParts, prompt_token_s: float, duration_s: float) -> None:
+        """Learn from a step and settle what it took."""
+        if not (parts.num_rows or parts.num_prompt_tokens):
+            return
+        size = parts.num_rows.bit_length()
+        if not (parts.num_background_rows or parts.num_background_tokens):
+            if parts.num_rows and not parts.num_prompt_tokens:
+                self._plain_s[size] = _mixed(self._plain_s.get(size), duration_s)
+            self._settle(SHARE * duration_s, prompt_token_s)
+            return
+        expected_s = self._plain_s.get(size, 0.0) + parts.num_prompt_tokens * prompt_token_s
+        extra_s = duration_s - expected_s
+        if parts.num_background_rows and not parts.num_background_tokens:
+            self._row_s = _mixed(self._row_s, max(extra_s, 0.0) / parts.num_background_rows)
+        self._settle(SHARE * expected_s - extra_s, prompt_token_s)
+
+    def _settle(self, seconds: float, prompt_token_s: float) -> None:
+        """Nobody saves up for long, nor stays in debt for long: a slow moment of the machine is nobody's."""
+        most_s = max(_MOST_S, 2 * _LEAST_PIECE * prompt_token_s, 2 * (self._row_s or 0.0))
+        self._earned_s = min(max(self._earned_s + seconds, -most_s), most_s)
+
+
+def _mixed(known: float | None, new: float) -> float:
+    return new if known is None else known + _WEIGHT * (new - known)
