@@ -277,6 +277,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.tokenizer",
         "dragoman.server",
         "dragoman.metrics",
+        "dragoman.prefix_store",
     ),
 }
 

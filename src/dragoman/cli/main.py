@@ -45,6 +45,8 @@ usage: dragoman serve [MODEL] [options]        load a model and answer clients
                                                perplexity, and how far a model is from another one
        dragoman compress MODEL_DIR OUT [--text FILE] [options]
                                                write a checkpoint with weights of 4 or 8 bits
+       dragoman store [list | verify | trim --to-gb N | empty] [--prefix-store-dir DIR]
+                                               the prompts that servers keep on disk
        dragoman explain --request FILE [--url URL | MODEL]
                                                what would be done with a call, without doing it
        dragoman selftest [MODEL] [options]     whether the model computes here as it should
@@ -310,6 +312,23 @@ def _run_compress(words: list[str]) -> int:
     return run_compress(asked, sys.stdout, sys.stderr)
 
 
+def _run_store(words: list[str]) -> int:
+    """Read what is to be done with the prompts on disk, and do it; the exit code."""
+    from dragoman.cli.store.arguments import read_store_arguments, store_help
+    from dragoman.config.sources import environment
+
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(store_help())
+        return 0
+    asked, problems = read_store_arguments(words, environment())
+    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
+    if asked is None:
+        return USAGE_ERROR
+    from dragoman.cli.store.command import run_store
+
+    return run_store(asked, sys.stdout, sys.stderr)
+
+
 def _run_explain(words: list[str]) -> int:
     """Read the call and where to explain it, and explain it; the exit code."""
     from dragoman.cli.explain.arguments import explain_help, read_explain_arguments
@@ -555,6 +574,7 @@ _RUN: Mapping[str, Callable[[list[str]], int]] = {
     "plan": _run_plan,
     "eval": _run_eval,
     "compress": _run_compress,
+    "store": _run_store,
     "explain": _run_explain,
     "selftest": _run_selftest,
     "doctor": _run_doctor,

@@ -33,6 +33,9 @@ from dragoman.prefix_store.segment import Block, NotYet, Segment, Unknown
 
 logger = logging.getLogger("dragoman.prefix_store")
 
+UNLIMITED = 1 << 62
+"""The budget of whoever only looks: nothing is deleted."""
+
 _LOCK_WAIT_S = 2.0
 _RUN_BYTES = 8 << 20  # read at once; checked while it is in the processor's cache, the next being fetched meanwhile
 _MAX_ACTIVE = 8  # segments that one process appends to: for each model, one with leases and one without
@@ -519,6 +522,8 @@ class BlockStore:
             raise StoreError(f"{self._directory.path}: {error.strerror or error}") from error
 
     def _warn_of_full_disk(self) -> None:
+        if self._budget == UNLIMITED:
+            return
         held = sum(each.use.size for each in self._segments.values())
         free = self._directory.free_bytes()
         if self._budget - held > free:

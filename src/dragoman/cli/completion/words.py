@@ -16,7 +16,7 @@ from dragoman.config.bundled import BUNDLED
 from dragoman.config.kinds import Choice, Integer, Kind, Number, Some, Switch
 from dragoman.config.options import OPTIONS as SERVER_OPTIONS
 
-_WITH_TABLE = ("batch", "bench", "compress", "doctor", "eval", "explain", "plan", "selftest")
+_WITH_TABLE = ("batch", "bench", "compress", "doctor", "eval", "explain", "plan", "selftest", "store")
 
 _TABLES = {
     "chat": ("dragoman.cli.terminal.arguments", "CHAT_OPTIONS"),
@@ -35,7 +35,11 @@ _OTHER_OPTIONS: Mapping[str, tuple[CommandOption, ...]] = {
     "config": (CommandOption("docs", Switch(), "print the page of all options"),),
 }
 
-_WORDS: Mapping[str, tuple[str, ...]] = {"models": ("rm",), "completion": ("bash", "zsh", "fish")}
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "models": ("rm",),
+    "completion": ("bash", "zsh", "fish"),
+    "store": ("list", "verify", "trim", "empty"),
+}
 
 _SUMMARIES: Mapping[str, str] = {
     "serve": "load a model and answer clients",
@@ -50,6 +54,7 @@ _SUMMARIES: Mapping[str, str] = {
     "plan": "how many replicas a load needs",
     "eval": "perplexity, and how far a model is from another one",
     "compress": "write a checkpoint with weights of 4 or 8 bits",
+    "store": "list, verify, trim or empty the prompts on disk",
     "explain": "what would be done with a call",
     "selftest": "whether the model computes here as it should",
     "completion": "a script by which a shell completes these commands",

@@ -1,0 +1,1 @@
+"""`dragoman store`: what lies in the directory of prompts on disk."""
