@@ -14,6 +14,6 @@ lists and deletes.
 
 from dragoman.prefix_store.directory import StoreError
 from dragoman.prefix_store.layout import Content, Key
-from dragoman.prefix_store.store import BlockStore, SegmentFacts, Stats
+from dragoman.prefix_store.store import BlockStore, Damage, SegmentFacts, Stats
 
-__all__ = ["BlockStore", "Content", "Key", "SegmentFacts", "Stats", "StoreError"]
+__all__ = ["BlockStore", "Content", "Damage", "Key", "SegmentFacts", "Stats", "StoreError"]

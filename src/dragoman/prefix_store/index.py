@@ -9,11 +9,9 @@ hold is found in the one that was added last, and in the other when that one is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from dragoman.prefix_store.layout import ENTRY_DTYPE, Key
+from dragoman.prefix_store.layout import ENTRY, ENTRY_DTYPE, Key
 
 _NUMBER_SHIFT = 32  # a place is a segment's number and the block's position in its entries
 
@@ -47,7 +45,7 @@ class Index:
 
     def add(self, number: int, entries: bytes | bytearray, first: int = 0) -> None:
         """Take in a segment's blocks from position `first` on."""
-        keys = _keys(entries)[first:]
+        keys = _keys(entries, first)
         begin = place(number, first)
         if not self._places.keys().isdisjoint(keys):
             for position, key in enumerate(keys):
@@ -57,9 +55,9 @@ class Index:
         else:
             self._places.update(zip(keys, range(begin, begin + len(keys)), strict=True))
 
-    def remove(self, number: int, entries: bytes | bytearray, first: int = 0) -> None:
-        """Forget a segment's blocks from position `first` on."""
-        for position, key in enumerate(_keys(entries)[first:], place(number, first)):
+    def remove(self, number: int, entries: bytes | bytearray) -> None:
+        """Forget a segment's blocks."""
+        for position, key in enumerate(_keys(entries, 0), place(number, 0)):
             self.forget(key, position)
 
     def forget(self, key: Key, lost: int) -> None:
@@ -75,11 +73,7 @@ class Index:
         if others is not None and not others:
             del self._others[key]
 
-    def keys(self) -> Iterator[Key]:
-        """All keys; the index must not change meanwhile."""
-        return iter(self._places)
 
-
-def _keys(entries: bytes | bytearray) -> list[Key]:
-    keys: list[Key] = np.frombuffer(bytes(entries), ENTRY_DTYPE)["key"].tolist()
+def _keys(entries: bytes | bytearray, first: int) -> list[Key]:
+    keys: list[Key] = np.frombuffer(bytes(entries[first * ENTRY.size :]), ENTRY_DTYPE)["key"].tolist()
     return keys

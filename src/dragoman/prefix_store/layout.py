@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,7 @@ _FOOTER = struct.Struct("<8sQQ")
 FOOTER_BYTES = _FOOTER.size + _DIGEST_BYTES
 
 _MAX_VECTORS = 1024  # IOV_MAX
+_Transfer = Callable[[int, list[memoryview], int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Header:
 
 def pack_header(header: Header) -> bytes:
     """The first bytes of a segment, without leases."""
-    label = header.label.encode()[:LABEL_BYTES]
+    label = header.label.encode(errors="replace")[:LABEL_BYTES]
     facts = _HEADER.pack(_MAGIC, VERSION, HEADER_BYTES, header.capacity, header.namespace, len(label)) + label
     facts = facts.ljust(_CHECKED_BYTES, b"\0")
     return (facts + xxhash.xxh3_128_digest(facts)).ljust(HEADER_BYTES, b"\0")
@@ -193,25 +194,28 @@ def scan(descriptor: int, begin: int, size: int) -> tuple[bytearray, int]:
 
 
 def read_all(descriptor: int, views: Sequence[memoryview], offset: int) -> int:
-    """Fill the views from a file; return how many bytes there were. Raises: OSError."""
-    return _transfer(os.preadv, descriptor, views, offset)
+    """Fill the views from a file; return how many bytes could be read. Raises: OSError if it fails at the first."""
+    return _transfer(os.preadv, descriptor, views, offset, partly=True)
 
 
 def write_all(descriptor: int, views: Sequence[memoryview], offset: int) -> None:
-    """Write the views to a file. Raises: OSError, also if only some of it could be written."""
-    written = _transfer(os.pwritev, descriptor, views, offset)
-    if written != sum(view.nbytes for view in views):
-        raise OSError(f"{written} bytes could be written")
+    """Write the views to a file. Raises: OSError if a part could not be written."""
+    _transfer(os.pwritev, descriptor, views, offset, partly=False)
 
 
-def _transfer(call: Any, descriptor: int, views: Sequence[memoryview], offset: int) -> int:
+def _transfer(call: _Transfer, descriptor: int, views: Sequence[memoryview], offset: int, *, partly: bool) -> int:
+    """The bytes that went through. `partly`: an error behind the first bytes ends it, and is not raised."""
     waiting = [view for view in reversed(views) if view.nbytes]
     total = 0
     while waiting:
-        batch = waiting[: -_MAX_VECTORS - 1 : -1]
-        count = call(descriptor, batch, offset + total)
-        if count <= 0:
-            break
+        try:
+            count = call(descriptor, waiting[: -_MAX_VECTORS - 1 : -1], offset + total)
+        except OSError:
+            if partly and total:
+                return total
+            raise
+        if not count:
+            return total
         total += count
         while count:
             view = waiting.pop()

@@ -24,6 +24,10 @@ class Use:
     used_at: float
     leases: dict[bytes, float] = field(default_factory=dict)
 
+    def copy(self) -> Use:
+        """One that stays as this is now."""
+        return Use(self.name, self.size, self.used_at, dict(self.leases))
+
 
 def first_to_go(uses: Iterable[Use], budget_bytes: int, now: float) -> list[Use]:
     """All segments, in the order in which they are to be deleted."""

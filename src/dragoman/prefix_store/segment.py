@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dragoman.prefix_store import layout
 from dragoman.prefix_store.directory import Directory, OpenFile, try_flock
@@ -30,11 +30,12 @@ class Unknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Where a block lies. `offset`: of its header; `length`: its content's bytes."""
+    """Where a block lies. `offset`: of its header; `length`: its content's bytes; `position`: among its segment's blocks."""
 
     key: Key
     offset: int
     length: int
+    position: int
 
     @property
     def end(self) -> int:
@@ -51,10 +52,10 @@ class Segment:
     entries: bytearray
     end: int
     is_sealed: bool
-    seen_ns: int = 0  # its time of change when leases and last use were last read
+    seen_ns: int = 0  # the file's time of change when leases and last use were last read from it
     writer: OpenFile | None = None
-    unwritten: bool = field(default=False)  # last use and leases are not yet on the disk
-    written_at: float = 0.0
+    is_use_unwritten: bool = False  # last use and leases are not yet on the disk
+    use_written_at: float = 0.0
 
     @property
     def name(self) -> str:
@@ -66,7 +67,15 @@ class Segment:
 
     def block(self, position: int) -> Block:
         """The block at a position of its entries."""
-        return Block(*ENTRY.unpack_from(self.entries, position * ENTRY.size))
+        key, offset, length = ENTRY.unpack_from(self.entries, position * ENTRY.size)
+        return Block(key, offset, length, position)
+
+    def take(self, growth: Growth) -> None:
+        """Take in what another process has appended."""
+        self.entries += growth.entries
+        self.end = growth.end
+        self.use.size = growth.size
+        self.is_sealed = growth.is_sealed
 
     def has_room(self, num_bytes: int) -> bool:
         """True if a block of so many bytes fits, with its header and its entry in the index."""
@@ -96,59 +105,53 @@ def load(directory: Directory, name: str, number: int) -> Segment:
     return Segment(number, header, use, entries, end, found is not None, facts.st_mtime_ns)
 
 
-def load_growth(directory: Directory, segment: Segment) -> None:
-    """Take in what another process has appended. Raises: OSError."""
-    size = directory.stat(segment.name).st_size
-    if size == segment.use.size:
-        return
-    file = directory.open(segment.name)
-    entries, segment.end = layout.scan(file.descriptor, segment.end, size)
-    segment.entries += entries
-    segment.is_sealed = layout.read_index(file.descriptor, size) is not None
-    segment.use.size = size
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What another process has appended."""
+
+    entries: bytearray
+    end: int
+    size: int
+    is_sealed: bool
 
 
-def load_use(directory: Directory, segment: Segment) -> None:
-    """Take in when other processes have used it, and their leases. Raises: OSError."""
-    facts = directory.stat(segment.name)
-    segment.use.size = facts.st_size
-    if facts.st_mtime_ns == segment.seen_ns:
-        return
-    segment.seen_ns = facts.st_mtime_ns
-    segment.use.used_at = max(segment.use.used_at, facts.st_mtime)
-    file = directory.open(segment.name)
-    for group, until in _leases(os.pread(file.descriptor, HEADER_BYTES, 0)).items():
-        segment.use.leases[group] = max(until, segment.use.leases.get(group, 0.0))
+def load_growth(directory: Directory, known: Segment) -> Growth | None:
+    """What another process has appended since, or None. Raises: OSError."""
+    size = directory.stat(known.name).st_size
+    if size == known.use.size:
+        return None
+    file = directory.open(known.name)
+    entries, end = layout.scan(file.descriptor, known.end, size)
+    return Growth(entries, end, size, layout.read_index(file.descriptor, size) is not None)
+
+
+def read_leases(directory: Directory, name: str) -> dict[bytes, float]:
+    """The leases that a file holds. Raises: OSError."""
+    file = directory.open(name)
+    return _leases(os.pread(file.descriptor, HEADER_BYTES, 0))
 
 
 def _leases(first: bytes) -> dict[bytes, float]:
     return dict(slot for slot in layout.unpack_leases(first) if slot)
 
 
-def write_use(directory: Directory, segment: Segment, now: float) -> None:
-    """Write down last use and leases, for other processes and the next start. Raises: OSError."""
-    leases = {group: until for group, until in segment.use.leases.items() if until > now}
-    if leases:
-        file = directory.open(segment.name, os.O_RDWR)
+def write_use(directory: Directory, use: Use, now: float) -> int:
+    """Write down last use and leases, for other processes and the next start; return the file's time of change in ns.
+
+    A group's lease goes into its slot, or an empty one, or the one that ends first. Raises: OSError.
+    """
+    if use.leases:
+        file = directory.open(use.name, os.O_RDWR)
         slots = layout.unpack_leases(os.pread(file.descriptor, HEADER_BYTES, 0))
-        for group, until in leases.items():
-            _write_lease(file, slots, group, until, now)
-    directory.set_time(segment.name, segment.use.used_at)
-    segment.seen_ns = directory.stat(segment.name).st_mtime_ns
-    segment.unwritten = False
-    segment.written_at = now
-
-
-def _write_lease(
-    file: OpenFile, slots: list[tuple[bytes, float] | None], group: bytes, until: float, now: float
-) -> None:
-    """Into the group's slot, or an empty one, or the one that ends first."""
-    ends = [slot[1] if slot and slot[1] > now else 0.0 for slot in slots]
-    mine = [number for number, slot in enumerate(slots) if slot and slot[0] == group]
-    number = mine[0] if mine else ends.index(min(ends))
-    if until > ends[number]:
-        slots[number] = (group, until)
-        os.pwrite(file.descriptor, layout.pack_lease(group, until), layout.lease_offsets()[number])
+        ends = [slot[1] if slot and slot[1] > now else 0.0 for slot in slots]
+        places = {slot[0]: number for number, slot in enumerate(slots) if slot}
+        for group, until in use.leases.items():
+            number = places.get(group, ends.index(min(ends)))
+            if until > ends[number]:
+                ends[number] = until
+                os.pwrite(file.descriptor, layout.pack_lease(group, until), layout.lease_offsets()[number])
+    directory.set_time(use.name, use.used_at)
+    return directory.stat(use.name).st_mtime_ns
 
 
 def begin(directory: Directory, number: int, header: Header, now: float) -> Segment:
@@ -202,6 +205,8 @@ def read_blocks(file: OpenFile, blocks: Sequence[Block], into: Sequence[Sequence
 
     Raises: OSError.
     """
+    if not blocks:
+        return 0, ""
     headers = memoryview(bytearray(BLOCK_HEADER_BYTES * len(blocks)))
     starts = [headers[i : i + BLOCK_HEADER_BYTES] for i in range(0, len(headers), BLOCK_HEADER_BYTES)]
     views = [view for start, parts in zip(starts, into, strict=True) for view in (start, *parts)]
@@ -209,7 +214,7 @@ def read_blocks(file: OpenFile, blocks: Sequence[Block], into: Sequence[Sequence
     for count, (start, block, parts) in enumerate(zip(starts, blocks, into, strict=True)):
         left -= BLOCK_HEADER_BYTES + block.length
         if left < 0:
-            return count, "the file ends before it"
+            return count, "it cannot be read whole"
         if start != layout.pack_block_header(block.key, parts):
             return count, "its checksum is wrong"
     return len(blocks), ""

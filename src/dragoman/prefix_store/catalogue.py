@@ -1,0 +1,339 @@
+"""What is known of the directory: its segments and, by the index, their blocks.
+
+Does: load segments, follow what other processes append, add and delete, write down what was used, delete for want of room.
+Does not: read contents, or append. Called by `store`, on any thread.
+
+Locks, in the order in which they are taken: `listing` (one thread at a time compares memory with the directory, or adds to
+it), the directory's (one process at a time adds and deletes segments), `changing` (the index and the segments in memory;
+never held while the disk is waited for, since `touch` takes it).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from dragoman.prefix_store import layout, segment
+from dragoman.prefix_store.directory import Busy, Directory, try_flock
+from dragoman.prefix_store.files import OpenFiles
+from dragoman.prefix_store.index import Index, place, split
+from dragoman.prefix_store.layout import Header, Key
+from dragoman.prefix_store.retention import Use, first_to_go
+from dragoman.prefix_store.segment import Block, NotYet, Segment, Unknown
+
+logger = logging.getLogger("dragoman.prefix_store")
+
+LOCK_WAIT_S = 2.0
+_WRITE_USE_AFTER_S = 30.0  # last use and leases go to the disk no more often
+_SAME_TROUBLE_S = 60.0  # the log repeats no reason sooner
+_CLOCK_TICK_NS = 2_000_000_000  # file systems' times may be as coarse
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """All bytes in the directory, and what may be deleted: segments, and files that cannot be used as such."""
+
+    total: int
+    segments: list[Segment]
+    unknown: list[Use]
+
+
+class Catalogue:
+    """Segments and index in memory. `clock` gives seconds since 1970."""
+
+    def __init__(self, directory: Directory, clock: Callable[[], float]) -> None:
+        self.directory = directory
+        self.files = OpenFiles(directory)
+        self.index = Index()
+        self.num_deleted = 0
+        self.listing = threading.RLock()
+        self.changing = threading.RLock()
+        self._clock = clock
+        self._segments: dict[int, Segment] = {}
+        self._numbers: dict[str, int] = {}  # of segments by name
+        self._unknown: set[str] = set()  # names of files that cannot be read: of other versions, or damaged
+        self._next_number = 0
+        self._listed_ns = 0  # the directory's time of change when it was last listed; 0: list it again
+        self._told: dict[str, float] = {}
+
+    # in memory
+
+    def segments(self) -> list[Segment]:
+        """All segments, as they are now."""
+        with self.changing:
+            return list(self._segments.values())
+
+    def unknown(self) -> list[str]:
+        """The names of files that cannot be used: of other versions, or damaged at their beginning."""
+        return sorted(self._unknown)
+
+    def holds(self, known: Segment) -> bool:
+        """True if the segment is still there, as far as is known."""
+        return known.number in self._segments
+
+    def find(self, key: Key) -> tuple[Segment, Block] | None:
+        """Where a block is. Call with `changing`."""
+        found = self.index.place_of(key)
+        if found is None:
+            return None
+        number, position = split(found)
+        return self._segments[number], self._segments[number].block(position)
+
+    def drop(self, gone: Segment) -> None:
+        """Forget a segment."""
+        with self.changing:
+            if self._segments.pop(gone.number, None) is not None:
+                del self._numbers[gone.name]
+                self.index.remove(gone.number, gone.entries)
+        self.files.forget(gone.name)
+
+    def forget(self, holder: Segment, blocks: Sequence[Block]) -> None:
+        """Forget that a segment holds these blocks."""
+        with self.changing:
+            if self.holds(holder):
+                for block in blocks:
+                    self.index.forget(block.key, place(holder.number, block.position))
+
+    def mark_used(self, used: Segment, keep_until: float | None = None, group: bytes = b"") -> None:
+        """Note that a segment was used now, and a lease. Call with `changing`."""
+        used.use.used_at = self._clock()
+        used.is_use_unwritten = True
+        if keep_until is not None:
+            digest = layout.group_digest(group)
+            used.use.leases[digest] = max(keep_until, used.use.leases.get(digest, 0.0))
+
+    def _named(self, name: str) -> Segment | None:
+        with self.changing:
+            number = self._numbers.get(name)
+            return None if number is None else self._segments[number]
+
+    def _add(self, added: Segment) -> None:
+        with self.changing:
+            self._segments[added.number] = added
+            self._numbers[added.name] = added.number
+            self.index.add(added.number, added.entries)
+
+    def _new_number(self) -> int:
+        self._next_number += 1
+        return self._next_number
+
+    # what is in the directory
+
+    def open(self, budget_bytes: int) -> None:
+        """Load everything, end what killed processes have left, delete what is beyond the budget. Raises: OSError."""
+        with self.listing:
+            try:
+                with self.directory.lock(LOCK_WAIT_S):
+                    self._list()
+                    self._finish_abandoned()
+                    self._make_room(0, budget_bytes)
+            except Busy:  # the next start will do that
+                self._list()
+
+    def refresh(self) -> None:
+        """See what other processes have written and deleted, and write down what was used here. Raises: OSError."""
+        if not self.listing.acquire(blocking=False):
+            return  # another thread is about it
+        try:
+            if self.directory.changed_ns() != self._listed_ns:
+                self._list()
+            for each in self.segments():
+                if not each.is_sealed and each.writer is None:
+                    self._load_growth(each)
+            self.write_uses()
+        finally:
+            self.listing.release()
+
+    def _list(self) -> None:
+        """Take in the segments that are new, and forget those that are gone. Call with `listing`. Raises: OSError."""
+        known = self.segments()
+        changed_ns = self.directory.changed_ns()
+        is_settled = abs(time.time_ns() - changed_ns) > _CLOCK_TICK_NS  # else a later change could leave the same time
+        names = self.directory.names()
+        there = set(names)
+        for each in known:
+            if each.name not in there:
+                self.drop(each)
+        self._unknown = self._unknown & there
+        for name in names:
+            if name not in self._numbers and name not in self._unknown:
+                is_settled &= self._load(name)
+        self._listed_ns = changed_ns if is_settled else 0
+
+    def _load(self, name: str) -> bool:
+        """False if that is to be tried again: the file's process has not written its header yet."""
+        try:
+            self._add(segment.load(self.directory, name, self._new_number()))
+        except FileNotFoundError:
+            pass
+        except NotYet:
+            return False
+        except (Unknown, OSError) as error:
+            why = "it is of another version, or damaged" if isinstance(error, Unknown) else reason_of(error)
+            self.tell(f"{name} is not used: {why}")
+            self._unknown.add(name)
+        return True
+
+    def _load_growth(self, growing: Segment) -> None:
+        """Take in what another process has appended."""
+        try:
+            grown = segment.load_growth(self.directory, growing)
+        except FileNotFoundError:
+            self.drop(growing)
+            return
+        except OSError as error:
+            self.tell(f"{growing.name} cannot be read: {reason_of(error)}")
+            return
+        if grown is not None:
+            with self.changing:
+                first = growing.num_blocks
+                growing.take(grown)
+                self.index.add(growing.number, growing.entries, first)
+
+    def _finish_abandoned(self) -> None:
+        """Seal what killed processes have left, so that it need not be scanned again. Call with the directory's lock."""
+        for name in self.directory.names():
+            if name not in self._numbers and name not in self._unknown:  # its header was never written
+                with suppress(OSError):
+                    self.directory.delete(name)
+        for each in self.segments():
+            if not each.is_sealed:
+                with suppress(OSError):
+                    self._finish(each)
+
+    def _finish(self, abandoned: Segment) -> None:
+        file = self.directory.open(abandoned.name, os.O_RDWR)
+        if not try_flock(file):
+            return  # its process lives
+        self._load_growth(abandoned)  # it may have ended just now
+        if not abandoned.num_blocks:
+            self.directory.delete(abandoned.name)
+            self.drop(abandoned)
+        elif not abandoned.is_sealed:
+            segment.seal(self.directory, abandoned, file, sync=False)
+
+    def begin(self, header: Header, budget_bytes: int) -> Segment | None:
+        """A new segment of this process, or None if it has no room. Raises: OSError."""
+        with self.listing, self.directory.lock(LOCK_WAIT_S):
+            if not self._make_room(header.capacity, budget_bytes):
+                return None
+            begun = segment.begin(self.directory, self._new_number(), header, self._clock())
+            self._add(begun)
+            return begun
+
+    # use
+
+    def write_uses(self, *, after_s: float = _WRITE_USE_AFTER_S) -> None:
+        """Write down last use and leases of the segments for which that was not done in the last `after_s`."""
+        now = self._clock()
+        due = [each for each in self.segments() if each.is_use_unwritten and now - each.use_written_at >= after_s]
+        if due:
+            with suppress(OSError), self.directory.lock(0.0 if after_s else LOCK_WAIT_S):
+                for each in due:
+                    self.write_use(each)
+
+    def write_use(self, used: Segment) -> None:
+        """Write down last use and leases of a segment, which is for a better choice only: trouble does not matter."""
+        now = self._clock()
+        with self.changing:
+            used.is_use_unwritten = False
+            used.use_written_at = now
+            used.use.leases = {group: until for group, until in used.use.leases.items() if until > now}
+            use = used.use.copy()
+        with suppress(OSError):
+            used.seen_ns = segment.write_use(self.directory, use, now)
+
+    # room
+
+    def make_room(self, budget_bytes: int, *, everything: bool = False) -> None:
+        """Delete what is beyond the budget, or `everything`. Raises: OSError."""
+        with self.listing, self.directory.lock(LOCK_WAIT_S):
+            self._make_room(0, budget_bytes, everything=everything)
+
+    def _make_room(self, num_bytes: int, budget_bytes: int, *, everything: bool = False) -> bool:
+        """Delete until so many bytes have room in the budget; False, and nothing is deleted, if they cannot have it.
+
+        A segment that a process is writing counts in the size that it may grow to, and stays, unless `everything` goes.
+        Call with `listing` and the directory's lock. Raises: OSError.
+        """
+        survey = self._survey(spare_written=not everything)
+        with self.changing:
+            uses = [each.use.copy() for each in survey.segments]
+        victims = sorted(survey.unknown, key=lambda use: use.used_at)
+        victims += first_to_go(uses, budget_bytes, self._clock())
+        left = survey.total
+        if num_bytes and num_bytes > budget_bytes - left + sum(victim.size for victim in victims):
+            return False  # nothing is deleted in vain
+        for victim in victims:
+            if left + num_bytes <= budget_bytes and not everything:
+                break
+            self.directory.delete(victim.name)
+            left -= victim.size
+            self.num_deleted += 1
+            if (known := self._named(victim.name)) is not None:
+                self.drop(known)
+        return True
+
+    def _survey(self, *, spare_written: bool) -> _Survey:
+        self._list()
+        total = 0
+        segments: list[Segment] = []
+        unknown: list[Use] = []
+        for name in self.directory.names():
+            with suppress(FileNotFoundError):
+                known = self._named(name)
+                is_spared = spare_written and not (known and known.is_sealed) and self._is_written(name)
+                facts = self.directory.stat(name)
+                size = facts.st_size
+                if known is not None:
+                    self._take_use(known, facts)
+                    if is_spared:
+                        size = max(size, known.header.capacity)
+                    else:
+                        segments.append(known)
+                elif not is_spared:
+                    unknown.append(Use(name, size, facts.st_mtime))
+                total += size
+        return _Survey(total, segments, unknown)
+
+    def _take_use(self, known: Segment, facts: os.stat_result) -> None:
+        """Take in when other processes have used a segment, and their leases. Raises: OSError."""
+        is_changed = facts.st_mtime_ns != known.seen_ns
+        leases = segment.read_leases(self.directory, known.name) if is_changed else {}
+        with self.changing:
+            known.seen_ns = facts.st_mtime_ns
+            if known.writer is None:
+                known.use.size = facts.st_size
+            if is_changed:
+                known.use.used_at = max(known.use.used_at, facts.st_mtime)
+            for group, until in leases.items():
+                known.use.leases[group] = max(until, known.use.leases.get(group, 0.0))
+
+    def _is_written(self, name: str) -> bool:
+        """True if a process, maybe this one, holds the file to append to it. Raises: FileNotFoundError."""
+        try:
+            return not try_flock(self.directory.open(name))
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return False
+
+    def tell(self, what: str) -> None:
+        """Log a line, unless the same was logged a short time ago."""
+        now = time.monotonic()
+        with self.changing:
+            if now - self._told.get(what, -_SAME_TROUBLE_S) < _SAME_TROUBLE_S:
+                return
+            self._told = {each: when for each, when in self._told.items() if now - when < _SAME_TROUBLE_S}
+            self._told[what] = now
+        logger.warning("prefix store: %s", what)
+
+
+def reason_of(error: OSError) -> str:
+    """The system's words for it, without number and path."""
+    return error.strerror or str(error)
