@@ -110,6 +110,15 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
             "allowed: head_dim and num_key_value_heads, the same",
         ),
         ("gemma4_moe", {"num_kv_shared_layers": 2}, "num_kv_shared_layers is 2, allowed: a number that leaves layers"),
+        (
+            "mistral4",
+            {"qk_nope_head_dim": 80},
+            "partial_rotary_factor is 0.33.*allowed: 0.16.*, as in qk_rope_head_dim",
+        ),
+        ("minimax_m2", {"attn_type_list": [1, 0, 1]}, r"attn_type_list is \[1, 0, 1\], allowed: \[1, 1, 1\]"),
+        ("solar_open", {"use_qk_norm": True}, "use_qk_norm is true, allowed: false"),
+        ("dots1", {"scoring_func": "softmax"}, "allowed: one of noaux_tc, sigmoid"),
+        ("llama4", {"moe_layers": 1}, "moe_layers is 1, allowed: a list of layers"),
         ("gemma3n", {"altup_active_idx": 4}, "altup_active_idx is 4, allowed: below altup_num_inputs, 4"),
         ("gemma3n", {"intermediate_size": [96.5] * 5}, "allowed: integers"),
         ("cohere2", {"use_parallel_block": False}, "use_parallel_block is false, allowed: true"),
@@ -168,15 +177,18 @@ def test_a_window_that_holds_the_whole_context_is_none_but_its_layers_are_still_
     assert [attention.rotary is None for attention in attentions(facts)] == [False, False, False, True]
 
 
-def test_the_text_of_gemma_3n_is_that_of_a_model_that_also_hears() -> None:
-    whole = {
-        "architectures": ["Gemma3nForConditionalGeneration"],
-        "audio_config": {},
-        "text_config": config_of("gemma3n"),
-        "vision_config": {},
-        "vision_soft_tokens_per_image": 256,
-    }
-    assert read_model(whole).facts == facts_of("gemma3n")
+@table("name", ["gemma3n", "llama4"])
+def test_a_text_is_what_it_is_in_a_model_that_also_sees_and_hears(name: str) -> None:
+    text = config_of(name)
+    architecture = text["architectures"][0].replace("ForCausalLM", "ForConditionalGeneration")
+    whole = {"architectures": [architecture], "audio_config": {}, "text_config": text, "vision_config": {}}
+    assert read_model(whole).facts == facts_of(name)
+
+
+def test_the_context_of_llama_4_is_one_chunk_of_attention() -> None:
+    assert facts_of("llama4", attention_chunk_size=512).max_position == 512
+    assert facts_of("llama4", attention_chunk_size=None).max_position == 1024
+    assert facts_of("llama4", attention_chunk_size=512, layer_types=["full_attention"] * 4).max_position == 1024
 
 
 def test_experts_stand_where_config_says() -> None:

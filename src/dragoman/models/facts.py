@@ -35,12 +35,24 @@ class RotaryRule:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryGrowth:
+    """Queries grow with their position, so that attention stays sharp: by 1 + `weight` ln(1 + floor(position' / `every`)).
+
+    `first`: what position' is for position 0. Source: Scalable-Softmax, arXiv:2501.19399, in the steps of Llama 4.
+    """
+
+    every: int
+    weight: float
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionFacts:
     """Attention of one layer over the tokens before, and itself.
 
     `head_size`: of queries and keys; `value_size`: of values. `window`: the tokens that a token sees, itself included; 0 =
     all. `rotary` None = positions are not told by turning. `alibi_slopes`: per head, empty = none. `softcap`: scores are
-    bounded by it, 0 = they are not. `has_sinks`: heads may attend to nothing.
+    bounded by it, 0 = they are not. `has_sinks`: heads may attend to nothing. `growth` None = queries are as they are.
     """
 
     num_heads: int
@@ -53,6 +65,7 @@ class AttentionFacts:
     alibi_slopes: tuple[float, ...] = ()
     softcap: float = 0.0
     has_sinks: bool = False
+    growth: QueryGrowth | None = None
 
     @property
     def query_width(self) -> int:

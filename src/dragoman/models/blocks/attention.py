@@ -13,7 +13,7 @@ from openvino.op import _PagedAttentionExtension  # private: pinned by openvino~
 
 from dragoman.models.blocks.capped_attention import capped_attention
 from dragoman.models.blocks.linear import linear, linears
-from dragoman.models.blocks.nodes import reshape, scalar, unsqueeze
+from dragoman.models.blocks.nodes import multiply, reshape, scalar, unsqueeze
 from dragoman.models.blocks.rotary import apply_rotary, pair_order
 from dragoman.models.blocks.step import BlockTables, LayerInputs
 from dragoman.models.facts import AttentionFacts
@@ -68,6 +68,8 @@ def attend(
         q, k = apply_rotary(q, angles), apply_rotary(k, angles)
     if norms is not None:
         q, k = norms[0](q), norms[1](k)
+    if facts.growth is not None:
+        q = multiply(q, layer.step.growth(facts.growth))
     flat = [
         reshape(heads, -1, size)
         for heads, size in ((q, facts.query_width), (k, facts.key_width), (v, facts.value_width))

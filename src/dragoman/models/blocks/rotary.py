@@ -1,6 +1,7 @@
 """Turns queries and keys by their positions, in the one form that the plugin fuses: pairs (i, i + half).
 
-Does: angles and turning; the order of rows that brings interleaved pairs into that form. Does not: compute frequencies
+Does: angles and turning; the order of rows that brings interleaved pairs into that form; what else positions do to
+queries. Does not: compute frequencies
 (`models.rotary` does). Source: RoFormer (arXiv:2104.09864).
 """
 
@@ -9,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.nodes import add, columns, concat, gather_rows, multiply, reshape, scaled, width
-from dragoman.models.facts import RotaryRule
+from dragoman.models.blocks.nodes import add, columns, concat, gather_rows, multiply, reshape, scalar, scaled, width
+from dragoman.models.facts import QueryGrowth, RotaryRule
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, as_f32, constant
 
@@ -41,6 +42,14 @@ def _turns(positions: Node, rule: RotaryRule) -> Node:
         return reshape(as_f32(positions), -1, 1, 1, 1)
     per_dimension = gather_rows(as_f32(positions), constant(np.array(rule.axes * 2, dtype=np.int64)))
     return reshape(ops.transpose(per_dimension, ops.constant(np.array([1, 0]))).output(0), -1, 1, 1, rule.size)
+
+
+def query_growth(positions: Node, growth: QueryGrowth, max_position: int) -> Node:
+    """By how much every token's queries grow, of a table, as positions are integers. Shapes: i64 [T] -> f32 [T, 1, 1, 1]."""
+    steps = np.arange((max_position + growth.first) // growth.every + 1)
+    table = constant((1 + growth.weight * np.log1p(steps)).astype(np.float32))
+    moved = add(positions, scalar(growth.first, np.int64)) if growth.first else positions
+    return reshape(gather_rows(table, ops.divide(moved, scalar(growth.every, np.int64)).output(0)), -1, 1, 1, 1)
 
 
 def apply_rotary(x: Node, angles: Angles) -> Node:

@@ -16,10 +16,10 @@ from openvino import opset13 as ops
 from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP, ConvolutionInputs
 from dragoman.models.blocks.delta import STATE_INPUTS, gated_delta
 from dragoman.models.blocks.nodes import add, columns, gather_rows, unsqueeze
-from dragoman.models.blocks.rotary import Angles, rotary_angles
+from dragoman.models.blocks.rotary import Angles, query_growth, rotary_angles
 from dragoman.models.blocks.whole_texts import WholeTexts
 from dragoman.models.config import ModelError
-from dragoman.models.facts import AttentionFacts, DeltaFacts, ModelFacts, RotaryRule
+from dragoman.models.facts import AttentionFacts, DeltaFacts, ModelFacts, QueryGrowth, RotaryRule
 from dragoman.models.sources.base import PackedMatrix
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -66,6 +66,7 @@ class StepInputs:
         self._regimes = None if facts.long_context_from is None else self._input("rotary_regime")
         self.handed_on: dict[str, tuple[Node, ...]] = {}  # what families compute once for several layers, by a name
         self._angles: dict[RotaryRule, Angles] = {}
+        self._growth: dict[QueryGrowth, Node] = {}
         self._pictures = self._picture_inputs() if facts.pictures is not None else None
         sees_later = facts.pictures is not None and facts.pictures.is_bidirectional
         self.token_types = self._input(TOKEN_TYPES, ov.Type.i32) if sees_later else None
@@ -78,6 +79,12 @@ class StepInputs:
         if rule not in self._angles:
             self._angles[rule] = rotary_angles(self._turning_positions, self._regimes, rule)
         return self._angles[rule]
+
+    def growth(self, rule: QueryGrowth) -> Node:
+        """By how much every token's queries grow, made once for each rule. Shape: f32 [T, 1, 1, 1]."""
+        if rule not in self._growth:
+            self._growth[rule] = query_growth(self.positions, rule, self.facts.max_position)
+        return self._growth[rule]
 
     def with_pictures(self, x: Node, level: int = 0) -> Node:
         """Hidden states with the pictures' in the places of their placeholders, or from level 1 on with these added.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from dragoman.models.blocks.attention import attend
-from dragoman.models.blocks.experts import Routing, route
 from dragoman.models.blocks.latent import LatentShape, latent_heads
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, RoutingRule
-from dragoman.models.families.experts import WithExperts, activation, active_count
+from dragoman.models.families.experts import ChosenWithBias, WithExperts, activation, active_count
 from dragoman.models.families.llama import Llama
 from dragoman.models.rotary import RotaryReading, read_rotary, rotary_description, yarn_growth
 from dragoman.models.storage.constants import Node
@@ -73,7 +74,9 @@ class RoutedExperts(WithExperts):
             self.routing_rule(config),
             config.count("n_shared_experts", 0, least=0) * inner_size,
         )
-        return facts if index >= config.count("first_k_dense_replace", 0, least=0) else None
+        kinds = config.choices("mlp_layer_types", ("dense", "sparse"), config.count("num_hidden_layers"))
+        first = config.count("first_k_dense_replace", 0, least=0)
+        return facts if (kinds[index] == "sparse" if kinds else index >= first) else None
 
     def routing_rule(self, config: Config) -> RoutingRule:
         """The best experts, or those of the groups that have the single best ones."""
@@ -87,8 +90,13 @@ class RoutedExperts(WithExperts):
         )
 
 
-class BiasedExperts(RoutedExperts):
-    """The same, chosen with a bias that keeps them equally busy. Layers that guess further tokens are not read."""
+class BiasedExperts(ChosenWithBias, RoutedExperts):
+    """The same, chosen with a bias. Layers that guess further tokens are not read.
+
+    `scoring`: the names of the sigmoid in config.json.
+    """
+
+    scoring: ClassVar[tuple[str, ...]] = ("sigmoid",)
 
     def __init__(self, config: Config) -> None:
         first = config.count("num_hidden_layers")
@@ -98,7 +106,8 @@ class BiasedExperts(RoutedExperts):
 
     def routing_rule(self, config: Config) -> RoutingRule:
         """The best experts of the groups that have the best pairs of them."""
-        config.expect(scoring_func="sigmoid", topk_method="noaux_tc")
+        config.choice("scoring_func", self.scoring, self.scoring[0])
+        config.expect(topk_method="noaux_tc")
         num_groups = config.count("n_group", 1)
         return RoutingRule(
             score="sigmoid",
@@ -108,11 +117,6 @@ class BiasedExperts(RoutedExperts):
             num_active_groups=config.count("topk_group", num_groups),
             group_best=2,
         )
-
-    def route(self, x: Node, weights: Weights, facts: ExpertFacts) -> Routing:
-        """With the bias."""
-        router = weights.at(self.router_name)
-        return route(x, router, facts, choice_bias=router.vector(facts.num_experts, "e_score_correction_bias"))
 
 
 class DeepseekV2(LatentAttention, RoutedExperts):

@@ -61,7 +61,9 @@ class WithExperts(Llama):
         return route(x, weights.at(self.router_name), facts)
 
     def expert_weights(self, weights: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
-        """Those of each expert."""
+        """Those of each expert, which may lie in two tensors for all."""
+        if "gate_up_proj" in weights.at("experts"):
+            return stacked_experts(weights.at("experts"), facts)
         experts = (weights.at(f"experts.{index}") for index in range(facts.num_experts))
         return [ExpertWeights(*(expert.at(name) for name in self.expert_names)) for expert in experts]
 
@@ -69,6 +71,17 @@ class WithExperts(Llama):
         """What the expert that every token takes makes of x."""
         matrices = self.gate_up_down(weights.at(self.shared_name), facts.shared_size)
         return gated_mlp(x, *matrices, facts.shared_size, facts.activation, bias=self.has_mlp_bias)
+
+
+class ChosenWithBias(WithExperts):
+    """Experts that are chosen with a bias, which keeps them equally busy. `bias_name`: where a layer's MLP keeps it."""
+
+    bias_name: ClassVar[str] = "gate.e_score_correction_bias"
+
+    def route(self, x: Node, weights: Weights, facts: ExpertFacts) -> Routing:
+        """With the bias."""
+        bias = weights.vector(facts.num_experts, self.bias_name)
+        return route(x, weights.at(self.router_name), facts, choice_bias=bias)
 
 
 def stacked_experts(experts: Weights, facts: ExpertFacts) -> list[ExpertWeights]:

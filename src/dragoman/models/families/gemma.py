@@ -16,6 +16,7 @@ from dragoman.models.blocks.norms import rms_norm
 from dragoman.models.blocks.step import StepInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, MlpFacts
+from dragoman.models.families.head_norms import NormsHeads
 from dragoman.models.families.llama import LayerNorms, Llama, head_size
 from dragoman.models.families.windows import all_but_every, read_slides
 from dragoman.models.rotary import RotaryReading, read_two_rotaries
@@ -79,7 +80,7 @@ class Gemma2(Gemma):
         return capped(super().head(x, weights), self.logits_cap)
 
 
-class Gemma3(Gemma2):
+class Gemma3(NormsHeads, Gemma2):
     """Gemma 3, its text model."""
 
     architectures = ("Gemma3ForCausalLM",)
@@ -98,8 +99,3 @@ class Gemma3(Gemma2):
         """With the rule of the layer's kind."""
         facts = super().attention_facts(config, index)
         return replace(facts, rotary=self.local_rotary.rule) if self.slides[index] else facts
-
-    def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
-        """Each head's query and key normed."""
-        heads = super().heads(q, k, weights, facts)
-        return self.norm(heads[0], weights.at("q_norm")), self.norm(heads[1], weights.at("k_norm"))

@@ -1,10 +1,10 @@
-"""GLM 4.5 and 4.6: Llama that turns the first half of a head, with DeepSeek V3's experts."""
+"""GLM 4.5 to 4.7: Llama that turns the first half of a head, with DeepSeek V3's experts; and what is built like it."""
 
 from __future__ import annotations
 
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts
-from dragoman.models.families.deepseek import BiasedExperts
+from dragoman.models.families.deepseek import BiasedExperts, LatentAttention
 from dragoman.models.families.llama import head_size
 from dragoman.models.rotary import RotaryReading, read_rotary
 from dragoman.models.storage.constants import Node
@@ -35,3 +35,26 @@ class GlmExperts(BiasedExperts):
         if not self.norms_heads:
             return q, k
         return self.norm(q, weights.at("q_norm")), self.norm(k, weights.at("k_norm"))
+
+
+class GlmLite(LatentAttention, BiasedExperts):
+    """GLM 4.7 Flash: DeepSeek V3 with other numbers."""
+
+    architectures = ("Glm4MoeLiteForCausalLM",)
+    epsilon = ("rms_norm_eps", 1e-5)
+
+    def __init__(self, config: Config) -> None:
+        config.expect(partial_rotary_factor=1.0)
+        config.assume(first_k_dense_replace=1)
+        super().__init__(config)
+
+
+class SolarOpen(GlmExperts):
+    """Solar Open 100B: GLM 4.5 that turns whole heads and has experts in every layer."""
+
+    architectures = ("SolarOpenForCausalLM",)
+
+    def __init__(self, config: Config) -> None:
+        config.expect(first_k_dense_replace=0, use_qk_norm=False)
+        config.assume(partial_rotary_factor=1.0)
+        super().__init__(config)

@@ -13,6 +13,7 @@ from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts
+from dragoman.models.families.head_norms import NormsWhole
 from dragoman.models.families.llama import LayerNorms, Llama, head_size
 from dragoman.models.families.windows import all_but_every, read_slides
 from dragoman.models.rotary import RotaryReading, read_two_rotaries
@@ -45,17 +46,12 @@ class Olmo(Llama):
         return linear(attended, weights.at(self.output_name), self.facts.hidden_size, bias=self.has_output_bias)
 
 
-class Olmo2(Llama):
+class Olmo2(NormsWhole):
     """OLMo 2."""
 
     architectures = ("Olmo2ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = NORMS_AFTER
-
-    def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
-        """Normed over all heads together."""
-        q, k = self.norm(q, weights.at("q_norm")), self.norm(k, weights.at("k_norm"))
-        return super().heads(q, k, weights, facts)
 
 
 class Olmo3(Olmo2):

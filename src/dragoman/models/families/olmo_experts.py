@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts, ExpertFacts, RoutingRule
+from dragoman.models.facts import ExpertFacts, RoutingRule
 from dragoman.models.families.experts import WithExperts, activation, active_count
-from dragoman.models.storage.constants import Node
-from dragoman.models.weights import Weights
+from dragoman.models.families.head_norms import NormsWhole
 
 
-class OlmoExperts(WithExperts):
+class OlmoExperts(WithExperts, NormsWhole):
     """OLMoE 1B-7B."""
 
     architectures = ("OlmoeForCausalLM",)
@@ -29,8 +28,3 @@ class OlmoExperts(WithExperts):
             activation(config),
             RoutingRule(is_normalized=config.flag("norm_topk_prob")),
         )
-
-    def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
-        """Normed over all heads together."""
-        q, k = self.norm(q, weights.at("q_norm")), self.norm(k, weights.at("k_norm"))
-        return super().heads(q, k, weights, facts)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts
+from dragoman.models.families.head_norms import NormsHeads
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.windows import no_slides, read_slides
-from dragoman.models.storage.constants import Node
-from dragoman.models.weights import Weights
 
 
 class Qwen2(Llama):
@@ -28,7 +26,7 @@ class Qwen2(Llama):
         return True, False
 
 
-class Qwen3(Qwen2):
+class Qwen3(NormsHeads, Qwen2):
     """Qwen 3."""
 
     architectures = ("Qwen3ForCausalLM",)
@@ -36,8 +34,3 @@ class Qwen3(Qwen2):
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
         """As in Llama."""
         return Llama.attention_biases(self, config)
-
-    def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
-        """Each head's query and key normed."""
-        heads = super().heads(q, k, weights, facts)
-        return self.norm(heads[0], weights.at("q_norm")), self.norm(heads[1], weights.at("k_norm"))

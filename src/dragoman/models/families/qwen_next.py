@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dragoman.models.blocks.experts import ExpertWeights
 from dragoman.models.config import Config
-from dragoman.models.facts import DeltaFacts, ExpertFacts
-from dragoman.models.families.experts import stacked_experts
+from dragoman.models.facts import DeltaFacts
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.qwen import Qwen3
 from dragoman.models.families.qwen3_5 import DeltaWeights, Qwen35
@@ -58,13 +56,6 @@ class Qwen35Experts(Qwen3Next):
     def __init__(self, config: Config) -> None:
         config.expect(norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[])
         super().__init__(config)
-
-    def expert_weights(self, weights: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
-        """Of all experts in two tensors, as they were released, or each in its own, as transformers writes them."""
-        experts = weights.at("experts")
-        if "gate_up_proj" not in experts:
-            return super().expert_weights(weights, facts)
-        return stacked_experts(experts, facts)
 
 
 def _parts(num_groups: int, sizes: tuple[int, ...]) -> list[Array]:

@@ -16,7 +16,9 @@ from dragoman.models.families.gemma3n import Gemma3n
 from dragoman.models.families.gemma4 import Gemma4
 from dragoman.models.families.internlm2 import InternLM2
 from dragoman.models.families.llama import Llama
+from dragoman.models.families.llama4 import Llama4
 from dragoman.models.families.mistral import Mistral
+from dragoman.models.families.mistral4 import Ministral3, Mistral4
 from dragoman.models.families.phi3 import Phi3
 from dragoman.models.families.qwen import Qwen2, Qwen3
 from dragoman.models.families.qwen_experts import Qwen3Experts
@@ -64,7 +66,10 @@ _FAMILIES: dict[str, type[Family]] = {
     "gemma3n_text": Gemma3n,
     "gemma4_text": Gemma4,
     "llama": Llama,
+    "llama4_text": Llama4,
+    "ministral3": Ministral3,
     "mistral": Mistral,
+    "mistral4": Mistral4,
     "qwen2": Qwen2,
     "qwen2_vl": Qwen2Vision,
     "qwen2_vl_text": Qwen2Vision,

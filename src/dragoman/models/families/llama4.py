@@ -1,0 +1,138 @@
+"""Llama 4 (text): experts whose input is scaled, layers whose positions do not turn, in a context of one chunk of attention.
+
+Layers that turn see a chunk of 8,192 tokens, the one in which a token lies. Within the first one that is all tokens before,
+which is what is computed: the context ends with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from openvino import opset13 as ops
+
+from dragoman.models.blocks.attention import attend, queries_keys_values
+from dragoman.models.blocks.experts import ExpertWeights, Routing, gated_experts, route
+from dragoman.models.blocks.linear import linear
+from dragoman.models.blocks.nodes import add, integers, multiply, reshape, scalar, unsqueeze, width
+from dragoman.models.blocks.norms import rms_normalized
+from dragoman.models.blocks.step import LayerInputs
+from dragoman.models.config import Config
+from dragoman.models.facts import AttentionFacts, ExpertFacts, MlpFacts, ModelFacts, QueryGrowth, RoutingRule
+from dragoman.models.families.experts import WithExperts, activation, active_count
+from dragoman.models.families.llama import head_size
+from dragoman.models.rotary import RotaryReading, read_rotary
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights, halves
+
+_KINDS = ("full_attention", "chunked_attention")
+
+
+class Llama4(WithExperts):
+    """Llama 4 Scout and Maverick, their texts, in a context of one chunk of attention (8,192 tokens)."""
+
+    architectures = ("Llama4ForCausalLM",)
+    epsilon = ("rms_norm_eps", 1e-5)
+    mlp_name = "feed_forward"
+    router_name = "router"
+    shared_name = "shared_expert"
+
+    def __init__(self, config: Config) -> None:
+        config.skip("for_llm_compressor")
+        num_layers = config.count("num_hidden_layers")
+        self.norms_heads = config.flag("use_qk_norm", True)
+        every = config.count("no_rope_layer_interval", 4)
+        self.turns = _flags(config, "no_rope_layers", num_layers) or [(i + 1) % every != 0 for i in range(num_layers)]
+        self.chunk = config.count("attention_chunk_size") if "attention_chunk_size" in config else 0
+        kinds = config.choices("layer_types", _KINDS, num_layers)
+        self.has_chunks = bool(self.chunk) and (_KINDS[1] in kinds if kinds else any(self.turns))
+        growth = QueryGrowth(config.count("floor_scale", 8192), config.number("attn_scale", 0.1), first=1)
+        self.growth = growth if config.value("attn_temperature_tuning", True) else None
+        self.expert_layers = self._expert_layers(config, num_layers)
+        super().__init__(config)
+
+    # --- config.json --------------------------------------------------------------------------------------------------
+
+    def _expert_layers(self, config: Config, num_layers: int) -> list[int]:
+        step = config.count("interleave_moe_layer_step", 1)
+        layers = config.value("moe_layers", list(range(step - 1, num_layers, step)))
+        if not isinstance(layers, list) or not all(isinstance(layer, int) for layer in layers):
+            raise config.error("moe_layers", "a list of layers")
+        return layers
+
+    def read_rotary(self, config: Config) -> RotaryReading:
+        """Of pairs side by side."""
+        config.assume(rope_theta=500_000.0)
+        return read_rotary(config, head_size(config), is_interleaved=True)
+
+    def read_facts(self, config: Config) -> ModelFacts:
+        """In a context of one chunk."""
+        facts = super().read_facts(config)
+        return replace(facts, max_position=min(facts.max_position, self.chunk)) if self.has_chunks else facts
+
+    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
+        """Positions turn, or let queries grow."""
+        facts = super().attention_facts(config, index)
+        return facts if self.turns[index] else replace(facts, rotary=None, growth=self.growth)
+
+    def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
+        """In every layer, or in some."""
+        num_experts, inner_size = config.count("num_local_experts", 16), config.count("intermediate_size")
+        active = active_count(config, "num_experts_per_tok", num_experts)
+        facts = ExpertFacts(
+            num_experts, active, inner_size, activation(config), RoutingRule("sigmoid"), shared_size=inner_size
+        )
+        return facts if index in self.expert_layers else None
+
+    def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
+        """Dense ones have a size of their own."""
+        inner_size, facts = config.count("intermediate_size_mlp", 16_384), super().mlp_facts(config, index)
+        return facts if isinstance(facts, ExpertFacts) else replace(facts, inner_size=inner_size)
+
+    # --- the graph ----------------------------------------------------------------------------------------------------
+
+    def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """See `Llama`."""
+        facts = layer.attention
+        q, k, v = queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
+        q, k = self.heads(q, k, weights, facts)
+        is_normed = self.norms_heads and self.turns[layer.index]
+        attended = attend(q, k, v, layer, norms=(self._head_norm, self._head_norm) if is_normed else None)
+        return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)
+
+    def _head_norm(self, heads: Node) -> Node:
+        return rms_normalized(heads, np.ones(width(heads), np.float32), self.norm_epsilon)
+
+    def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """Experts take what their scores have scaled, each a row of its own."""
+        facts = self.facts.layers[layer.index].mlp
+        if isinstance(facts, MlpFacts):
+            return super().mlp(x, weights, layer)
+        chosen, shares = route(x, weights.at(self.router_name), facts)
+        size = width(x)
+        rows = reshape(multiply(x, unsqueeze(shares, 2)), -1, 1, size)
+        one_each = reshape(chosen, -1, 1)
+        wholly = ops.broadcast(scalar(1.0), ops.shape_of(one_each, "i64")).output(0)
+        routed = gated_experts(rows, Routing(one_each, wholly), self.expert_weights(weights, facts), facts)
+        by_token = reshape(routed, -1, facts.num_active, size)
+        return add(ops.reduce_sum(by_token, integers(1), True).output(0), self.shared(x, weights, facts))
+
+    def expert_weights(self, weights: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
+        """Of all experts in two tensors, by columns."""
+        stored = weights.at("experts").transposed()
+        raised, lowered = stored.renamed(weight="gate_up_proj"), stored.renamed(weight="down_proj")
+        return [
+            ExpertWeights(
+                *halves(raised.stacked(index, facts.num_experts), facts.inner_size),
+                lowered.stacked(index, facts.num_experts),
+            )
+            for index in range(facts.num_experts)
+        ]
+
+
+def _flags(config: Config, key: str, length: int) -> list[bool]:
+    """A list of zeros and ones; empty if there is none."""
+    found = config.value(key, [])
+    if found == []:
+        return []
+    return [number != 0 for number in config.numbers(key, length)]

@@ -1,0 +1,67 @@
+"""Ministral 3 and Mistral 4: queries grow with the position; the second one is DeepSeek's latent attention and experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dragoman.models.config import Config
+from dragoman.models.facts import AttentionFacts, QueryGrowth, RoutingRule
+from dragoman.models.families.deepseek import LatentAttention, RoutedExperts
+from dragoman.models.families.llama import Llama, head_size
+from dragoman.models.families.mistral import Mistral
+from dragoman.models.rotary import RotaryReading, read_rotary, rotary_description
+
+
+class GrowingQueries(Llama):
+    """Llama whose queries grow by what the description of the rotary rule says."""
+
+    growth: QueryGrowth | None = None
+
+    def read_growing_rotary(self, config: Config, size: int, part: float | None = None) -> RotaryReading:
+        """The rotary rule; `self.growth` the other one."""
+        described = rotary_description(config)
+        described.skip("max_position_embeddings")  # which config.json says as well
+        weight = described.number("llama_4_scaling_beta", 0.0)
+        if weight:
+            self.growth = QueryGrowth(described.count("original_max_position_embeddings"), weight)
+        return read_rotary(config, size, scaling=described, part=part)
+
+    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
+        """With queries that grow."""
+        return replace(super().attention_facts(config, index), growth=self.growth)
+
+
+class Ministral3(GrowingQueries, Mistral):
+    """Ministral 3 3B, 8B and 14B."""
+
+    architectures = ("Ministral3ForCausalLM",)
+    epsilon = ("rms_norm_eps", 1e-5)
+
+    def read_rotary(self, config: Config) -> RotaryReading:
+        """See `Llama`."""
+        return self.read_growing_rotary(config, head_size(config))
+
+
+class Mistral4(GrowingQueries, LatentAttention, RoutedExperts):
+    """Mistral Small 4."""
+
+    architectures = ("Mistral4ForCausalLM",)
+
+    def read_rotary(self, config: Config) -> RotaryReading:
+        """Of the part of a head that is turned, which may be said twice."""
+        turned, size = self.latent.turned_size, self.latent.head_size
+        reading = self.read_growing_rotary(config, size, turned / size)
+        if reading.rule.size != turned:
+            raise rotary_description(config).error("partial_rotary_factor", f"{turned / size}, as in qk_rope_head_dim")
+        return reading
+
+    def routing_rule(self, config: Config) -> RoutingRule:
+        """The best experts of the groups that have the best pairs of them."""
+        num_groups = config.count("n_group", 1)
+        return RoutingRule(
+            is_normalized=config.flag("norm_topk_prob", True),
+            scale=config.number("routed_scaling_factor", 1.0),
+            num_groups=num_groups,
+            num_active_groups=config.count("topk_group", num_groups),
+            group_best=2,
+        )
