@@ -110,14 +110,21 @@ def test_kept_costs_give_a_table_without_the_model(costs: Path, capsys: pytest.C
     lines = captured.out.splitlines()
     assert lines[0] == "demo: 5 requests/s of 24 prompt and 8 completion tokens"
     titles = [line[2:28].strip() for line in lines if line.startswith("  ")]
-    for title in ("cache of a token", "saturated", "utilisation", "time to first token", "time between tokens"):
+    for title in (
+        "cache of a token",
+        "a prompt after a restart",
+        "saturated",
+        "utilisation",
+        "time to first token",
+        "time between tokens",
+    ):
         assert title in titles
     assert any("within the bounds" in line for line in lines)
 
 
 @pytest.mark.usefixtures("loads_nothing")
 def test_a_plan_as_json_is_the_same_every_time(costs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*ASKED, *SMALL, "--costs", str(costs), "--json"]
+    words = [*ASKED, *SMALL, "--costs", str(costs), "--disk-gb-s", "0.5", "--json"]
     assert main(words) == main(words) == 0
     first, second = capsys.readouterr().out.split("\n{\n")
     plan = json.loads(first)
@@ -127,6 +134,9 @@ def test_a_plan_as_json_is_the_same_every_time(costs: Path, capsys: pytest.Captu
     assert plan["load"]["num_replicas"] >= 1
     assert 0 < plan["load"]["ttft_p50_s"] <= plan["load"]["ttft_p99_s"]
     assert plan["memory"]["kv_bytes_per_token"] >= 2 * facts["num_hidden_layers"] * facts["num_key_value_heads"]
+    kept = plan["after_a_restart"]
+    assert kept["kept_bytes"] >= 24 * plan["memory"]["kv_bytes_per_token"]
+    assert (kept["read_s"], kept["computed_s"]) == (kept["kept_bytes"] / 5e8, plan["alone_ttft_s"])
     assert plan["memory"]["total_bytes"] == plan["memory"]["replica_bytes"] * plan["load"]["num_replicas"]
 
 

@@ -17,7 +17,7 @@ _GIB = 1024**3
 _WIDTH = 26
 
 
-def plan_json(plan: Plan, replica: Replica, deviation: float) -> str:
+def plan_json(plan: Plan, replica: Replica, deviation: float, disk_bytes_per_s: float) -> str:
     """The plan as a JSON object; seconds, bytes and tokens. `deviation`: of the costs."""
     values: dict[str, Any] = msgspec.to_builtins(plan)
     values["memory"] = {
@@ -28,16 +28,22 @@ def plan_json(plan: Plan, replica: Replica, deviation: float) -> str:
         "replica_bytes": _memory(replica),
         "total_bytes": _memory(replica) * plan.load.num_replicas,
     }
+    prompt_bytes = replica.sequence_bytes(plan.workload.prompt_tokens)
+    values["after_a_restart"] = {
+        "computed_s": plan.alone_ttft_s,
+        "kept_bytes": prompt_bytes,
+        "read_s": prompt_bytes / disk_bytes_per_s,
+    }
     values["costs_deviation"] = deviation
     return msgspec.json.format(msgspec.json.encode(values)).decode() + "\n"
 
 
-def plan_text(name: str, plan: Plan, replica: Replica, deviation: float) -> str:
+def plan_text(name: str, plan: Plan, replica: Replica, deviation: float, disk_bytes_per_s: float) -> str:
     """The plan as a table. `name`: of the model."""
-    return "\n".join(_lines(name, plan, replica, deviation)) + "\n"
+    return "\n".join(_lines(name, plan, replica, deviation, disk_bytes_per_s)) + "\n"
 
 
-def _lines(name: str, plan: Plan, replica: Replica, deviation: float) -> Iterator[str]:
+def _lines(name: str, plan: Plan, replica: Replica, deviation: float, disk_bytes_per_s: float) -> Iterator[str]:
     asked, load = plan.workload, plan.load
     yield f"{name}: {asked.rate:g} requests/s of {asked.prompt_tokens} prompt and {asked.output_tokens} completion tokens"
     if asked.prefix_tokens:
@@ -55,6 +61,9 @@ def _lines(name: str, plan: Plan, replica: Replica, deviation: float) -> Iterato
     yield _row("saturated", f"{_number(plan.requests_per_s)} requests/s, {_number(plan.tokens_per_s)} tokens/s")
     first, gap = _seconds(plan.alone_ttft_s), _seconds(plan.alone_itl_s)
     yield _row("a request alone", f"first token after {first}, the next after {gap} each")
+    size = replica.sequence_bytes(asked.prompt_tokens)
+    read = f"{_seconds(size / disk_bytes_per_s)} from disk, {size / 1e6:,.1f} MB"
+    yield _row("a prompt after a restart", f"{first} computed, or {read} (--prefix-store-gb)")
     if deviation:  # else somebody made them up
         yield _row("step costs", f"measured steps deviate by {deviation:.0%} (median)")
     yield ""

@@ -31,6 +31,7 @@ OPTIONS = (
     CommandOption("prefixes", Integer(1), "how many such beginnings there are; the n-th is 1/n times as frequent", 1),
     CommandOption("router", Choice(ROUTERS), "how requests are divided [least-outstanding]", "least-outstanding"),
     CommandOption("requests", Integer(20), "requests that are simulated for a replica [300]", 300),
+    CommandOption("disk_gb_s", Number(), "GB a second that a disk reads, for prompts that are kept there [1]", 1.0),
     CommandOption("json", Switch(), "print JSON instead of a table", False),
 )
 
@@ -51,6 +52,7 @@ class PlanArguments:
     prefixes: int
     router: str
     requests: int
+    disk_gb_s: float
     json: bool
 
 

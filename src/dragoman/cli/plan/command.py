@@ -67,8 +67,8 @@ def _plan(config: Config, words: Sequence[str], asked: PlanArguments, stderr: Te
             raise PlanError("costs", str(error)) from error
         found = planner.plan(Bounds(asked.ttft, asked.itl), asked.replicas)
     if asked.json:
-        return plan_json(found, replica, costs.deviation)
-    return plan_text(config.name, found, replica, costs.deviation)
+        return plan_json(found, replica, costs.deviation, asked.disk_gb_s * 1e9)
+    return plan_text(config.name, found, replica, costs.deviation, asked.disk_gb_s * 1e9)
 
 
 def replica_for(config: Config) -> Replica:
