@@ -181,7 +181,24 @@ class Grammar:
     passed_over: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
-class SamplingParams(msgspec.Struct, frozen=True):
+class FurtherSampling(msgspec.Struct, frozen=True, kw_only=True):
+    """Samplers that no API's document has and most servers of local models do: DRY, top-n sigma and XTC.
+
+    Values are llama.cpp's defaults. DRY is on with a multiplier, XTC with a probability, top-n sigma above 0.
+    Sources: DRY and XTC, pull requests 5677 and 6335 of text-generation-webui; top-n sigma, arXiv:2411.07641.
+    """
+
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1  # tokens that are searched; -1 = all, 0 = none
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    top_n_sigma: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+
+
+class SamplingParams(FurtherSampling, frozen=True):
     """How the next token is chosen, complete and legal: dialects validate and fill in their own defaults.
 
     Neutral values switch a feature off. `temperature` 0 is greedy. Log-probabilities are raw: taken before temperature,
@@ -226,6 +243,11 @@ class SamplingParams(msgspec.Struct, frozen=True):
     def num_sequences(self) -> int:
         """Sequences the engine runs for one request."""
         return max(self.num_beams, self.best_of or 1, self.n)
+
+    @property
+    def has_dry(self) -> bool:
+        """True if repeated sequences are penalised."""
+        return self.dry_multiplier > 0.0 and self.dry_penalty_last_n != 0
 
 
 ToolChoice = Literal["auto", "none", "required", "named"]
@@ -378,6 +400,13 @@ class Standing(msgspec.Struct, frozen=True):
 USUAL_STANDING = Standing()
 
 
+class SequenceBreaker(msgspec.Struct, frozen=True):
+    """Tokens across which DRY sees no repetition: one of `heads`, and then the tokens of `tail`."""
+
+    heads: tuple[int, ...]
+    tail: tuple[int, ...] = ()
+
+
 class EngineRequest(msgspec.Struct, frozen=True):
     """A request as engines take it: token ids, complete, legal, seed resolved. Pure data: it survives JSON and msgpack.
 
@@ -419,6 +448,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     cache_key: str = ""
     share: int = 1
     is_background: bool = False
+    dry_breakers: tuple[SequenceBreaker, ...] = ()
 
     @property
     def cache_partition(self) -> str:

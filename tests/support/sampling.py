@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dragoman.engine.rolling.sample.logits_filters import DoubleArray, Survivors
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
-from dragoman.types import EngineRequest, SamplingParams, TokenMasker
+from dragoman.types import EngineRequest, SamplingParams, SequenceBreaker, TokenMasker
 from tests.support.live_parts import masker_of, with_masker
 
 FloatArray = npt.NDArray[np.float32]
@@ -25,6 +25,7 @@ def make_request(
     seed: int = 1,
     eos_token_ids: frozenset[int] = frozenset({EOS}),
     bad_word_ids: tuple[tuple[int, ...], ...] = (),
+    dry_breakers: tuple[SequenceBreaker, ...] = (),
     masker: TokenMasker | None = None,
     **sampling: Any,
 ) -> EngineRequest:
@@ -37,6 +38,7 @@ def make_request(
         seed=seed,
         eos_token_ids=eos_token_ids,
         bad_word_ids=bad_word_ids,
+        dry_breakers=dry_breakers,
     )
     return with_masker(request, masker) if masker is not None else request
 

@@ -118,7 +118,7 @@ class Capabilities:
 _NEUTRAL = SamplingParams()
 _CHANGES = (
     "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids",
-    "min_tokens",
+    "min_tokens", "dry_multiplier",
 )  # fmt: skip
 
 

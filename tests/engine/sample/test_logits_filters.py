@@ -18,16 +18,24 @@ from dragoman.engine.rolling.sample.logits_filters import (
     Survivors,
     Temperature,
     TopK,
+    TopNSigma,
     TopP,
     TypicalP,
     largest,
     ranked,
+    without_top_choices,
 )
 from dragoman.types import SamplingParams
 from tests.support.sampling import chi_square, chi_square_limit, logits_of, probabilities
 from tests.support.tiers import examples
 
-FILTERS: dict[str, LogitsFilter] = {"top_k": TopK(), "top_p": TopP(), "min_p": MinP(), "typical_p": TypicalP()}
+FILTERS: dict[str, LogitsFilter] = {
+    "top_k": TopK(),
+    "top_p": TopP(),
+    "min_p": MinP(),
+    "typical_p": TypicalP(),
+    "top_n_sigma": TopNSigma(),
+}
 
 
 def all_tokens(logits: npt.NDArray[np.float32], temperature: float = 1.0) -> Survivors:
@@ -56,6 +64,11 @@ CASES: list[Any] = [
     pytest.param((0.5, 0.0, 0.5, 0.0), {"top_p": 0.999}, (0.5, 0, 0.5, 0), id="top-p: masked tokens never count"),
     pytest.param((0.5, 0.28, 0.02, 0.2), {"min_p": 0.5}, (50 / 78, 28 / 78, 0, 0), id="min-p: relative to the largest"),
     pytest.param((0.5, 0.28, 0.02, 0.2), {"min_p": 1.0}, (1, 0, 0, 0), id="min-p: 1 leaves the most likely"),
+    # Logits -0.69, -1.20, -2.30, -2.30 (and a masked token): deviation 0.70; the second is 0.73 of it below the first.
+    pytest.param((0.5, 0.3, 0.1, 0.1, 0), {"top_n_sigma": 0.8}, (5 / 8, 3 / 8, 0, 0, 0), id="top-n sigma"),
+    pytest.param((0.5, 0.3, 0.1, 0.1, 0), {"top_n_sigma": 0.7}, (1, 0, 0, 0, 0), id="top-n sigma: nearer"),
+    pytest.param((0.25, 0, 0.75, 0), {"top_n_sigma": 2.5}, (1 / 4, 0, 3 / 4, 0), id="top-n sigma: further"),
+    pytest.param((0, 1, 0, 0), {"top_n_sigma": 0.1}, (0, 1, 0, 0), id="top-n sigma: one is left"),
     # Entropy 1.168; distances of -log p from it: 0.475, 0.036, 1.134, 1.134.
     pytest.param((0.5, 0.3, 0.1, 0.1), {"typical_p": 0.2}, (0, 1, 0, 0), id="typical: the most likely may go"),
     pytest.param(
@@ -183,6 +196,61 @@ def test_min_p_compares_with_the_most_likely_token_of_any_row(row: npt.NDArray[n
     kept = filtered(row, min_p=min_p) > 0
     assert kept[ratio > min_p * (1 + 1e-4)].all()
     assert not kept[ratio < min_p * (1 - 1e-4)].any()
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(rows, st.sampled_from([0.05, 0.5, 1.0, 3.0]), st.sampled_from([0.4, 1.0, 2.5]))
+def test_top_n_sigma_keeps_the_same_tokens_of_any_row_at_any_temperature(
+    row: npt.NDArray[np.float32], number: float, temperature: float
+) -> None:
+    finite = row[np.isfinite(row)].astype(np.float64)
+    distance = (finite.max() - row.astype(np.float64)) - number * finite.std()
+    survivors = TopNSigma().apply(all_tokens(row, temperature), SamplingParams(top_n_sigma=number))
+    # By what is held, not by what is likely: far below the largest the probability is 0 in any case.
+    kept = probabilities(survivors) > 0 if survivors.ids is None else np.isin(np.arange(row.size), survivors.ids)
+    assert not kept[distance > 1e-3].any()
+    assert kept[(distance < -1e-3) & (row > finite.max() - 50 * temperature)].all()
+
+
+@pytest.mark.parametrize(
+    ("softmax", "threshold", "expected"),
+    [
+        ((0.4, 0.1, 0.3, 0.2), 0.15, (0, 1 / 3, 0, 2 / 3)),  # the least likely of the likely ones stays
+        ((0.4, 0.1, 0.3, 0.2), 0.35, (0.4, 0.1, 0.3, 0.2)),  # one alone is not left out
+        ((0.4, 0.1, 0.3, 0.2), 0.6, (0.4, 0.1, 0.3, 0.2)),
+        ((0.3, 0.3, 0.3, 0.1), 0.2, (0, 0, 3 / 4, 1 / 4)),  # of equal ones the last
+        ((0.5, 0.0, 0.3, 0.2), 0.0, (0, 0, 0, 1)),  # what is masked is none of them
+    ],
+)
+def test_top_choices_are_left_out_but_for_the_least_likely(
+    softmax: tuple[float, ...], threshold: float, expected: tuple[float, ...]
+) -> None:
+    row = logits_of(*softmax)[0]
+    nobody, first = np.zeros(0, dtype=np.int64), np.array([0])
+    padding = np.full(4000, -np.inf, dtype=np.float32)
+    for logits in (row, np.concatenate([row, padding])):  # held as a list, or in the row
+        left = probabilities(without_top_choices(all_tokens(logits), threshold, nobody))
+        assert left[:4] == pytest.approx(expected, abs=1e-6)
+        kept = probabilities(without_top_choices(all_tokens(logits), threshold, first))
+        assert kept[:4] == pytest.approx(expected if expected[0] else softmax, abs=1e-6)  # 0 must not go
+    picked = TopK().apply(all_tokens(row), SamplingParams(top_k=4))
+    assert probabilities(without_top_choices(picked, threshold, nobody)) == pytest.approx(expected, abs=1e-6)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(rows, st.sampled_from([0.0, 0.001, 0.05, 0.3]))
+def test_top_choices_of_any_row_are_those_above_the_threshold(row: npt.NDArray[np.float32], threshold: float) -> None:
+    before = probabilities(all_tokens(row))
+    after = probabilities(without_top_choices(all_tokens(row), threshold, np.zeros(0, dtype=np.int64)))
+    gone = np.flatnonzero((before > 0) & (after == 0))
+    assert after.sum() == pytest.approx(1.0, abs=1e-9)
+    if gone.size:
+        stays = before[(after > 0) & (before >= threshold * (1 - 1e-4))]
+        assert before[gone].min() >= threshold * (1 - 1e-4)
+        assert stays.size
+        assert stays.min() <= before[gone].min() * (1 + 1e-6)
+    else:
+        assert np.count_nonzero(before > threshold * (1 + 1e-4)) <= 1
 
 
 @settings(max_examples=examples(60), deadline=None)

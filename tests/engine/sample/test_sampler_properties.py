@@ -25,6 +25,8 @@ MIXED: list[dict[str, Any]] = [
     {"temperature": 0.8, "min_p": 0.1, "repetition_penalty": 1.2, "frequency_penalty": 0.1},
     {"temperature": 1.2, "typical_p": 0.8, "logit_bias": {5: 2.0}, "logprobs": 5},
     {"temperature": 1.0, "presence_penalty": 0.5, "bad_word_ids": ((9, 3), (4,)), "min_tokens": 9},
+    {"temperature": 1.0, "top_n_sigma": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.01, "dry_multiplier": 0.8},
+    {"temperature": 0.9, "xtc_probability": 0.5, "xtc_threshold": 0.001, "top_k": 30, "logprobs": 1},
     {"repetition_penalty": 1.3, "allowed_token_ids": tuple(range(0, 500, 3)), "logprobs": 2},
 ]
 
@@ -68,6 +70,9 @@ params = st.fixed_dictionaries(
         "top_p": st.sampled_from([1.0, 0.95, 0.3, 1e-6]),
         "min_p": st.sampled_from([0.0, 0.05, 1.0]),
         "typical_p": st.sampled_from([1.0, 0.9, 0.2]),
+        "top_n_sigma": st.sampled_from([0.0, 0.5, 2.0]),
+        "xtc_probability": st.sampled_from([0.0, 0.5, 1.0]),
+        "dry_multiplier": st.sampled_from([0.0, 0.8]),
         "repetition_penalty": st.sampled_from([1.0, 0.5, 1.8]),
         "presence_penalty": st.sampled_from([0.0, -2.0, 2.0]),
         "frequency_penalty": st.sampled_from([0.0, -2.0, 2.0]),

@@ -44,6 +44,10 @@ def altered(draw: st.DrawFn, request: EngineRequest) -> EngineRequest:
         min_tokens=draw(st.sampled_from([0, 0, 4])),
         frequency_penalty=draw(st.sampled_from([0.0, 0.0, 0.5])),
         logit_bias=draw(st.sampled_from([{}, {5: 3.0}])),
+        dry_multiplier=draw(st.sampled_from([0.0, 0.0, 0.7])),
+        xtc_probability=draw(st.sampled_from([0.0, 0.5])),
+        xtc_threshold=0.02,
+        top_n_sigma=draw(st.sampled_from([0.0, 1.0])),
     )
     if draw(st.booleans()):
         sampling = msgspec.structs.replace(sampling, num_assistant_tokens=None, assistant_confidence_threshold=0.08)

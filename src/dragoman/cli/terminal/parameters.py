@@ -39,6 +39,7 @@ class Stops:
 _MOST = 2**32 - 1
 _FRACTION = Number(0.0, inclusive=True, maximum=1.0)
 _PENALTY = Number(-2.0, inclusive=True, maximum=2.0)
+_DEVIATIONS = Number(-1.0, inclusive=True, maximum=100.0)
 
 PARAMETERS = (
     CommandOption(
@@ -53,6 +54,22 @@ PARAMETERS = (
     CommandOption("repetition_penalty", Number(), "above 1: tokens of prompt and answer become less likely"),
     CommandOption("presence_penalty", _PENALTY, "above 0: tokens of the answer become less likely"),
     CommandOption("frequency_penalty", _PENALTY, "likewise, for each time that they are there"),
+    CommandOption(
+        "dry_multiplier",
+        Number(0.0, inclusive=True, maximum=1000.0),
+        "DRY: what going on with a repetition costs; 0 = off",
+    ),
+    CommandOption(
+        "dry_base", Number(1.0, inclusive=True, maximum=100.0), "DRY: by how much more for each further token"
+    ),
+    CommandOption("dry_allowed_length", Integer(1, _MOST), "DRY: tokens that may be repeated"),
+    CommandOption("dry_penalty_last_n", Integer(-1, _MOST), "DRY: tokens that are searched; -1 = all"),
+    CommandOption("dry_sequence_breakers", Stops(), "DRY: a text that ends repetitions, or a JSON array of texts"),
+    CommandOption(
+        "top_n_sigma", _DEVIATIONS, "leave out tokens so many standard deviations below the likeliest; 0 = none"
+    ),
+    CommandOption("xtc_probability", _FRACTION, "XTC: how often the likeliest tokens but the last are left out"),
+    CommandOption("xtc_threshold", _FRACTION, "XTC: the probability from which tokens count as likeliest"),
     CommandOption("seed", Integer(-(2**63), 2**64 - 1), "the same answer again for the same seed"),
     CommandOption("max_tokens", Integer(1, _MOST), "tokens of an answer at most"),
     CommandOption("min_tokens", Integer(0, _MOST), "tokens of an answer at least"),

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dragoman.types import FurtherSampling
+
 _OPENAI = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -26,6 +28,8 @@ _VLLM = _OPENAI | {
         "stop_token_ids",
     )
 }  # fmt: skip
+
+_FURTHER = {name: name for name in FurtherSampling.__struct_fields__}
 
 _STRUCTURED = {
     "json_schema": "structured_outputs.json",
@@ -68,7 +72,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "dragoman",
         ("dragoman",),
-        _VLLM | {"typical_p": "typical_p"},
+        _VLLM | _FURTHER | {"typical_p": "typical_p"},
         (_STRUCTURED | {"lark": "structured_outputs.grammar"},),
         prompt_logprobs=True,
         cache_salt=True,
@@ -91,6 +95,7 @@ KINDS: tuple[Kind, ...] = (
         "llama.cpp",
         ("llamacpp",),
         _OPENAI
+        | _FURTHER
         | {
             "top_k": "top_k",
             "min_p": "min_p",

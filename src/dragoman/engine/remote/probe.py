@@ -36,6 +36,14 @@ _CHANGED: Mapping[str, Any] = {
     "min_tokens": 1,
     "ignore_eos": True,
     "seed": 1,
+    "dry_multiplier": 0.8,
+    "dry_base": 2.0,
+    "dry_allowed_length": 3,
+    "dry_penalty_last_n": 64,
+    "dry_sequence_breakers": (".",),
+    "top_n_sigma": 1.0,
+    "xtc_probability": 0.1,
+    "xtc_threshold": 0.2,
 }
 """A value of each field that is not its neutral one; those of token ids come from the prompt."""
 

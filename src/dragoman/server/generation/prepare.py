@@ -21,6 +21,7 @@ from dragoman.server.generation.pictures import Encoder, PicturePrompts, PlacedP
 from dragoman.server.generation.sequence_text import ParserFactory, parser_of
 from dragoman.server.pressure.prompt_size import num_characters
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
+from dragoman.tokenizer.breakers import BreakerFinder
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.message_content import picture_parts
 from dragoman.tokenizer.plain_content import PlainContent
@@ -118,6 +119,7 @@ class Preparer:
     limits: ServiceLimits
     compile_grammar: GrammarCompiler | None
     draw_seed: Callable[[], int]
+    breakers: BreakerFinder
     constrain: Constrain | None = None
     turn_end_ids: frozenset[int] = frozenset()
     pictures: PicturePrompts | None = None
@@ -133,9 +135,12 @@ class Preparer:
 
     def is_long(self, request: GenerationRequest) -> bool:
         """Whether preparing would hold up the event loop: a long prompt, or what waits for a process."""
+        sampling = request.sampling
         if self.has_grammar(request) or self.has_process(request.prompt):
             return True
-        num_chars = num_characters(request.prompt) + sum(map(len, request.sampling.bad_words))
+        if sampling.has_dry and not self.breakers.is_quick(sampling.dry_sequence_breakers):
+            return True
+        num_chars = num_characters(request.prompt) + sum(map(len, sampling.bad_words))
         return num_chars > self.limits.max_inline_chars
 
     def has_process(self, prompt: Prompt) -> bool:
@@ -191,6 +196,7 @@ class Preparer:
                 start_by_s=turn.start_by_s,
                 share=turn.standing.share,
                 is_background=turn.standing.is_background,
+                dry_breakers=self.breakers.find(sampling.dry_sequence_breakers) if sampling.has_dry else (),
             ),
             request,
         )

@@ -38,6 +38,7 @@ from dragoman.server.generation.sequence_text import ParserFactory, SequenceText
 from dragoman.server.observation.record import RequestRecord, current_call, new_request
 from dragoman.server.pressure.prompt_size import num_characters
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
+from dragoman.tokenizer.breakers import BreakerFinder
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.plain_content import PlainContent
 from dragoman.types import (
@@ -121,6 +122,7 @@ class Service:
             plain=extensions.plain,
             make_parser=extensions.make_parser,
             unsearched=extensions.unsearched,
+            breakers=BreakerFinder(tokenizer),
         )
 
     @property

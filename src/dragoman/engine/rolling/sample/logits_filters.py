@@ -1,4 +1,4 @@
-"""Filters that narrow one row's distribution before the draw: top-k, top-p, min-p, locally typical; and the draw itself.
+"""Filters that narrow one row's distribution before the draw, such as top-k and top-p; and the draw itself.
 
 Does: find the surviving tokens exactly, by thresholds and partial sorts (never sorting a vocabulary). Does not: know
 sequences or randomness; a row's result depends on its logits, its parameters and the number drawn, never on other rows.
@@ -140,6 +140,28 @@ class Temperature:
         return Survivors(logits, maximum, np.float32(max(params.temperature, _MIN_TEMPERATURE)), scratch)
 
 
+class TopNSigma:
+    """Keeps the tokens whose logits are at most n standard deviations below the largest; masked tokens do not count.
+
+    The temperature moves both alike, so that it does not change what is kept. Source: arXiv:2411.07641, section 3.
+    """
+
+    def is_needed(self, params: SamplingParams) -> bool:
+        return params.top_n_sigma > 0.0
+
+    def apply(self, survivors: Survivors, params: SamplingParams) -> Survivors:
+        scores = survivors.scores
+        known = scores[: survivors.logits.size]  # without the padding
+        total = np.add.reduce(known)
+        if not np.isfinite(total):
+            known = known[known > -np.inf]
+            total = np.add.reduce(known)
+        distances = np.subtract(known, total / known.size, out=survivors.scratch.products[: known.size])
+        np.multiply(distances, distances, out=distances)
+        spread = math.sqrt(float(np.add.reduce(distances)) / known.size)
+        return survivors.keep_mask(scores >= np.float32(-params.top_n_sigma * spread))
+
+
 class TopK:
     """Keeps the k most likely tokens; of equally likely ones those with the lowest ids."""
 
@@ -197,8 +219,27 @@ class TypicalP:
         return keep_by_mass(survivors, closeness, params.typical_p)
 
 
-FILTERS: tuple[LogitsFilter, ...] = (TopK(), TopP(), MinP(), TypicalP())
+FILTERS: tuple[LogitsFilter, ...] = (TopNSigma(), TopK(), TopP(), MinP(), TypicalP())
 """The filters in the order they are applied, after the temperature."""
+
+
+def without_top_choices(survivors: Survivors, threshold: float, kept_ids: IndexArray) -> Survivors:
+    """XTC: without the tokens whose probability reaches the threshold, but for the least likely of them.
+
+    Nothing changes where one of `kept_ids` would go: answers could not end. Of equally likely ones the last stays.
+    Source: text-generation-webui's pull request 6335.
+    """
+    weights = survivors.weights
+    top = np.flatnonzero((weights >= np.float32(threshold * survivors.total)) & (weights > 0))
+    if top.size < 2:
+        return survivors
+    stays = top[top.size - 1 - int(np.argmin(weights[top][::-1]))]
+    gone = top[top != stays]
+    if np.isin(gone if survivors.ids is None else survivors.ids[gone], kept_ids).any():
+        return survivors
+    mask: BoolArray = weights > 0
+    mask[gone] = False
+    return survivors.keep_mask(mask)
 
 
 # --- exact selection without sorting everything -----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Processors that change logits: penalties, bias and masks, each over all rows of a batch that need it.
+"""Processors that change logits: penalties, DRY, bias and masks, each over all rows of a batch that need it.
 
 Does: edit rows of logits in place. Does not: decide the order (`Sampler` does), or filter probabilities (`logits_filters`).
 Called by the sampler on the engine thread. A processor sees only the rows that use it, so an unused one costs nothing, and
@@ -19,6 +19,7 @@ from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, Sa
 
 NEG_INF = np.float32(-np.inf)
 _NO_IDS = np.zeros(0, dtype=np.int64)
+_LARGEST_PENALTY = 1e30  # of DRY; a greater one would leave nothing where all tokens have one
 _FEW_WORDS = 32  # of a mask, which allow any token
 
 
@@ -105,6 +106,28 @@ class PresencePenalty:
         generated = [own.ids[own.counts > 0] for own in counts]
         flat, places, sizes = _locate(logits, rows, generated)
         flat[places] -= _per_id([s.plan.params.presence_penalty for s in states], sizes)
+
+
+class Dry:
+    """Subtracts from tokens that would go on a repetition, the more the longer it is.
+
+    Source: DRY, text-generation-webui's pull request 5677: multiplier * base ** (length - allowed length).
+    """
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.repeats is not None
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        for row, state in zip(rows, states, strict=True):
+            assert state.repeats is not None  # `is_needed`
+            params = state.plan.params
+            ids, lengths = state.repeats.continued(params.dry_allowed_length)
+            if ids.size:
+                exponents = (lengths - params.dry_allowed_length).astype(np.float64)
+                with np.errstate(over="ignore"):
+                    penalties = np.minimum(params.dry_multiplier * params.dry_base**exponents, _LARGEST_PENALTY)
+                # Of a token's penalties the last holds, which is the largest.
+                logits[row, ids] = logits[row, ids] - penalties.astype(np.float32)
 
 
 class LogitBias:

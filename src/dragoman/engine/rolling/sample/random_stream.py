@@ -40,16 +40,16 @@ def philox4x32(counters: UInt64Array, keys: UInt64Array) -> UInt64Array:
 
 
 def uniforms(
-    seeds: Sequence[int], sequence_indices: Sequence[int], positions: Sequence[int]
+    seeds: Sequence[int], sequence_indices: Sequence[int], positions: Sequence[int], purpose: int = 0
 ) -> npt.NDArray[np.float64]:
     """One number in [0, 1) per row, with 53 random bits.
 
     Shapes: R numbers for R-long arguments. `positions` counts generated tokens. Seeds are taken modulo 2**64, so any
-    integer is a seed.
+    integer is a seed. Numbers for several purposes have nothing to do with each other.
     """
     keys = np.array([seed & _SEED_MASK for seed in seeds], dtype=np.uint64)
     counters = np.zeros((4, len(seeds)), dtype=np.uint64)
-    counters[0], counters[2] = positions, sequence_indices
+    counters[0], counters[1], counters[2] = positions, purpose, sequence_indices
     words = philox4x32(counters, np.stack([keys & _LOW_32, keys >> _SHIFT_32]))
     high, low = words[0] >> np.uint64(5), words[1] >> np.uint64(6)
     numbers: npt.NDArray[np.float64] = (high * np.float64(1 << 26) + low) * np.float64(2.0**-53)

@@ -12,11 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from dragoman.engine.rolling.sample.logits_filters import FILTERS, Scratch, Survivors, Temperature, ranked
+from dragoman.engine.rolling.sample.logits_filters import (
+    FILTERS,
+    Scratch,
+    Survivors,
+    Temperature,
+    ranked,
+    without_top_choices,
+)
 from dragoman.engine.rolling.sample.logits_processors import (
     AllowedTokens,
     BadWordsMask,
+    Dry,
     FrequencyPenalty,
     GrammarMask,
     LogitBias,
@@ -31,6 +40,7 @@ from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, Sa
 from dragoman.histogram import Histogram
 from dragoman.types import LOWEST_LOGPROB, EngineRequest, Logprob, PromptLogprob, TokenMasker
 
+_FOR_XTC = 1  # the purpose of a random number
 _LARGEST_LOGIT = float(np.finfo(np.float32).max)
 
 
@@ -50,11 +60,11 @@ class Sampled:
 class Sampler:
     """Chooses the next token of every row. The order, for each row:
 
-    1. repetition penalty   2. frequency penalty   3. presence penalty   4. logit bias
-    5. allowed tokens       6. bad words           7. minimum length     8. grammar
-    9. temperature (0 = take the most likely token, the lowest id of equals; steps 10 to 14 do not apply)
-    10. top-k               11. top-p              12. min-p             13. locally typical
-    14. one draw from what is left
+    1. repetition penalty   2. frequency penalty   3. presence penalty   4. DRY
+    5. logit bias           6. allowed tokens      7. bad words          8. minimum length      9. grammar
+    10. temperature (0 = take the most likely token, the lowest id of equals; steps 11 to 17 do not apply)
+    11. top-n sigma         12. top-k              13. top-p             14. min-p             15. locally typical
+    16. XTC                 17. one draw from what is left
 
     Penalties see the model's own logits, the bias has the last word among the scores, and masks come after everything
     that adds: no bias lifts a ban. If the masks leave nothing, the sequence may only end: its end-of-sequence tokens
@@ -72,6 +82,7 @@ class Sampler:
             RepetitionPenalty(),
             FrequencyPenalty(),
             PresencePenalty(),
+            Dry(),
             LogitBias(),
             AllowedTokens(),
             BadWordsMask(),
@@ -118,7 +129,7 @@ class Sampler:
         return self._report(logits, untouched, states, token_ids)
 
     def process(self, logits: FloatArray, states: Sequence[SamplerState]) -> FloatArray:
-        """Log-probabilities after the processors (steps 1 to 8), for beam search; masked tokens have -inf.
+        """Log-probabilities after the processors (steps 1 to 9), for beam search; masked tokens have -inf.
 
         Shapes: [R, V]. Mutates: logits, which are returned.
         """
@@ -185,13 +196,12 @@ class Sampler:
         if not rows:
             return
         drawn = [states[row] for row in rows]
-        numbers = uniforms(
-            [state.plan.seed for state in drawn],
-            [state.sequence_index for state in drawn],
-            [state.num_generated for state in drawn],
-        )
-        for row, state, number in zip(rows, drawn, numbers.tolist(), strict=True):
-            token_ids[row] = self._survivors(logits[row], maxima[row], state).draw(number)
+        numbers = _numbers(drawn).tolist()
+        for row, state, number, is_excluding in zip(rows, drawn, numbers, _excluding(drawn), strict=True):
+            survivors = self._survivors(logits[row], maxima[row], state)
+            if is_excluding:
+                survivors = without_top_choices(survivors, state.plan.params.xtc_threshold, state.plan.ending_ids)
+            token_ids[row] = survivors.draw(number)
 
     def _survivors(self, logits_row: FloatArray, maximum: np.float32, state: SamplerState) -> Survivors:
         params = state.plan.params
@@ -217,6 +227,25 @@ class Sampler:
                 logprobs[row] = raw.of(int(token_ids[row]))
                 top_logprobs[row] = raw.top(top_n)
         return Sampled(token_ids, logprobs, top_logprobs)
+
+
+def _numbers(states: Sequence[SamplerState], purpose: int = 0) -> npt.NDArray[np.float64]:
+    """A random number for each state, of its own sequence and place."""
+    return uniforms(
+        [state.plan.seed for state in states],
+        [state.sequence_index for state in states],
+        [state.num_generated for state in states],
+        purpose,
+    )
+
+
+def _excluding(states: Sequence[SamplerState]) -> list[bool]:
+    """Whether XTC takes place, which each state throws for."""
+    chances = np.array([state.plan.params.xtc_probability for state in states])
+    if not chances.any():
+        return [False] * len(states)
+    taking: list[bool] = (_numbers(states, _FOR_XTC) < chances).tolist()
+    return taking
 
 
 class RawLogprobs:

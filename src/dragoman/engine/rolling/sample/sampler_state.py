@@ -1,4 +1,4 @@
-"""What the sampler remembers about one sequence: penalty counts, bad-word context, grammar, position.
+"""What the sampler remembers about one sequence: penalty counts, repeats, bad-word context, grammar, position.
 
 Does: take in generated tokens (`observe`), copy itself for a forked sequence (`fork`). Does not: look at logits. Made by
 `Sampler.new_state`, owned by a sequence, used on the engine thread only.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.engine.rolling.sample.token_repeats import Breakers, TokenRepeats
 from dragoman.types import EngineRequest, SamplingParams, TokenMasker
 
 IdArray = npt.NDArray[np.int64]
@@ -135,7 +136,9 @@ class SamplerState:
     another, whose grammar's state it shares, becomes after these tokens; () = the grammar's state is its own.
     """
 
-    __slots__ = ("active", "counts", "history", "ids_ahead", "masker", "num_generated", "plan", "sequence_index")
+    __slots__ = (
+        "active", "counts", "history", "ids_ahead", "masker", "num_generated", "plan", "repeats", "sequence_index",
+    )  # fmt: skip
 
     def __init__(
         self, plan: SamplingPlan, request: EngineRequest, sequence_index: int, masker: TokenMasker | None = None
@@ -147,6 +150,10 @@ class SamplerState:
         tail = plan.bad_words.max_context
         self.history = list(request.prompt_ids[-tail:]) if tail else None  # bad words may begin in the prompt
         self.counts = TokenCounts(plan.prompt_ids) if plan.counts_tokens else None
+        self.repeats: TokenRepeats | None = None
+        if plan.params.has_dry:
+            breakers = Breakers(request.dry_breakers)
+            self.repeats = TokenRepeats(request.prompt_ids, plan.params.dry_penalty_last_n, breakers)
         self.masker: TokenMasker | None = masker.fork() if masker is not None else None
         self.ids_ahead: Sequence[int] = ()
 
@@ -165,6 +172,8 @@ class SamplerState:
             self.history.append(token_id)
         if self.counts is not None:
             self.counts.add(token_id)
+        if self.repeats is not None:
+            self.repeats.add(token_id)
         if self.masker is not None:
             self.masker.advance(token_id)
 
@@ -174,6 +183,7 @@ class SamplerState:
         other.sequence_index = sequence_index
         other.history = self.history.copy() if self.history is not None else None
         other.counts = self.counts.copy() if self.counts is not None else None
+        other.repeats = self.repeats.copy() if self.repeats is not None else None
         other.masker = self.masker.fork() if self.masker is not None else None
         return other
 
@@ -191,6 +201,9 @@ class SamplerState:
             if following.counts is not None:
                 following.counts = following.counts.copy()
                 following.counts.add(token_id)
+            if following.repeats is not None:
+                following.repeats = following.repeats.copy(shares_tokens=True)
+                following.repeats.add(token_id)
             states.append(following)
         return states
 
@@ -200,5 +213,6 @@ class SamplerState:
         view.plan, view.active, view.sequence_index = self.plan, self.active, self.sequence_index
         view.num_generated = self.num_generated + num_ahead
         view.history, view.counts, view.masker = self.history, self.counts, self.masker
+        view.repeats = self.repeats
         view.ids_ahead = ()
         return view

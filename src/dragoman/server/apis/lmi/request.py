@@ -16,9 +16,10 @@ from dragoman.errors import InvalidParameter, InvalidPayload
 from dragoman.server.apis.lmi.parameters.reader import Parameters, Parsed
 from dragoman.server.apis.lmi.parameters.table import Need
 from dragoman.server.apis.lmi.parameters.values import show
+from dragoman.server.samplers import further_sampling
 from dragoman.types import GenerationRequest, Limits, SamplingParams, TextPrompt
 
-SAMPLING_TARGETS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+SAMPLING_TARGETS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability")
 NEUTRAL = Parameters()
 MAX_PROMPTS = Limits().max_prompts
 
@@ -125,7 +126,7 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
     requests = tuple(
         _request(text, own_id, values, sampling, rules) for text, own_id in zip(prompts.texts, ids, strict=True)
     )
-    ignored = ineffective(parsed, decoding, answer, rules, is_one_answer=is_one_answer)
+    ignored = ineffective(parsed, decoding, sampling, answer, rules, is_one_answer=is_one_answer)
     return Plan(requests, answer, ignored, _reasons(parsed, ignored))
 
 
@@ -190,6 +191,7 @@ def _sampling_params(values: Parameters, decoding: Decoding) -> SamplingParams:
         repetition_penalty=values.repetition_penalty,
         presence_penalty=values.presence_penalty,
         frequency_penalty=values.frequency_penalty,
+        **further_sampling(values, is_drawn=decoding.mode == "sampling"),
         logit_bias=values.logit_bias or {},
         bad_words=values.bad_words,
         min_tokens=values.min_tokens,
@@ -226,11 +228,19 @@ def _request(
 
 
 def ineffective(
-    parsed: Parsed, decoding: Decoding, answer: AnswerPlan, rules: Rules, *, is_one_answer: bool
+    parsed: Parsed,
+    decoding: Decoding,
+    sampling: SamplingParams,
+    answer: AnswerPlan,
+    rules: Rules,
+    *,
+    is_one_answer: bool,
 ) -> tuple[str, ...]:
     """The names of parameters that changed nothing: unknown ones, and those whose `needs` do not hold."""
     lacking = {
         Need.SAMPLING: decoding.mode != "sampling",
+        Need.DRY: not sampling.has_dry,
+        Need.XTC: not sampling.xtc_probability,
         Need.BEAMS: decoding.mode != "beams",
         Need.DETAILS: not (answer.has_details or answer.is_several),
         Need.ONE_ANSWER: is_one_answer,

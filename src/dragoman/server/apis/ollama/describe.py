@@ -29,6 +29,7 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
+from dragoman.server.samplers import BREAKERS_SCHEMA, SAMPLER_EFFECTS, neutral_value
 from dragoman.types import Limits
 
 _COMPONENTS = {
@@ -101,6 +102,9 @@ def _options(schema: Schema, limits: Limits) -> Schema:
         properties[name] = _number(properties[name], bounds)
     texts = {"type": "array", "items": NON_EMPTY_TEXT, "maxItems": limits.max_stop_strings}
     properties["stop"] = nullable({"anyOf": [NON_EMPTY_TEXT, texts]})
+    properties["dry_sequence_breakers"] = nullable(dict(BREAKERS_SCHEMA))
+    for name, effect in SAMPLER_EFFECTS.items():
+        properties[name] = described(properties[name], effect, neutral_value(name))
     for name, reason in IGNORED_OPTIONS.items():
         properties[name] = {"description": f"without effect: {reason}"}
     return {**schema, "properties": properties}

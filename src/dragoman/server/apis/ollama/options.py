@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import msgspec
-
 from dragoman.server.apis.openai_wire.fields import (
     BOUNDS,
     UINT32_MAX,
@@ -22,6 +20,7 @@ from dragoman.server.apis.openai_wire.fields import (
 )
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
+from dragoman.server.samplers import IDLE_REASONS, SAMPLER_BOUNDS, SamplerFields, further_sampling, idle_samplers
 from dragoman.types import Grammar, Limits, SamplingParams
 
 ValueT = TypeVar("ValueT")
@@ -52,11 +51,10 @@ IGNORED_OPTIONS: Mapping[str, str] = {
 """Options that are known and have no effect, and why; they are named to the client."""
 
 _OFF: Mapping[str, float] = {"mirostat": 0, "tfs_z": 1.0}  # at these values they ask for nothing
-_FILTERS: Mapping[str, float] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}
 
 REASONS: Mapping[str, str] = {
     **{f"options.{name}": reason for name, reason in IGNORED_OPTIONS.items()},
-    **{f"options.{name}": "the most likely token is taken, none is drawn" for name in _FILTERS},
+    **{f"options.{name}": reason for name, reason in IDLE_REASONS.items()},
     "options.repeat_last_n": "penalties see the whole text; -1 means that, 0 turns them off",
 }
 
@@ -72,6 +70,7 @@ OPTION_BOUNDS: Mapping[str, Bounds] = {
     "presence_penalty": BOUNDS["presence_penalty"],
     "frequency_penalty": BOUNDS["frequency_penalty"],
     "seed": BOUNDS["seed"],
+    **SAMPLER_BOUNDS,
 }
 """Allowed ranges."""
 
@@ -79,7 +78,7 @@ TEMPERATURE, TOP_K, TOP_P = 0.8, 40, 0.9
 """What holds where neither the client nor the model's file says otherwise. Source: Modelfile reference."""
 
 
-class OllamaOptions(msgspec.Struct, kw_only=True):
+class OllamaOptions(SamplerFields, kw_only=True):
     """Everything in `options` that has an effect; None = not given."""
 
     num_predict: int | None = None
@@ -138,21 +137,21 @@ def sampling_params(
         repetition_penalty=repeated if has_penalties else 1.0,
         presence_penalty=_or(options.presence_penalty, 0.0) if has_penalties else 0.0,
         frequency_penalty=_or(options.frequency_penalty, 0.0) if has_penalties else 0.0,
+        **further_sampling(options, "options."),
         seed=None if options.seed in (None, -1) else _or(options.seed, 0) % 2**64,
         logprobs=logprobs,
         grammar=grammar,
     )
 
 
-def idle_options(raw: Mapping[str, Any], sampling: SamplingParams) -> list[str]:
+def idle_options(raw: Mapping[str, Any], options: OllamaOptions, sampling: SamplingParams) -> list[str]:
     """Names in `options` as they were sent that change nothing, in order."""
     given = {name: value for name, value in raw.items() if value is not None}
     idle = set(unknown_names(given, OllamaOptions))
     idle -= {name for name, neutral in _OFF.items() if given.get(name) == neutral}
     if given.get("repeat_last_n") not in (-1, 0):
         idle.add("repeat_last_n")
-    if sampling.is_greedy:
-        idle |= {name for name, neutral in _FILTERS.items() if getattr(sampling, name) != neutral}
+    idle |= idle_samplers(sampling, options)
     return [f"options.{name}" for name in given if name in idle]
 
 

@@ -184,7 +184,7 @@ def without_effect(sent: Sent[BodyT], request: GenerationRequest) -> list[str]:
     if not body.logprobs and body.top_logprobs:
         idle.add("top_logprobs")
     names = [name for name in sent.raw if name in idle]
-    return names + idle_options(_options(sent), request.sampling)
+    return names + idle_options(_options(sent), body.options or OllamaOptions(), request.sampling)
 
 
 def idle_without_text(sent: Sent[BodyT]) -> list[str]:

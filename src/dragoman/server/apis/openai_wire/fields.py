@@ -18,6 +18,7 @@ from dragoman.server.api import HttpCall
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
 from dragoman.server.json_body import NotJson, shown_json
+from dragoman.server.samplers import SAMPLER_BOUNDS
 from dragoman.types import Limits
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
@@ -64,6 +65,7 @@ BOUNDS: Mapping[str, Bounds] = {
     "assistant_confidence_threshold": Bounds(0.0, 1.0, is_low_open=True),
     "max_ngram_size": Bounds(1, UINT32_MAX),
     "priority": Bounds(-(2**31), 2**31 - 1),
+    **SAMPLER_BOUNDS,
 }
 """Allowed ranges. Sources: OpenAI API reference; OVMS v2025.0 checks; vLLM SamplingParams for what those lack."""
 

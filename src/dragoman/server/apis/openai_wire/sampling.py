@@ -26,11 +26,10 @@ from dragoman.server.apis.openai_wire.fields import (
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, GrammarFields, read_grammar
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
+from dragoman.server.samplers import IDLE_REASONS, further_sampling, idle_samplers
 from dragoman.types import GenerationRequest, Grammar, Prompt, SamplingParams
 
 ValueT = TypeVar("ValueT")
-
-_NOT_CONSTRAINED = (None,) * len(GrammarFields.__struct_fields__)
 
 IGNORED: Mapping[str, str] = {
     "user": "an end-user label; nothing is tracked per user",
@@ -46,14 +45,13 @@ IGNORED: Mapping[str, str] = {
 
 _SPECULATING = ("num_assistant_tokens", "assistant_confidence_threshold", "max_ngram_size")
 _OF_BEAMS = ("length_penalty", "early_stopping", "diversity_penalty", "num_beam_groups")
-_FILTERS: Mapping[str, float] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}  # off at these values
 
 _REASONS: Mapping[str, str] = {
     **IGNORED,
     **CACHING_REASONS,
     **dict.fromkeys(_SPECULATING, "nothing guesses tokens that way for this request"),
     **dict.fromkeys(_OF_BEAMS, "only a beam search uses it"),
-    **dict.fromkeys(_FILTERS, "the most likely token is taken, none is drawn"),
+    **IDLE_REASONS,
     "model": "this route has one model, whatever it is called",
     "top_logprobs": "logprobs is not true",
 }
@@ -224,11 +222,10 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
         idle.add("model")
     if request.sampling.num_beams == 1:
         idle.update(_OF_BEAMS)
-    if request.sampling.is_greedy:
-        idle |= {name for name, neutral in _FILTERS.items() if getattr(request.sampling, name) != neutral}
     served = reading.options
     uncached = list(idle_names(raw, body, is_kept=served.keeps_prompts, has_keys=served.has_cache_keys))
     idle |= set(uncached)
+    idle.update(idle_samplers(request.sampling, body))
     names = [name for name in raw if name in idle]
     names += [name for name in uncached if name not in raw]
     options = raw.get("stream_options")
@@ -279,6 +276,7 @@ def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -
         repetition_penalty=_or(body.repetition_penalty, model.get("repetition_penalty", 1.0)),
         presence_penalty=_or(body.presence_penalty, 0.0),
         frequency_penalty=_or(body.frequency_penalty, 0.0),
+        **further_sampling(body),
         logit_bias=_logit_bias(body, reading),
         bad_words=_bad_words(body, reading),
         allowed_token_ids=_allowed_token_ids(body, reading),
@@ -304,7 +302,7 @@ def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -
 
 def _grammar(body: SharedBody, profile: Profile) -> Grammar | None:
     guided = (body.guided_json, body.guided_regex, body.guided_grammar, body.guided_choice)
-    if (body.response_format, body.structured_outputs, *guided) == _NOT_CONSTRAINED:  # as nearly always
+    if (body.response_format, body.structured_outputs, *guided) == (None,) * 6:  # as nearly always
         return None
     try:
         return read_grammar(body)

@@ -30,6 +30,7 @@ from dragoman.server.describe.json_schema import (
     range_of,
     ref,
 )
+from dragoman.server.samplers import BREAKERS_SCHEMA
 from dragoman.types import Limits
 
 _TOKEN_ID: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_INTEGER}
@@ -90,6 +91,8 @@ def _parameter(name: str, row: Param, profile: str, version: str, limits: Limits
         schema |= range_of(Bounds(row.low, high, is_low_open=row.is_low_open))
     if row.field == "stop":
         schema = _limited(schema, limits.max_stop_strings)
+    if row.field == "dry_sequence_breakers":
+        schema = dict(BREAKERS_SCHEMA)
     effect = row.effect if row.needs is Need.NOTHING else f"{row.effect} ({row.needs})"
     default = row.default_for(profile, version)
     text = effect if name == row.name else f"the same as {row.name}"

@@ -16,13 +16,13 @@ from dragoman.errors import InvalidParameter
 from dragoman.server.apis.lmi.parameters.table import TABLE, Param, rows_for
 from dragoman.server.apis.lmi.parameters.values import IGNORED, MAX_INTEGER, ValueType, show, wrong
 from dragoman.server.apis.openai_wire.grammars import GrammarFault
-from dragoman.types import Grammar, Limits
+from dragoman.types import FurtherSampling, Grammar, Limits
 
 DOCUMENTED_NAMES: Mapping[str, str] = {row.field: row.name for row in reversed(TABLE)}
 """For every field, the name of the first row that sets it."""
 
 
-class Parameters(msgspec.Struct, frozen=True):
+class Parameters(FurtherSampling, frozen=True):
     """The parameters of one request: every field some row of the table sets, with that profile's defaults filled in.
 
     None means that the client did not give it and that its default depends on other parameters.

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from dragoman.server.apis.lmi.parameters.values import ValueType as T
+from dragoman.server.samplers import FIELDS, NEUTRAL_SAMPLING
 
 BACKENDS = ("auto", "vllm", "lmi-dist", "trtllm", "scheduler", "deepspeed")
 TGI = "tgi"  # the profile of TGI's own routes; its names are also taken on LMI routes with tgi_compat
@@ -28,6 +29,8 @@ class Need(StrEnum):
 
     NOTHING = "always"
     SAMPLING = "when sampling"
+    DRY = "with dry_multiplier"
+    XTC = "when sampling with xtc_probability"
     BEAMS = "with num_beams > 1"
     DETAILS = "with details"
     ONE_ANSWER = "when not streaming"  # several sequences per prompt have no place in a stream
@@ -199,6 +202,28 @@ _PENALTIES = (
         profiles=_TRT,
         aliases=("bad_words_list",),
     ),
+)
+
+_NEEDS = {
+    "dry_multiplier": Need.NOTHING,
+    "top_n_sigma": Need.SAMPLING,
+    "xtc_probability": Need.SAMPLING,
+    "xtc_threshold": Need.XTC,
+}
+_FURTHER = tuple(
+    Param(
+        name,
+        {float: T.FLOAT, int: T.INTEGER, tuple: T.STRINGS}[type(value)],
+        field.effect.replace("`", ""),
+        profiles=_EVERY,
+        default=value,
+        aliases=field.aliases,
+        low=field.bounds.low if field.bounds else None,
+        high=field.bounds.high if field.bounds and isinstance(value, float) else None,
+        needs=_NEEDS.get(name, Need.DRY),
+    )
+    for name, field in FIELDS.items()
+    for value in [getattr(NEUTRAL_SAMPLING, name)]
 )
 
 _LENGTH = (
@@ -379,7 +404,7 @@ _ANSWER = (
     Param("adapter_id", T.STRING, "the adapter to answer with", profiles=(TGI,), needs=Need.ADAPTERS),
 )
 
-TABLE: tuple[Param, ...] = (*_SAMPLING, *_PENALTIES, *_LENGTH, *_STOPPING, *_SEQUENCES, *_GRAMMAR, *_ANSWER)
+TABLE: tuple[Param, ...] = (*_SAMPLING, *_PENALTIES, *_FURTHER, *_LENGTH, *_STOPPING, *_SEQUENCES, *_GRAMMAR, *_ANSWER)
 
 
 def rows_for(profile: str, *, with_tgi_names: bool = False) -> dict[str, Param]:

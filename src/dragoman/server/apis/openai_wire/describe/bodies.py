@@ -35,6 +35,7 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
+from dragoman.server.samplers import BREAKERS_SCHEMA
 from dragoman.types import Limits
 
 COMPLETION_ROWS: Mapping[str, Row] = {**SHARED, **COMPLETIONS}
@@ -58,6 +59,7 @@ _OWN_TYPES: Mapping[str, Schema] = {
     "stop_token_ids": array(_TOKEN_ID, maxItems=_SIZES.max_token_ids),
     "allowed_token_ids": array(_TOKEN_ID, minItems=1, maxItems=_SIZES.max_token_ids),
     "bad_words": array(_WORD, maxItems=_SIZES.max_bad_words),
+    "dry_sequence_breakers": dict(BREAKERS_SCHEMA),
     "guided_choice": array(NON_EMPTY_TEXT, minItems=1, maxItems=MAX_CHOICES),
     "guided_regex": NON_EMPTY_TEXT,
     "guided_grammar": NON_EMPTY_TEXT,

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.server.samplers import SAMPLER_EFFECTS, neutral_value
+
 
 class _NoDefault:
     """Marks that there is no value that says the same as leaving the parameter out."""
@@ -97,6 +99,7 @@ SHARED: Mapping[str, Row] = {
     "guided_grammar": Row("the answer is a sentence of this Lark grammar"),
     "guided_choice": Row("the answer is one of these texts"),
     "structured_outputs": Row("the `guided_*` parameters in one object"),
+    **{name: Row(effect, neutral_value(name)) for name, effect in SAMPLER_EFFECTS.items()},
 }
 
 COMPLETIONS: Mapping[str, Row] = {

@@ -1,0 +1,168 @@
+"""The samplers that no API's document has, once for all APIs that take further fields: DRY, top-n sigma, XTC.
+
+Does: name their fields, ranges and meanings; make neutral values of them; tell which parameters of any sampler change
+nothing, and why. Does not: read bodies. Used by the dialects, on the event loop, and by what describes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import InvalidParameter
+from dragoman.server.bounds import Bounds
+from dragoman.server.json_body import shown_json
+from dragoman.types import SamplingParams
+
+MAX_BREAKERS = 16
+MAX_BREAKER_CHARS = 40  # llama.cpp cuts them there
+_UINT32_MAX = 4294967295
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field. `bounds` None = it is a list of texts. `aliases`: names that others have for it."""
+
+    effect: str
+    bounds: Bounds | None
+    aliases: tuple[str, ...] = ()
+
+
+FIELDS: Mapping[str, Field] = {
+    "dry_multiplier": Field(
+        "DRY: what a token costs that goes on a repetition of the allowed length; 0 = off", Bounds(0.0, 1000.0)
+    ),
+    "dry_base": Field(
+        "DRY: by how much it costs more with each token that the repetition is longer", Bounds(1.0, 100.0)
+    ),
+    "dry_allowed_length": Field("DRY: repetitions of fewer tokens cost nothing", Bounds(1, _UINT32_MAX)),
+    "dry_penalty_last_n": Field(
+        "DRY: how many of the last tokens are searched, the prompt's included; -1 = all, 0 = off",
+        Bounds(-1, _UINT32_MAX),
+    ),
+    "dry_sequence_breakers": Field(
+        f"DRY: texts over which no repetition reaches, at most {MAX_BREAKERS} of {MAX_BREAKER_CHARS} characters", None
+    ),
+    "top_n_sigma": Field(
+        "only tokens whose logits are at most so many standard deviations below the largest; -1 and 0 = all",
+        Bounds(-1.0, 100.0),
+        ("nsigma",),
+    ),
+    "xtc_probability": Field(
+        "XTC: how often all of the likeliest tokens but the last are left out; 0 = never", Bounds(0.0, 1.0)
+    ),
+    "xtc_threshold": Field("XTC: from which probability a token is one of the likeliest", Bounds(0.0, 1.0)),
+}
+
+SAMPLER_EFFECTS: Mapping[str, str] = {
+    name: field.effect if name == own else f"another name of `{own}`"
+    for own, field in FIELDS.items()
+    for name in (own, *field.aliases)
+}
+
+SAMPLER_BOUNDS: Mapping[str, Bounds] = {
+    name: field.bounds for own, field in FIELDS.items() if field.bounds is not None for name in (own, *field.aliases)
+}
+
+
+BREAKERS_SCHEMA: Mapping[str, Any] = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 1, "maxLength": MAX_BREAKER_CHARS},
+    "maxItems": MAX_BREAKERS,
+}
+
+
+class SamplerFields(msgspec.Struct, kw_only=True):
+    """The fields as bodies have them; None = not given."""
+
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: list[str] | None = None
+    top_n_sigma: float | None = None
+    nsigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+
+
+NEUTRAL_SAMPLING = SamplingParams()
+_DRAWING = ("top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability")
+_OF_DRY = tuple(name for name in FIELDS if name.startswith("dry_"))
+IDLE_REASONS: Mapping[str, str] = {
+    **dict.fromkeys(_DRAWING, "the most likely token is taken, none is drawn"),
+    **dict.fromkeys(_OF_DRY, "nothing is penalised unless dry_multiplier is above 0 and dry_penalty_last_n is not 0"),
+    "nsigma": "the most likely token is taken, none is drawn",
+    "xtc_threshold": "nothing is left out unless tokens are drawn and xtc_probability is above 0",
+}
+"""Why the samplers' parameters may change nothing."""
+
+
+def neutral_value(name: str) -> Any:
+    """What a field, or an alias of one, is where nobody says anything, as JSON has it."""
+    own = next((own for own, field in FIELDS.items() if name in field.aliases), name)
+    value = getattr(NEUTRAL_SAMPLING, own)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def further_sampling(asked: object, place: str = "", *, is_drawn: bool = True) -> dict[str, Any]:
+    """The fields of a body, for SamplingParams; what belongs to a sampler that is off is left out.
+
+    `asked`: has the fields as attributes. `place`: goes before their names in errors. `is_drawn`: tokens are drawn, which
+    all but DRY is about. Raises: InvalidParameter.
+    """
+    names = FIELDS if is_drawn else _OF_DRY
+    found = {own: value for own in names if (value := _given(asked, own)[1]) is not None}
+    if not found:  # as nearly always
+        return found
+    if "dry_sequence_breakers" in found:
+        found["dry_sequence_breakers"] = _breakers(found["dry_sequence_breakers"], f"{place}dry_sequence_breakers")
+    if not SamplingParams(**found).has_dry:
+        found = {name: value for name, value in found.items() if name not in _OF_DRY}
+    if not found.get("xtc_probability"):
+        found.pop("xtc_threshold", None)
+    if "top_n_sigma" in found:
+        found["top_n_sigma"] = max(0.0, found["top_n_sigma"])
+    return found
+
+
+def idle_samplers(sampling: SamplingParams, asked: object) -> set[str]:
+    """The samplers' parameters that change nothing though they say something, by the names they came under.
+
+    `asked`: the body that `sampling` was made of.
+    """
+    is_drawn = sampling.temperature > 0.0 and sampling.num_beams == 1
+    idle = {name for name in _DRAWING if not is_drawn and getattr(sampling, name) != getattr(NEUTRAL_SAMPLING, name)}
+    off = () if sampling.has_dry else _OF_DRY
+    if not (is_drawn and sampling.xtc_probability):
+        off = (*off, "xtc_threshold")
+    idle.update(name for name in off if _says_something(name, _given(asked, name)[1]))
+    return {_given(asked, name)[0] for name in idle}
+
+
+def _given(asked: object, own: str) -> tuple[str, Any]:
+    """The name under which a field was given, and its value; its own name and None if it was not."""
+    for name in (own, *(FIELDS[own].aliases if own in FIELDS else ())):
+        if (value := getattr(asked, name, None)) is not None:
+            return name, value
+    return own, None
+
+
+def _says_something(name: str, value: Any) -> bool:
+    return value is not None and (tuple(value) if isinstance(value, list) else value) != getattr(NEUTRAL_SAMPLING, name)
+
+
+def _breakers(texts: list[str] | tuple[str, ...], name: str) -> tuple[str, ...]:
+    problem = ""
+    if len(texts) > MAX_BREAKERS:
+        problem = f"{name} must hold at most {MAX_BREAKERS} texts, got {len(texts)}"
+    elif "" in texts:
+        problem = f"{name} must hold texts that are not empty, got {shown_json(list(texts), 60)}"
+    elif (longest := max(map(len, texts), default=0)) > MAX_BREAKER_CHARS:
+        problem = f"{name} must hold texts of at most {MAX_BREAKER_CHARS} characters, got one of {longest}"
+    if problem:
+        raise InvalidParameter(problem, param=name)
+    return tuple(texts)
