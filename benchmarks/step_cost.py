@@ -111,6 +111,9 @@ SAMPLER_CASES = (
     sampler_case("top-k, top-p, penalties", SAMPLED_MS, temperature=0.7, top_k=50, top_p=0.9, **PENALTIES),
     sampler_case("top-p, penalties", SAMPLED_MS, temperature=0.7, top_p=0.9, **PENALTIES),
     sampler_case("min-p", SAMPLED_MS, temperature=0.7, min_p=0.05),
+    sampler_case("top-n sigma", NO_TARGET, temperature=0.7, top_n_sigma=1.0),
+    sampler_case("XTC", NO_TARGET, temperature=0.7, min_p=0.05, xtc_probability=0.5),
+    sampler_case("greedy, DRY", NO_TARGET, temperature=0.0, dry_multiplier=0.8),
     sampler_case("typical", NO_TARGET, temperature=0.7, typical_p=0.9),
     sampler_case("top-p, flat distribution", NO_TARGET, is_flat=True, temperature=1.0, top_p=0.9),
 )

@@ -409,11 +409,12 @@ def test_beam_parameters_are_listed_when_there_are_no_beams() -> None:
     assert complete(**body, use_beam_search=True, best_of=2).ignored == ()
 
 
-def test_filters_are_listed_when_decoding_is_greedy() -> None:
+def test_filters_are_listed_when_nothing_is_drawn() -> None:
     filters: dict[str, Any] = {"top_k": 5, "top_p": 0.5, "min_p": 0.1, "typical_p": 0.9}
     assert complete(temperature=0, **filters).ignored == tuple(filters)
     assert complete(temperature=0.1, **filters).ignored == ()
     assert complete(temperature=0, top_p=1, top_k=-1).ignored == ()
+    assert complete(use_beam_search=True, best_of=2, **filters).ignored == tuple(filters)
 
 
 # --- which model ------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 
 from dragoman.errors import InvalidParameter
 from dragoman.server.apis.lmi.parameters.table import TABLE, TGI
+from dragoman.server.samplers import SAMPLER_EFFECTS
 from dragoman.types import Grammar
 from tests.dialects.lmi_calls import request_of, tgi_request, value_at
 from tests.dialects.test_lmi_parameters import EFFECTS, SHAPE_THE_ANSWER
@@ -43,7 +44,8 @@ def test_a_grammar_of_type_json_schema_takes_a_schema_with_or_without_a_name(val
 
 def test_every_parameter_of_tgi_is_tested() -> None:
     names = {name for row in TABLE if TGI in row.profiles for name in (row.name, *row.aliases)}
-    assert names - SHAPE_THE_ANSWER - {"adapter_id"} == set(TGI_EFFECTS)  # which test_adapters.py sends
+    elsewhere = {"adapter_id"}.union(SAMPLER_EFFECTS)  # which test_adapters.py and test_samplers.py send
+    assert names - SHAPE_THE_ANSWER - elsewhere == set(TGI_EFFECTS)
 
 
 def test_tgi_has_its_own_defaults() -> None:

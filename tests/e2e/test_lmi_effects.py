@@ -73,6 +73,24 @@ def test_the_text_changes_with(server: ServerProcess, base: dict[str, Any], name
     assert given != without
 
 
+@pytest.mark.parametrize(
+    ("base", "more"),
+    [
+        pytest.param(HOT, {"top_n_sigma": 0.5}, marks=pytest.mark.needs("top_n_sigma")),
+        pytest.param(HOT, {"xtc_probability": 1.0, "xtc_threshold": 0.005}, marks=pytest.mark.needs("xtc_probability")),
+        pytest.param(
+            GREEDY, {"dry_multiplier": 50.0, "dry_allowed_length": 1}, marks=pytest.mark.needs("dry_multiplier")
+        ),
+    ],
+)
+def test_the_text_changes_with_further_samplers(
+    server: ServerProcess, base: dict[str, Any], more: dict[str, Any]
+) -> None:
+    said = "Deep learning is a kind of machine learning that uses neural"
+    prompt = f"{said} networks with many layers. {said}"
+    assert text(server, base | more, prompt) != text(server, base, prompt)
+
+
 @table("parameter", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 0}])
 def test_sampling_from_one_token_is_greedy(server: ServerProcess, parameter: dict[str, Any]) -> None:
     assert text(server, HOT | parameter) == text(server, GREEDY)

@@ -26,6 +26,7 @@ from dragoman.types import (
     Grammar,
     Prompt,
     SamplingParams,
+    SequenceBreaker,
     StopStrings,
     TextPrompt,
     TokenPrompt,
@@ -202,6 +203,16 @@ def test_bad_words_are_banned_inside_a_text_and_after_a_space() -> None:
     request = prepared(asking(bad_words=("ab", " cd", "ab", "")))
     assert set(request.bad_word_ids) == {tuple(b"ab"), tuple(b" ab"), tuple(b" cd"), tuple(b" ")}
     assert len(request.bad_word_ids) == 4
+
+
+def test_sequence_breakers_become_tokens_only_where_dry_wants_them() -> None:
+    wanted: dict[str, Any] = {"dry_multiplier": 0.8, "dry_sequence_breakers": ("\n", "ab")}
+    assert prepared(asking(**wanted)).dry_breakers == (
+        SequenceBreaker((ord("\n"),)),
+        SequenceBreaker((ord("a"),), (ord("b"),)),  # each of this tokenizer's tokens is one byte
+    )
+    assert prepared(asking(**wanted, dry_penalty_last_n=0)).dry_breakers == ()
+    assert prepared(asking(dry_sequence_breakers=("x",))).dry_breakers == ()
 
 
 def test_the_engine_knows_every_end_of_sequence_token() -> None:

@@ -11,7 +11,7 @@ from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.remote import fleet
 from dragoman.engine.remote.factory import factory
 from dragoman.errors import UnsupportedFeature
-from dragoman.types import TraceContext
+from dragoman.types import FurtherSampling, TraceContext
 from tests.contract.asking import run, until
 from tests.engine.remote.asking import PROMPT, TOKENIZER, load, outputs, remote, request, setup, text
 from tests.support.fake_upstream import OPENAI, FakeUpstream, listening
@@ -54,7 +54,9 @@ def test_a_parameter_that_a_release_refuses_is_refused_by_name_from_then_on() ->
         upstream = rich(accepts=rich_fields())
         async with listening(upstream):
             able = (await load(upstream.url)).common.capabilities
-            assert able.unsupported == {"typical_p", "bad_words", "allowed_token_ids"}
+            assert able.unsupported == {"typical_p", "bad_words", "allowed_token_ids"}.union(
+                FurtherSampling.__struct_fields__
+            )
             assert able.best_of
 
     run(test())

@@ -39,8 +39,9 @@ def test_a_number_does_not_depend_on_the_numbers_computed_with_it() -> None:
 @pytest.mark.parametrize("varied", ["seed", "sequence index", "position"])
 def test_every_part_of_the_key_changes_the_number(varied: str) -> None:
     names = ["seed", "sequence index", "position"]
-    arguments = [list(range(1000)) if name == varied else [3] * 1000 for name in names]
-    assert len(set(uniforms(*arguments).tolist())) == 1000
+    seeds, indices, positions = (list(range(1000)) if name == varied else [3] * 1000 for name in names)
+    numbers = {*uniforms(seeds, indices, positions).tolist(), *uniforms(seeds, indices, positions, purpose=1).tolist()}
+    assert len(numbers) == 2000
 
 
 def test_seeds_beyond_64_bits_and_negative_seeds_are_seeds_too() -> None:

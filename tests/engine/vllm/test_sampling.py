@@ -101,7 +101,7 @@ def test_temperatures_that_vllm_would_change_are_refused() -> None:
 def test_what_vllm_has_no_parameter_for_is_refused_by_name(name: str) -> None:
     able = Capabilities(64, 32, unsupported=UNSUPPORTED)
     able.check(asking())
-    values: dict[str, Any] = {name: 0.5 if name == "typical_p" else 2}
+    values: dict[str, Any] = {name: 0.5 if name in ("typical_p", "xtc_probability") else 2}
     with pytest.raises(UnsupportedFeature, match=f"^{name} ") as caught:
         able.check(asking(**values))
     assert caught.value.param == name

@@ -29,7 +29,7 @@ class Need(StrEnum):
 
     NOTHING = "always"
     SAMPLING = "when sampling"
-    DRY = "with dry_multiplier"
+    DRY = "where dry_multiplier and dry_penalty_last_n are not 0"
     XTC = "when sampling with xtc_probability"
     BEAMS = "with num_beams > 1"
     DETAILS = "with details"
@@ -204,12 +204,7 @@ _PENALTIES = (
     ),
 )
 
-_NEEDS = {
-    "dry_multiplier": Need.NOTHING,
-    "top_n_sigma": Need.SAMPLING,
-    "xtc_probability": Need.SAMPLING,
-    "xtc_threshold": Need.XTC,
-}
+_NEEDS = {"top_n_sigma": Need.SAMPLING, "xtc_probability": Need.SAMPLING, "xtc_threshold": Need.XTC}
 _FURTHER = tuple(
     Param(
         name,
