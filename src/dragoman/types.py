@@ -143,7 +143,30 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     before_ids: tuple[int, ...] = ()
 
 
-Prompt = TextPrompt | TokenPrompt | ChatPrompt
+class MixedPrompt(msgspec.Struct, frozen=True):
+    """A prompt of texts and token ids, one after the other. Before a text in the first place come the tokens that the model
+    expects there; later texts go on from what is before them.
+    """
+
+    parts: tuple[str | int, ...]
+
+
+class InfillPrompt(msgspec.Struct, frozen=True):
+    """Code with a gap, which the model fills: what stands before and behind it, and how the gap begins.
+
+    None of their texts becomes a control token, but those of `begun`. `files`: names and texts of other code of interest,
+    the most important last. What does not fit beside `num_answer_tokens` loses files first, the first ones before others,
+    then the beginning of `before` and the end of `behind`.
+    """
+
+    before: str
+    behind: str
+    begun: str = ""
+    files: tuple[tuple[str, str], ...] = ()
+    num_answer_tokens: int = 0
+
+
+Prompt = TextPrompt | TokenPrompt | ChatPrompt | MixedPrompt | InfillPrompt
 
 
 class TraceContext(msgspec.Struct, frozen=True):
@@ -250,6 +273,17 @@ class SamplingParams(FurtherSampling, frozen=True):
         return self.dry_multiplier > 0.0 and self.dry_penalty_last_n != 0
 
 
+class LineLimits(msgspec.Struct, frozen=True):
+    """Where an answer ends by its lines, as if it had reached its length.
+
+    `min_indent`: before the text of a line that has fewer blanks and tabs in front. `max_s`: at the first end of a line
+    that comes more seconds than that after the first token, None = no bound.
+    """
+
+    min_indent: int = 0
+    max_s: float | None = None
+
+
 ToolChoice = Literal["auto", "none", "required", "named"]
 """Whether tools are called: as the model likes, not at all, at least one, or the one that is named."""
 
@@ -284,6 +318,8 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     cache_keep_s: float | None = None  # as `EngineRequest` has it
     cache_key: str = ""  # requests with equal keys and beginnings go to the same of several replicas
     passed_over: Mapping[str, str] = msgspec.field(default_factory=dict)  # of the tools' schemas, as of a grammar's
+    biased_texts: Mapping[str, float] = msgspec.field(default_factory=dict)  # a logit bias for each token of each text
+    lines: LineLimits | None = None
 
 
 # --- between service and engine ---------------------------------------------------------------------------------------

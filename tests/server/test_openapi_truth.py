@@ -61,6 +61,8 @@ FAMILIES = [
     Family("/api/generate", "ollama.generate", "OllamaGenerateRequest", {"model": "fake", "prompt": "a"}),
     Family("/api/chat", "ollama.chat", "OllamaChatRequest", {"model": "fake", "messages": MESSAGES}),
     Family("/api/generate", "ollama.generate", "OllamaRequestOptions", {"model": "fake", "prompt": "a"}, "options"),
+    Family("/completion", "llamacpp.completion", "LlamaCompletionRequest", {"prompt": "a"}),
+    Family("/infill", "llamacpp.infill", "LlamaInfillRequest", {"input_prefix": "a", "input_suffix": "b"}),
     Family("/v1/messages", "anthropic.messages", "MessagesRequest", {"messages": MESSAGES, "max_tokens": 2}),
     Family("/v1/responses", "responses.v1", "ResponsesRequestV1", {"input": "a"}),
     Family("/v3/responses", "responses.v3", "ResponsesRequestV3", {"model": "fake", "input": "a"}),
@@ -69,6 +71,7 @@ FAMILIES = [
 COUNTING = [
     Family("/v1/messages/count_tokens", "", "CountTokensRequest", {"messages": MESSAGES}),
     Family("/v1/responses/input_tokens", "", "ResponsesRequestV1", {"input": "a"}),
+    Family("/apply-template", "", "LlamaTemplateRequest", {"messages": MESSAGES}),
     Family("/v3/tokenize", "", "TokenizeRequestV3", {"model": "fake", "text": "a"}),
     Family("/api/show", "", "OllamaShowRequest", {"model": "fake"}),
     Family("/api/pull", "", "OllamaPullRequest", {"model": "fake"}),
@@ -84,6 +87,7 @@ POOLING = [
     Family(
         "/api/embeddings", "ollama.embeddings", "OllamaEmbeddingsRequest", {"model": "fake", "prompt": "a"}, model=EMBED
     ),
+    Family("/embedding", "llamacpp.embed", "LlamaEmbedRequest", {"content": "a"}, model=EMBED),
     Family("/v1/rerank", "rerank.v1", "RerankRequest", _DOCUMENTS, model=SCORE),
     Family("/v2/rerank", "rerank.v2", "RerankRequest", _DOCUMENTS, model=SCORE),
     Family("/v3/rerank", "rerank.v3", "RerankRequestV3", {"model": "fake", **_DOCUMENTS}, model=SCORE),

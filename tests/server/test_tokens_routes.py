@@ -135,7 +135,10 @@ def test_a_last_message_can_be_continued(client: httpx.Client) -> None:
 
 
 def test_tokens_are_told_as_text_again(client: httpx.Client) -> None:
-    assert post(client, "/detokenize", model="bytes", tokens=[*tokens("Hé"), EOS_ID]) == {"prompt": "<s>Hé</s>"}
+    assert post(client, "/detokenize", model="bytes", tokens=[*tokens("Hé"), EOS_ID]) == {
+        "prompt": "<s>Hé</s>",
+        "content": "<s>Hé</s>",
+    }
 
 
 def test_the_tokenizer_describes_itself(client: httpx.Client) -> None:

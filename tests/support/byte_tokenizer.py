@@ -45,6 +45,10 @@ class ByteTokenizer:
         """One token per UTF-8 byte."""
         return self.encode(text, add_special_tokens=False)
 
+    def encode_plain(self, text: str, *, is_first: bool) -> list[int]:
+        """One token per UTF-8 byte."""
+        return self.encode(text, add_special_tokens=False)
+
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The bytes as text."""
         return decode_tokens(self._pieces, token_ids, skip_special_tokens=skip_special_tokens)

@@ -14,10 +14,13 @@ from dragoman.types import (
     GenerationEvent,
     GenerationRequest,
     GenerationResult,
+    InfillPrompt,
+    MixedPrompt,
     PromptInfo,
     SequenceResult,
     TextPrompt,
     TokenOutput,
+    TokenPrompt,
     TopToken,
 )
 
@@ -53,8 +56,12 @@ def scripted_prompt(request: GenerationRequest) -> PromptInfo:
             pass
         case ChatPrompt(messages=messages):
             text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
-        case prompt:
-            text = " ".join(f"t{token_id}" for token_id in prompt.token_ids)
+        case TokenPrompt(token_ids=token_ids):
+            text = " ".join(f"t{token_id}" for token_id in token_ids)
+        case MixedPrompt(parts=parts):
+            text = " ".join(part if isinstance(part, str) else f"t{part}" for part in parts)
+        case InfillPrompt(before=before, behind=behind):
+            text = f"<pre>{before}<suf>{behind}<mid>"
     words = text.split(" ")
     pieces = [words[0], *(f" {word}" for word in words[1:])]
     top_n = request.sampling.prompt_logprobs

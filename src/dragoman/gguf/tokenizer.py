@@ -28,6 +28,15 @@ _LONGEST = 1 << 10  # characters of a token, several times what any has: the tim
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 _FILLING = re.compile(r"\[PAD\d+\]")  # what the converter writes for rows that have no token
 _BLANK = "▁"
+_FIM_KEY = "fim_token_ids"  # of the server's own: `tokenizer.model_files` reads it
+_FIM_NAMES = {
+    "prefix": ("prefix", "fim_pre"),
+    "suffix": ("suffix", "fim_suf"),
+    "middle": ("middle", "fim_mid"),
+    "repository": ("fim_rep",),
+    "file": ("fim_sep",),
+}
+"""The keys of the marks of fill-in-the-middle prompts: of older files first, as the newer ones count."""
 _NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _ENDS = frozenset((
     "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<｜end▁of▁sentence｜>", "<|im_end|>",
@@ -99,6 +108,14 @@ def tokenizer_config_text(model: GgufModel) -> str:
         if key.startswith("tokenizer.chat_template."):
             templates[key.removeprefix("tokenizer.chat_template.")] = values.text(key)
     config["chat_template"] = [{"name": name, "template": template} for name, template in templates.items() if template]
+    fim = {
+        part: index
+        for part, names in _FIM_NAMES.items()
+        for name in names
+        if (index := _token_id(model, name, len(tokens))) is not None
+    }
+    if fim:
+        config[_FIM_KEY] = fim
     return json.dumps(config, ensure_ascii=False)
 
 

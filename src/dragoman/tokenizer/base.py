@@ -16,13 +16,17 @@ class FimTokens:
     """The tokens around the parts of a fill-in-the-middle prompt.
 
     `middle` None = the model knows none. `suffix_first`: the suffix comes before the text, as Codestral wants it.
-    Source: Bavarian et al. 2022 (arXiv:2207.14255), section 3: PSM and SPM order.
+    `repository`, `file`: stand before the name of a project, and before the name and text of each of its files; None = the
+    model knows none. Sources: Bavarian et al. 2022 (arXiv:2207.14255), section 3: PSM and SPM order; Hui et al. 2024
+    (arXiv:2409.12186): files.
     """
 
     prefix: int
     suffix: int
     middle: int | None
     suffix_first: bool = False
+    repository: int | None = None
+    file: int | None = None
 
     def arrange(self, text_ids: Sequence[int], suffix_ids: Sequence[int]) -> list[int]:
         """The prompt that asks for what stands between text and suffix."""
@@ -68,6 +72,10 @@ class Tokenizer(Protocol):
 
     def encode_continuation(self, text: str) -> list[int]:
         """The tokens of `text` where it goes on from other text: without specials and without an implied space."""
+        ...
+
+    def encode_plain(self, text: str, *, is_first: bool) -> list[int]:
+        """The tokens of `text`, of which none is special whatever it holds. `is_first`: as at the beginning of a prompt."""
         ...
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:

@@ -40,6 +40,9 @@ _FIM_NAMES = (
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek-Coder: the suffix stands after the hole
     ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM-4
 )
+# The marks before the name of a project and before each of its files.
+_REPOSITORY_NAMES = ("<|fim_repo|>", "<|repo_name|>", "<repo_name>", "<fim-repo>", "<REPO>", "<reponame>")
+_FILE_NAMES = ("<|file_sep|>", "<file_sep>", "<|file_separator|>", "<filename>")
 _PROBE = "One 1, é.\n"
 _MOST_WORDS = 500  # characters of what the library raises
 _LONG_CHARS = 2_000  # from here on, releasing the interpreter's lock is worth more than it costs
@@ -265,14 +268,25 @@ class HfTokenizer:
         return fallback if token_id is None else token_id
 
     def _find_fim_tokens(self) -> FimTokens | None:
+        """The marks that the model's file names, else those of the first family whose names the vocabulary has."""
+        named = self._facts.fim_token_ids
+        repository = self._first_id(_REPOSITORY_NAMES) if "repository" not in named else named["repository"]
+        file = self._first_id(_FILE_NAMES) if "file" not in named else named["file"]
+        if "prefix" in named and "suffix" in named:
+            middle = named.get("middle")
+            return FimTokens(named["prefix"], named["suffix"], middle, middle is None, repository, file)
         for names in _FIM_NAMES:
             prefix, suffix, middle = (self._file.token_to_id(name) for name in names)
             if prefix is not None and suffix is not None and middle is not None:
-                return FimTokens(prefix, suffix, middle)
+                return FimTokens(prefix, suffix, middle, False, repository, file)
         prefix, suffix = (self._file.token_to_id(name) for name in _SUFFIX_FIRST_NAMES)
         if prefix is None or suffix is None:
             return None
-        return FimTokens(prefix, suffix, None, suffix_first=True)
+        return FimTokens(prefix, suffix, None, True, repository, file)
+
+    def _first_id(self, names: Sequence[str]) -> int | None:
+        """The first of these tokens that the vocabulary has."""
+        return next((one for name in names if (one := self._file.token_to_id(name)) is not None), None)
 
 
 def _keep_no_words(file: TokenizerFile) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dragoman.errors import ModelError
 from dragoman.model_texts import model_text
+
+_FIM_KEY = "fim_token_ids"  # of the server's own: what is made of a GGUF file has it
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -23,7 +25,8 @@ class TextFiles:
     """What the files say. `special_tokens`: by the names that chat templates use; `extra_special_tokens` have no name.
 
     `eos_token_ids`, `bos_token_id`: from the generation config, else from the model's config. `chat_templates`: by name.
-    `add_bos_token`: whether prompts begin with the bos token; None = tokenizer.json alone decides.
+    `add_bos_token`: whether prompts begin with the bos token; None = tokenizer.json alone decides. `fim_token_ids`: the
+    marks of fill-in-the-middle prompts by the names of `FimTokens`, where the file says which they are, as GGUF does.
     """
 
     special_tokens: Mapping[str, str]
@@ -32,6 +35,7 @@ class TextFiles:
     bos_token_id: int | None
     chat_templates: Mapping[str, str]
     add_bos_token: bool | None
+    fim_token_ids: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_text_files(model_dir: Path) -> TextFiles:
@@ -50,6 +54,7 @@ def read_text_files(model_dir: Path) -> TextFiles:
         bos_token_id=next(iter(_token_ids(generation, "bos_token_id") or _token_ids(text, "bos_token_id")), None),
         chat_templates=_chat_templates(model_dir, tokenizer_config),
         add_bos_token=_add_bos_token(tokenizer_config),
+        fim_token_ids=tokenizer_config.get(_FIM_KEY, {}),
     )
 
 

@@ -21,6 +21,7 @@ NAMES = (
     "dragoman.server.apis.tgi.api",
     "dragoman.server.apis.text.api",
     "dragoman.server.apis.ollama.api",
+    "dragoman.server.apis.llamacpp.api",
     "dragoman.server.apis.tei.api",
     "dragoman.server.apis.rerank.api",
     "dragoman.server.apis.anthropic.api",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -20,7 +21,7 @@ from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, Uns
 from dragoman.server.generation.pictures import Encoder, PicturePrompts, PlacedPicture
 from dragoman.server.generation.sequence_text import ParserFactory, parser_of
 from dragoman.server.pressure.prompt_size import num_characters
-from dragoman.tokenizer.base import Tokenizer, TokenPieces
+from dragoman.tokenizer.base import FimTokens, Tokenizer, TokenPieces
 from dragoman.tokenizer.breakers import BreakerFinder
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.message_content import picture_parts
@@ -31,7 +32,9 @@ from dragoman.types import (
     EngineRequest,
     GenerationRequest,
     Grammar,
+    InfillPrompt,
     Limits,
+    MixedPrompt,
     PictureSpan,
     Prompt,
     SamplingParams,
@@ -46,6 +49,9 @@ from dragoman.types import (
 
 MAX_TEXT_CHARS = Limits().max_text_chars
 _ROOMY = 8  # characters per token that no language needs: shorter prompts are tokenised without a second look
+
+_REPOSITORY_NAME, _FILE_NAME = "myproject\n", "filename\n"  # where nobody says what they are; llama.cpp's
+_FILE_BREAK = "\n\n--- snippet ---\n\n"  # before files, to models that have no mark for them; llama.cpp's
 
 GrammarCompiler = Callable[[Grammar], TokenMasker]
 """Raises InvalidRequest for a grammar that does not compile; remembers those that do, for the engine asks again."""
@@ -91,7 +97,7 @@ class Turn(NamedTuple):
 class PromptTokens(NamedTuple):
     """A prompt in both forms; `pictures`: where they are among the tokens.
 
-    `text` is what the model saw, except that a fill-in-the-middle prompt shows its first part, and a picture its marker.
+    `text` is what the model saw, except that a text with a suffix shows its first part, and a picture its marker.
     """
 
     text: str
@@ -159,6 +165,9 @@ class Preparer:
         """
         sampling = request.sampling
         self._check_token_ids(sampling)
+        if request.biased_texts:
+            sampling = msgspec.structs.replace(sampling, logit_bias=self._logit_bias(request))
+            request = msgspec.structs.replace(request, sampling=sampling)
         if "" in request.stop:
             raise InvalidParameter("stop must not hold an empty string", param="stop")
         _check_truncation(request)
@@ -220,7 +229,11 @@ class Preparer:
                 if most is not None and len(ids) > most:
                     raise self._too_long(f"your prompt alone has {len(ids)} tokens", len(ids))
                 self.check_vocabulary(ids, "prompt")
-                return PromptTokens(self.tokenizer.decode(ids, skip_special_tokens=False), ids)
+                return self._as_decoded(ids)
+            case MixedPrompt():
+                return self._as_decoded(self._mixed_ids(prompt, most))
+            case InfillPrompt():
+                return self._as_decoded(self._infill_ids(prompt, most))
             case ChatPrompt():
                 prompt, hidden = (prompt, None) if self.plain is None else self.plain.hidden(prompt)
                 text = self._render(prompt)
@@ -299,17 +312,67 @@ class Preparer:
             )
         return (start,)
 
+    def _as_decoded(self, ids: tuple[int, ...]) -> PromptTokens:
+        """A prompt whose text is that of its tokens, control tokens included."""
+        return PromptTokens(self.tokenizer.decode(ids, skip_special_tokens=False), ids)
+
+    def _mixed_ids(self, prompt: MixedPrompt, most: int | None) -> tuple[int, ...]:
+        """The tokens of texts and tokens, one after the other. Raises: InvalidRequest, CapacityError."""
+        self._check_text("".join([part for part in prompt.parts if isinstance(part, str)]), most)
+        self.check_vocabulary([part for part in prompt.parts if not isinstance(part, str)], "prompt")
+        ids: list[int] = []
+        for position, part in enumerate(prompt.parts):
+            if not isinstance(part, str):
+                ids.append(part)
+            elif position == 0:
+                ids += self.tokenizer.encode(part)
+            else:
+                ids += self.tokenizer.encode_continuation(part)
+        return tuple(ids)
+
     def _fim_ids(self, prompt: TextPrompt, suffix: str) -> list[int]:
+        fim = self._fim_tokens("suffix")
+        text_ids = self.tokenizer.encode(prompt.text, add_special_tokens=False)
+        ids = fim.arrange(text_ids, self.tokenizer.encode_continuation(suffix))
+        return [*(self._begin_ids() if prompt.add_special_tokens else ()), *ids]
+
+    def _infill_ids(self, prompt: InfillPrompt, most: int | None) -> tuple[int, ...]:
+        """The tokens of code with a gap, cut to what fits. Raises: InvalidRequest, CapacityError."""
+        check_num_chars(num_characters(prompt))
+        fim, plain = self._fim_tokens("input_suffix"), partial(self.tokenizer.encode_plain, is_first=False)
+        begun = self.tokenizer.encode_continuation(prompt.begun)
+        before, behind = self.tokenizer.encode_plain(prompt.before, is_first=True), plain(prompt.behind)
+        begin, length = self._begin_ids(), self.max_model_len if most is None else most
+        num_marks = len(begin) + len(fim.arrange((), ()))
+        room = max(length - max(prompt.num_answer_tokens, 1) - num_marks - len(begun), 0)
+        if len(before) + len(behind) > room:
+            num_behind = min(len(behind), max(room // 4, room - len(before)))
+            before, behind = _last(before, room - num_behind), behind[:num_behind]
+        files = _last(self._file_ids(prompt.files, fim), room - len(before) - len(behind))
+        return (*begin, *files, *fim.arrange([*before, *begun], behind))
+
+    def _file_ids(self, files: Sequence[tuple[str, str]], fim: FimTokens) -> list[int]:
+        """The tokens of other files, up to the mark of the one with the gap."""
+        plain = partial(self.tokenizer.encode_plain, is_first=False)
+        ids = [] if fim.repository is None else [fim.repository, *plain(_REPOSITORY_NAME)]
+        for name, text in files:
+            ids += plain(_FILE_BREAK) if fim.file is None else [fim.file, *plain(f"{name}\n")]
+            ids += plain(text)
+        return ids if fim.file is None else [*ids, fim.file, *plain(_FILE_NAME)]
+
+    def _fim_tokens(self, param: str) -> FimTokens:
+        """Raises: UnsupportedFeature if the model has none."""
         fim = self.tokenizer.fim_tokens
         if fim is None:
             raise UnsupportedFeature(
-                f"suffix is not supported: model {self.model_name} has no fill-in-the-middle tokens", param="suffix"
+                f"{param} is not supported: model {self.model_name} has no fill-in-the-middle tokens", param=param
             )
-        text_ids = self.tokenizer.encode(prompt.text, add_special_tokens=False)
-        ids = fim.arrange(text_ids, self.tokenizer.encode_continuation(suffix))
+        return fim
+
+    def _begin_ids(self) -> list[int]:
+        """The begin-of-sequence token, where prompts of the model begin with it."""
         bos = self.tokenizer.bos_token_id
-        starts_with_bos = prompt.add_special_tokens and self.tokenizer.encode("")[:1] == [bos]
-        return [bos, *ids] if starts_with_bos and bos is not None else ids
+        return [] if bos is None or self.tokenizer.encode("")[:1] != [bos] else [bos]
 
     # --- limits -------------------------------------------------------------------------------------------------------
 
@@ -405,6 +468,15 @@ class Preparer:
                 "allowed_token_ids must hold at least one token id, got []", param="allowed_token_ids"
             )
 
+    def _logit_bias(self, request: GenerationRequest) -> dict[int, float]:
+        """The bias of each token, those of texts included; an id that is named itself counts for itself."""
+        texts = {
+            token_id: bias
+            for text, bias in request.biased_texts.items()
+            for token_id in self.tokenizer.encode_plain(text, is_first=False)
+        }
+        return {**texts, **request.sampling.logit_bias}
+
     # --- what engines cannot work out themselves ----------------------------------------------------------------------
 
     def _bad_word_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -470,6 +542,11 @@ class Preparer:
 
     def _can_follow(self, grammar: Grammar) -> bool:
         return self.compile_grammar is not None and self.capabilities.can_follow(grammar)
+
+
+def _last(ids: list[int], count: int) -> list[int]:
+    """The last so many of them."""
+    return ids[max(len(ids) - count, 0) :]
 
 
 def check_num_chars(count: int) -> None:

@@ -23,6 +23,7 @@ from dragoman.types import (
     FinishReason,
     GenerationEvent,
     GenerationRequest,
+    LineLimits,
     Logprob,
     PromptInfo,
     TokenOutput,
@@ -116,6 +117,34 @@ class _StoppedContent:
         self._scanner.tail = ""
 
 
+class _LineEnd:
+    """Finds where a text ends by its lines, see `LineLimits`. `pushed` is told of every token's text."""
+
+    __slots__ = ("_begin_s", "_indent", "_is_before_text", "_limits")
+
+    def __init__(self, limits: LineLimits) -> None:
+        self._limits = limits
+        self._begin_s: float | None = None
+        self._is_before_text = False  # of a line that is not the first
+        self._indent = 0
+
+    def pushed(self, text: str) -> int | None:
+        """How many characters of this token's text still belong to the answer, None = it does not end here."""
+        self._begin_s = perf_counter() if self._begin_s is None else self._begin_s
+        for position, character in enumerate(text if self._limits.min_indent else ""):
+            if self._is_before_text and character in " \t":
+                self._indent += 1
+            elif self._is_before_text and self._indent < self._limits.min_indent:
+                return position
+            else:
+                self._is_before_text = False
+            if character == "\n":
+                self._is_before_text, self._indent = True, 0
+        max_s = self._limits.max_s
+        is_late = max_s is not None and "\n" in text and perf_counter() - self._begin_s > max_s
+        return len(text) if is_late else None
+
+
 class SequenceText:
     """One sequence on its way to the client. `is_finished`: its last event was made, further outputs are dropped.
 
@@ -124,7 +153,7 @@ class SequenceText:
     """
 
     __slots__ = (
-        "_cumulative_logprob", "_detokenizer", "_held", "_held_size", "_includes_stop", "_index", "_min_tokens",
+        "_cumulative_logprob", "_detokenizer", "_held", "_held_size", "_includes_stop", "_index", "_line_end", "_min_tokens",
         "_num_accepted", "_num_drafts", "_parser", "_pieces", "_record", "_scanner", "_skips_special", "_stopped",
         "is_finished",
     )  # fmt: skip
@@ -156,6 +185,7 @@ class SequenceText:
         self._stopped: _StoppedContent | None = None
         if request.stop and parser is not None:
             self._stopped = _StoppedContent(parser, request.stop, includes_stop=request.include_stop_in_text)
+        self._line_end = None if request.lines is None else _LineEnd(request.lines)
         self._held: deque[TokenOutput] = deque()
         self._held_size = 0  # characters in `_held`
         self._num_drafts = 0  # these two since the last event
@@ -173,7 +203,8 @@ class SequenceText:
         for position, token_id in enumerate(output.token_ids):
             reason = output.finish_reason if position == last else None
             text = self._detokenizer.push(token_id) if reason is None else self._last_text(token_id, reason)
-            token = self._token(output, position, text, reason)
+            kept = None if self._line_end is None else self._line_end.pushed(text)
+            token = self._token(output, position, text if kept is None else text[:kept], reason)
             if self._scanner is not None:
                 match = self._scan(token, self._scanner, released)
             else:
@@ -182,6 +213,8 @@ class SequenceText:
                     match = self._stopped.took_in(text, reason, counts=self._counts_stops())
             if match is not None:
                 break
+            if kept is not None:
+                return self._event([*released, *self._held], output, FinishReason.LENGTH, None, prompt)
         if self._stopped is not None and last < 0 and output.finish_reason is not None:
             match = self._stopped.took_in("", output.finish_reason, counts=self._counts_stops())
         if match is not None:

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dragoman.types import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from dragoman.types import (
+    ChatPrompt,
+    GenerationRequest,
+    InfillPrompt,
+    MixedPrompt,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+)
 
 _PICTURE_CHARS = (
     10_000  # that a picture counts for, roughly: its text has as many as its place in the prompt has tokens
@@ -21,6 +29,8 @@ def least_tokens(requests: Sequence[GenerationRequest], max_token_chars: int) ->
 
 
 def _least(request: GenerationRequest, max_token_chars: int) -> int:
+    if isinstance(request.prompt, InfillPrompt):
+        return 1  # it loses what does not fit
     num_chars = num_characters(request.prompt)
     count = num_chars if isinstance(request.prompt, TokenPrompt) else num_chars // max_token_chars
     return max(min(count, request.truncate_prompt_tokens or count), 1)
@@ -33,6 +43,11 @@ def num_characters(prompt: Prompt) -> int:
             return len(prompt.text) + len(prompt.suffix or "")
         case TokenPrompt():
             return len(prompt.token_ids)
+        case MixedPrompt():
+            return sum(len(part) if isinstance(part, str) else 1 for part in prompt.parts)
+        case InfillPrompt():
+            files = sum(len(name) + len(text) for name, text in prompt.files)
+            return files + len(prompt.before) + len(prompt.behind) + len(prompt.begun)
         case ChatPrompt():
             # Tools weigh by their printed form; it need not be exact.
             tools = len(str(prompt.tools)) if prompt.tools else 0

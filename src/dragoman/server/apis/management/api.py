@@ -6,12 +6,12 @@ from functools import partial
 
 from dragoman.metrics import METRICS_MEDIA_TYPE, OPENMETRICS_MEDIA_TYPE
 from dragoman.server.apis.management.errors import ERRORS, PlainErrors
-from dragoman.server.apis.management.health import Liveness, ModelStatus, Readiness, live, ping, ready
+from dragoman.server.apis.management.health import Liveness, ModelStatus, Readiness, health, live, ping, ready
 from dragoman.server.apis.management.pages import HTML_MEDIA_TYPE, Index, docs, document, index, metrics
 from dragoman.server.apis.management.running import CancelledCalls, RunningCall, cancel_call, running_calls
 from dragoman.server.describe.answers import Answer, json_answer
 from dragoman.server.describe.components import QUESTION, header, parameter
-from dragoman.server.describe.json_schema import TEXT, Schema
+from dragoman.server.describe.json_schema import TEXT, Schema, any_of, ref
 from dragoman.server.explaining.explain import explain
 from dragoman.server.explaining.report import ExplainedCall, Explanation
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
@@ -26,6 +26,18 @@ _WORDS = {
     503: "loading or shutting down",
 }
 _READY = {status: json_answer(_Statuses, words) for status, words in _WORDS.items()}
+_STATUS = {"enum": ["ok", "loading model", "error"], "description": "of the server as a whole"}
+_HEALTH = {
+    status: json_answer(
+        {
+            "type": "object",
+            "properties": {"status": any_of(_STATUS, ref("ModelStatus"))},
+            "additionalProperties": ref("ModelStatus"),
+        },
+        words,
+    )
+    for status, words in _WORDS.items()
+}
 _READY_V2 = {status: json_answer(Readiness, words) for status, words in _WORDS.items()}
 _LIVE = {200: json_answer(Liveness, "the process is alive"), 500: json_answer(Liveness, "only a restart helps")}
 
@@ -65,10 +77,11 @@ API = Api(
         ),
         _get(
             path="/health",
-            summary="Readiness, where clients of vLLM and TGI wait for it",
-            answers=_READY,
-            answer=ping,
+            summary="Readiness, where clients of vLLM, TGI and llama.cpp wait for it",
+            answers=_HEALTH,
+            answer=health,
         ),
+        _get(path="/v1/health", summary="The same", answers=_HEALTH, answer=health),
         _get(path="/v2/health/live", summary="Liveness, as KServe's clients ask for it", answers=_LIVE, answer=live),
         _get(
             path="/v2/health/ready",

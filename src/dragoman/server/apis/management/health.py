@@ -31,6 +31,8 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     seconds: float | UnsetType = UNSET
 
 
+_WORDS = {200: "ok", 500: "error", 503: "loading model"}
+
 Statuses = Mapping[str, ModelStatus]
 """A status per model."""
 
@@ -52,6 +54,12 @@ class Liveness(msgspec.Struct, frozen=True):
 async def ping(http: HttpCall, server: Server) -> Reply:
     """Readiness: 200, 503 while loading or draining, 500 when an engine is dead."""
     return json_reply(*readiness(server.models))
+
+
+async def health(http: HttpCall, server: Server) -> Reply:
+    """The same, with a word on the server as a whole that llama.cpp's clients look for."""
+    status, statuses = readiness(server.models)
+    return json_reply(status, {"status": _WORDS[status], **statuses})
 
 
 async def ready(http: HttpCall, server: Server) -> Reply:

@@ -2,24 +2,20 @@
 
 Does: read their bodies, ask the model's service. Does not: tokenise itself, or generate. Evaluation harnesses use them to
 count as the server does. On the event loop; long texts are tokenised on the service's threads.
-Source: vLLM's tokenizer endpoints.
+Bodies with `content` are llama.cpp's. Sources: vLLM's tokenizer endpoints; llama.cpp, tools/server/README.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from dragoman.server.api import HttpCall, Reply, model_of_body
-from dragoman.server.apis.openai_wire.chat.messages import (
-    check_sizes,
-    continues_final_message,
-    template_messages,
-    tool_use,
-)
+from dragoman.server.api import CallSwitches, HttpCall, Reply, model_of_body
+from dragoman.server.apis.openai_wire.chat.messages import CONVERSATION_FIELDS, conversation
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, unknown_names
@@ -37,6 +33,7 @@ from dragoman.server.describe.json_schema import (
     nullable,
     ref,
 )
+from dragoman.server.generation.prepare import check_num_chars
 from dragoman.server.generation.text_service import TextService, text_service
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.http.replies import json_reply
@@ -46,7 +43,7 @@ from dragoman.server.security.scopes import Scope
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
-from dragoman.types import ChatPrompt, Limits, Prompt, TextPrompt
+from dragoman.types import Limits, Prompt, TextPrompt
 
 LIMITS = Limits()
 
@@ -68,6 +65,16 @@ class TokenizeBody(ChatBody, kw_only=True):
     return_token_strs: bool | None = None
 
 
+class LlamaTokenizeBody(msgspec.Struct, kw_only=True):
+    """The body of POST /tokenize as llama.cpp's clients send it."""
+
+    content: str
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
+    model: str | None = None
+
+
 class DetokenizeBody(msgspec.Struct, kw_only=True):
     """The body of POST /detokenize."""
 
@@ -75,10 +82,7 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
-_READ = frozenset((
-    "prompt", "messages", "model", "add_special_tokens", "return_token_strs", "add_generation_prompt",
-    "continue_final_message", "chat_template_kwargs", "tools", "tool_choice", "functions", "function_call",
-))  # fmt: skip
+_READ = CONVERSATION_FIELDS | {"prompt", "add_special_tokens", "return_token_strs"}
 """What shapes a prompt; all else in a body of /tokenize has no effect."""
 
 
@@ -91,15 +95,31 @@ class Tokenized(msgspec.Struct, frozen=True):
     token_strs: list[str] | None
 
 
+class Piece(msgspec.Struct, frozen=True):
+    """One token: its text, or its bytes where they are none."""
+
+    id: int
+    piece: str | list[int]
+
+
+class LlamaTokenized(msgspec.Struct, frozen=True):
+    """The answer of /tokenize to a body with `content`."""
+
+    tokens: list[int | Piece]
+
+
 class Detokenized(msgspec.Struct, frozen=True):
-    """The answer of /detokenize."""
+    """The answer of /detokenize: the text by vLLM's name and by llama.cpp's."""
 
     prompt: str
+    content: str
 
 
 async def tokenize(http: HttpCall, server: Server) -> Reply:
     """The tokens of a prompt or conversation. Raises: ServerError."""
     raw = decode_object(http, V1)
+    if "content" in raw and "prompt" not in raw and "messages" not in raw:
+        return await _llama_tokenized(raw, server, server.switches.for_call(http.headers))
     body = read_struct(raw, TokenizeBody, V1)
     headers = note_ignored(server.switches.for_call(http.headers), [name for name in raw if name not in _READ])
     return json_reply(200, await _tokenized(raw, body, text_service(server.models.find(body.model))), headers)
@@ -109,11 +129,43 @@ async def _tokenized(raw: Mapping[str, Any], body: TokenizeBody, service: TextSe
     token_ids = (await service.tokenize(_prompt(body, raw))).token_ids
     if not body.return_token_strs:
         return Tokenized(len(token_ids), service.max_model_len, token_ids, None)
-    if len(token_ids) > LIMITS.max_token_ids:
-        message = f"return_token_strs lists at most {LIMITS.max_token_ids} tokens, there are {len(token_ids)}"
-        raise V1.fault("return_token_strs", "count", message)
+    _check_listed("return_token_strs", token_ids)
     texts = [service.tokenizer.token_bytes(token_id).decode("utf-8", "replace") for token_id in token_ids]
     return Tokenized(len(token_ids), service.max_model_len, token_ids, texts)
+
+
+async def _llama_tokenized(raw: Mapping[str, Any], server: Server, switches: CallSwitches) -> Reply:
+    """The same in llama.cpp's words. Raises: ServerError."""
+    body = read_struct(raw, LlamaTokenizeBody, V1)
+    headers = note_ignored(switches, unknown_names(raw, LlamaTokenizeBody))
+    service = text_service(server.models.find(body.model))
+    if body.parse_special is False:
+        check_num_chars(len(body.content))
+        ids = await asyncio.to_thread(service.tokenizer.encode_plain, body.content, is_first=True)
+        bos = service.tokenizer.bos_token_id
+        if body.add_special and bos is not None and service.tokenizer.encode("")[:1] == [bos]:
+            ids = [bos, *ids]
+    else:
+        prompt = TextPrompt(body.content, add_special_tokens=bool(body.add_special))
+        ids = list((await service.tokenize(prompt)).token_ids)
+    if not body.with_pieces:
+        return json_reply(200, LlamaTokenized([*ids]), headers)
+    _check_listed("with_pieces", ids)
+    return json_reply(200, LlamaTokenized([_piece(one, service.tokenizer.token_bytes(one)) for one in ids]), headers)
+
+
+def _piece(token_id: int, content: bytes) -> Piece:
+    try:
+        return Piece(token_id, content.decode())
+    except UnicodeDecodeError:
+        return Piece(token_id, list(content))
+
+
+def _check_listed(name: str, token_ids: Sequence[int]) -> None:
+    """Raises: InvalidRequest for more tokens than are listed with their texts."""
+    if len(token_ids) > LIMITS.max_token_ids:
+        message = f"{name} lists at most {LIMITS.max_token_ids} tokens, there are {len(token_ids)}"
+        raise V1.fault(name, "count", message)
 
 
 async def detokenize(http: HttpCall, server: Server) -> Reply:
@@ -123,7 +175,7 @@ async def detokenize(http: HttpCall, server: Server) -> Reply:
     check_count("tokens", len(body.tokens), LIMITS.max_token_ids, V1)
     headers = note_ignored(server.switches.for_call(http.headers), unknown_names(raw, DetokenizeBody))
     text = await text_service(server.models.find(body.model)).detokenize(body.tokens)
-    return json_reply(200, Detokenized(text), headers)
+    return json_reply(200, Detokenized(text, text), headers)
 
 
 async def describe_tokenizer(http: HttpCall, server: Server) -> dict[str, Any]:
@@ -159,13 +211,7 @@ def _prompt(body: TokenizeBody, raw: Mapping[str, Any]) -> Prompt:
         return TextPrompt(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     if body.prompt is not None:
         raise V1.fault("messages", "conflict", "messages cannot be used together with prompt: give one of them")
-    check_sizes(body, LIMITS, V1)
-    continues = continues_final_message(body, V1)
-    kwargs = dict(body.chat_template_kwargs or {})
-    if body.add_generation_prompt is False and not continues:
-        kwargs["add_generation_prompt"] = False
-    tools = tool_use(body, raw, V1).tools
-    return ChatPrompt(template_messages(body.messages, V1), tools, continues, kwargs)
+    return conversation(body, raw, V1)
 
 
 def token_schemas() -> dict[str, Schema]:
@@ -188,6 +234,11 @@ def token_schemas() -> dict[str, Schema]:
                 },
                 chat,
             ),
+            an_object(
+                {"content": TEXT},
+                {"model": _MODEL, "add_special": switch, "parse_special": switch, "with_pieces": switch},
+                "in llama.cpp's words",
+            ),
         ),
         "DetokenizeRequest": an_object({"tokens": {**_IDS, "maxItems": LIMITS.max_token_ids}}, {"model": _MODEL}),
         "TokenizerInfo": an_object(
@@ -209,8 +260,8 @@ _FAILURES = ERRORS.answers(ERROR_KINDS)
 TOKEN_OPERATIONS = (
     _operation(
         path="/tokenize",
-        summary="The tokens of a prompt or of a conversation, as vLLM tells them",
-        answers=merged({200: json_answer(Tokenized, "the tokens", *IGNORED)}, _FAILURES),
+        summary="The tokens of a prompt or of a conversation, as vLLM tells them; of a `content` as llama.cpp does",
+        answers=merged({200: Answer("the tokens", {JSON_MEDIA_TYPE: (Tokenized, LlamaTokenized)}, IGNORED)}, _FAILURES),
         body={JSON_MEDIA_TYPE: ref("TokenizeRequest")},
         example={"prompt": QUESTION},
         answer=tokenize,

@@ -27,7 +27,7 @@ from dragoman.server.apis.openai_wire.grammars import GrammarFault, parts_passed
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
 from dragoman.tokenizer.message_content import DETAILS, PART_SEPARATOR
-from dragoman.types import Limits, ToolChoice
+from dragoman.types import ChatPrompt, Limits, ToolChoice
 
 _IMAGE_URL = re.compile(r"data:image/|https?://\S", re.IGNORECASE)
 # What base64 data begin with.
@@ -38,6 +38,13 @@ _URL_ALLOWED = (
 )
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _TOOL_CHOICES = ("none", "auto", "required")
+
+
+CONVERSATION_FIELDS = frozenset((
+    "messages", "model", "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools", "tool_choice",
+    "functions", "function_call",
+))  # fmt: skip
+"""What shapes a prompt made of a conversation; all else in a body has no effect on it."""
 
 
 class ToolUse(NamedTuple):
@@ -87,6 +94,17 @@ def template_messages(messages: Sequence[ChatMessage] | None, profile: Profile) 
             entry |= {"role": "tool", **({"tool_call_id": call_id} if call_id else {})}
         entries.append(entry)
     return tuple(entries)
+
+
+def conversation(body: ChatBody, raw: Mapping[str, Any], profile: Profile) -> ChatPrompt:
+    """The prompt of a body of which nothing is generated; `raw` is the body as sent. Raises: InvalidRequest."""
+    check_sizes(body, Limits(), profile)
+    continues = continues_final_message(body, profile)
+    kwargs = dict(body.chat_template_kwargs or {})
+    if body.add_generation_prompt is False and not continues:
+        kwargs["add_generation_prompt"] = False
+    tools = tool_use(body, raw, profile).tools
+    return ChatPrompt(template_messages(body.messages, profile), tools, continues, kwargs)
 
 
 def check_restricted(messages: Sequence[Mapping[str, Any]], profile: Profile) -> None:

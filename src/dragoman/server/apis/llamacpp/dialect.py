@@ -1,0 +1,110 @@
+"""`/completion` and `/infill`: prompts, or code with a gap, become neutral requests.
+
+Does: read both bodies, remember which adapter is applied where calls name none. Does not: encode.
+Set up for each served model; called on the event loop.
+Source: llama.cpp, tools/server/README.md, and its server where the document is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect
+from dragoman.server.apis.llamacpp.encoder import AnswerFacts, LlamaEncoder
+from dragoman.server.apis.llamacpp.errors import LlamaErrors
+from dragoman.server.apis.llamacpp.parameters import REASONS, WORDS, max_tokens_of, read_parameters, refuse_lazy
+from dragoman.server.apis.llamacpp.prompts import read_prompts
+from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaInfillBody, LlamaSharedBody
+from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct
+from dragoman.server.observation.measured import measure_of
+from dragoman.server.observation.record import current_call
+from dragoman.types import GenerationRequest, InfillPrompt, Prompt
+
+
+class AppliedAdapter:
+    """The adapter of a model that holds where calls name none; None = as the model's name says."""
+
+    name: str | None = None
+
+
+class _Dialect(LlamaErrors, PureDialect):
+    """What both have in common."""
+
+    def __init__(self, profile: ModelProfile, applied: AppliedAdapter) -> None:
+        self._profile = profile
+        self.applied = applied
+
+    def _call(
+        self, http: HttpCall, raw: Mapping[str, Any], body: LlamaSharedBody, prompts: Sequence[Prompt], *, is_list: bool
+    ) -> Call:
+        refuse_lazy(raw)
+        found = read_parameters(raw, body, self._profile, self.applied.name)
+        ids = [http.request_id] if len(prompts) == 1 else [f"{http.request_id}-{i}" for i in range(len(prompts))]
+        requests = tuple(
+            GenerationRequest(
+                request_id=request_id,
+                prompt=prompt,
+                sampling=found.sampling,
+                max_tokens=found.max_tokens,
+                stop=found.stop,
+                on_overflow="clip",
+                model=None if body.model is None or body.model not in self._profile.adapter_names() else body.model,
+                adapter=found.adapter,
+                cache_salt=request_id if body.cache_prompt is False else "",
+                biased_texts=found.biased_texts,
+                lines=found.lines,
+            )
+            for request_id, prompt in zip(ids, prompts, strict=True)
+        )
+        record = current_call()
+        facts = AnswerFacts(
+            model=self._profile.name if body.model is None else body.model,
+            settings=found.settings,
+            num_answers=found.sampling.n,
+            max_tokens=found.max_tokens,
+            is_list=is_list or found.sampling.n > 1,
+            is_streamed=bool(body.stream),
+            measure=None if record is None else measure_of(record, ids),
+            num_probs=found.sampling.logprobs or 0,
+            fields=tuple(body.response_fields or ()),
+            shows_tokens=bool(body.return_tokens),
+            shows_timings=bool(body.timings_per_token),
+        )
+        return Call(
+            requests,
+            LlamaEncoder(facts),
+            stream=bool(body.stream),
+            ignored=found.ignored,
+            reasons={name: REASONS[name] for name in found.ignored if name in REASONS},
+        )
+
+
+class CompletionDialect(_Dialect):
+    """`/completion` for one model."""
+
+    def parse(self, http: HttpCall) -> Call:
+        """The call in neutral words. Raises: InvalidRequest."""
+        raw = decode_object(http, WORDS)
+        body = read_struct(raw, LlamaCompletionBody, WORDS)
+        prompts, is_list = read_prompts(body.prompt, self._profile.limits)
+        return self._call(http, raw, body, prompts, is_list=is_list)
+
+
+class InfillDialect(_Dialect):
+    """`/infill` for one model."""
+
+    def parse(self, http: HttpCall) -> Call:
+        """The call in neutral words. Raises: InvalidRequest."""
+        raw = decode_object(http, WORDS)
+        body = read_struct(raw, LlamaInfillBody, WORDS)
+        files = body.input_extra or []
+        check_count("input_extra", len(files), self._profile.limits.max_messages, WORDS)
+        prompt = InfillPrompt(
+            before=body.input_prefix,
+            behind=body.input_suffix,
+            begun=body.prompt or "",
+            files=tuple((one.filename, one.text) for one in files),
+            num_answer_tokens=max_tokens_of(body) or 0,
+        )
+        return self._call(http, raw, body, [prompt], is_list=False)

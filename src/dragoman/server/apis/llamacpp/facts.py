@@ -1,0 +1,167 @@
+"""`/props`, `/slots`, `/lora-adapters` and `/apply-template`: what there is to know of a model besides its answers.
+
+Does: tell the default settings, the room for sequences and how far they are, the adapters; set which one is applied; render
+a conversation. Does not: generate. On the event loop.
+Source: llama.cpp, tools/server/README.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from dragoman import __version__
+from dragoman.errors import Unavailable, UnsupportedFeature
+from dragoman.server.api import HttpCall, Reply, model_of_body
+from dragoman.server.apis.llamacpp.dialect import AppliedAdapter, CompletionDialect
+from dragoman.server.apis.llamacpp.parameters import WORDS, applied_adapter, default_settings
+from dragoman.server.apis.llamacpp.schema import (
+    LlamaAdapter,
+    LlamaDefaults,
+    LlamaDone,
+    LlamaLora,
+    LlamaModalities,
+    LlamaNext,
+    LlamaProps,
+    LlamaSlot,
+    LlamaTemplated,
+)
+from dragoman.server.apis.openai_wire.chat.messages import CONVERSATION_FIELDS, conversation
+from dragoman.server.apis.openai_wire.chat.schema import ChatBody
+from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, shown
+from dragoman.server.generation.text_service import TextService, text_service
+from dragoman.server.http.replies import json_reply
+from dragoman.server.json_body import NotJson
+from dragoman.server.operations import Server
+from dragoman.server.registry import ServedModel
+from dragoman.server.responder import note_ignored
+
+COMPLETION = "llamacpp.completion"
+
+
+def model_meant(http: HttpCall, server: Server) -> str | None:
+    """The model that a body names; where there is but one, whatever it is called, as llama.cpp has no other."""
+    return _known(http.query.get("model") if http.method == "GET" else model_of_body(http, server), server)
+
+
+def _known(name: str | None, server: Server) -> str | None:
+    return None if name is None or (server.models.is_single and not server.models.knows(name)) else name
+
+
+def _model(http: HttpCall, server: Server) -> ServedModel:
+    return server.models.find(model_meant(http, server))
+
+
+async def props(http: HttpCall, server: Server) -> LlamaProps:
+    """What the model is, and what holds where calls say nothing. Raises: ServerError."""
+    model = _model(http, server)
+    profile, service = model.profile, model.service
+    tokenizer = service.tokenizer if isinstance(service, TextService) else None
+    template = service.chat_template if isinstance(service, TextService) else None
+
+    def text_of(token_id: int | None) -> str:
+        return (
+            "" if tokenizer is None or token_id is None else tokenizer.token_bytes(token_id).decode("utf-8", "replace")
+        )
+
+    return LlamaProps(
+        default_generation_settings=LlamaDefaults(model.engine.capabilities.max_model_len, default_settings(profile)),
+        total_slots=model.admission.max_running,
+        model_alias=model.name,
+        model_path=model.url,
+        modalities=LlamaModalities(vision="vision" in profile.abilities),
+        chat_template="" if template is None else template.sources.get("default", ""),
+        chat_template_caps={"supports_tools": "tools" in profile.abilities},
+        bos_token=text_of(None if tokenizer is None else tokenizer.bos_token_id),
+        eos_token=text_of(None if tokenizer is None else tokenizer.eos_token_id),
+        build_info=f"dragoman-{__version__}",
+    )
+
+
+async def set_props(http: HttpCall, server: Server) -> NoReturn:
+    """Raises: UnsupportedFeature."""
+    raise UnsupportedFeature("properties are not changed by calls: start the server with other options")
+
+
+async def change_slot(http: HttpCall, server: Server) -> NoReturn:
+    """Raises: UnsupportedFeature."""
+    raise UnsupportedFeature(
+        "slots are not saved, restored or erased: cached prompts are kept and dropped as room allows"
+    )
+
+
+async def slots(http: HttpCall, server: Server) -> list[LlamaSlot]:
+    """The room for sequences, where they are computed first. Raises: Unavailable if none is left, where that is asked."""
+    model = _model(http, server)
+    n_ctx, is_guessing = model.engine.capabilities.max_model_len, model.profile.proposer is not None
+    busy = [
+        LlamaNext(
+            has_next_token=sequence.finish_reason is None,
+            n_remain=max(request.max_tokens // len(request.sequences) - sequence.num_tokens, 0),
+            n_decoded=sequence.num_tokens,
+        )
+        for call in server.watch.running
+        if call.model == model.name
+        for request in call.requests
+        for sequence in request.sequences
+        if sequence.finish_reason is None
+    ][: model.admission.max_running]
+    if len(busy) == model.admission.max_running and http.query.get("fail_on_no_slot"):
+        raise Unavailable("all slots are in use", retry_after_s=model.admission.retry_after_s())
+    idle = [LlamaNext(has_next_token=False, n_remain=-1, n_decoded=0)] * (model.admission.max_running - len(busy))
+    return [
+        LlamaSlot(
+            id=position,
+            n_ctx=n_ctx,
+            speculative=is_guessing,
+            is_processing=following.has_next_token,
+            next_token=following,
+        )
+        for position, following in enumerate([*busy, *idle])
+    ]
+
+
+async def adapters(http: HttpCall, server: Server) -> list[LlamaAdapter]:
+    """The adapters of the model, and which is applied. Raises: ServerError."""
+    model = _model(http, server)
+    applied = _applied(model).name
+    listed = [] if model.adapters is None else model.adapters.all()
+    return [LlamaAdapter(position, one.source, float(one.name == applied)) for position, one in enumerate(listed)]
+
+
+async def set_adapters(http: HttpCall, server: Server) -> LlamaDone:
+    """Have an adapter applied where calls of this API name none. Raises: ServerError."""
+    try:
+        raw = http.json()
+    except NotJson as error:
+        raise WORDS.payload_fault(error.problem, error.of("the body"), reason=error) from None
+    if not isinstance(raw, list):
+        raise WORDS.payload_fault("array", f"the body must be an array of adapters and their scales, got {shown(raw)}")
+    model = server.models.find(_known(http.query.get("model"), server))
+    check_count("the body", len(raw), model.limits.max_token_ids, WORDS)
+    wanted = [read_struct(_entry(position, one), LlamaLora, WORDS) for position, one in enumerate(raw)]
+    _applied(model).name = applied_adapter("", wanted, model.profile)
+    return LlamaDone()
+
+
+def _entry(position: int, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise WORDS.fault("id", "type", f"[{position}] must be an object with id and scale, got {shown(value)}")
+    return value
+
+
+def _applied(model: ServedModel) -> AppliedAdapter:
+    dialect = model.dialects.get(COMPLETION)
+    if not isinstance(dialect, CompletionDialect):
+        raise UnsupportedFeature(f"model {model.name} takes no adapters", param="model")
+    return dialect.applied
+
+
+async def apply_template(http: HttpCall, server: Server) -> Reply:
+    """A conversation as the model sees it. Raises: ServerError."""
+    raw = decode_object(http, WORDS)
+    body = read_struct(raw, ChatBody, WORDS)
+    idle = [name for name in raw if name not in CONVERSATION_FIELDS]
+    headers = note_ignored(server.switches.for_call(http.headers), idle)
+    prompt = conversation(body, raw, WORDS)
+    rendered = await text_service(_model(http, server)).tokenize(prompt)
+    return json_reply(200, LlamaTemplated(rendered.text), headers)

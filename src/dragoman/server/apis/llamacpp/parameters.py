@@ -1,0 +1,413 @@
+"""Parameters of `/completion` and `/infill`: names, defaults and ranges of llama.cpp's server.
+
+Does: check them, make neutral parameters of them, tell the settings that an answer was made with, name those that change
+nothing. Does not: read prompts. Called by the dialects, on the event loop.
+Source: llama.cpp, tools/server/README.md, "POST /completion", and its server where the document is silent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from dragoman.errors import UnsupportedFeature
+from dragoman.server.api import ModelProfile
+from dragoman.server.apis.llamacpp.schema import LlamaLora, LlamaSharedBody
+from dragoman.server.apis.openai_wire.fields import (
+    BOUNDS,
+    UINT32_MAX,
+    check_count,
+    check_number,
+    check_word_lengths,
+    shown,
+)
+from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
+from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.bounds import Bounds
+from dragoman.types import Grammar, LineLimits, SamplingParams
+
+ValueT = TypeVar("ValueT")
+
+WORDS = Profile(name="llamacpp")
+"""How its bodies are read; errors are told in general words."""
+
+INT32_MAX = 2**31 - 1
+BANNED = -1e9  # a bias that no logit makes up for
+TEMPERATURE, TOP_K, TOP_P, MIN_P = 0.8, 40, 0.95, 0.05
+"""What holds where neither the client nor the model's file says otherwise."""
+REPEAT_LAST_N = 64
+
+RANGES: Mapping[str, Bounds] = {
+    "n_predict": Bounds(-1, INT32_MAX),
+    "max_tokens": Bounds(-1, INT32_MAX),
+    "max_completion_tokens": Bounds(-1, INT32_MAX),
+    "n_indent": Bounds(0, INT32_MAX),
+    "t_max_predict_ms": Bounds(-1, UINT32_MAX),
+    "temperature": Bounds(),
+    "top_k": Bounds(-1, UINT32_MAX),
+    "top_p": Bounds(0.0, 1.0),
+    "min_p": Bounds(0.0, 1.0),
+    "typical_p": Bounds(0.0, 1.0, is_low_open=True),
+    "repeat_penalty": Bounds(0.0, None, is_low_open=True),
+    "repeat_last_n": Bounds(-1, INT32_MAX),
+    "presence_penalty": BOUNDS["presence_penalty"],
+    "frequency_penalty": BOUNDS["frequency_penalty"],
+    "seed": BOUNDS["seed"],
+}
+"""Allowed ranges, but for the operator's."""
+
+# --- samplers ---------------------------------------------------------------------------------------------------------
+
+ORDER = ("penalties", "temperature", "top_k", "top_p", "min_p", "typ_p")
+"""Our samplers by llama.cpp's names, in the order in which they are applied."""
+_LACKING = ("dry", "top_n_sigma", "xtc", "infill", "adaptive_p")
+_OTHER_NAMES = {"temp": "temperature", "typical": "typ_p", "typical_p": "typ_p", "typ": "typ_p"}
+_OTHER_NAMES |= {"top-k": "top_k", "top-p": "top_p", "nucleus": "top_p", "min-p": "min_p", "top-n-sigma": "top_n_sigma"}
+_LETTERS = {
+    "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p", "x": "xtc",
+    "t": "temperature", "i": "infill", "a": "adaptive_p",
+}  # fmt: skip
+DEFAULT_SAMPLERS = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
+"""In the order of llama.cpp's default."""
+
+_NO_SHIFT = "the context is not shifted"
+_NO_MIROSTAT = "there is no Mirostat sampling here"
+_NO_ADAPTIVE = "there is no adaptive sampling here"
+_NO_DYNAMIC = "the temperature does not change"
+_NO_DRY, _NO_XTC = "there is no DRY sampling here", "there is no XTC sampling here"
+_NO_SLOTS = "there are no slots: a request runs where there is room, and finds its cached prompt from everywhere"
+
+NEUTRAL: Mapping[str, tuple[object, str]] = {
+    "id_slot": (-1, _NO_SLOTS),
+    "n_keep": (0, _NO_SHIFT),
+    "n_discard": (0, _NO_SHIFT),
+    "n_cache_reuse": (0, "cached prompts are found by their beginning only"),
+    "t_max_prompt_ms": (0, "prompts are computed to their end"),
+    "dynatemp_range": (0.0, _NO_DYNAMIC),
+    "dynatemp_exponent": (1.0, _NO_DYNAMIC),
+    "top_n_sigma": (-1.0, "there is no top-n-sigma sampling here"),
+    "xtc_probability": (0.0, _NO_XTC),
+    "xtc_threshold": (0.1, _NO_XTC),
+    "dry_multiplier": (0.0, _NO_DRY),
+    "dry_base": (1.75, _NO_DRY),
+    "dry_allowed_length": (2, _NO_DRY),
+    "dry_penalty_last_n": (64, _NO_DRY),
+    "dry_sequence_breakers": (["\n", ":", '"', "*"], _NO_DRY),
+    "mirostat": (0, _NO_MIROSTAT),
+    "mirostat_tau": (5.0, _NO_MIROSTAT),
+    "mirostat_eta": (0.1, _NO_MIROSTAT),
+    "adaptive_target": (-1.0, _NO_ADAPTIVE),
+    "adaptive_decay": (0.9, _NO_ADAPTIVE),
+    "min_keep": (0, "filters keep at least the most likely token"),
+    "post_sampling_probs": (False, "probabilities are told as the model gives them"),
+    "backend_sampling": (False, "there is one way to sample"),
+    "return_progress": (False, "how far a prompt is, is not told"),
+    "sse_ping_interval": (-1, "the operator decides when silent streams are kept alive"),
+    "verbose": (False, "answers have no further details"),
+    "grammar_triggers": ([], "they are of lazy grammars"),
+    "preserved_tokens": ([], "no token is split"),
+}
+"""Parameters that are known and have no effect: at which value they ask for nothing, and why they do nothing."""
+
+REASONS: Mapping[str, str] = {
+    **{name: reason for name, (_, reason) in NEUTRAL.items()},
+    "repeat_last_n": "penalties see the whole text; -1 means that, 0 turns them off",
+    "samplers": f"those that are listed are on, in this order: {', '.join(ORDER)}; there is no {' or '.join(_LACKING)}",
+    **dict.fromkeys(("top_k", "top_p", "min_p", "typical_p"), "the most likely token is taken, none is drawn"),
+}
+
+
+class Parameters(NamedTuple):
+    """What a body says, in neutral words. `ignored`: names of what it says without effect, in its order.
+
+    `max_tokens` None = as many as fit. `settings`: what an answer tells of it, but for the seed. `adapter`: as in requests.
+    """
+
+    sampling: SamplingParams
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    biased_texts: Mapping[str, float]
+    lines: LineLimits | None
+    adapter: str | None
+    settings: dict[str, Any]
+    ignored: tuple[str, ...]
+
+
+class _Bias(NamedTuple):
+    token_ids: dict[int, float]
+    texts: dict[str, float]
+
+
+def read_parameters(
+    raw: Mapping[str, Any], body: LlamaSharedBody, profile: ModelProfile, default_adapter: str | None
+) -> Parameters:
+    """The parameters of a body that is typed; `default_adapter` where it names none. Raises: InvalidRequest."""
+    for name, bounds in RANGES.items():
+        if (value := getattr(body, name)) is not None:
+            check_number(name, value, bounds, WORDS)
+    samplers = _samplers(body.samplers)
+    bias = _logit_bias(body, profile)
+    sampling = _sampling(body, profile, frozenset(samplers), bias.token_ids)
+    max_tokens = max_tokens_of(body)
+    stop = _stop_strings(body, profile)
+    return Parameters(
+        sampling=sampling,
+        max_tokens=max_tokens,
+        stop=stop,
+        biased_texts=bias.texts,
+        lines=_lines(body),
+        adapter=_adapter(body.lora, profile, default_adapter),
+        settings=_settings(body, sampling, samplers, profile, max_tokens, stop, bias),
+        ignored=tuple(_without_effect(raw, body, sampling, samplers)),
+    )
+
+
+def default_settings(profile: ModelProfile) -> dict[str, Any]:
+    """The settings of a call that says nothing."""
+    return read_parameters({}, LlamaSharedBody(), profile, None).settings | {"seed": UINT32_MAX}
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+
+
+def _samplers(asked: str | list[str] | None) -> tuple[str, ...]:
+    """The samplers' own names. Raises: InvalidParameter for one that nobody has."""
+    if asked is None:
+        return DEFAULT_SAMPLERS
+    names = [_LETTERS.get(one, one) for one in asked] if isinstance(asked, str) else asked
+    known = [_OTHER_NAMES.get(name, name) for name in names]
+    allowed = (*ORDER, *_LACKING)
+    for position, name in enumerate(known):
+        if name not in allowed:
+            place = f"samplers[{position}]"
+            raise WORDS.fault(
+                place, "value", f"{place} must be one of {', '.join(allowed)}, got {shown(names[position])}"
+            )
+    return tuple(known)
+
+
+def _sampling(
+    body: LlamaSharedBody, profile: ModelProfile, on: frozenset[str], logit_bias: dict[int, float]
+) -> SamplingParams:
+    model = profile.generation_defaults
+    has_penalties = "penalties" in on and body.repeat_last_n != 0  # they look at no token then
+    repeated = _or(body.repeat_penalty, model.get("repetition_penalty", 1.0))
+    temperature = max(_or(body.temperature, model.get("temperature", TEMPERATURE)), 0.0)
+    top_p = _or(body.top_p, model.get("top_p", TOP_P))
+    return SamplingParams(
+        temperature=temperature if "temperature" in on else 1.0,
+        top_k=max(0, _or(body.top_k, model.get("top_k", TOP_K))) if "top_k" in on else 0,
+        top_p=max(top_p, 1e-9) if "top_p" in on else 1.0,  # the smallest nucleus has one token
+        min_p=_or(body.min_p, model.get("min_p", MIN_P)) if "min_p" in on else 0.0,
+        typical_p=_or(body.typical_p, model.get("typical_p", 1.0)) if "typ_p" in on else 1.0,
+        repetition_penalty=repeated if has_penalties else 1.0,
+        presence_penalty=_or(body.presence_penalty, 0.0) if has_penalties else 0.0,
+        frequency_penalty=_or(body.frequency_penalty, 0.0) if has_penalties else 0.0,
+        seed=None if body.seed in (None, -1, UINT32_MAX) else _or(body.seed, 0) % 2**64,
+        n=_num_answers(body, profile),
+        ignore_eos=bool(body.ignore_eos),
+        logit_bias=logit_bias,
+        logprobs=_num_probs(body, profile),
+        grammar=_grammar(body),
+    )
+
+
+def _num_answers(body: LlamaSharedBody, profile: ModelProfile) -> int:
+    name, value = ("n", body.n) if body.n_cmpl is None else ("n_cmpl", body.n_cmpl)
+    if value is None:
+        return 1
+    check_number(name, value, Bounds(1, profile.limits.max_best_of), WORDS)
+    return value
+
+
+def _num_probs(body: LlamaSharedBody, profile: ModelProfile) -> int | None:
+    name, value = ("logprobs", body.logprobs) if body.n_probs is None else ("n_probs", body.n_probs)
+    if value is None:
+        return None
+    check_number(name, value, Bounds(0, profile.limits.max_logprobs), WORDS)
+    return value or None
+
+
+def _grammar(body: LlamaSharedBody) -> Grammar | None:
+    """What the answer has to be. Raises: InvalidRequest."""
+    if body.grammar and body.json_schema is not None:
+        message = "json_schema cannot be used together with grammar: give one of them"
+        raise WORDS.fault("json_schema", "conflict", message)
+    if body.grammar:
+        is_lark = body.grammar.startswith("%llguidance")  # as builds of llama.cpp with that library take it
+        if not is_lark and "::=" not in body.grammar:
+            message = f"grammar must be GBNF, rules like root ::= ..., got {shown(body.grammar)}"
+            raise WORDS.fault("grammar", "value", message)
+        return Grammar("lark", body.grammar, param="grammar")
+    if body.json_schema is None:
+        return None
+    if not body.json_schema:
+        return Grammar("json_object", param="json_schema")
+    try:
+        return read_json_schema("json_schema", body.json_schema)
+    except GrammarFault as fault:
+        raise WORDS.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
+
+
+def _logit_bias(body: LlamaSharedBody, profile: ModelProfile) -> _Bias:
+    """The biases of token ids and of texts. Raises: InvalidParameter."""
+    given, bias = body.logit_bias or [], _Bias({}, {})
+    check_count("logit_bias", len(given), profile.limits.max_token_ids, WORDS)
+    entries: Sequence[Sequence[Any]] = list(given.items()) if isinstance(given, dict) else given
+    for position, entry in enumerate(entries):
+        if len(entry) != 2:
+            place = f"logit_bias[{position}]"
+            raise WORDS.fault(place, "type", f"{place} must be a token id or text and its bias, got {shown(entry)}")
+        key, value = entry
+        place = f"logit_bias[{key if isinstance(given, dict) else position}]"
+        if value is True or isinstance(value, str) or not math.isfinite(value):
+            raise WORDS.fault(place, "type", f"{place} must be a number, or false for never, got {shown(value)}")
+        number = BANNED if value is False else float(value)
+        if isinstance(given, dict) and isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10:
+            key = int(key)
+        if isinstance(key, str):
+            check_word_lengths("logit_bias", [key], profile.limits.max_word_chars, WORDS)
+            bias.texts[key] = number
+        elif isinstance(key, int) and not isinstance(key, bool):
+            bias.token_ids[key] = number
+        else:
+            raise WORDS.fault(place, "type", f"{place} must begin with a token id or a text, got {shown(key)}")
+    return bias
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def max_tokens_of(body: LlamaSharedBody) -> int | None:
+    """The most tokens to generate, None = as many as fit."""
+    given = (body.n_predict, body.max_completion_tokens, body.max_tokens)
+    value = next((one for one in given if one is not None), -1)
+    return None if value < 0 else value
+
+
+def _stop_strings(body: LlamaSharedBody, profile: ModelProfile) -> tuple[str, ...]:
+    """The texts that end an answer; empty ones end none. Raises: InvalidParameter."""
+    given = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    stop = tuple(text for text in given if text)
+    check_count("stop", len(stop), profile.limits.max_stop_strings, WORDS)
+    check_word_lengths("stop", stop, profile.limits.max_word_chars, WORDS)
+    return stop
+
+
+def _lines(body: LlamaSharedBody) -> LineLimits | None:
+    max_ms = body.t_max_predict_ms or 0
+    if max_ms <= 0 and not body.n_indent:
+        return None
+    return LineLimits(body.n_indent or 0, max_ms / 1000 if max_ms > 0 else None)
+
+
+def _adapter(lora: list[LlamaLora] | None, profile: ModelProfile, default: str | None) -> str | None:
+    """The adapter that is applied, "" = none. Raises: InvalidRequest."""
+    return default if lora is None else applied_adapter("lora", lora, profile)
+
+
+def applied_adapter(name: str, lora: list[LlamaLora], profile: ModelProfile) -> str:
+    """The one adapter of scale 1 in a list, "" if there is none. Raises: InvalidParameter."""
+    names = tuple(profile.adapter_names())
+    applied: list[str] = []
+    for position, one in enumerate(lora):
+        place = f"{name}[{position}]" if name else f"[{position}]"
+        if not 0 <= one.id < len(names):
+            allowed = f"between 0 and {len(names) - 1}" if names else "left out, as there are no adapters"
+            raise WORDS.fault(f"{place}.id", "value", f"{place}.id must be {allowed}, got {one.id}")
+        if one.scale not in (0.0, 1.0):
+            message = f"{place}.scale must be 0 or 1, as adapters are applied whole, got {one.scale}"
+            raise WORDS.fault(f"{place}.scale", "value", message)
+        if one.scale:
+            applied.append(names[one.id])
+    if len(applied) > 1:
+        message = f"{name or 'the list'} must have at most one adapter of scale 1, got {', '.join(applied)}"
+        raise WORDS.fault(name or "id", "count", message)
+    return applied[0] if applied else ""
+
+
+def refuse_lazy(raw: Mapping[str, Any]) -> None:
+    """Raises: UnsupportedFeature for a grammar that is to begin later."""
+    if raw.get("grammar_lazy"):
+        raise UnsupportedFeature(
+            "grammar_lazy is not supported: a grammar holds from the first token on", param="grammar_lazy"
+        )
+
+
+def _settings(
+    body: LlamaSharedBody,
+    sampling: SamplingParams,
+    samplers: tuple[str, ...],
+    profile: ModelProfile,
+    max_tokens: int | None,
+    stop: tuple[str, ...],
+    bias: _Bias,
+) -> dict[str, Any]:
+    """What an answer tells of how it was made, in llama.cpp's words."""
+    biases = [{"token": key, "bias": None if one == BANNED else one} for key, one in bias.token_ids.items()]
+    if sampling.ignore_eos:
+        biases += [{"token": token_id, "bias": None} for token_id in sorted(profile.end_token_ids)]
+    num_tokens = -1 if max_tokens is None else max_tokens
+    grammar = sampling.grammar
+    return {
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "typical_p": sampling.typical_p,
+        "repeat_last_n": 0 if body.repeat_last_n == 0 else -1,
+        "repeat_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        **{name: value for name, (value, _) in NEUTRAL.items() if name in _SHOWN},
+        "stop": list(stop),
+        "max_tokens": num_tokens,
+        "n_predict": num_tokens,
+        "ignore_eos": sampling.ignore_eos,
+        "stream": bool(body.stream),
+        "logit_bias": biases,
+        "n_probs": sampling.logprobs or 0,
+        "grammar": grammar.source if grammar is not None and grammar.kind == "lark" else "",
+        "samplers": [name for name in ORDER if name in samplers],
+        "timings_per_token": bool(body.timings_per_token),
+        "lora": [{"id": one.id, "scale": one.scale} for one in body.lora or ()],
+    }
+
+
+_SHOWN = frozenset((
+    "dynatemp_range", "dynatemp_exponent", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base",
+    "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "mirostat", "mirostat_tau", "mirostat_eta",
+    "adaptive_target", "adaptive_decay", "n_keep", "n_discard", "min_keep", "post_sampling_probs",
+))  # fmt: skip
+"""Parameters without effect that settings tell all the same, at the values at which they ask for nothing."""
+
+
+def _without_effect(
+    raw: Mapping[str, Any], body: LlamaSharedBody, sampling: SamplingParams, samplers: tuple[str, ...]
+) -> list[str]:
+    """Names in the body that change nothing, in its order."""
+    known = {name for name in body.__struct_fields__ if name != "model"} | {"model"}
+    idle = {name for name in raw if name not in known}
+    idle -= {name for name, (value, _) in NEUTRAL.items() if raw.get(name) == value}
+    idle -= {"grammar_lazy", "stream_options"} if not raw.get("grammar_lazy") else {"stream_options"}
+    if body.repeat_last_n not in (None, -1, 0) and _has_penalty(sampling):
+        idle.add("repeat_last_n")
+    if body.samplers is not None and (set(samplers) - set(ORDER) or list(samplers) != _in_order(samplers)):
+        idle.add("samplers")
+    if sampling.is_greedy:
+        idle |= {name for name in ("top_k", "top_p", "min_p", "typical_p") if getattr(body, name) is not None}
+    return [name for name in raw if name in idle]
+
+
+def _has_penalty(sampling: SamplingParams) -> bool:
+    penalties = sampling.presence_penalty, sampling.frequency_penalty
+    return sampling.repetition_penalty != 1.0 or any(penalties)
+
+
+def _in_order(samplers: tuple[str, ...]) -> list[str]:
+    return [name for name in ORDER if name in samplers]
+
+
+def _or(value: ValueT | None, default: ValueT) -> ValueT:
+    return default if value is None else value
