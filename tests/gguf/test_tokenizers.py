@@ -13,6 +13,7 @@ from dragoman.config.generation import generation_defaults
 from dragoman.config.resolve import demo_model_dir
 from dragoman.errors import ModelError
 from dragoman.gguf.texts import gguf_text
+from dragoman.tokenizer.base import FimTokens
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.tokenizer.model_files import read_text_files
 from tests.support.family_checkpoint import read_case
@@ -298,3 +299,14 @@ def test_a_gguf_without_a_tokenizer_says_so(tmp_path: Path) -> None:
     path = write_gguf("llama_default", read_case("llama_default"), tmp_path)
     with pytest.raises(ModelError, match=r"tokens has 0 tokens, allowed"):
         load_tokenizer(path)
+
+
+def test_the_file_says_which_tokens_mark_a_gap(tmp_path: Path) -> None:
+    """Its keys count before names that models are known by; those of older files count as well."""
+    keys = tokenizer_metadata(
+        Tokenizer.from_file(str(demo_model_dir() / "tokenizer.json")), "gpt2", "seed-coder", eos=2, eot=0
+    )
+    ids = {"fim_pre": 10, "suffix": 11, "fim_suf": 12, "middle": 13, "fim_rep": 14, "fim_sep": 15}
+    keys |= {f"ggml.{name}_token_id": token_id for name, token_id in ids.items()}
+    path = write_gguf("llama_default", read_case("llama_default"), tmp_path, tokenizer=keys)
+    assert load_tokenizer(path).fim_tokens == FimTokens(10, 12, 13, repository=14, file=15)

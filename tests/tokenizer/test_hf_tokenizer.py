@@ -133,6 +133,23 @@ def test_fill_in_the_middle_tokens_are_known_by_their_names(
     assert tokenizer.fim_tokens.arrange([10], [20]) == [stands_for[number] for number in expected]
 
 
+@table(
+    ("repository", "file"),
+    [
+        ("<|repo_name|>", "<|file_sep|>"),
+        ("<reponame>", "<filename>"),
+        ("<repo_name>", "<file_sep>"),
+        ("", "<|file_separator|>"),
+    ],
+)
+def test_marks_of_projects_and_files_are_known_by_their_names(tmp_path: Path, repository: str, file: str) -> None:
+    words = vocabularies.words()
+    words.add_special_tokens(["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", *filter(None, (repository, file))])
+    found = load_tokenizer(write_model_dir(tmp_path, words)).fim_tokens
+    assert found is not None
+    assert (found.repository, found.file) == (words.token_to_id(repository), words.token_to_id(file))
+
+
 def test_truncation_and_padding_of_the_file_are_not_applied(tmp_path: Path) -> None:
     file = byte_level()
     file.enable_truncation(2)

@@ -30,7 +30,8 @@ KEYS = "".join(f"{scope}-only: k-{scope} scopes={scope}\n" for scope in KEY_SCOP
 
 OPEN = {
     ("GET", "/"), ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/ping"), ("POST", "/ping"), ("GET", "/health"),
-    ("GET", "/v1/health"),    ("GET", "/v2/health/live"), ("GET", "/v2/health/ready"), ("GET", "/playground"), ("GET", "/playground/{file}"),
+    ("GET", "/v1/health"), ("GET", "/v2/health/live"), ("GET", "/v2/health/ready"), ("GET", "/playground"),
+    ("GET", "/playground/{file}"),
 }  # fmt: skip
 """What answers without a key. Anything else that is to, has to be thought of here as well."""
 
