@@ -397,6 +397,13 @@ class ServerSettings:
         "the header x-dragoman-timings: 1 or 0.",
         key="timings",
     )
+    keep_alive_seconds: float = option(
+        10.0,
+        Number(0.0, inclusive=True),
+        "Seconds of silence after which a stream of events gets something that clients drop: a comment, from Anthropic's "
+        "API a ping. Streams of lines get nothing; 0 = no stream does.",
+        key="keep_alive_seconds",
+    )
     playground: bool = option(
         True,
         Switch(),

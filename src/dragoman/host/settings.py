@@ -51,7 +51,7 @@ def server_config(config: Config) -> ServerConfig:
         log_requests=cast(LogForm, server.log_requests),
         log_prompts=server.log_prompts,
         metrics_compat=server.metrics_compat,
-        switches=Switches(server.strict, server.timings),
+        switches=Switches(server.strict, server.timings, server.keep_alive_seconds),
         traces=_traces(config),
         left_out=frozenset() if server.playground else frozenset({PLAYGROUND}),
         asks_again=config.engine.engine == "ray" or server.numa != "off",

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -181,6 +181,15 @@ class Encoder(Protocol):
 
     def trailers(self) -> Sequence[tuple[str, str]]:
         """HTTP trailers after a streamed body; sent only to clients that accept them."""
+        ...
+
+
+@runtime_checkable
+class KeepingAlive(Protocol):
+    """What an encoder has besides whose API has a word of its own for streams on which nothing happens."""
+
+    def keep_alive(self) -> bytes:
+        """The bytes to send then."""
         ...
 
 

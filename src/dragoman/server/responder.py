@@ -35,9 +35,12 @@ from dragoman.server.api import (
     Call,
     CallSwitches,
     Dialect,
+    Encoder,
     ErrorTeller,
+    Head,
     HttpCall,
     IndexedEvent,
+    KeepingAlive,
     Opening,
     Reply,
     Runner,
@@ -45,6 +48,8 @@ from dragoman.server.api import (
 )
 from dragoman.server.generation.merge import EventMerge
 from dragoman.server.http.exchange import ClientGone, Exchange
+from dragoman.server.http.framing import SSE_COMMENT, SSE_MEDIA_TYPE
+from dragoman.server.http.silence import Silence
 from dragoman.server.http.switches import STRICT_HEADER, Switches, refuse_ignored
 from dragoman.server.observation.measured import measure_of
 from dragoman.server.observation.record import CallRecord, current_call
@@ -114,7 +119,7 @@ class Responder:
             beside = _show_timings(call) if switches.has_timings else NO_TIMINGS
             with model.admission.permit(len(call.requests), record, call.requests):
                 if call.stream:
-                    await self._stream(exchange, model, http, call, beside)
+                    await self._stream(exchange, model, http, call, beside, switches.keep_alive_s)
                 else:
                     reply = await self._full(exchange, model.service, call)
                     await exchange.send_reply(reply, {**headers, **_timings_fields(beside)})
@@ -136,16 +141,23 @@ class Responder:
         return await _run(call.run_off_loop, partial(call.encoder.full, results))
 
     async def _stream(
-        self, exchange: Exchange, model: ServedModel, http: HttpCall, call: Call, beside: ShownTimings
+        self,
+        exchange: Exchange,
+        model: ServedModel,
+        http: HttpCall,
+        call: Call,
+        beside: ShownTimings,
+        keep_alive_s: float,
     ) -> None:
         """Write the events as they come; a failure after the head is told in-band, or by cutting the connection.
 
-        `beside`: timings that go into a trailer.
+        `beside`: timings that go into a trailer. `keep_alive_s`: the longest silence, 0 = any.
         """
         merge = EventMerge(model.service, call.requests)
         merge.start(exchange.wait_gone)
+        head_after_s = getattr(model.service, "head_after_s", None)
         try:
-            await _write_events(exchange, merge, call, beside, getattr(model.service, "head_after_s", None))
+            await _write_events(exchange, merge, call, beside, head_after_s, keep_alive_s)
         except ClientGone:
             raise
         except Exception as error:
@@ -208,7 +220,12 @@ async def _write_chunks(exchange: Exchange, made: StreamedReply) -> None:
 
 
 async def _write_events(
-    exchange: Exchange, merge: EventMerge, call: Call, beside: ShownTimings, head_after_s: float | None
+    exchange: Exchange,
+    merge: EventMerge,
+    call: Call,
+    beside: ShownTimings,
+    head_after_s: float | None,
+    keep_alive_s: float,
 ) -> None:
     record, due_s = current_call(), None
     if call.is_head_fixed and head_after_s is not None and record is not None:
@@ -223,14 +240,31 @@ async def _write_events(
     # Before the head is sent: a failure can still be a status.
     body = await _run(run if events else None, partial(_encode, call, events))
     await exchange.send_head(head, ignored_header(call.ignored))
-    while not merge.is_finished:
-        if body:
-            await exchange.send_chunk(body)
-        events = await merge.next_batch()
-        body = _encode(call, events) if run is None or not events else await run(partial(_encode, call, events))
+    pulse = _pulse(call.encoder, head) if keep_alive_s and not exchange.is_detached else b""
+    silence = Silence(keep_alive_s, merge.wake) if pulse else None
+    try:
+        while not merge.is_finished:
+            if body:
+                await exchange.send_chunk(body)
+                if silence is not None:
+                    silence.spoke()
+            events = await merge.next_batch()
+            body = _encode(call, events) if run is None or not events else await run(partial(_encode, call, events))
+            if silence is not None and silence.is_due and not body and not merge.is_finished:
+                body = pulse
+    finally:
+        if silence is not None:
+            silence.close()
     body += call.encoder.end()
     await merge.aclose()  # whoever has the last bytes has room for another call: nothing is waited for behind them
     await exchange.finish(body, (*call.encoder.trailers(), *_timings_fields(beside).items()))
+
+
+def _pulse(encoder: Encoder, head: Head) -> bytes:
+    """What is sent on a stream that has been silent for long; b"" where every byte would be part of the answer."""
+    if isinstance(encoder, KeepingAlive):
+        return encoder.keep_alive()
+    return SSE_COMMENT if head.media_type == SSE_MEDIA_TYPE else b""
 
 
 def _head_due_s(record: CallRecord, num_requests: int, after_s: float) -> float:

@@ -39,7 +39,10 @@ async def batch_model(config: Config, display: ProgressDisplay) -> AsyncIterator
         registry.add(served)
         registry.mark_ready()
         app = build_app(
-            registry, ServerConfig(server.max_request_size, switches=Switches(server.strict, server.timings))
+            registry,
+            ServerConfig(
+                server.max_request_size, switches=Switches(server.strict, server.timings, server.keep_alive_seconds)
+            ),
         )
         try:
             yield AppSender(app, served.engine)

@@ -39,6 +39,7 @@ class EventMerge:
         self._next_measure = _STRIDE  # how many there are when they are to be measured again
         self._waiting_bytes = 0  # of those that were
         self._change: asyncio.Future[None] | None = None  # what the writer waits for: a future costs less than an Event
+        self._is_woken = False
         self._num_running = len(requests)
         self._error: Exception | None = None
         self._gone: Exception | None = None  # why nobody wants the answer any more
@@ -77,13 +78,19 @@ class EventMerge:
             raise self._error
         return self._take(len(self._ready))
 
+    def wake(self) -> None:
+        """Have `next_batch` return, if it is waited for, though nothing has happened."""
+        self._is_woken = True
+        self._notify()
+
     async def next_batch(self) -> list[IndexedEvent]:
-        """What has happened since the last call, waiting for at least one event; [] when all requests have ended.
+        """What has happened since the last call, waiting for at least one event; [] when all have ended, or it was woken.
 
         At most `MAX_BATCH` events, and then others have their turn. Raises: what `wait_gone` returned; else the first
         failure of a request, or Cancelled where the client was too slow, once the events before it were handed out.
         """
-        while not self._ready and self._has_more():
+        self._is_woken = False
+        while not self._ready and not self._is_woken and self._has_more():
             await self._next_change()
         if not self._ready and self._error is not None and self._gone is None:
             raise self._error

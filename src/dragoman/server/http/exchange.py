@@ -65,6 +65,7 @@ class Exchange:
         self._rules = rules
         self._sends_trailers = False
         self.is_started = False
+        self.is_detached = False  # nobody waits for the answer
         self.status = 0  # that was sent, 0 = none yet
         self.api = ""  # of the operation that answers, where it is one that generates
         self.caller = ""  # the name of the key that it came with
@@ -110,6 +111,7 @@ class Exchange:
         """The same request with nobody waiting: its answer goes to `send`, and no client can leave. The body was read."""
         twin = Exchange(self._scope, _never, send, self._rules)
         twin.request_id = self.request_id
+        twin.is_detached = True
         twin.caller, twin.standing = self.caller, self.standing
         return twin
 

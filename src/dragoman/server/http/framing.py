@@ -11,6 +11,7 @@ NDJSON_MEDIA_TYPE = "application/x-ndjson"  # what Ollama calls JSON lines
 JSON_MEDIA_TYPE = "application/json"
 TEXT_MEDIA_TYPE = "text/plain; charset=utf-8"
 
+SSE_COMMENT = b": keep-alive\n\n"  # WHATWG HTML, 9.2.7: readers drop it, and what is between sees that the line lives
 SSE_DONE = b"data: [DONE]\n\n"
 
 

@@ -20,10 +20,14 @@ _WORDS = {"1": True, "true": True, "0": False, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """`is_strict`: parameters without effect are errors. `has_timings`: answers tell how long they took."""
+    """`is_strict`: parameters without effect are errors. `has_timings`: answers tell how long they took.
+
+    `keep_alive_s`: after so much silence something is sent on a stream; 0 = never.
+    """
 
     is_strict: bool = False
     has_timings: bool = False
+    keep_alive_s: float = 0.0
 
     def for_call(self, headers: Mapping[str, str]) -> Switches:
         """These, as the call's header fields change them. Raises: InvalidParameter for a field that says neither."""
@@ -31,6 +35,7 @@ class Switches:
         return Switches(
             self.is_strict if strict is None else strict,
             self.has_timings if timings is None else timings,
+            self.keep_alive_s,
         )
 
 

@@ -137,5 +137,5 @@ async def _built(config: Config, progress: Progress) -> tuple[ComposedModel, App
     registry.add(served)
     registry.mark_ready()
     settings = config.server
-    switches = Switches(settings.strict, settings.timings)
+    switches = Switches(settings.strict, settings.timings, settings.keep_alive_seconds)
     return composed, build_app(registry, ServerConfig(settings.max_request_size, switches=switches))

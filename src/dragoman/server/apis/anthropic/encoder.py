@@ -125,6 +125,10 @@ class MessagesEncoder(Encoder):
         """None."""
         return ()
 
+    def keep_alive(self) -> bytes:
+        """A ping, which may come anywhere."""
+        return _framed("ping", Ping())
+
     # --- whole ------------------------------------------------------------------------------------------------------
 
     def _blocks(self, sequence: SequenceResult) -> list[AnthropicText | AnthropicThinking | AnthropicToolUse]:
