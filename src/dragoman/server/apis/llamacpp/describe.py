@@ -29,6 +29,7 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
+from dragoman.server.samplers import BREAKERS_SCHEMA, SAMPLER_EFFECTS
 from dragoman.types import Limits
 
 PARAMETERS: Mapping[str, dict[str, Any]] = {
@@ -92,6 +93,7 @@ def _body(made: Schema, limits: Limits, changed: Mapping[str, Schema]) -> Schema
         "n_probs": Bounds(0, limits.max_logprobs),
         "logprobs": Bounds(0, limits.max_logprobs),
     }
+    changed = {**changed, "dry_sequence_breakers": nullable(dict(BREAKERS_SCHEMA))}
     properties: dict[str, Schema] = {}
     for name, schema in made["properties"].items():
         kind = without_null(schema)
@@ -100,7 +102,8 @@ def _body(made: Schema, limits: Limits, changed: Mapping[str, Schema]) -> Schema
         if kind == {"type": "boolean"}:
             kind = LENIENT_BOOLEAN
         shown = changed.get(name) or (kind if name in made.get("required", ()) else nullable(kind))
-        properties[name] = described(shown, _TEXTS[name]) if name in _TEXTS else shown
+        text = _TEXTS.get(name) or SAMPLER_EFFECTS.get(name)
+        properties[name] = described(shown, text) if text else shown
     idle = {name: {"description": f"no effect: {reason}"} for name, (_, reason) in NEUTRAL.items()}
     return {**made, "properties": {**properties, **idle}}
 

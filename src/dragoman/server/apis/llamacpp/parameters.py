@@ -8,7 +8,7 @@ Source: llama.cpp, tools/server/README.md, "POST /completion", and its server wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from dragoman.errors import UnsupportedFeature
@@ -25,6 +25,7 @@ from dragoman.server.apis.openai_wire.fields import (
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
+from dragoman.server.samplers import FIELDS, IDLE_REASONS, SAMPLER_BOUNDS, further_sampling, idle_samplers
 from dragoman.types import Grammar, LineLimits, SamplingParams
 
 ValueT = TypeVar("ValueT")
@@ -51,6 +52,7 @@ RANGES: Mapping[str, Bounds] = {
     "typical_p": Bounds(0.0, 1.0, is_low_open=True),
     "repeat_penalty": Bounds(0.0, None, is_low_open=True),
     "repeat_last_n": Bounds(-1, INT32_MAX),
+    **SAMPLER_BOUNDS,
     "presence_penalty": BOUNDS["presence_penalty"],
     "frequency_penalty": BOUNDS["frequency_penalty"],
     "seed": BOUNDS["seed"],
@@ -59,23 +61,30 @@ RANGES: Mapping[str, Bounds] = {
 
 # --- samplers ---------------------------------------------------------------------------------------------------------
 
-ORDER = ("penalties", "temperature", "top_k", "top_p", "min_p", "typ_p")
-"""Our samplers by llama.cpp's names, in the order in which they are applied."""
-_LACKING = ("dry", "top_n_sigma", "xtc", "infill", "adaptive_p")
+OF_SAMPLERS: Mapping[str, tuple[str, ...]] = {
+    "penalties": ("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
+    "dry": tuple(name for name in FIELDS if name.startswith("dry_")),
+    "temperature": ("temperature",),
+    "top_n_sigma": ("top_n_sigma", "nsigma"),
+    "top_k": ("top_k",),
+    "top_p": ("top_p",),
+    "min_p": ("min_p",),
+    "typ_p": ("typical_p",),
+    "xtc": ("xtc_probability", "xtc_threshold"),
+}
+"""The parameters of our samplers, these by llama.cpp's names and in the order in which they are applied."""
+ORDER = tuple(OF_SAMPLERS)
+_LACKING = ("infill", "adaptive_p")
 _OTHER_NAMES = {"temp": "temperature", "typical": "typ_p", "typical_p": "typ_p", "typ": "typ_p"}
 _OTHER_NAMES |= {"top-k": "top_k", "top-p": "top_p", "nucleus": "top_p", "min-p": "min_p", "top-n-sigma": "top_n_sigma"}
 _LETTERS = {
     "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p", "x": "xtc",
     "t": "temperature", "i": "infill", "a": "adaptive_p",
 }  # fmt: skip
-DEFAULT_SAMPLERS = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
-"""In the order of llama.cpp's default."""
-
 _NO_SHIFT = "the context is not shifted"
 _NO_MIROSTAT = "there is no Mirostat sampling here"
 _NO_ADAPTIVE = "there is no adaptive sampling here"
 _NO_DYNAMIC = "the temperature does not change"
-_NO_DRY, _NO_XTC = "there is no DRY sampling here", "there is no XTC sampling here"
 _NO_SLOTS = "there are no slots: a request runs where there is room, and finds its cached prompt from everywhere"
 
 NEUTRAL: Mapping[str, tuple[object, str]] = {
@@ -86,14 +95,6 @@ NEUTRAL: Mapping[str, tuple[object, str]] = {
     "t_max_prompt_ms": (0, "prompts are computed to their end"),
     "dynatemp_range": (0.0, _NO_DYNAMIC),
     "dynatemp_exponent": (1.0, _NO_DYNAMIC),
-    "top_n_sigma": (-1.0, "there is no top-n-sigma sampling here"),
-    "xtc_probability": (0.0, _NO_XTC),
-    "xtc_threshold": (0.1, _NO_XTC),
-    "dry_multiplier": (0.0, _NO_DRY),
-    "dry_base": (1.75, _NO_DRY),
-    "dry_allowed_length": (2, _NO_DRY),
-    "dry_penalty_last_n": (64, _NO_DRY),
-    "dry_sequence_breakers": (["\n", ":", '"', "*"], _NO_DRY),
     "mirostat": (0, _NO_MIROSTAT),
     "mirostat_tau": (5.0, _NO_MIROSTAT),
     "mirostat_eta": (0.1, _NO_MIROSTAT),
@@ -114,12 +115,14 @@ REASONS: Mapping[str, str] = {
     **{name: reason for name, (_, reason) in NEUTRAL.items()},
     "repeat_last_n": "penalties see the whole text; -1 means that, 0 turns them off",
     "samplers": f"those that are listed are on, in this order: {', '.join(ORDER)}; there is no {' or '.join(_LACKING)}",
-    **dict.fromkeys(("top_k", "top_p", "min_p", "typical_p"), "the most likely token is taken, none is drawn"),
+    **IDLE_REASONS,
 }
+NOT_LISTED = "its sampler is not one of samplers"
 
 
 class Parameters(NamedTuple):
-    """What a body says, in neutral words. `ignored`: names of what it says without effect, in its order.
+    """What a body says, in neutral words. `ignored`: names of what it says without effect, in its order;
+    `reasons`: why some of them do nothing.
 
     `max_tokens` None = as many as fit. `settings`: what an answer tells of it, but for the seed. `adapter`: as in requests.
     """
@@ -132,6 +135,7 @@ class Parameters(NamedTuple):
     adapter: str | None
     settings: dict[str, Any]
     ignored: tuple[str, ...]
+    reasons: Mapping[str, str]
 
 
 class _Bias(NamedTuple):
@@ -151,6 +155,9 @@ def read_parameters(
     sampling = _sampling(body, profile, frozenset(samplers), bias.token_ids)
     max_tokens = max_tokens_of(body)
     stop = _stop_strings(body, profile)
+    not_listed = {name for sampler in ORDER if sampler not in samplers for name in OF_SAMPLERS[sampler] if name in raw}
+    ignored = _without_effect(raw, body, sampling, samplers, not_listed)
+    known = {**REASONS, **dict.fromkeys(not_listed, NOT_LISTED)}
     return Parameters(
         sampling=sampling,
         max_tokens=max_tokens,
@@ -159,7 +166,8 @@ def read_parameters(
         lines=_lines(body),
         adapter=_adapter(body.lora, profile, default_adapter),
         settings=_settings(body, sampling, samplers, profile, max_tokens, stop, bias),
-        ignored=tuple(_without_effect(raw, body, sampling, samplers)),
+        ignored=tuple(ignored),
+        reasons={name: known[name] for name in ignored if name in known},
     )
 
 
@@ -174,7 +182,7 @@ def default_settings(profile: ModelProfile) -> dict[str, Any]:
 def _samplers(asked: str | list[str] | None) -> tuple[str, ...]:
     """The samplers' own names. Raises: InvalidParameter for one that nobody has."""
     if asked is None:
-        return DEFAULT_SAMPLERS
+        return ORDER
     names = [_LETTERS.get(one, one) for one in asked] if isinstance(asked, str) else asked
     known = [_OTHER_NAMES.get(name, name) for name in names]
     allowed = (*ORDER, *_LACKING)
@@ -195,6 +203,7 @@ def _sampling(
     repeated = _or(body.repeat_penalty, model.get("repetition_penalty", 1.0))
     temperature = max(_or(body.temperature, model.get("temperature", TEMPERATURE)), 0.0)
     top_p = _or(body.top_p, model.get("top_p", TOP_P))
+    off = {name for sampler in ORDER if sampler not in on for name in OF_SAMPLERS[sampler]}
     return SamplingParams(
         temperature=temperature if "temperature" in on else 1.0,
         top_k=max(0, _or(body.top_k, model.get("top_k", TOP_K))) if "top_k" in on else 0,
@@ -204,6 +213,7 @@ def _sampling(
         repetition_penalty=repeated if has_penalties else 1.0,
         presence_penalty=_or(body.presence_penalty, 0.0) if has_penalties else 0.0,
         frequency_penalty=_or(body.frequency_penalty, 0.0) if has_penalties else 0.0,
+        **{name: value for name, value in further_sampling(body).items() if name not in off},
         seed=None if body.seed in (None, -1, UINT32_MAX) else _or(body.seed, 0) % 2**64,
         n=_num_answers(body, profile),
         ignore_eos=bool(body.ignore_eos),
@@ -360,6 +370,7 @@ def _settings(
         "repeat_penalty": sampling.repetition_penalty,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
+        **{name: getattr(sampling, name) for name in FIELDS},
         **{name: value for name, (value, _) in NEUTRAL.items() if name in _SHOWN},
         "stop": list(stop),
         "max_tokens": num_tokens,
@@ -376,27 +387,28 @@ def _settings(
 
 
 _SHOWN = frozenset((
-    "dynatemp_range", "dynatemp_exponent", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base",
-    "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "mirostat", "mirostat_tau", "mirostat_eta",
-    "adaptive_target", "adaptive_decay", "n_keep", "n_discard", "min_keep", "post_sampling_probs",
+    "dynatemp_range", "dynatemp_exponent", "mirostat", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay",
+    "n_keep", "n_discard", "min_keep", "post_sampling_probs",
 ))  # fmt: skip
 """Parameters without effect that settings tell all the same, at the values at which they ask for nothing."""
 
 
 def _without_effect(
-    raw: Mapping[str, Any], body: LlamaSharedBody, sampling: SamplingParams, samplers: tuple[str, ...]
+    raw: Mapping[str, Any],
+    body: LlamaSharedBody,
+    sampling: SamplingParams,
+    samplers: tuple[str, ...],
+    not_listed: Collection[str],
 ) -> list[str]:
     """Names in the body that change nothing, in its order."""
-    known = {name for name in body.__struct_fields__ if name != "model"} | {"model"}
-    idle = {name for name in raw if name not in known}
+    idle = {name for name in raw if name not in body.__struct_fields__}
     idle -= {name for name, (value, _) in NEUTRAL.items() if raw.get(name) == value}
     idle -= {"grammar_lazy", "stream_options"} if not raw.get("grammar_lazy") else {"stream_options"}
     if body.repeat_last_n not in (None, -1, 0) and _has_penalty(sampling):
         idle.add("repeat_last_n")
     if body.samplers is not None and (set(samplers) - set(ORDER) or list(samplers) != _in_order(samplers)):
         idle.add("samplers")
-    if sampling.is_greedy:
-        idle |= {name for name in ("top_k", "top_p", "min_p", "typical_p") if getattr(body, name) is not None}
+    idle |= idle_samplers(sampling, body) | set(not_listed)
     return [name for name in raw if name in idle]
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from dragoman.server.samplers import SamplerFields
 from dragoman.server.timings import Timings
 
 # --- what clients send ------------------------------------------------------------------------------------------------
@@ -30,7 +31,7 @@ class LlamaFile(msgspec.Struct):
     filename: str = "tmp"
 
 
-class LlamaSharedBody(msgspec.Struct, kw_only=True):
+class LlamaSharedBody(SamplerFields, kw_only=True):
     """What bodies of `/completion` and `/infill` have in common, as far as it has an effect; None = not given."""
 
     model: str | None = None
