@@ -54,11 +54,7 @@ def route(
     Shapes: x [T, 1, hidden], router [experts, hidden], choice_bias f32 [experts].
     """
     rule, num_experts = facts.routing, facts.num_experts
-    # Not compressed: these few weights decide which of all the others are used.
-    matrix = np.asarray(router.matrix(num_experts, width(x))).astype(np.float32)
-    logits = ops.matmul(reshape(x, -1, width(x)), constant(matrix), transpose_a=False, transpose_b=True).output(0)
-    if bias:
-        logits = add(logits, constant(router.vector(num_experts, "bias")))
+    logits = router_logits(x, router, num_experts, bias=bias)
     if rule.score == "chosen":
         highest = _highest(logits, facts.num_active)
         return Routing(highest.chosen, ops.softmax(highest.shares, 1).output(0))
@@ -70,6 +66,16 @@ def route(
     if ranked is not scores:
         shares = ops.gather_elements(scores, chosen, 1).output(0)
     return Routing(chosen, _weighed(shares, rule))
+
+
+def router_logits(x: Node, router: Weights, num_experts: int, *, bias: bool = False) -> Node:
+    """A number for every expert. Shapes: x [T, 1, hidden] -> [T, experts].
+
+    The matrix is not compressed: these few weights decide which of all the others are used.
+    """
+    matrix = np.asarray(router.matrix(num_experts, width(x))).astype(np.float32)
+    logits = ops.matmul(reshape(x, -1, width(x)), constant(matrix), transpose_a=False, transpose_b=True).output(0)
+    return add(logits, constant(router.vector(num_experts, "bias"))) if bias else logits
 
 
 def _highest(values: Node, count: int) -> Routing:

@@ -29,16 +29,16 @@ def rms_normalized(x: Node, weight: Array, epsilon: float) -> Node:
     return multiply(ops.multiply(x, inverse), constant(_shaped(weight, x)))
 
 
-def layer_norm(x: Node, weights: Weights | None, epsilon: float, *, bias: bool = True) -> Node:
-    """Mean and variance normalisation (arXiv:1607.06450) times weight plus bias; `weights` None = of neither."""
+def layer_norm(x: Node, weights: Weights | None, epsilon: float, *, bias: bool = True, offset: float = 0.0) -> Node:
+    """Mean and variance normalisation (arXiv:1607.06450) times `offset` + weight, plus bias; `weights` None = of neither."""
     normalized = ops.mvn(x, integers(-1), True, epsilon, "inside_sqrt").output(0)
     if weights is None:
         return normalized
     size = width(x)
-    result = multiply(normalized, constant(_shaped(weights.vector(size), x)))
+    result = multiply(normalized, constant(_shaped(weights.vector(size) + np.float32(offset), x)))
     result = add(result, constant(_shaped(weights.vector(size, "bias"), x))) if bias else result
     if weights.storage.watcher is not None:
-        weights.storage.watcher.norm(weights, result, offset=0.0, bias=bias)
+        weights.storage.watcher.norm(weights, result, offset=offset, bias=bias)
     return result
 
 

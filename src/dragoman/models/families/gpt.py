@@ -61,7 +61,7 @@ class Gpt(Family):
     final_norm: ClassVar[str] = "ln_f"
     positions: ClassVar[str] = ""
     first_position: ClassVar[int] = 0
-    unread = (r"\.att(n|ention)\.(masked_)?bias$", r"\.rotary_emb\.inv_freq$")  # masks and frequencies
+    unread: tuple[str, ...] = (r"\.att(n|ention)\.(masked_)?bias$", r"\.rotary_emb\.inv_freq$")  # masks and frequencies
 
     is_tied = True
     is_parallel = False

@@ -1,0 +1,74 @@
+"""Phi-3.5 MoE: Mixtral with LayerNorm, biases, and experts that are chosen one after the other among their likes."""
+
+from __future__ import annotations
+
+import numpy as np
+from openvino import opset13 as ops
+
+from dragoman.models.blocks.embeddings import logits
+from dragoman.models.blocks.experts import Routing, router_logits
+from dragoman.models.blocks.nodes import integers, scalar
+from dragoman.models.blocks.norms import layer_norm
+from dragoman.models.config import Config
+from dragoman.models.facts import ExpertFacts
+from dragoman.models.families.llama import Llama, head_size
+from dragoman.models.families.mixtral import Mixtral
+from dragoman.models.rotary import RotaryReading, read_rotary, rotary_description
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+_OUT = -1e30  # the score of an expert that does not count: its exponential is 0
+
+
+class PhiExperts(Mixtral):
+    """Phi-3.5 MoE and Phi mini and tiny MoE."""
+
+    architectures = ("PhiMoEForCausalLM", "PhimoeForCausalLM")  # type: ignore[assignment]
+
+    def __init__(self, config: Config) -> None:
+        config.expect(num_experts_per_tok=2)
+        config.skip("input_jitter_noise")  # of training
+        config.skip("original_max_position_embeddings")  # of longrope; read there if that is the rule
+        config.assume(num_local_experts=16, rope_theta=1_000_000.0)
+        self.tolerance = 2 * config.number("router_jitter_noise", 0.01)
+        self.has_head_bias = config.flag("lm_head_bias")
+        super().__init__(config)
+
+    def attention_biases(self, config: Config) -> tuple[bool, bool]:
+        """As in Llama."""
+        return Llama.attention_biases(self, config)
+
+    def read_rotary(self, config: Config) -> RotaryReading:
+        """With one magnitude for short and long contexts, as checkpoints have it."""
+        described = rotary_description(config)
+        described.rename({"short_mscale": "attention_factor", "long_mscale": "attention_factor"})
+        return read_rotary(config, head_size(config), scaling=described)
+
+    def norm(self, x: Node, weights: Weights) -> Node:
+        """LayerNorm."""
+        return layer_norm(x, weights, self.norm_epsilon)
+
+    def head(self, x: Node, weights: Weights) -> Node:
+        """With a bias, if config.json says so."""
+        return logits(x, weights, self.facts.vocab_size, bias=self.has_head_bias)
+
+    def route(self, x: Node, weights: Weights, facts: ExpertFacts) -> Routing:
+        """The best two; each counts as it does among those that are hardly worse (SparseMixer, arXiv:2409.12136)."""
+        scores = router_logits(x, weights.at(self.router_name), facts.num_experts)
+        first, first_share = self._best(scores, scores)
+        others = ops.scatter_elements_update(scores, first, _like(first, _OUT), scalar(1, np.int64)).output(0)
+        second, second_share = self._best(others, scores)
+        return Routing(*(ops.concat(pair, 1).output(0) for pair in ([first, second], [first_share, second_share])))
+
+    def _best(self, left: Node, scores: Node) -> tuple[Node, Node]:
+        """The best of those that are left, and its share. Shapes: f32 [T, experts] both -> i64, f32 [T, 1]."""
+        best = ops.topk(left, scalar(1, np.int64), 1, "max", "value", index_element_type="i64")
+        highest = best.output(0)
+        size = ops.maximum(ops.abs(scores), highest)
+        is_worse = ops.greater(ops.divide(ops.subtract(highest, scores), size), scalar(self.tolerance))
+        shares = ops.softmax(ops.select(is_worse, scalar(_OUT), left), 1)
+        return best.output(1), ops.reduce_max(shares, integers(1), True).output(0)
+
+
+def _like(x: Node, value: float) -> Node:
+    return ops.broadcast(scalar(value), ops.shape_of(x, "i64")).output(0)
