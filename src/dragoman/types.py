@@ -511,8 +511,9 @@ class EngineOutput(msgspec.Struct):
 
     `index`: 0..n-1, the sequence. `token_ids` holds the new tokens, end-of-sequence included. `logprobs` is aligned with
     it when asked for; `top_logprobs[i]` lists the N most likely, best first. `prompt_logprobs` (aligned with the prompt,
-    first entry None), `num_cached_tokens` and `queue_s` (seconds before its first step; None = not known) come with the
-    request's first output; a number of cached tokens that is known only later comes with one that ends a sequence.
+    first entry None), `num_cached_tokens`, `num_stored_tokens` (of these, those read from disk) and `queue_s` (seconds
+    before its first step; None = not known) come with the request's first output; a number of cached tokens that is known
+    only later comes with one that ends a sequence.
     `cumulative_logprob` and `num_preemptions` (of the sequence) are set at the end.
     """
 
@@ -524,6 +525,7 @@ class EngineOutput(msgspec.Struct):
     top_logprobs: list[list[Logprob]] | None = None
     prompt_logprobs: list[PromptLogprob | None] | None = None
     num_cached_tokens: int = 0
+    num_stored_tokens: int = 0
     cumulative_logprob: float | None = None
     num_draft_tokens: int = 0  # speculation: proposed in this step
     num_accepted_tokens: int = 0

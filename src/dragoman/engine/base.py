@@ -178,6 +178,13 @@ class EngineStats:
     num_preemptions: int | None = None
     num_prefix_queries: int | None = None  # prompt tokens looked up in the prefix cache
     num_prefix_hits: int | None = None  # of these, those found there
+    num_stored_hits: int | None = None  # of these, those that were read from disk
+    stored_saved_s: float | None = None  # seconds that computing those would have taken
+    num_stored_read_bytes: int | None = None  # of prefixes
+    num_stored_written_bytes: int | None = None
+    num_stored_dropped: int | None = None  # blocks that were not written, as the disk was full or too slow
+    stored_read_s: Histogram | None = None  # seconds that each read of a prefix took
+    stored_write_s: Histogram | None = None  # seconds that writing each block took
     num_pictures: int | None = None  # of requests
     num_picture_hits: int | None = None  # of these, those that had been embedded, or were about to be
     num_draft_tokens: int | None = None  # proposed by speculative decoding, and verified

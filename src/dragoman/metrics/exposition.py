@@ -49,6 +49,17 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "dragoman_preemptions": ("num_preemptions", "Sequences preempted"),
     "dragoman_prefix_cache_queries": ("num_prefix_queries", "Prompt tokens looked up in the prefix cache"),
     "dragoman_prefix_cache_hits": ("num_prefix_hits", "Prompt tokens found in the prefix cache"),
+    "dragoman_prefix_store_hits": ("num_stored_hits", "Of these, the ones that were read from disk"),
+    "dragoman_prefix_store_saved_seconds": (
+        "stored_saved_s",
+        "Seconds that computing the tokens that were read from disk would have taken",
+    ),
+    "dragoman_prefix_store_read_bytes": ("num_stored_read_bytes", "Bytes of prefixes read from disk"),
+    "dragoman_prefix_store_written_bytes": ("num_stored_written_bytes", "Bytes of prefixes written to disk"),
+    "dragoman_prefix_store_dropped": (
+        "num_stored_dropped",
+        "Blocks of prefixes that were not written, as the disk was full or too slow",
+    ),
     "dragoman_pictures": ("num_pictures", "Pictures in prompts"),
     "dragoman_picture_cache_hits": ("num_picture_hits", "Pictures that had been embedded before"),
     "dragoman_draft_tokens": ("num_draft_tokens", "Tokens proposed by speculative decoding"),
@@ -63,6 +74,8 @@ HISTOGRAMS: Mapping[str, tuple[str, str]] = {
     "dragoman_step_seconds": ("step_s", "Seconds that steps took"),
     "dragoman_step_tokens": ("step_tokens", "Tokens that steps computed, of prompts and of answers"),
     "dragoman_step_sequences": ("step_sequences", "Sequences that steps computed for"),
+    "dragoman_prefix_store_read_seconds": ("stored_read_s", "Seconds that each read of a prefix from disk took"),
+    "dragoman_prefix_store_write_seconds": ("stored_write_s", "Seconds that writing each block to disk took"),
     "dragoman_mask_wait_seconds": (
         "mask_wait_s",
         "Seconds that sampling waited for a grammar's mask, one for each mask",

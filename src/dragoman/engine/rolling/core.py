@@ -32,6 +32,7 @@ from dragoman.engine.rolling.sequence import SequenceGroup, SequenceStatus, end_
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
+from dragoman.engine.rolling.stored_prefixes.stored import Storage, StoredPrefixes
 from dragoman.engine.rolling.update import Delivery, Updater, failure_of
 from dragoman.errors import DeadlineTooShort, EngineFailed, QueueTimeout, RequestTimeout
 
@@ -50,12 +51,14 @@ class EngineCore:
         clock: Callable[[], float] = perf_counter,
         is_disturbed: Callable[[], bool] = lambda: False,
         turn: AbstractContextManager[None] | None = None,
+        storage: Storage | None = None,
     ) -> None:
         """`proposers`: who guesses for speculative decoding; none = nobody. `clock`, in seconds, times the steps and the
         requests' deadlines.
 
         `is_disturbed`: whether something else computes now, so that steps take longer than they would; on this thread.
-        `turn`: within which steps are planned and computed, where others compute as well.
+        `turn`: within which steps are planned and computed, where others compute as well. `storage`: where prefixes are
+        kept on disk; None = they are not.
         """
         self.inbox = Inbox()
         self.stats = RollingStats()
@@ -68,8 +71,19 @@ class EngineCore:
         if proposers:
             guessing = Speculation(proposers, config.speculation, self._blocks, max_model_len, runner, clock)
         pacer = Pacer(config.max_slowdown, is_disturbed, full_step_tokens=config.max_batch_tokens)
+        self._stored = None
+        if storage is not None and config.prefix_cache != "off":
+            self._stored = StoredPrefixes(storage, self._blocks, self._post, clock)
+            self.stats.stored = self._stored.counts
         self._scheduler = Scheduler(
-            config, self._blocks, self.stats, guessing, pacer, clock, long_context_from=runner.long_context_from
+            config,
+            self._blocks,
+            self.stats,
+            guessing,
+            pacer,
+            clock,
+            long_context_from=runner.long_context_from,
+            stored=self._stored,
         )
         self._batch_sampler = BatchSampler(sampler)
         self._updater = Updater(self._scheduler, self.stats)
@@ -93,15 +107,27 @@ class EngineCore:
             logits = self._forward(batch)
         result = self._sample(batch, logits)
         self._update(batch, result)
+        if self._stored is not None:
+            self._stored.keeper.work(is_idle=not self._scheduler.groups)
         return self._publish()
 
     def has_work(self) -> bool:
         """True if the next step would run something even if no command comes in."""
         return self._scheduler.has_work
 
-    def close(self) -> None:
-        """Stop what the step loop started; nothing runs afterwards."""
+    def has_chores(self) -> bool:
+        """True if a step would do something useful though there is no request."""
+        return self._stored is not None and not self._scheduler.groups and self._stored.keeper.has_work
+
+    def close(self, *, is_whole: bool = True) -> None:
+        """Stop what the step loop started; nothing runs afterwards. `is_whole`: no step has left its state in pieces."""
         self._sampler.close()
+        if self._stored is not None:
+            self._stored.close(is_whole=is_whole)
+
+    def _post(self, action: Callable[[], None]) -> bool:
+        """Have something done in the next step, which then comes; on any thread. False if there is none any more."""
+        return self.inbox.put(RunBetween(action))
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the scheduler's and the block manager's books contradict each other; for tests."""
@@ -128,7 +154,7 @@ class EngineCore:
         check_capacity(request, self._runner, self._config)
         prepared = command.prepared
         if prepared is not None and prepared.pictures is not None:
-            self._scheduler.check_pictures(prepared.pictures)
+            self._scheduler.pieces.check_pictures(prepared.pictures)
         beams = None
         if request.sampling.num_beams > 1:
             beams = BeamGroup.for_request(request, len(end_reasons(request)))

@@ -38,6 +38,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.capacity import cache_length, check_capacity, context_length
 from dragoman.engine.rolling.sequence import Prepared
 from dragoman.engine.rolling.speculate.proposer import Proposer
+from dragoman.engine.rolling.stored_prefixes.stored import Storage
 from dragoman.engine.rolling.update import Delivery
 from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError
 from dragoman.types import EngineOutput, EngineRequest, TokenMasker
@@ -95,11 +96,13 @@ class RollingEngine:
         tools: EngineTools | None = None,
         embedder: PictureEmbedder | None = None,
         adapters: AdapterTable | None = None,
+        storage: Storage | None = None,
     ) -> None:
         """`proposers`: who guesses for speculative decoding, none = nobody. `tools` None = nothing that concerns texts: see
         `Capabilities`.
 
-        `embedder` None = no pictures. The engine closes it. `adapters` None = there are none.
+        `embedder` None = no pictures. The engine closes it. `adapters` None = there are none. `storage`: where
+        prefixes are kept on disk; None = they are not. The engine closes it.
         """
         config = config or RollingConfig()
         self._runner = runner
@@ -112,7 +115,9 @@ class RollingEngine:
         self._step_log: AbstractContextManager[None] = nullcontext()
         self._changes: set[Future[None]] = set()  # that wait for the engine thread
         turn = None if embedder is None else embedder.turns.steps
-        self._core = EngineCore(runner, sampler, config, proposers, is_disturbed=self._is_disturbed, turn=turn)
+        self._core = EngineCore(
+            runner, sampler, config, proposers, is_disturbed=self._is_disturbed, turn=turn, storage=storage
+        )
         self._capabilities = replace(_capabilities(runner, config, proposers, tools), pictures=embedder is not None)
         self._keys = count()
         self._streams: dict[int, _Stream] = {}
@@ -215,12 +220,13 @@ class RollingEngine:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
         self._end_changes()
+        is_whole = not self._death
         self._death = self._death or "the engine was shut down"
-        await asyncio.to_thread(self._close)
+        await asyncio.to_thread(self._close, is_whole)
 
-    def _close(self) -> None:
+    def _close(self, is_whole: bool) -> None:
         """Release what the engine owns; not on an event loop, as giving gigabytes back takes a while."""
-        self._core.close()
+        self._core.close(is_whole=is_whole)
         self._runner.close()
         for proposer in self._proposers:
             proposer.close()
@@ -321,12 +327,15 @@ class RollingEngine:
     def _run_loop(self) -> None:
         enter_kernels()
         try:
-            while self._core.inbox.wait(self._core.has_work):
+            while self._core.inbox.wait(self._has_work):
                 with self._step_log:
                     self._deliver(self._core.step())
         except BaseException as error:  # a bug: there is no state left to trust
             logger.exception("the engine thread died")
             self._die(error)
+
+    def _has_work(self) -> bool:
+        return self._core.has_work() or self._core.has_chores()
 
     def _die(self, error: BaseException) -> None:
         """Answer everybody, now and from now on."""

@@ -45,6 +45,8 @@ class Sequence:
         "digests",
         "finish_reason",
         "group",
+        "has_joined",
+        "has_loaded",
         "index",
         "is_held",
         "is_long",
@@ -52,6 +54,7 @@ class Sequence:
         "num_accepted_drafts",
         "num_computed_tokens",
         "num_draft_tokens",
+        "num_in_memory",
         "num_preemptions",
         "num_prompt_tokens",
         "num_verified_drafts",
@@ -77,6 +80,7 @@ class Sequence:
         self.num_accepted_drafts = 0
         self.num_preemptions = 0
         self.is_held = False  # a beam whose next tokens wait for its siblings
+        self._forget_loads()
         self.is_long = False  # its tokens are computed in the long regime
         self.status = SequenceStatus.UNFORKED if index else SequenceStatus.WAITING
         self.finish_reason: FinishReason | None = None
@@ -168,12 +172,19 @@ class Sequence:
         self.is_long = True
         self.num_computed_tokens = 0
         self.digests = []
+        self._forget_loads()
 
     def reset(self) -> None:
         """Back to waiting with nothing computed; the generated tokens stay."""
         self.drop_drafts()
         self.num_computed_tokens = 0
         self.status = SequenceStatus.WAITING
+        self._forget_loads()
+
+    def _forget_loads(self) -> None:
+        """Blocks of it may be loaded from disk: by a load of its own, and before that by one that it finds on its way."""
+        self.has_loaded = self.has_joined = False
+        self.num_in_memory: int | None = None  # its tokens that were cached when it began to wait for a load
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -208,10 +219,12 @@ class SequenceGroup:
         "has_begun",
         "has_reported_prompt",
         "is_background",
+        "is_charged",
         "is_forked",
         "is_ranked",
         "key",
         "num_cached_tokens",
+        "num_stored_tokens",
         "pictures",
         "priority",
         "prompt_logprobs",
@@ -248,6 +261,8 @@ class SequenceGroup:
         self.adapter = prepared.adapter
         self.root_digest = self.root_digest_of(is_long=False)
         self.num_cached_tokens = 0
+        self.num_stored_tokens = 0  # of these, those that were loaded for it
+        self.is_charged = False  # its caller, for the prompt
         self.arrival_s = 0.0
         self.queue_s: float | None = None  # from then to its first step
         self.pictures = prepared.pictures

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dragoman.engine.base import EngineStats
+from dragoman.engine.rolling.stored_prefixes.counts import StoredCounts
 from dragoman.histogram import COUNTS, SECONDS, Histogram
 
 
@@ -26,13 +27,22 @@ class RollingStats:
     num_running_requests: int = 0
     num_waiting_requests: int = 0
     num_used_blocks: int = 0
+    stored: StoredCounts | None = None  # of prefixes on disk; None = there are none
     step_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     step_tokens: Histogram = field(default_factory=lambda: Histogram(COUNTS))
     step_sequences: Histogram = field(default_factory=lambda: Histogram(COUNTS))
 
     def totals(self) -> EngineStats:
         """The totals, in the words of every engine."""
+        stored = self.stored
         return EngineStats(
+            num_stored_hits=None if stored is None else stored.num_hits,
+            stored_saved_s=None if stored is None else stored.saved_s,
+            num_stored_read_bytes=None if stored is None else stored.num_read_bytes,
+            num_stored_written_bytes=None if stored is None else stored.num_written_bytes,
+            num_stored_dropped=None if stored is None else stored.num_dropped + stored.num_refused,
+            stored_read_s=None if stored is None else stored.read_s,
+            stored_write_s=None if stored is None else stored.write_s,
             num_steps=self.num_steps,
             num_prompt_tokens=self.num_prompt_tokens,
             num_generated_tokens=self.num_generated_tokens,

@@ -198,6 +198,7 @@ class Updater:
             group.has_reported_prompt = True
             output.prompt_logprobs = group.prompt_logprobs
             output.num_cached_tokens = group.num_cached_tokens
+            output.num_stored_tokens = group.num_stored_tokens
             output.queue_s = group.queue_s
         deliveries.append(Delivery(group.key, output))
 

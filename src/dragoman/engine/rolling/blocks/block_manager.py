@@ -14,8 +14,9 @@ Source: PagedAttention, arXiv:2309.06180, sections 4.3 and 4.4.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
+from typing import Protocol
 
 from dragoman.engine.rolling.blocks.eviction import EvictionOrder
 from dragoman.engine.rolling.blocks.window import blocks_for, first_visible_block
@@ -79,6 +80,18 @@ def _short(key: bytes) -> bytes:
     return blake2b(key, digest_size=_DIGEST_BYTES).digest() if key else b""
 
 
+class CacheWatcher(Protocol):
+    """Told what the prefix cache of one kind gains and loses."""
+
+    def joins(self, digest: bytes) -> None:
+        """A block with this content can be found from now on."""
+        ...
+
+    def leaves(self, block: int, digest: bytes) -> None:
+        """The block can no longer be found; it holds its content until the next forward, or until it is copied over."""
+        ...
+
+
 class BlockManager:
     """Hands out `num_blocks` blocks of `block_size` slots to sequences, known here by an integer id.
 
@@ -98,6 +111,7 @@ class BlockManager:
         self._digests: list[bytes | None] = [None] * num_blocks
         self._cached: dict[bytes, int] = {}  # digest -> the block that holds this prefix's last block
         self._copies: dict[int, int] = {}  # destination -> source
+        self.watcher: CacheWatcher | None = None
 
     # --- what is there ------------------------------------------------------------------------------------------------
 
@@ -131,22 +145,39 @@ class BlockManager:
         """The first block that the token at `position` sees."""
         return first_visible_block(position, self.window, self.block_size)
 
-    def match_length(self, digests: Sequence[bytes], limit: int) -> int:
+    def match_length(
+        self, digests: Sequence[bytes], limit: int, is_elsewhere: Callable[[bytes], bool] | None = None
+    ) -> int:
         """Of how many blocks the longest prefix is that `digests` name and the cache can continue; at most `limit`.
 
-        Without a window all of its blocks are cached, with one those that the token after it sees.
+        Without a window all of its blocks are cached, with one those that the token after it sees. `is_elsewhere`: whether
+        a block that is not cached counts all the same; None = it does not.
         """
+        cached = self._cached
+
+        def is_missing(index: int) -> bool:
+            digest = digests[index]
+            return digest not in cached and (is_elsewhere is None or not is_elsewhere(digest))
+
         if not self.window:
-            return next((index for index in range(limit) if digests[index] not in self._cached), limit)
+            return next((index for index in range(limit) if is_missing(index)), limit)
         length = limit
         while length:
             first = self.first_visible_block(length * self.block_size)
             # The last block that is missing: no prefix that goes further can do without it.
-            missing = next((i for i in range(length - 1, first - 1, -1) if digests[i] not in self._cached), None)
+            missing = next((index for index in range(length - 1, first - 1, -1) if is_missing(index)), None)
             if missing is None:
                 break
             length = missing
         return length
+
+    def cached_block(self, digest: bytes) -> int | None:
+        """The block with this content, None if it is not cached."""
+        return self._cached.get(digest)
+
+    def cached_contents(self) -> list[bytes]:
+        """The contents of all cached blocks."""
+        return list(self._cached)
 
     def cached_blocks(self, digests: Sequence[bytes], length: int) -> list[int]:
         """The blocks of a prefix of `length` blocks, from `match_length`, that the token after it sees. None is taken."""
@@ -217,6 +248,36 @@ class BlockManager:
             blocks.append(self._take())
         return True
 
+    def can_allocate_visible(self, digests: Sequence[bytes], length: int) -> bool:
+        """True if the free blocks suffice for `allocate_visible` with the same arguments."""
+        num_taken = 0
+        for digest in digests[self.first_visible_block(length * self.block_size) : length]:
+            block = self._cached.get(digest)
+            num_taken += block is None or not self._ref_counts[block]
+        return num_taken <= self.num_free_blocks
+
+    def allocate_visible(self, sequence_id: int, digests: Sequence[bytes], length: int) -> list[tuple[bytes, int]]:
+        """Give the sequence a table of the blocks that the token after a prefix of `length` blocks sees.
+
+        Cached ones where there are, fresh ones elsewhere, which are returned with the content that each is to have.
+        Raises: ValueError if the sequence has a table or the blocks do not suffice (see `can_allocate_visible`).
+        """
+        if sequence_id in self._tables or not self.can_allocate_visible(digests, length):
+            raise ValueError(f"sequence_id {sequence_id} has a table, or too few blocks are free")
+        first = self.first_visible_block(length * self.block_size)
+        found = [self._cached.get(digest) for digest in digests[first:length]]
+        for block in found:  # before any block is taken, or an eviction could take one of these
+            if block is not None:
+                self._hold(block)
+        blocks = [self._take() if block is None else block for block in found]
+        self._tables[sequence_id] = _Table(blocks, first, first)
+        return [(digests[first + i], blocks[i]) for i, block in enumerate(found) if block is None]
+
+    def adopt(self, block: int, digest: bytes) -> None:
+        """Let the prefix cache find a held block, which has been given this content, unless another has it already."""
+        if self._digests[block] is None and digest not in self._cached:
+            self._cache(block, digest)
+
     def pass_blocks(self, sequence_id: int, position: int) -> None:
         """Drop the blocks that no token from `position` on sees; they are freed as by `free`."""
         table = self._tables[sequence_id]
@@ -264,8 +325,7 @@ class BlockManager:
             block, digest = blocks[index - num_passed], digests[index]
             # A twin may have cached the same prefix already; the first stays, ours is freed with its sequence.
             if self._digests[block] is None and digest not in self._cached:
-                self._digests[block] = digest
-                self._cached[digest] = block
+                self._cache(block, digest)
         table.num_committed = max(table.num_committed, len(digests))
 
     def take_copies(self) -> list[tuple[int, int]]:
@@ -287,6 +347,12 @@ class BlockManager:
         first = begin // self.block_size - table.num_passed
         last = min(blocks_for(end, self.block_size) - table.num_passed, len(table.blocks))
         return [index for index in range(first, last) if self._ref_counts[table.blocks[index]] > 1]
+
+    def _cache(self, block: int, digest: bytes) -> None:
+        self._digests[block] = digest
+        self._cached[digest] = block
+        if self.watcher is not None:
+            self.watcher.joins(digest)
 
     def _hold(self, block: int) -> None:
         if not self._ref_counts[block]:
@@ -319,6 +385,8 @@ class BlockManager:
             assert digest is not None
             del self._cached[digest]
             self._digests[block] = None
+            if self.watcher is not None:
+                self.watcher.leaves(block, digest)
         self._ref_counts[block] = 1
         return block
 

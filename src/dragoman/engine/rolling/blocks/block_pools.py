@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from dragoman.engine.rolling.blocks.block_manager import BlockManager
@@ -26,6 +27,14 @@ class Prefix(NamedTuple):
 
     length: int
     blocks: tuple[list[int], ...]
+
+
+class FreshBlock(NamedTuple):
+    """A held block of a kind that is to get the content which `digest` names."""
+
+    kind: int
+    block: int
+    digest: bytes
 
 
 class BlockPools:
@@ -63,18 +72,32 @@ class BlockPools:
 
         Nothing is taken yet. Of the first kind the longer one begins with the shared blocks.
         """
-        length, before = self.managers[0].match_length(digests, len(digests)), -1
-        while self.have_windows and length != before:  # what one window can do without, another may need
-            before = length
-            for manager in self.managers:
-                if manager.window:
-                    length = manager.match_length(digests, length)
+        length = self._match_length(digests, len(digests))
         if length <= shared.length:
             return shared
         blocks = [manager.cached_blocks(digests, length) for manager in self.managers]
         if not self.managers[0].window:
             blocks[0][: shared.length] = shared.blocks[0]
         return Prefix(length, tuple(blocks))
+
+    def match_with(self, digests: Sequence[bytes], is_elsewhere: Callable[[int, bytes], bool]) -> int:
+        """Of how many blocks the longest prefix is that the caches could continue with the blocks that are elsewhere.
+
+        `is_elsewhere`: of a kind, by its number, and a block's digest.
+        """
+        return self._match_length(digests, len(digests), is_elsewhere)
+
+    def _match_length(
+        self, digests: Sequence[bytes], limit: int, is_elsewhere: Callable[[int, bytes], bool] | None = None
+    ) -> int:
+        found = [None if is_elsewhere is None else partial(is_elsewhere, kind) for kind in range(len(self.managers))]
+        length, before = self.managers[0].match_length(digests, limit, found[0]), -1
+        while self.have_windows and length != before:  # what one window can do without, another may need
+            before = length
+            for manager, is_found in zip(self.managers, found, strict=True):
+                if manager.window:
+                    length = manager.match_length(digests, length, is_found)
+        return length
 
     def shared_prefix(self, sequence_id: int, length: int) -> Prefix:
         """The sequence's first `length` blocks, for others to begin with; none if a window of it has passed some."""
@@ -99,6 +122,23 @@ class BlockPools:
         for manager, blocks in zip(self.managers, prefix.blocks, strict=True):
             wanted = end if manager.window else num_tokens
             manager.allocate(sequence_id, wanted, blocks, prefix.length - len(blocks))
+
+    def allocate_visible(self, sequence_id: int, digests: Sequence[bytes], length: int) -> list[FreshBlock] | None:
+        """Give the sequence tables of what the token after `length` blocks sees, and return those that are not cached.
+
+        They are to be given their contents, and to be told to `adopt`. None if blocks do not suffice: nothing has changed.
+        """
+        if not all(manager.can_allocate_visible(digests, length) for manager in self.managers):
+            return None
+        return [
+            FreshBlock(kind, block, digest)
+            for kind, manager in enumerate(self.managers)
+            for digest, block in manager.allocate_visible(sequence_id, digests, length)
+        ]
+
+    def adopt(self, fresh: FreshBlock) -> None:
+        """See `BlockManager.adopt`."""
+        self.managers[fresh.kind].adopt(fresh.block, fresh.digest)
 
     def _append_to_all(self, sequence_id: int, begin: int, end: int) -> bool:
         for manager in self.managers:

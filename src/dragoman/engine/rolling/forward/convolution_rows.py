@@ -73,6 +73,10 @@ class ConvolutionRows:
         blocks = self._table.reshape(-1, self._num_slots, self._table.shape[1])
         blocks[destination] = blocks[source]
 
+    def rows_of_bytes(self) -> Array:
+        """The table's memory, u8 [blocks, bytes]."""
+        return self._table.reshape(-1, self._num_slots * self._table.shape[1]).view(np.uint8)
+
     def forget(self) -> None:
         """Give the table's memory back; nothing can be computed afterwards."""
         forget_pages(self._table)

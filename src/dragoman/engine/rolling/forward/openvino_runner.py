@@ -99,6 +99,9 @@ class OpenVinoRunner:
         self._kept_kind = facts.convolution_kind
         self._convolutions = ConvolutionRows(loaded, counts[self._kept_kind] + 1) if facts.convolution_layers else None
         self._has_states = bool(facts.state_layers)
+        self.has_states = tuple(kind.has_states for kind in facts.cache_kinds)
+        self._bytes_of = [self._rows_of_bytes(kind) for kind in range(len(self.pools))]
+        self.block_bytes = tuple(sum(len(rows[0]) for rows in kind) for kind in self._bytes_of)
         self.long_context_from = facts.long_context_from
 
     def _allocate(self, port: Any, num_blocks: int) -> Any:
@@ -106,6 +109,13 @@ class OpenVinoRunner:
         tensor = ov.Tensor(port.get_element_type(), ov.Shape(shape))  # pages cost nothing until they are written
         self._request.set_tensor(port, tensor)
         return tensor
+
+    def _rows_of_bytes(self, kind: int) -> list[Array]:
+        """Of all that blocks of a kind hold, the memory: in each array u8 [blocks, bytes]."""
+        rows = [tensor.data.reshape(tensor.shape[0], -1).view(np.uint8) for tensor in self._caches[kind]]
+        if self._convolutions is not None and kind == self._kept_kind:
+            rows.append(self._convolutions.rows_of_bytes())
+        return rows
 
     def forward(self, batch: ForwardBatch) -> Array:
         """Logits f32 [R, vocab], one row per entry of `batch.logit_indices`; valid until the next call."""
@@ -233,12 +243,17 @@ class OpenVinoRunner:
             for source, destination in pairs:
                 self._convolutions.copy_block(source, destination)
 
+    def block_parts(self, block: int, kind: int = 0) -> list[Array]:
+        """See `stored_prefixes.store.BlockMemory`."""
+        return [rows[block] for rows in self._bytes_of[kind]]
+
     def close(self) -> None:
         """Let go of the model and give the cache's memory back; the runner is unusable afterwards.
 
         The weights go when nobody else holds the loaded model. May be called on any thread that is not in a forward.
         """
         caches, self._caches = self._caches, []
+        self._bytes_of = []
         rows, self._convolutions = self._convolutions, None
         self._request = self._bank = None  # reads the caches
         for tensor in chain.from_iterable(caches):

@@ -4,13 +4,14 @@ Does: add up the prompt tokens that have to be computed before, and what they ta
 answers. Called by the scheduler, on the engine thread only.
 
 It errs on the side of the request: tokens cost what they did in the quickest of the last full steps, whatever decodes beside
-them; blocks that are cached, or that several prompts have in common, cost nothing; of those that wait only those count that
-surely go before. That those who were taken on leave again is not foreseen.
+them; blocks that are cached, in memory or on disk, or that several prompts have in common, cost nothing; of those that wait
+only those count that surely go before. That those who were taken on leave again is not foreseen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Rows
 
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.config import RollingConfig
@@ -21,11 +22,20 @@ from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
 class Outlook:
     """Looks at what runs and waits now; `running` and `queue` are the scheduler's own."""
 
-    def __init__(self, config: RollingConfig, blocks: BlockPools, running: list[Sequence], queue: FairQueue) -> None:
+    def __init__(
+        self,
+        config: RollingConfig,
+        blocks: BlockPools,
+        running: list[Sequence],
+        queue: FairQueue,
+        match_stored: Callable[[Rows[bytes]], int] | None = None,
+    ) -> None:
+        """`match_stored`: of how many blocks the longest prefix is that is cached or on disk; None = nothing is there."""
         self._finds_prefixes = config.prefix_cache != "off"
         self._blocks = blocks
         self._running = running
         self._queue = queue
+        self._match_stored = match_stored
 
     def tokens_beyond(self, group: SequenceGroup, most: float) -> int | None:
         """Prompt tokens to compute before the first token of a group that waits, if surely more than `most`; else None.
@@ -60,10 +70,15 @@ class Outlook:
         digests = sequence.digests[:num_blocks]
         num_known = sequence.num_computed_tokens // size
         if not num_known:
-            num_known = self._blocks.match_prefix(digests, self._blocks.no_prefix).length
+            num_known = self._num_known(digests)
         fresh = [digest for digest in digests[num_known:] if digest not in seen]
         seen.update(fresh)
         return min(num_left, len(fresh) * size + sequence.num_tokens % size)
+
+    def _num_known(self, digests: Rows[bytes]) -> int:
+        if self._match_stored is not None:
+            return self._match_stored(digests)
+        return self._blocks.match_prefix(digests, self._blocks.no_prefix).length
 
 
 def _num_left(sequence: Sequence) -> int:

@@ -22,21 +22,20 @@ from operator import attrgetter
 from time import perf_counter
 
 from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
-from dragoman.engine.rolling.blocks.window import longest_chunk
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
 from dragoman.engine.rolling.schedule.background import BackgroundAccount
 from dragoman.engine.rolling.schedule.fair_queue import FairQueue
 from dragoman.engine.rolling.schedule.forecast import Admission
 from dragoman.engine.rolling.schedule.mask_turns import MaskTurns
 from dragoman.engine.rolling.schedule.outlook import Outlook
 from dragoman.engine.rolling.schedule.pacer import Pacer
+from dragoman.engine.rolling.schedule.pieces import Pieces
 from dragoman.engine.rolling.schedule.suspects import Suspects
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
-from dragoman.errors import CapacityError
+from dragoman.engine.rolling.stored_prefixes.stored import StoredPrefixes
 
 _RANK = attrgetter("rank")
 
@@ -54,10 +53,11 @@ class Scheduler:
         clock: Callable[[], float] = perf_counter,
         *,
         long_context_from: int | None = None,
+        stored: StoredPrefixes | None = None,
     ) -> None:
         """`speculation` None = no drafts. `pacer` None = prompts are not paced. `clock`, in seconds, times the steps.
 
-        `long_context_from`: see `ModelRunner`.
+        `long_context_from`: see `ModelRunner`. `stored`: prefixes on disk; None = there are none.
         """
         self._config = config
         self._speculation = speculation
@@ -73,35 +73,25 @@ class Scheduler:
         self._blocks = blocks
         self._stats = stats
         self._admission = Admission(config, blocks)
-        # A longer piece of a prompt could want more blocks than other sequences' windows leave; None = it cannot.
-        self._max_chunk = None
-        if blocks.have_windows:
-            self._max_chunk = min(
-                longest_chunk(pool, blocks.block_size, config.max_batch_tokens) for pool in blocks.pools
-            )
+        self.pieces = Pieces(config, blocks)
         self.groups: dict[int, SequenceGroup] = {}
         self.running: list[Sequence] = []
         self.returning: deque[Sequence] = deque()  # of requests that have begun: preempted, or forked without a place
         self.queue = FairQueue(self._pending)
+        self._stored = stored
+        self._loading: list[Sequence] = []  # of requests that have begun: they wait for blocks from disk
+        self._is_stalled = False  # nobody can go on before a load has ended
         self._beginnings = count()
-        self._outlook = Outlook(config, blocks, self.running, self.queue)
+        match_stored = None if stored is None else stored.loads.match
+        self._outlook = Outlook(config, blocks, self.running, self.queue, match_stored)
         self._suspects = Suspects()
         self._has_suspects = False  # then nobody else runs, and nobody begins
         self._parked: list[Sequence] = []  # while there are suspects: begun sequences but those of the current one
 
-    def check_pictures(self, pictures: PromptPictures) -> None:
-        """Raises: CapacityError for a picture that has to be computed in one step, and is longer than a step can be."""
-        most = min(self._max_chunk or self._config.max_batch_tokens, self._config.max_batch_tokens) - 2
-        if pictures.longest_span > most:
-            problem = (
-                f"a picture of {pictures.longest_span} tokens must be computed in one step, which has at most {most}"
-            )
-            raise CapacityError(f"{problem} (max_batch_tokens)", param="messages")
-
     @property
     def has_work(self) -> bool:
-        """True while any group is unfinished."""
-        return bool(self.groups)
+        """True while any group is unfinished, and not all that could go on wait for loads."""
+        return bool(self.groups) and not self._is_stalled
 
     # --- groups come and go -------------------------------------------------------------------------------------------
 
@@ -155,9 +145,13 @@ class Scheduler:
 
     def _dequeue(self, sequence: Sequence) -> None:
         group = sequence.group
+        if self._stored is not None:
+            self._stored.loads.leave(sequence)
         if sequence.status is SequenceStatus.RUNNING:
             self.running.remove(sequence)
             self._blocks.free(sequence.sequence_id)
+        elif sequence in self._loading:
+            self._loading.remove(sequence)
         elif sequence.status is SequenceStatus.WAITING and group.has_begun:
             (self._parked if self._is_parked(sequence) else self.returning).remove(sequence)
         elif sequence.status is SequenceStatus.WAITING:
@@ -169,7 +163,7 @@ class Scheduler:
     def _pending(self) -> Counter[str]:
         """The tokens generated for each caller in sequences that have not ended."""
         tally: Counter[str] = Counter()
-        for sequence in chain(self.running, self.returning, self._parked):
+        for sequence in chain(self.running, self.returning, self._loading, self._parked):
             tally[sequence.group.request.caller] += sequence.num_generated_tokens
         return tally
 
@@ -238,7 +232,7 @@ class Scheduler:
             self._blocks.free(child.sequence_id)
             self._blocks.fork(parent.sequence_id, child.sequence_id)
         else:
-            num_prompt_blocks = self._num_cuttable(child, min(num_computed, child.num_prompt_tokens) // size)
+            num_prompt_blocks = self.pieces.num_cuttable(child, min(num_computed, child.num_prompt_tokens) // size)
             child.num_computed_tokens = self._blocks.truncate(child.sequence_id, num_prompt_blocks) * size
 
     def commit(self, sequence: Sequence, begin: int) -> None:
@@ -251,6 +245,10 @@ class Scheduler:
         if mode != "off" and num_full > begin // size:
             sequence.extend_digests(size, num_full)
             self._blocks.commit(sequence.sequence_id, sequence.digests[:num_full])
+        if self._stored is not None and begin < sequence.num_prompt_tokens <= end:
+            request = sequence.group.request
+            num_full = sequence.num_prompt_tokens // size
+            self._stored.keeper.note_prompt(sequence.digests, num_full, request.cache_keep_s, request.caller)
         if self._blocks.have_windows:
             self._blocks.pass_blocks(sequence.sequence_id, end)
 
@@ -261,6 +259,9 @@ class Scheduler:
 
         Mutates: drafts, block tables, queues; nothing is computed yet. `end_step` is told when the step has been.
         """
+        self._is_stalled = False
+        if self._loading:
+            self._take_loaded()
         if self._has_suspects:
             self._clear_suspects()
         if self._long_context_from is not None:
@@ -283,9 +284,13 @@ class Scheduler:
             batch = self._schedule(None)
         if not batch and self._has_grammars and self._mask_turns.release():
             batch = self._schedule(None)
+        while not batch and self._give_back_loaded():
+            batch = self._schedule(None)
         while not batch and self._can_yield():
             self.preempt(self.running[-1])
             batch = self._schedule(None)
+        if not batch and self.groups:
+            self._is_stalled = self._stored is not None and self._stored.loads.is_reading
         if not batch and self.has_work:
             raise RuntimeError(f"{len(self.running)} running and {self._num_waiting} waiting sequences, none can run")
         if self._speculation is not None:
@@ -387,12 +392,14 @@ class Scheduler:
                 continue
             if sequence.num_draft_tokens:
                 self._drop_costly_drafts(sequence, batch)
-            num_new = self._num_schedulable(sequence, sequence.num_computed_tokens, batch)
+            num_new = self.pieces.num_schedulable(sequence, sequence.num_computed_tokens, batch)
             position += 1
             if not num_new:
                 continue
             begin = sequence.num_computed_tokens
             while not self._blocks.append(sequence.sequence_id, begin, begin + num_new):
+                if self._give_back_loaded():
+                    continue
                 victim = self.running[-1]
                 self.preempt(victim)
                 batch.num_preempted += 1
@@ -431,24 +438,28 @@ class Scheduler:
             if shared is None:
                 return
             prefix = self._match_prefix(sequence, shared)
+            if self._stored is not None and self._waits_for_load(sequence, prefix, shared):
+                continue
             begin = prefix.length * self._blocks.block_size
-            num_new = self._num_schedulable(sequence, begin, batch)
+            num_new = self.pieces.num_schedulable(sequence, begin, batch)
             if not num_new:
                 return
             if not self._admission.can_stay(sequence, prefix, begin + num_new, self.running):
                 if self._push_back(sequence):
                     continue
                 return
-            self._take_out(sequence, num_computed=begin)
+            self._take_out(sequence)
+            self._charge(sequence, begin)
             self._blocks.allocate(sequence.sequence_id, sequence.num_tokens, prefix, begin + num_new)
             self._start(sequence, begin)
             batch.add(self._plan(sequence, num_new))
 
     def _may_admit(self, *, is_background: bool) -> bool:
         """False with all places taken: nobody need be chosen yet, as somebody may come whose turn it is."""
-        if not self.running or len(self.running) < self._config.max_num_seqs:
+        num_holders = len(self.running) + len(self._loading)
+        if not num_holders or num_holders < self._config.max_num_seqs:
             return True
-        return not is_background and self.running[-1].group.is_background
+        return not is_background and bool(self.running) and self.running[-1].group.is_background
 
     def _push_back(self, sequence: Sequence) -> bool:
         """Preempt the last sequence of the background for one that is not of it; False if there is none.
@@ -460,22 +471,27 @@ class Scheduler:
         self.preempt(self.running[-1])
         return True
 
-    def _take_out(self, sequence: Sequence, num_computed: int) -> None:
-        """It waits no longer; what a preempted one computes again, its caller has been charged for."""
+    def _take_out(self, sequence: Sequence) -> None:
+        """It waits for its turn no longer."""
         group = sequence.group
         if group.has_begun:
             self.returning.popleft()
             return
         self.queue.remove(group)
         group.begin(next(self._beginnings))
-        self.queue.shares.charge(group.request.caller, num_prompt=sequence.num_prompt_tokens - num_computed)
+
+    def _charge(self, sequence: Sequence, num_computed: int) -> None:
+        """Its caller is charged for the prompt, once: not for what a preempted one computes again."""
+        group = sequence.group
+        if not group.is_charged:
+            group.is_charged = True
+            self.queue.shares.charge(group.request.caller, num_prompt=sequence.num_prompt_tokens - num_computed)
 
     def _has_room_for(self, group: SequenceGroup) -> bool:
-        """True if the group's sequences fit `max_num_seqs`, or if it is alone and could never do better."""
-        if not self.running:
-            return True
-        num_promised = len(self.running) + sum(sequence.group.num_unforked for sequence in self.running)
-        return num_promised + 1 + group.num_unforked <= self._config.max_num_seqs
+        """True if the group's sequences fit `max_num_seqs`, or if nobody else has a place."""
+        holders = [*self.running, *self._loading]
+        num_promised = len(holders) + sum(sequence.group.num_unforked for sequence in holders)
+        return not holders or num_promised + 1 + group.num_unforked <= self._config.max_num_seqs
 
     def _shared_prompt(self, sequence: Sequence) -> Prefix | None:
         """A running sibling's blocks for the prompt, as far as they are full; None while it computes them.
@@ -489,7 +505,7 @@ class Scheduler:
         sibling = next((one for one in siblings if _is_alike(one, sequence)), None)
         if sibling is None:
             return self._blocks.no_prefix
-        num_shared = self._num_cuttable(sequence, sequence.num_prompt_tokens // self._blocks.block_size)
+        num_shared = self.pieces.num_cuttable(sequence, sequence.num_prompt_tokens // self._blocks.block_size)
         if sibling.num_computed_tokens < num_shared * self._blocks.block_size:
             return None
         return self._blocks.shared_prefix(sibling.sequence_id, num_shared)
@@ -505,24 +521,68 @@ class Scheduler:
         sequence.extend_digests(self._blocks.block_size, num_blocks)
         while True:
             prefix = self._blocks.match_prefix(sequence.digests[:num_blocks], shared)
-            num_blocks = self._num_cuttable(sequence, prefix.length)
+            num_blocks = self.pieces.num_cuttable(sequence, prefix.length)
             if num_blocks == prefix.length:
                 return prefix
 
-    def _num_cuttable(self, sequence: Sequence, num_blocks: int) -> int:
-        """The most blocks, up to so many, behind which the sequence may be cut: no picture's tokens miss each other.
+    # --- prefixes on disk ---------------------------------------------------------------------------------------------
 
-        Nor may a prompt's last token be left alone: it would go through another attention kernel than it does in a longer
-        row, and get other bits.
+    def _waits_for_load(self, sequence: Sequence, prefix: Prefix, shared: Prefix) -> bool:
+        """Have a waiting sequence wait for more of its beginning than its `prefix` in memory, if that is on disk.
+
+        It keeps its place, and others go on meanwhile. False if there is no more, no room, or no gain.
         """
-        pictures, size = sequence.group.pictures, self._blocks.block_size
-        if num_blocks * size == sequence.num_prompt_tokens - 1:
-            num_blocks = max(num_blocks - 1, 0)
-        if pictures is None:
-            return num_blocks
-        while (cut := pictures.cut_before(num_blocks * size)) != num_blocks * size:
-            num_blocks = cut // size
-        return num_blocks
+        assert self._stored is not None
+        loads = self._stored.loads
+        if shared.length or self._config.prefix_cache == "off" or sequence.group.needs_prompt_logprobs:
+            return False
+        if sequence.has_joined or not loads.join(sequence, prefix):
+            length = 0 if sequence.has_loaded else self._num_loadable(sequence)
+            end = prefix.length * self._blocks.block_size + 1
+            if length <= prefix.length or not self._admission.can_stay(sequence, prefix, end, self.running):
+                return False
+            if not loads.begin(sequence, prefix, length, self._pacer.prompt_token_s):
+                return False
+        self._take_out(sequence)
+        self._loading.append(sequence)
+        return True
+
+    def _num_loadable(self, sequence: Sequence) -> int:
+        """The blocks of the longest prefix, in memory or on disk, that leaves enough to compute (see `_match_prefix`)."""
+        assert self._stored is not None
+        num_blocks = (sequence.num_tokens - 1) // self._blocks.block_size
+        while True:
+            length = self._stored.loads.match(sequence.digests[:num_blocks])
+            num_blocks = self.pieces.num_cuttable(sequence, length)
+            if num_blocks == length:
+                return length
+
+    def _take_loaded(self) -> None:
+        """Those whose loads have ended wait for their turn again, in the order in which they began."""
+        assert self._stored is not None
+        ended = [one for one in self._loading if not self._stored.loads.is_loading(one)]
+        for sequence in ended:
+            self._loading.remove(sequence)
+            self._enqueue(sequence)
+
+    def _give_back_loaded(self) -> bool:
+        """Let go of blocks that were loaded for somebody who cannot run yet; False if there are none."""
+        return self._stored is not None and self._stored.loads.give_back()
+
+    def _note_found(self, sequence: Sequence, num_cached: int) -> None:
+        """A sequence begins, or begins again, behind a cached prefix."""
+        assert self._stored is not None
+        self._stored.loads.leave(sequence)
+        if num_cached:
+            self._stored.keeper.note_found(sequence.digests, num_cached // self._blocks.block_size)
+        if sequence.num_in_memory is None or num_cached <= sequence.num_in_memory:
+            return
+        num_loaded = num_cached - sequence.num_in_memory
+        self._stored.loads.note_found(num_loaded, self._pacer.prompt_token_s)
+        if not sequence.num_generated_tokens:
+            sequence.group.num_stored_tokens = num_loaded
+
+    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _start(self, sequence: Sequence, num_cached: int) -> None:
         sequence.num_computed_tokens = num_cached
@@ -532,62 +592,11 @@ class Scheduler:
             sequence.group.num_cached_tokens = num_cached
         if sequence.group.queue_s is None:
             sequence.group.queue_s = self._clock() - sequence.group.arrival_s
+        if self._stored is not None:
+            self._note_found(sequence, num_cached)
         if self._config.prefix_cache != "off":
             self._stats.num_prefix_queries += sequence.num_tokens
             self._stats.num_prefix_hits += num_cached
-
-    def _num_schedulable(self, sequence: Sequence, begin: int, batch: ScheduledBatch) -> int:
-        """How many tokens from `begin` on may run in this step; 0 if none."""
-        budget = self._config.max_batch_tokens - batch.num_tokens
-        if sequence.group.needs_prompt_logprobs:
-            budget = min(budget, self._config.max_prompt_logprob_rows - batch.num_prompt_rows)
-        if batch.prefill_budget is not None and not sequence.is_decoding:
-            budget = min(budget, batch.prefill_budget - batch.num_prefill_tokens)
-        remaining = sequence.num_tokens - begin
-        if begin < sequence.num_prompt_tokens:
-            # Rows of decoded tokens do not see what a prompt's row writes in the same step.
-            remaining = sequence.num_prompt_tokens - begin
-        elif self._config.has_states:
-            # States go from token to token: what was decoded is computed again one by one, so that no bit differs.
-            remaining = min(remaining, 1)
-        if self._max_chunk is not None and not sequence.is_decoding:
-            budget = min(budget, self._max_chunk)
-        if batch.background is not None:
-            budget = min(budget, batch.background.num_tokens(is_decoding=sequence.is_decoding))
-        if sequence.group.pictures is not None:
-            budget = self._budget_for_pictures(sequence, begin, budget, batch)
-        return remaining if remaining <= budget else self._chunk(sequence, begin, budget)
-
-    def _budget_for_pictures(self, sequence: Sequence, begin: int, budget: int, batch: ScheduledBatch) -> int:
-        """The budget, or what the picture at `begin` needs that has to be computed whole: one in a step is not paced.
-
-        A token alone before or behind it comes along, as none may run alone.
-        """
-        assert sequence.group.pictures is not None
-        end = sequence.group.pictures.cut_from(begin + 2)
-        if end <= begin + 2:
-            return budget
-        if end == sequence.num_prompt_tokens - 1:
-            end += 1
-        if end - begin <= budget or not budget:
-            return budget
-        room = self._config.max_batch_tokens - batch.num_tokens
-        return end - begin if not batch.num_prefill_tokens and end - begin <= room else 0
-
-    def _chunk(self, sequence: Sequence, begin: int, budget: int) -> int:
-        """The longest legal part of what exceeds the budget.
-
-        A prompt token never runs alone (see `_num_cuttable`), so neither the chunk nor the remainder may hold just one.
-        """
-        ends = [begin + budget, begin + budget - 1]
-        num_prompt = sequence.num_prompt_tokens
-        if sequence.group.pictures is not None:
-            ends = [sequence.group.pictures.cut_before(end) for end in ends]
-        for end in ends:
-            is_lone = begin == end - 1 < num_prompt != 1
-            if end > begin and not is_lone and end != num_prompt - 1:
-                return end - begin
-        return 0
 
     def _plan(self, sequence: Sequence, num_new: int) -> ScheduledSequence:
         group = sequence.group
@@ -615,10 +624,13 @@ class Scheduler:
         for priority in {rank[0] for rank in ranks}:
             peers = [rank for rank in ranks if rank[0] == priority]
             assert peers == sorted(peers), "the sequences of one priority do not run in the order in which they began"
+        if self._stored is not None:
+            self._stored.loads.check_integrity()
+            assert all(self._stored.loads.is_waiting(one) for one in self._loading), "a sequence waits for no load"
         fresh = [group.sequences[0] for group in self.queue]
         assert len(fresh) == len(self.queue), "the queue has lost count"
         assert not any(sequence.group.has_begun for sequence in fresh), "a request waits that has begun"
-        ids = [sequence.sequence_id for sequence in (*begun, *fresh)]
+        ids = [sequence.sequence_id for sequence in (*begun, *fresh, *self._loading)]
         assert len(set(ids)) == len(ids), "a sequence is in two queues"
         assert len(self.running) <= self._config.max_num_seqs, "too many sequences run"
         known = [sequence for group in self.groups.values() for sequence in group.live_sequences()]
@@ -631,7 +643,7 @@ class Scheduler:
             is_idle = sequence.num_computed_tokens == sequence.num_tokens
             assert sequence.is_held or not is_idle, "a running sequence has nothing to compute"
             self._blocks.check_tables(sequence.sequence_id, sequence.num_computed_tokens)
-        waiting = (*self.returning, *fresh, *self._parked)
+        waiting = (*self.returning, *fresh, *self._loading, *self._parked)
         assert all(sequence.num_computed_tokens == 0 for sequence in waiting), "a waiting sequence is computed"
 
 

@@ -1,0 +1,106 @@
+"""Cuts sequences into the pieces that steps compute.
+
+Does: say how many tokens of a sequence may run in a step, and where one may be cut. Does not: choose sequences. Called by
+the scheduler, on the engine thread only.
+"""
+
+from __future__ import annotations
+
+from dragoman.engine.rolling.blocks.block_pools import BlockPools
+from dragoman.engine.rolling.blocks.window import longest_chunk
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
+from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
+from dragoman.engine.rolling.sequence import Sequence
+from dragoman.errors import CapacityError
+
+
+class Pieces:
+    """Knows the limits of steps and blocks."""
+
+    def __init__(self, config: RollingConfig, blocks: BlockPools) -> None:
+        self._config = config
+        self._block_size = blocks.block_size
+        # A longer piece of a prompt could want more blocks than other sequences' windows leave; None = it cannot.
+        self._max_chunk = None
+        if blocks.have_windows:
+            self._max_chunk = min(
+                longest_chunk(pool, blocks.block_size, config.max_batch_tokens) for pool in blocks.pools
+            )
+
+    def check_pictures(self, pictures: PromptPictures) -> None:
+        """Raises: CapacityError for a picture that has to be computed in one step, and is longer than a step can be."""
+        most = min(self._max_chunk or self._config.max_batch_tokens, self._config.max_batch_tokens) - 2
+        if pictures.longest_span > most:
+            problem = (
+                f"a picture of {pictures.longest_span} tokens must be computed in one step, which has at most {most}"
+            )
+            raise CapacityError(f"{problem} (max_batch_tokens)", param="messages")
+
+    def num_cuttable(self, sequence: Sequence, num_blocks: int) -> int:
+        """The most blocks, up to so many, behind which the sequence may be cut: no picture's tokens miss each other.
+
+        Nor may a prompt's last token be left alone: it would go through another attention kernel than it does in a longer
+        row, and get other bits.
+        """
+        pictures, size = sequence.group.pictures, self._block_size
+        if num_blocks * size == sequence.num_prompt_tokens - 1:
+            num_blocks = max(num_blocks - 1, 0)
+        if pictures is None:
+            return num_blocks
+        while (cut := pictures.cut_before(num_blocks * size)) != num_blocks * size:
+            num_blocks = cut // size
+        return num_blocks
+
+    def num_schedulable(self, sequence: Sequence, begin: int, batch: ScheduledBatch) -> int:
+        """How many tokens from `begin` on may run in this step; 0 if none."""
+        budget = self._config.max_batch_tokens - batch.num_tokens
+        if sequence.group.needs_prompt_logprobs:
+            budget = min(budget, self._config.max_prompt_logprob_rows - batch.num_prompt_rows)
+        if batch.prefill_budget is not None and not sequence.is_decoding:
+            budget = min(budget, batch.prefill_budget - batch.num_prefill_tokens)
+        remaining = sequence.num_tokens - begin
+        if begin < sequence.num_prompt_tokens:
+            # Rows of decoded tokens do not see what a prompt's row writes in the same step.
+            remaining = sequence.num_prompt_tokens - begin
+        elif self._config.has_states:
+            # States go from token to token: what was decoded is computed again one by one, so that no bit differs.
+            remaining = min(remaining, 1)
+        if self._max_chunk is not None and not sequence.is_decoding:
+            budget = min(budget, self._max_chunk)
+        if batch.background is not None:
+            budget = min(budget, batch.background.num_tokens(is_decoding=sequence.is_decoding))
+        if sequence.group.pictures is not None:
+            budget = self._budget_for_pictures(sequence, begin, budget, batch)
+        return remaining if remaining <= budget else self._chunk(sequence, begin, budget)
+
+    def _budget_for_pictures(self, sequence: Sequence, begin: int, budget: int, batch: ScheduledBatch) -> int:
+        """The budget, or what the picture at `begin` needs that has to be computed whole: one in a step is not paced.
+
+        A token alone before or behind it comes along, as none may run alone.
+        """
+        assert sequence.group.pictures is not None
+        end = sequence.group.pictures.cut_from(begin + 2)
+        if end <= begin + 2:
+            return budget
+        if end == sequence.num_prompt_tokens - 1:
+            end += 1
+        if end - begin <= budget or not budget:
+            return budget
+        room = self._config.max_batch_tokens - batch.num_tokens
+        return end - begin if not batch.num_prefill_tokens and end - begin <= room else 0
+
+    def _chunk(self, sequence: Sequence, begin: int, budget: int) -> int:
+        """The longest legal part of what exceeds the budget.
+
+        A prompt token never runs alone (see `num_cuttable`), so neither the chunk nor the remainder may hold just one.
+        """
+        ends = [begin + budget, begin + budget - 1]
+        num_prompt = sequence.num_prompt_tokens
+        if sequence.group.pictures is not None:
+            ends = [sequence.group.pictures.cut_before(end) for end in ends]
+        for end in ends:
+            is_lone = begin == end - 1 < num_prompt != 1
+            if end > begin and not is_lone and end != num_prompt - 1:
+                return end - begin
+        return 0

@@ -1,0 +1,24 @@
+"""What is counted of prefixes on disk, as plain numbers.
+
+Does: hold totals. Does not: export them. Each is changed by one thread, which its comment names, and read by any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dragoman.histogram import SECONDS, Histogram
+
+
+@dataclass(slots=True)
+class StoredCounts:
+    """Totals since the start."""
+
+    num_hits: int = 0  # tokens of prompts that were loaded and not computed: engine thread
+    saved_s: float = 0.0  # that computing them would have taken: engine thread
+    num_read_bytes: int = 0  # engine thread
+    read_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))  # that loads took: engine thread
+    num_written_bytes: int = 0  # writer's thread
+    write_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))  # of each block: writer's thread
+    num_dropped: int = 0  # blocks that left memory while the writer had no room: engine thread
+    num_refused: int = 0  # blocks that the store did not take: writer's thread

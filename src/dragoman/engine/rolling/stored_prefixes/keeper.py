@@ -1,0 +1,189 @@
+"""Decides which blocks of the cache are written to the store, and when.
+
+Does: watch what the prefix cache gains, finds and loses; copy blocks for the writer. Does not: write (`writer` does), or
+change what is cached. Called by the scheduler, the block pools and the step loop, on the engine thread; `flush` when that
+has ended.
+
+Whatever was computed is written once, at the latest when it leaves memory; what is likely to be wanted again goes first:
+
+- blocks that were found again, or that a caller wants kept: between steps, as long as copying takes a two-hundredth of the
+  time; a prefix that every request shares is never evicted, so nobody may wait for that;
+- all others, when no request is there: so that evictions, which come in bursts, rarely meet a block that is not written yet,
+  and neither a restart nor a crash loses much;
+- what an eviction meets all the same is copied before the block is used again, and dropped if the writer has no room.
+
+Copying a block takes a thousandth of what computing it took, so none of this is felt. A state is as large as hundreds of
+tokens' keys and values, and only of use to who goes on exactly behind it: of these only the last ones of prompts, and those
+that were found again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from time import perf_counter, time
+
+import numpy as np
+
+from dragoman.engine.rolling.blocks.block_pools import BlockPools
+from dragoman.engine.rolling.stored_prefixes.counts import StoredCounts
+from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames, BlockStore
+from dragoman.engine.rolling.stored_prefixes.writer import NO_KEEP, Keep, Writer
+
+_SHARE = 0.005  # of the time, for copies between steps
+_MOST_CREDIT_S = 0.002
+_QUIET_S = 0.004  # of copies in a row while nothing runs: whoever comes then waits no longer
+
+
+class _Watcher:
+    """Tells the keeper of the blocks of one kind."""
+
+    def __init__(self, keeper: Keeper, kind: int) -> None:
+        self._keeper = keeper
+        self._kind = kind
+
+    def joins(self, digest: bytes) -> None:
+        self._keeper.note_cached(self._kind, digest)
+
+    def leaves(self, block: int, digest: bytes) -> None:
+        self._keeper.save(self._kind, block, digest)
+
+
+class Keeper:
+    """Knows what is not written yet. `clock`: in seconds."""
+
+    def __init__(
+        self,
+        blocks: BlockPools,
+        memory: BlockMemory,
+        names: BlockNames,
+        store: BlockStore,
+        writer: Writer,
+        counts: StoredCounts,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._blocks = blocks
+        self._memory = memory
+        self._names = names
+        self._store = store
+        self._writer = writer
+        self._counts = counts
+        self._clock = clock
+        self._wanted: OrderedDict[tuple[int, bytes], Keep] = OrderedDict()  # in the order of writing
+        self._others: OrderedDict[tuple[int, bytes], None] = OrderedDict()
+        self._credit_s = 0.0
+        self._last_s = clock()
+        for kind, manager in enumerate(blocks.managers):
+            manager.watcher = _Watcher(self, kind)
+
+    # --- what happens to blocks ---------------------------------------------------------------------------------------
+
+    def note_cached(self, kind: int, digest: bytes) -> None:
+        """A block can be found from now on."""
+        if not self._memory.has_states[kind]:
+            self._others[kind, digest] = None
+
+    def note_found(self, digests: Sequence[bytes], length: int) -> None:
+        """A request goes on behind a cached prefix of `length` blocks."""
+        self._want(digests, length, NO_KEEP)
+
+    def note_prompt(self, digests: Sequence[bytes], length: int, keep_s: float | None, caller: str) -> None:
+        """A prompt has been computed, of so many full blocks; its caller wants them kept for so long, None = as others."""
+        if keep_s is not None:
+            self._want(digests, length, Keep(time() + keep_s, caller.encode()))
+            return
+        for kind, has_states in enumerate(self._memory.has_states):
+            if has_states and length:
+                self._want_blocks(kind, digests[length - 1 : length], NO_KEEP)
+
+    def save(self, kind: int, block: int, digest: bytes) -> None:
+        """A block leaves memory: copy it, unless it is written, or of no use."""
+        keep = self._wanted.pop((kind, digest), None)
+        self._others.pop((kind, digest), None)
+        if keep is None and self._memory.has_states[kind]:
+            return
+        key = self._names.key(kind, digest)
+        if not self._is_known(key) and not self._copy(kind, block, key, keep or NO_KEEP):
+            self._counts.num_dropped += 1
+
+    # --- between steps ------------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """True if there is something to copy while nothing runs, and room for it."""
+        return bool(self._wanted or self._others) and self._writer.has_room
+
+    def work(self, *, is_idle: bool) -> None:
+        """Copy some blocks. `is_idle`: no request is there."""
+        now_s = self._clock()
+        self._credit_s = min(self._credit_s + _SHARE * (now_s - self._last_s), _MOST_CREDIT_S)
+        self._last_s = now_s
+        if is_idle:
+            self._copy_some(now_s + _QUIET_S, is_idle=True)
+        elif self._wanted and self._credit_s > 0:
+            self._credit_s -= self._copy_some(now_s + self._credit_s, is_idle=False)
+
+    def flush(self, until_s: float) -> None:
+        """Have all that is left written, by the clock until then."""
+        while (self._wanted or self._others) and (left_s := until_s - self._clock()) > 0:
+            if self._writer.wait_for_room(left_s):
+                self._copy_some(until_s, is_idle=True)
+
+    def _copy_some(self, until_s: float, *, is_idle: bool) -> float:
+        """Returns the seconds that it took."""
+        begin_s = now_s = self._clock()
+        while now_s < until_s and self._writer.has_room and self._copy_next(is_idle=is_idle):
+            now_s = self._clock()
+        return self._clock() - begin_s
+
+    def _copy_next(self, *, is_idle: bool) -> bool:
+        """Copy a block, or find that one need not be copied; False if nothing is left, or there is no room."""
+        if self._wanted:
+            (kind, digest), keep = self._wanted.popitem(last=False)
+            self._others.pop((kind, digest), None)
+        elif self._others and is_idle:
+            (kind, digest), keep = self._others.popitem(last=False)[0], NO_KEEP
+        else:
+            return False
+        block = self._blocks.managers[kind].cached_block(digest)
+        key = self._names.key(kind, digest)
+        if block is None or self._is_known(key) or self._copy(kind, block, key, keep):
+            return True
+        self._wanted[kind, digest] = keep
+        self._wanted.move_to_end((kind, digest), last=False)
+        return False
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _want(self, digests: Sequence[bytes], length: int, keep: Keep) -> None:
+        """What a prefix of so many blocks needs is to be written soon; the store is told to keep what it has."""
+        for kind, manager in enumerate(self._blocks.managers):
+            first = 0 if keep.until is not None else manager.first_visible_block(length * self._blocks.block_size)
+            if self._memory.has_states[kind]:
+                first = max(length - 1, 0)
+            self._want_blocks(kind, digests[first:length], keep)
+
+    def _want_blocks(self, kind: int, digests: Sequence[bytes], keep: Keep) -> None:
+        known = []
+        for digest in digests:
+            key = self._names.key(kind, digest)
+            if self._is_known(key):
+                known.append(key)
+            elif self._blocks.managers[kind].cached_block(digest) is not None and (
+                keep.until is not None or (kind, digest) not in self._wanted
+            ):
+                self._wanted[kind, digest] = keep
+        if known:
+            self._writer.touch(known, keep)  # behind what is about to be written
+
+    def _is_known(self, key: bytes) -> bool:
+        return key in self._store or self._writer.holds(key)
+
+    def _copy(self, kind: int, block: int, key: bytes, keep: Keep) -> bool:
+        """Hand a copy of the block to the writer; False if it has no room."""
+        copy = self._writer.buffer(self._memory.block_bytes[kind])
+        if copy is None:
+            return False
+        np.concatenate(self._memory.block_parts(block, kind), out=copy)
+        self._writer.put(key, copy, keep)
+        return True

@@ -1,0 +1,209 @@
+"""Loads beginnings of prompts from the store while others run.
+
+Does: find out what a request could go on behind, hold the blocks that are read into, know who waits for them. Does not: read
+(`reader` does), or admit requests (the scheduler does). Called by the scheduler and, between steps, by what the reader
+posts; on the engine thread only.
+
+A load has a table of its own in the block pools, under an id that no sequence has. So its blocks stay where they are until
+the last byte is read, whatever becomes of the request meanwhile; then the prefix cache finds them, and the request goes on
+behind them as behind any cached prefix. The load lets go of them when whoever waits has taken them up, or when somebody
+needs the room. Requests that want the same blocks wait for one load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from time import perf_counter
+
+from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
+from dragoman.engine.rolling.sequence import Sequence
+from dragoman.engine.rolling.stored_prefixes.counts import StoredCounts
+from dragoman.engine.rolling.stored_prefixes.read_costs import ReadCosts
+from dragoman.engine.rolling.stored_prefixes.reader import Reader, Reading
+from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames, BlockStore
+
+Post = Callable[[Callable[[], None]], object]
+"""Has something called on the engine thread between two steps; on any thread."""
+
+
+@dataclass(eq=False, slots=True)
+class _Load:
+    """`table_id`: of its blocks in the pools. `digests`: of the prefix that it completes. `waiting`: for its end, or, when
+    it has ended, to be admitted."""
+
+    table_id: int
+    digests: frozenset[bytes]
+    reading: Reading
+    waiting: list[Sequence] = field(default_factory=list)
+    has_ended: bool = False
+
+
+class Loads:
+    """The loads of one engine."""
+
+    def __init__(
+        self,
+        blocks: BlockPools,
+        memory: BlockMemory,
+        names: BlockNames,
+        store: BlockStore,
+        reader: Reader,
+        counts: StoredCounts,
+        post: Post,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._blocks = blocks
+        self._memory = memory
+        self._names = names
+        self._store = store
+        self._reader = reader
+        self._counts = counts
+        self._post = post
+        self._costs = ReadCosts(clock)
+        self._ids = count(-1, -1)
+        self._loads: list[_Load] = []  # the oldest first
+        self._by_waiting: dict[int, _Load] = {}  # by the sequence's id
+        self._num_queued_bytes = 0
+        self._num_unpriced = 0  # tokens that were found before it was known what a token takes
+
+    # --- what could be loaded -----------------------------------------------------------------------------------------
+
+    def is_stored(self, kind: int, digest: bytes) -> bool:
+        """Whether the store has the block."""
+        return self._names.key(kind, digest) in self._store
+
+    def match(self, digests: Rows[bytes]) -> int:
+        """Of how many blocks the longest prefix is that is cached, or stored."""
+        return self._blocks.match_with(digests, self.is_stored)
+
+    def begin(self, sequence: Sequence, prefix: Prefix, length: int, token_s: float) -> bool:
+        """Load the blocks of a sequence's first `length` that memory lacks, where it has `prefix`; it waits for them.
+
+        False if blocks do not suffice, or if that does not pay, where computing a token takes `token_s` (0 = not known):
+        then it is not tried again.
+        """
+        digests = sequence.digests[:length]
+        num_tokens = (length - prefix.length) * self._blocks.block_size
+        num_bytes = self._num_bytes(digests, length)
+        if token_s and self._costs.seconds(num_bytes + self._num_queued_bytes) >= num_tokens * token_s:
+            sequence.has_loaded = True
+            return False
+        table_id = next(self._ids)
+        fresh = self._blocks.allocate_visible(table_id, digests, length)
+        if fresh is None:
+            return False
+        keys = [self._names.key(one.kind, one.digest) for one in fresh]
+        reading = Reading(fresh, keys, num_bytes)
+        load = _Load(table_id, frozenset(digests), reading)
+        reading.on_end = partial(self._post, partial(self._end, load))
+        self._loads.append(load)
+        self._num_queued_bytes += num_bytes
+        self._wait(sequence, load, prefix)
+        sequence.has_loaded = True
+        self._reader.submit(reading)
+        return True
+
+    def join(self, sequence: Sequence, prefix: Prefix) -> bool:
+        """Wait for a load that is on its way and brings what follows the prefix; False if there is none."""
+        if prefix.length >= len(sequence.digests):
+            return False
+        following = sequence.digests[prefix.length]
+        load = next((one for one in self._loads if not one.has_ended and following in one.digests), None)
+        if load is None:
+            return False
+        sequence.has_joined = True
+        load.reading.is_wanted = True
+        self._wait(sequence, load, prefix)
+        return True
+
+    def _num_bytes(self, digests: Rows[bytes], length: int) -> int:
+        total = 0
+        for manager, size in zip(self._blocks.managers, self._memory.block_bytes, strict=True):
+            visible = digests[manager.first_visible_block(length * self._blocks.block_size) : length]
+            total += size * sum([manager.cached_block(digest) is None for digest in visible])
+        return total
+
+    def _wait(self, sequence: Sequence, load: _Load, prefix: Prefix) -> None:
+        sequence.num_in_memory = prefix.length * self._blocks.block_size
+        load.waiting.append(sequence)
+        self._by_waiting[sequence.sequence_id] = load
+
+    # --- what becomes of loads ----------------------------------------------------------------------------------------
+
+    @property
+    def is_reading(self) -> bool:
+        """True while any load has not ended."""
+        return any(not load.has_ended for load in self._loads)
+
+    def is_waiting(self, sequence: Sequence) -> bool:
+        """True if a load is there for the sequence, ended or not."""
+        return sequence.sequence_id in self._by_waiting
+
+    def is_loading(self, sequence: Sequence) -> bool:
+        """True while the blocks that the sequence waits for are being read."""
+        load = self._by_waiting.get(sequence.sequence_id)
+        return load is not None and not load.has_ended
+
+    def leave(self, sequence: Sequence) -> None:
+        """The sequence needs no load any more: it was admitted and has the blocks, or is gone."""
+        load = self._by_waiting.pop(sequence.sequence_id, None)
+        if load is None:
+            return
+        load.waiting.remove(sequence)
+        if load.waiting:
+            return
+        if load.has_ended:
+            self._let_go(load)
+        else:
+            load.reading.is_wanted = False
+
+    def give_back(self) -> bool:
+        """Let go of the blocks of a load that has ended, the youngest, as somebody needs the room; False if there is none.
+
+        They stay cached until they are used.
+        """
+        load = next((one for one in reversed(self._loads) if one.has_ended), None)
+        if load is None:
+            return False
+        for sequence in load.waiting:
+            del self._by_waiting[sequence.sequence_id]
+        self._let_go(load)
+        return True
+
+    def note_found(self, num_tokens: int, token_s: float) -> None:
+        """A prompt goes on behind so many tokens that were loaded; `token_s`: computing one takes, 0 = not known."""
+        self._counts.num_hits += num_tokens
+        self._num_unpriced += num_tokens
+        if token_s:
+            self._counts.saved_s += self._num_unpriced * token_s
+            self._num_unpriced = 0
+
+    def _end(self, load: _Load) -> None:
+        """Its reading has ended: what is whole can be found from now on."""
+        reading = load.reading
+        whole = reading.blocks[: reading.num_whole]
+        for fresh in whole:
+            self._blocks.adopt(fresh)
+        num_bytes = sum([self._memory.block_bytes[fresh.kind] for fresh in whole])
+        self._num_queued_bytes -= reading.num_bytes
+        self._counts.num_read_bytes += num_bytes
+        self._counts.read_s.add(reading.duration_s)
+        self._costs.observe(num_bytes, reading.duration_s)
+        load.has_ended = True
+        if not load.waiting:
+            self._let_go(load)
+
+    def _let_go(self, load: _Load) -> None:
+        self._loads.remove(load)
+        self._blocks.free(load.table_id)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError if the books do not balance; for tests, after every step."""
+        waiting = [sequence.sequence_id for load in self._loads for sequence in load.waiting]
+        assert len(set(waiting)) == len(waiting), "a sequence waits for two loads"
+        assert set(waiting) == set(self._by_waiting), "a sequence waits for a load that is gone"
+        assert all(load.waiting or not load.has_ended for load in self._loads), "a load holds blocks for nobody"

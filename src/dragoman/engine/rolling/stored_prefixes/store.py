@@ -1,0 +1,115 @@
+"""The seams of this package: where blocks lie on disk, and where they lie in memory.
+
+Does: define protocols, and name blocks. Does not: read or write (`dragoman.prefix_store` does), or own the cache (the runner
+does). Used by the other modules here, on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.engine.rolling.blocks.window import CachePool
+
+Bytes = npt.NDArray[np.uint8]
+
+_KEY_BYTES = 16
+
+
+class BlockStore(Protocol):
+    """Blocks on disk by keys of 16 bytes. Thread-safe; what cannot be read or written is as if it were not there."""
+
+    def __contains__(self, key: bytes) -> bool:
+        """Whether the block is there, as far as is known without looking."""
+        ...
+
+    def read(self, keys: Sequence[bytes], into: Sequence[Sequence[Any]]) -> int:
+        """Fill the parts of each block's memory; how many of the first are whole. The others hold anything."""
+        ...
+
+    def write(
+        self,
+        key: bytes,
+        content: Any,
+        *,
+        keep_until: float | None = None,
+        group: bytes = b"",
+        label: str = "",
+        namespace: bytes = b"",
+    ) -> bool:
+        """Keep a block, until then as far as its group has room; False if that cannot be. The last two are for people."""
+        ...
+
+    def touch(self, keys: Sequence[bytes], keep_until: float | None = None, group: bytes = b"") -> None:
+        """These blocks were used."""
+        ...
+
+    def refresh(self) -> None:
+        """See what other processes have written and deleted."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class BlockMemory(Protocol):
+    """The cache's memory: `pools` as the runner has them, `block_bytes` of a block of each kind.
+
+    `has_states`: of each kind, whether a block holds one state and not what a token's worth of it is.
+    """
+
+    pools: tuple[CachePool, ...]
+    block_bytes: tuple[int, ...]
+    has_states: tuple[bool, ...]
+
+    def block_parts(self, block: int, kind: int = 0) -> list[Bytes]:
+        """The bytes of a block in every layer, where they lie: to be read, or to be written while nobody computes with it.
+
+        On any thread, until the runner is closed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """Whose blocks they are. `identity`: all that the numbers of a cache depend on besides what a digest covers.
+
+    `name`: for people.
+    """
+
+    identity: str
+    name: str = ""
+
+    @property
+    def namespace(self) -> bytes:
+        """Tells the models of a store from each other."""
+        return blake2b(self.identity.encode(), digest_size=_KEY_BYTES).digest()
+
+
+class BlockNames:
+    """The names of a model's blocks on disk."""
+
+    def __init__(self, model: StoredModel, memory: BlockMemory) -> None:
+        self._most = 4 * sum(pool.num_blocks for pool in memory.pools)
+        whole = blake2b(model.identity.encode()).digest()
+        self._spaces = [
+            blake2b(f"{kind} {pool.window} {size}".encode(), key=whole, digest_size=32).digest()
+            for kind, (pool, size) in enumerate(zip(memory.pools, memory.block_bytes, strict=True))
+        ]
+        self._keys: dict[tuple[int, bytes], bytes] = {}
+
+    def key(self, kind: int, digest: bytes) -> bytes:
+        """The name of a block of a kind. On the engine thread."""
+        key = self._keys.get((kind, digest))
+        if key is None:
+            if len(self._keys) >= self._most:
+                self._keys.clear()
+            key = blake2b(digest, key=self._spaces[kind], digest_size=_KEY_BYTES).digest()
+            self._keys[kind, digest] = key
+        return key

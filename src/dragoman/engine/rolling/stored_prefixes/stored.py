@@ -1,0 +1,60 @@
+"""Puts the parts of this package together for one engine.
+
+Does: make and end them. Does not: anything else. Made by `core`, used by the scheduler, on the engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+
+from dragoman.engine.rolling.blocks.block_pools import BlockPools
+from dragoman.engine.rolling.stored_prefixes.counts import StoredCounts
+from dragoman.engine.rolling.stored_prefixes.keeper import Keeper
+from dragoman.engine.rolling.stored_prefixes.loads import Loads, Post
+from dragoman.engine.rolling.stored_prefixes.reader import Reader
+from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames, BlockStore, StoredModel
+from dragoman.engine.rolling.stored_prefixes.writer import Writer
+
+FLUSH_S = 5.0  # at the end, for what is not written yet; most is, see `keeper`
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where an engine's prefixes are."""
+
+    store: BlockStore
+    memory: BlockMemory
+    model: StoredModel
+
+
+class StoredPrefixes:
+    """Owns threads and the store: `close` ends them. `post`: see `loads.Post`."""
+
+    def __init__(
+        self, storage: Storage, blocks: BlockPools, post: Post, clock: Callable[[], float] = perf_counter
+    ) -> None:
+        self.counts = StoredCounts()
+        store, memory = storage.store, storage.memory
+        names = BlockNames(storage.model, memory)
+        self._store = store
+        self._clock = clock
+        on_room = partial(post, lambda: None)
+        self._writer = Writer(store, storage.model, self.counts, max(memory.block_bytes), on_room)
+        self._reader = Reader(store, memory)
+        self.keeper = Keeper(blocks, memory, names, store, self._writer, self.counts, clock)
+        self.loads = Loads(blocks, memory, names, store, self._reader, self.counts, post, clock)
+
+    def close(self, *, is_whole: bool = True) -> None:
+        """Write what is left, as far as there is time, and end. `is_whole`: what the cache holds can be trusted.
+
+        Afterwards nobody touches the cache's memory. Called when no step runs any more.
+        """
+        self._reader.close()
+        end_s = self._clock() + FLUSH_S
+        if is_whole:
+            self.keeper.flush(end_s)
+        self._writer.close(max(end_s - self._clock(), 0.0) if is_whole else 0.0)
+        self._store.close()

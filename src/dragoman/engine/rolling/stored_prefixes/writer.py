@@ -1,0 +1,179 @@
+"""Writes blocks to the store on a thread of its own.
+
+Does: hold copies of blocks in a bounded pool until they are written, tell when there is room again. Does not: decide what is
+written (`keeper` does). `buffer`, `put`, `touch` and `holds` are called on the engine thread, which never waits; `flush` and
+`close` by whoever ends the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from dragoman.engine.rolling.stored_prefixes.background import give_way
+from dragoman.engine.rolling.stored_prefixes.counts import StoredCounts
+from dragoman.engine.rolling.stored_prefixes.store import BlockStore, Bytes, StoredModel
+
+logger = logging.getLogger(__name__)
+
+MOST_BYTES = 64 << 20  # of copies
+_REFRESH_S = 5.0  # after which it looks what other processes have written
+_FEWEST_BLOCKS = 4  # for which there is room, however large they are
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """For how long whoever asked wants a block kept: seconds since the epoch. `group`: who that is."""
+
+    until: float | None = None
+    group: bytes = b""
+
+
+NO_KEEP = Keep()
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    key: bytes
+    content: Bytes
+    keep: Keep
+
+
+@dataclass(frozen=True, slots=True)
+class _Touch:
+    keys: Sequence[bytes]
+    keep: Keep
+
+
+class Writer:
+    """One thread. `on_room`: called on it when there is room again after `buffer` had none."""
+
+    def __init__(
+        self,
+        store: BlockStore,
+        model: StoredModel,
+        counts: StoredCounts,
+        largest_block: int,
+        on_room: Callable[[], object] = lambda: None,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._store = store
+        self._model = model
+        self._counts = counts
+        self._on_room = on_room
+        self._most_bytes = max(most_bytes, _FEWEST_BLOCKS * largest_block)
+        self._changed = threading.Condition()  # guards all below
+        self._jobs: deque[_Write | _Touch] = deque()
+        self._held: set[bytes] = set()  # keys of copies that are not written yet
+        self._num_bytes = 0  # of copies
+        self._spare: dict[int, list[Bytes]] = {}  # memory by its size
+        self._was_full = False
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="dragoman-prefix-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether half of the pool is free."""
+        return 2 * self._num_bytes <= self._most_bytes
+
+    def holds(self, key: bytes) -> bool:
+        """True if the block waits to be written."""
+        return key in self._held
+
+    def buffer(self, num_bytes: int) -> Bytes | None:
+        """Memory for a copy, to be handed to `put`; None if as much waits as may."""
+        with self._changed:
+            if self._is_closed or self._num_bytes + num_bytes > self._most_bytes:
+                self._was_full = True
+                return None
+            self._num_bytes += num_bytes
+            spare = self._spare.get(num_bytes)
+            if spare:
+                return spare.pop()
+        return np.empty(num_bytes, dtype=np.uint8)
+
+    def put(self, key: bytes, content: Bytes, keep: Keep = NO_KEEP) -> None:
+        """Have a copy written that `buffer` gave the memory for."""
+        with self._changed:
+            self._jobs.append(_Write(key, content, keep))
+            self._held.add(key)
+            self._changed.notify_all()
+
+    def touch(self, keys: Sequence[bytes], keep: Keep = NO_KEEP) -> None:
+        """Tell the store that blocks were used, which it has."""
+        with self._changed:
+            if not self._is_closed:
+                self._jobs.append(_Touch(keys, keep))
+                self._changed.notify_all()
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        """Return when half of the pool is free; False if it is not in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.has_room, timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Write what waits, if that can be done in time; drop the rest."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._jobs, timeout_s)
+            self._is_closed = True
+            self._jobs.clear()
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        give_way()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._is_closed, _REFRESH_S)
+                if self._is_closed:
+                    return
+                job = self._jobs[0] if self._jobs else None  # it stays there until it is done: `close` waits for it
+            if job is None:
+                self._store.refresh()
+                continue
+            try:
+                self._do(job)
+            except Exception:  # the store's own failures are no exceptions
+                logger.exception("a block could not be written to the prefix store")
+            self._forget(job)
+
+    def _do(self, job: _Write | _Touch) -> None:
+        if isinstance(job, _Touch):
+            self._store.touch(job.keys, job.keep.until, job.keep.group)
+            return
+        begin_s = perf_counter()
+        is_written = self._store.write(
+            job.key,
+            job.content,
+            keep_until=job.keep.until,
+            group=job.keep.group,
+            label=self._model.name,
+            namespace=self._model.namespace,
+        )
+        self._counts.write_s.add(perf_counter() - begin_s)
+        if is_written:
+            self._counts.num_written_bytes += job.content.nbytes
+        else:
+            self._counts.num_refused += 1
+
+    def _forget(self, job: _Write | _Touch) -> None:
+        with self._changed:
+            if self._jobs:
+                self._jobs.popleft()
+            if isinstance(job, _Write):
+                self._num_bytes -= job.content.nbytes
+                self._held.discard(job.key)
+                self._spare.setdefault(job.content.nbytes, []).append(job.content)
+            tells = self._was_full and self.has_room
+            if tells:
+                self._was_full = False
+            self._changed.notify_all()
+        if tells:
+            self._on_room()
