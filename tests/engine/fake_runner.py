@@ -107,7 +107,8 @@ class FakeRunner:
     """See the module. `before_forward` is called first in every forward: to fail there, or to wait.
 
     `windows`: of each cache kind, 0 = none; `num_blocks`: of each, or of all alike. `long_context_from`: longer sequences
-    are in another regime. `tells_rows`, set later by `tell_rows`: see the module.
+    are in another regime. `tells_rows`, set later by `tell_rows`: see the module. Its blocks can be read and written, as
+    `stored_prefixes.store.BlockMemory` says.
     """
 
     def __init__(
@@ -136,6 +137,8 @@ class FakeRunner:
         self._slots = [
             stream.integers(-(2**62), 2**62, size=(pool.num_blocks, block_size), dtype=np.int64) for pool in self.pools
         ]
+        self.block_bytes = tuple(8 * block_size for _ in self.pools)
+        self.has_states = tuple(False for _ in self.pools)
 
     def __repr__(self) -> str:
         return f"FakeRunner({self.pools}, block_size={self.block_size}, long_context_from={self.long_context_from})"
@@ -175,6 +178,11 @@ class FakeRunner:
         for source, destination in pairs:
             self._slots[kind][destination] = self._slots[kind][source]
         self.num_copies += len(pairs)
+
+    def block_parts(self, block: int, kind: int = 0) -> list[npt.NDArray[np.uint8]]:
+        """The bytes of a block, as of two layers."""
+        row = self._slots[kind][block].view(np.uint8)
+        return [row[:4], row[4:]]
 
     def close(self) -> None:
         """Remember that it was called."""

@@ -427,7 +427,7 @@ def test_a_model_whose_code_cannot_be_read_is_loaded_and_not_kept(
 ) -> None:
     (tmp_path / "nothing").mkdir()
     assert code_digest(tmp_path / "nothing") is None
-    monkeypatch.setattr(kept_name, "_own_code", lambda: None)
+    monkeypatch.setattr(kept_name, "own_code", lambda: None)
     loaded = load_model(directory, ModelOptions(cache_dir=tmp_path / "cache"))
     assert loaded.mapping is None
     assert not (tmp_path / "cache").exists()

@@ -55,7 +55,7 @@ def _has_proposer(values: Values) -> bool:
 
 _OF_ENGINES_HERE = (
     "dtype", "kv_dtype", "kernels", "kv_cache_gb", "threads", "max_batch_tokens", "max_step_slowdown",
-    "prefix_cache", "speculation", "speculation_across_keys", "draft_model", "num_assistant_tokens", "max_ngram_size",
+    "prefix_cache", "prefix_store_gb", "prefix_store_dir", "speculation", "speculation_across_keys", "draft_model", "num_assistant_tokens", "max_ngram_size",
     "speculative_max_batch",
     "limit_mm_per_prompt", "mm_processor_kwargs", "allow_image_hosts", "image_fetch_timeout_s",
     "max_image_mb", "max_image_pixels", "step_log", "max_grammar_s",
@@ -99,6 +99,16 @@ _IDLE = (
         "nothing is reused with option.prefix_cache=off",
     ),
     _Idle(
+        ("prefix_store_gb",),
+        lambda values: values["prefix_cache"] == "off",
+        "nothing is kept with option.prefix_cache=off",
+    ),
+    _Idle(
+        ("prefix_store_dir",),
+        lambda values: values["prefix_store_gb"] is None,
+        "nothing is kept there without option.prefix_store_gb",
+    ),
+    _Idle(
         ("max_loras", "max_lora_rank", "lora_store"),
         lambda values: not values["enable_lora"],
         "no adapters come while the server runs without option.enable_lora",
@@ -135,6 +145,8 @@ _IDLE = (
             "cache_max_gb",
             "max_step_slowdown",
             "step_log",
+            "prefix_store_gb",
+            "prefix_store_dir",
             "speculation_across_keys",
             "max_grammar_s",
         ),

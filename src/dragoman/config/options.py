@@ -299,6 +299,21 @@ class EngineSettings:
         "keys have asked. Where the servers of --engine remote take no cache_salt, cached tokens are not counted instead.",
         unset="on where keys are set",
     )
+    prefix_store_gb: float | None = option(
+        None,
+        Number(0),
+        "The most that the computed beginnings of prompts take on disk, where later starts and requests behind them find "
+        "them: of all servers that use the directory together. They can be turned back into the prompts (see "
+        "prefix_store.md).",
+        unit="GB",
+        unset="nothing of prompts is written",
+    )
+    prefix_store_dir: Path | None = option(
+        None,
+        FilePath("DIR"),
+        "Directory of what --prefix-store-gb keeps. It is made for the server's user alone; one of somebody else's is refused.",
+        unset="prefixes in --cache-dir",
+    )
     step_log: Path | None = option(
         None,
         FilePath("FILE"),

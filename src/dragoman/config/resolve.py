@@ -187,6 +187,7 @@ def resolve(
     origin = Origin(entry.source, "directory") if entry else origins["model_id"]
     findings.check_places(directory, model_dir, origin, values)
     values["cache_dir"] = values["cache_dir"] or cache_home(environ) / "dragoman"
+    values["prefix_store_dir"] = values["prefix_store_dir"] or Path(str(values["cache_dir"])) / "prefixes"
     if entry and entry.name:
         values["name"] = renamed(entry.name, values["name"])
         origins["name"] = Origin(entry.source)

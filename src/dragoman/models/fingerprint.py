@@ -20,13 +20,17 @@ _WEIGHTS = ("*.safetensors", "*.gguf", "openvino_*.xml", "openvino_*.bin")
 def model_fingerprint(model_dir: Path, *settings: str) -> str:
     """`fp_` and ten hexadecimal digits; the same for the same files, settings and release on any machine."""
     digest = hashlib.sha256("\0".join((__version__, *settings)).encode())
-    files = gguf_files(model_dir) if model_dir.is_file() else ()
-    found = (path for pattern in _WEIGHTS for path in model_dir.glob(pattern))
-    for path in sorted([*files, model_dir / "config.json", *found]):
+    for path in sorted([*weight_files(model_dir), model_dir / "config.json"]):
         if path.is_file():
             digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
             digest.update(_sample(path))
     return f"fp_{digest.hexdigest()[:_NUM_CHARACTERS]}"
+
+
+def weight_files(model_dir: Path) -> list[Path]:
+    """The files that hold a model's weights, in the order of their names."""
+    files = gguf_files(model_dir) if model_dir.is_file() else ()
+    return sorted([*files, *(path for pattern in _WEIGHTS for path in model_dir.glob(pattern))])
 
 
 def _sample(path: Path) -> bytes:

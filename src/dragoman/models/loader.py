@@ -76,7 +76,7 @@ class LoadedModel:
 
     `mapping`: the file that holds its weights, None if this process does. `from_cache`: an earlier start made that file.
     `tower`: embeds pictures, None if the model takes in texts only. `stored_as`: how its weights are stored,
-    for people. `adapters`: None if there is no place for any.
+    for people. `adapters`: None if there is no place for any; `adapters_key`: what the graph depends on because of them.
     """
 
     compiled: Any
@@ -88,6 +88,7 @@ class LoadedModel:
     tower: Tower | None = None
     stored_as: str = ""
     adapters: ModelAdapters | None = None
+    adapters_key: str = ""
 
     @property
     def block_bytes(self) -> tuple[int, ...]:
@@ -159,7 +160,8 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
         tower = Tower(*_tower_parts(plan, made(model.vision.build)), model.vision.facts, processor)
     found = None if adapters is None else adapters.found(adapter_places(compiled))
     stored_as = _stored_as(weights, options)
-    loaded = LoadedModel(compiled, model.facts, options, profile, mapping, from_cache, tower, stored_as, found)
+    key = "" if adapters is None else adapters.key
+    loaded = LoadedModel(compiled, model.facts, options, profile, mapping, from_cache, tower, stored_as, found, key)
     return _ready(loaded, report)
 
 

@@ -13,6 +13,7 @@ from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.adapters.table import AdapterTable
 from dragoman.engine.rolling.engine import RollingEngine
+from dragoman.engine.rolling.factory import Stored
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.needs import adapter_slots, limits_of
@@ -25,6 +26,7 @@ from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
 from dragoman.engine.rolling.step_log import StepLog
+from dragoman.engine.rolling.stored_prefixes.stored import Storage
 from dragoman.models import LoadedModel
 
 _ATTENTION_FACTOR = 2.5
@@ -38,8 +40,9 @@ def assemble(
     num_blocks: Sequence[int],
     max_model_len: int,
     tools: EngineTools,
+    stored: Stored | None = None,
 ) -> RollingEngine:
-    """The engine, not started yet. Allocates the cache: `num_blocks` of each kind.
+    """The engine, not started yet. Allocates the cache: `num_blocks` of each kind. `stored`: it closes the store.
 
     Raises: EngineOptionError if the draft model does not fit, or the step log cannot be written.
     """
@@ -55,7 +58,9 @@ def assemble(
     limits = replace(limits, speculation=replace(limits.speculation, context_share=_context_share(model)))
     log = None if options.step_log is None else StepLog(options.step_log)
     watched: ModelRunner = runner if log is None else log.watch(runner)
-    engine = RollingEngine(watched, Sampler(runner.vocab_size), limits, proposers, tools, embedder, table)
+    storage = None if stored is None else Storage(stored.store, runner, stored.model)
+    sampler = Sampler(runner.vocab_size)
+    engine = RollingEngine(watched, sampler, limits, proposers, tools, embedder, table, storage)
     if log is not None:
         engine.log_steps(log)
     return engine

@@ -119,6 +119,11 @@ class EngineCore:
         """True if a step would do something useful though there is no request."""
         return self._stored is not None and not self._scheduler.groups and self._stored.keeper.has_work
 
+    @property
+    def is_reading(self) -> bool:
+        """True while blocks are read from disk, whoever they are for."""
+        return self._stored is not None and self._stored.loads.is_reading
+
     def close(self, *, is_whole: bool = True) -> None:
         """Stop what the step loop started; nothing runs afterwards. `is_whole`: no step has left its state in pieces."""
         self._sampler.close()

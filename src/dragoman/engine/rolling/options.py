@@ -32,6 +32,8 @@ class RollingOptions:
     max_batch_tokens: int = 512
     max_step_slowdown: float = 2.5
     prefix_cache: str = "prompt"
+    prefix_store_gb: float | None = None
+    prefix_store_dir: Path | None = None
     kv_cache_gb: float | None = None
     step_log: Path | None = None
     draft_model: Path | None = None
@@ -57,6 +59,12 @@ class RollingOptions:
     def speculates(self) -> bool:
         """Whether somebody is to guess tokens whatever it takes; `auto` guesses where it takes nothing."""
         return self.speculation not in ("auto", "off") or self.draft_model is not None
+
+    @property
+    def stores_prefixes(self) -> bool:
+        """Whether prompts are kept on disk."""
+        has_place = self.prefix_store_gb is not None and self.prefix_store_dir is not None
+        return has_place and self.prefix_cache != "off"
 
     @property
     def model_options(self) -> ModelOptions:

@@ -33,7 +33,7 @@ def kept_name(
     files that differ only in the last one, the older one is of no use any more.
     None if the code cannot be read, as its changes would go unnoticed.
     """
-    code = _own_code()
+    code = own_code()
     if code is None:
         return None
     is_graph = profile.kernels != "own"  # else packed weights, which are the same whatever runs them
@@ -47,8 +47,8 @@ def kept_name(
 
 
 @cache
-def _own_code() -> str | None:
-    """The digest of `dragoman.models` and of what it makes graphs of: changes there may change them."""
+def own_code() -> str | None:
+    """The digest of `dragoman.models` and of what it makes graphs of: changes there may change them. None if it is not known."""
     try:
         digests = [
             code_digest(resources.files(package))

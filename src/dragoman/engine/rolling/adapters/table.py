@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from itertools import count
+from hashlib import blake2b
 from pathlib import Path
+
+import numpy as np
 
 from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.adapters.use import AdapterUse
@@ -35,15 +37,15 @@ class AdapterTable:
         self._adapters = adapters
         self._bank = bank
         self._lock = threading.Lock()
-        self._numbers = count()
         self._uses: dict[str, AdapterUse] = {}
         self._num_users = [0] * bank.num_slots
         self._taken: set[int] = set()  # slots whose adapters can be asked for, or are being loaded
         self._changes = asyncio.Lock()
         for name, adapter in adapters.first.items():
             slot = self._take_slot(name)
-            self._put(slot, self._changes_of(adapter))
-            self._publish(name, slot)
+            changes = self._changes_of(adapter)
+            self._put(slot, changes)
+            self._publish(name, slot, digest_of(changes))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,6 +75,7 @@ class AdapterTable:
                 changes = self._changes_of(await asyncio.to_thread(read_adapter, directory))
             except ModelError as error:
                 raise InvalidRequest(f"Adapter {name} cannot be loaded: {error}", param="src") from error
+            digest = await asyncio.to_thread(digest_of, changes)
             slot = self._take_slot(name)
             try:
                 await asyncio.wrap_future(run(lambda: self._put(slot, changes)))
@@ -80,7 +83,7 @@ class AdapterTable:
                 self._taken.discard(slot)
                 raise
             self.forget(name)
-            self._publish(name, slot)
+            self._publish(name, slot, digest)
 
     def forget(self, name: str) -> bool:
         """Let nobody else use the adapter; False if there is none."""
@@ -120,6 +123,16 @@ class AdapterTable:
     def _put(self, slot: int, changes: tuple[Change, ...]) -> None:
         self._bank.fill(slot, changes)
 
-    def _publish(self, name: str, slot: int) -> None:
+    def _publish(self, name: str, slot: int, digest: str) -> None:
         with self._lock:
-            self._uses[name] = AdapterUse(name, slot, f"{name}\n{next(self._numbers)}")
+            self._uses[name] = AdapterUse(name, slot, digest)
+
+
+def digest_of(changes: Sequence[Change]) -> str:
+    """A digest of all that an adapter changes."""
+    whole = blake2b(digest_size=16)
+    for place, matrices in sorted(changes, key=lambda change: change.place.module):
+        for matrix in (matrices.down, matrices.up):
+            whole.update(f"{place.module} {matrix.shape} {matrix.dtype}\n".encode())
+            whole.update(np.ascontiguousarray(matrix).data)
+    return whole.hexdigest()

@@ -10,7 +10,7 @@ NO_SLOT = -1
 
 @dataclass(frozen=True, slots=True)
 class AdapterUse:
-    """Where an adapter lies. `key`: of this adapter and no other, also if its name means another one later."""
+    """Where an adapter lies. `key`: a digest of what is in it, also in other processes and whatever its name means there."""
 
     name: str
     slot: int

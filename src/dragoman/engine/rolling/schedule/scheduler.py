@@ -244,6 +244,9 @@ class Scheduler:
         num_full = (min(end, sequence.num_prompt_tokens) if mode == "prompt" else end) // size
         if mode != "off" and num_full > begin // size:
             sequence.extend_digests(size, num_full)
+            if self._stored is not None:
+                keep_s = sequence.group.request.cache_keep_s
+                self._stored.keeper.note_computed(sequence.digests[begin // size : num_full], keep_s)
             self._blocks.commit(sequence.sequence_id, sequence.digests[:num_full])
         if self._stored is not None and begin < sequence.num_prompt_tokens <= end:
             request = sequence.group.request
@@ -574,7 +577,8 @@ class Scheduler:
         assert self._stored is not None
         self._stored.loads.leave(sequence)
         if num_cached:
-            self._stored.keeper.note_found(sequence.digests, num_cached // self._blocks.block_size)
+            num_blocks = num_cached // self._blocks.block_size
+            self._stored.keeper.note_found(sequence.digests, num_blocks, sequence.group.request.cache_keep_s)
         if sequence.num_in_memory is None or num_cached <= sequence.num_in_memory:
             return
         num_loaded = num_cached - sequence.num_in_memory
@@ -621,7 +625,7 @@ class Scheduler:
         assert all(sequence.group.has_begun for sequence in begun), "a sequence runs whose request has not begun"
         for queue in (self.running, self.returning):
             assert list(queue) == sorted(queue, key=_RANK), "the sequences are not in the order of their rank"
-        for priority in {rank[0] for rank in ranks}:
+        for priority in {rank[0] for rank in ranks} if self._stored is None else ():  # else loads were overtaken
             peers = [rank for rank in ranks if rank[0] == priority]
             assert peers == sorted(peers), "the sequences of one priority do not run in the order in which they began"
         if self._stored is not None:

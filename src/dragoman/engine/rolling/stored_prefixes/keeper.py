@@ -14,7 +14,7 @@ Whatever was computed is written once, at the latest when it leaves memory; what
 
 Copying a block takes a thousandth of what computing it took, so none of this is felt. A state is as large as hundreds of
 tokens' keys and values, and only of use to who goes on exactly behind it: of these only the last ones of prompts, and those
-that were found again.
+that were found again. What a caller wants in memory only is not written, unless somebody else's prompt begins alike.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class Keeper:
         self._clock = clock
         self._wanted: OrderedDict[tuple[int, bytes], Keep] = OrderedDict()  # in the order of writing
         self._others: OrderedDict[tuple[int, bytes], None] = OrderedDict()
+        self._private: set[bytes] = set()  # contents that nobody has yet but callers who do not want them written
         self._credit_s = 0.0
         self._last_s = clock()
         for kind, manager in enumerate(blocks.managers):
@@ -80,15 +81,41 @@ class Keeper:
 
     def note_cached(self, kind: int, digest: bytes) -> None:
         """A block can be found from now on."""
-        if not self._memory.has_states[kind]:
+        if not self._memory.has_states[kind] and digest not in self._private:
             self._others[kind, digest] = None
 
-    def note_found(self, digests: Sequence[bytes], length: int) -> None:
-        """A request goes on behind a cached prefix of `length` blocks."""
-        self._want(digests, length, NO_KEEP)
+    def note_found(self, digests: Sequence[bytes], length: int, keep_s: float | None) -> None:
+        """A request goes on behind a cached prefix of `length` blocks; its caller wants it kept so long."""
+        if keep_s != 0:
+            self._private.difference_update(digests[:length])
+            self._want(digests, length, NO_KEEP)
+
+    def note_computed(self, digests: Sequence[bytes], keep_s: float | None) -> None:
+        """A request's next blocks have been computed, and are about to be cached."""
+        managers = self._blocks.managers
+        if keep_s == 0:
+            cached = [
+                digest for digest in digests if any(manager.cached_block(digest) is not None for manager in managers)
+            ]
+            self._private.update(set(digests).difference(cached))
+            self._forget_private()
+            return
+        for digest in self._private.intersection(digests) if self._private else ():
+            self._private.discard(digest)
+            for kind, manager in enumerate(managers):
+                if manager.cached_block(digest) is not None:
+                    self.note_cached(kind, digest)
+
+    def _forget_private(self) -> None:
+        """Drop what is cached no longer, before it becomes too much."""
+        managers = self._blocks.managers
+        if len(self._private) > 4 * sum(manager.num_blocks for manager in managers):
+            self._private &= {digest for manager in managers for digest in manager.cached_contents()}
 
     def note_prompt(self, digests: Sequence[bytes], length: int, keep_s: float | None, caller: str) -> None:
         """A prompt has been computed, of so many full blocks; its caller wants them kept for so long, None = as others."""
+        if keep_s == 0:
+            return
         if keep_s is not None:
             self._want(digests, length, Keep(time() + keep_s, caller.encode()))
             return
@@ -100,7 +127,7 @@ class Keeper:
         """A block leaves memory: copy it, unless it is written, or of no use."""
         keep = self._wanted.pop((kind, digest), None)
         self._others.pop((kind, digest), None)
-        if keep is None and self._memory.has_states[kind]:
+        if keep is None and (self._memory.has_states[kind] or digest in self._private):
             return
         key = self._names.key(kind, digest)
         if not self._is_known(key) and not self._copy(kind, block, key, keep or NO_KEEP):

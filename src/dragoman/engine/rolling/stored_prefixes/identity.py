@@ -1,0 +1,47 @@
+"""Names all that the numbers in a model's cache depend on, so that blocks on disk never meet another model or program.
+
+Does: a digest of weights, types, kernels, processor, code and versions. Does not: hash files (`models.contents` does). Called
+by the factory, once per start.
+
+The processor counts, and the number of threads: attention and OpenVINO's products may round otherwise on others.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from hashlib import sha256
+from importlib import resources
+
+import msgspec
+import openvino as ov
+
+from dragoman import __version__
+from dragoman.kernels.native import library
+from dragoman.models import LoadedModel
+from dragoman.models.runtime.kept_name import code_digest, own_code
+
+
+def model_identity(model: LoadedModel, contents: str, prefix_cache: str) -> str:
+    """The digest. `contents`: of the model's files. `prefix_cache`: the mode, since what decoding filled rounds otherwise."""
+    profile, options = model.profile, model.options
+    facts = [
+        __version__,
+        ov.__version__,
+        own_code(),
+        code_digest(resources.files("dragoman.engine.rolling.forward")),
+        library().digest if profile.kernels == "own" else None,
+        os.environ.get("OV_CPU_MAX_ISA"),
+        contents,
+        asdict(profile),
+        [asdict(kind) for kind in model.facts.cache_kinds],
+        int(model.compiled.get_property("INFERENCE_NUM_THREADS")),
+        options.weight_type,
+        options.asks_for_type,
+        options.takes_back,
+        options.sees,
+        options.picture_changes,
+        model.adapters_key,
+        prefix_cache,
+    ]
+    return sha256(msgspec.json.encode(facts)).hexdigest()

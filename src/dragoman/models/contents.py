@@ -1,0 +1,110 @@
+"""Names what a model's files contain, so that two models with the same name, sizes and times are never taken for each other.
+
+Does: hash whole files, on several cores, and remember the digests of files that have not changed since. Does not: know what
+is in them. Called by who keeps for later starts what only holds for exactly these weights; on any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dragoman.models.fingerprint import weight_files
+from dragoman.ownership import open_own, own_directory
+
+logger = logging.getLogger(__name__)
+
+_PIECE = 32 << 20  # that one thread reads and hashes
+_MAX_THREADS = 8
+_MEMO = "contents.json"
+_MOST_REMEMBERED = 4096  # files
+_READ_TOO = ("config.json", "preprocessor_config.json", "processor_config.json", "openvino_config.json")
+_Memo = dict[str, tuple[list[int], str]]  # path -> what the system tells of the file, digest
+
+
+def contents_digest(model_dir: Path, memo_dir: Path | None) -> str:
+    """A digest of all bytes of the weights, and of what says how they are computed with. Raises: OSError.
+
+    `memo_dir`: where the digests of files are remembered; None = they are not.
+    """
+    files = [path.resolve() for path in weight_files(model_dir)]
+    files += [path.resolve() for name in _READ_TOO if (path := model_dir / name).is_file()]
+    memo = _Remembered(memo_dir)
+    whole = blake2b(digest_size=16)
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS)) as pool:
+        for path in files:
+            whole.update(bytes.fromhex(memo.digest(path, pool)))
+    memo.save()
+    return whole.hexdigest()
+
+
+class _Remembered:
+    """Digests of files by path, as long as the system tells the same of the file."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+        self._is_changed = False
+        self._known: _Memo = {}
+        if directory is not None:
+            with suppress(OSError, msgspec.MsgspecError), open_own(directory / _MEMO) as file:
+                self._known = msgspec.json.decode(file.read(), type=_Memo)
+
+    def digest(self, path: Path, pool: ThreadPoolExecutor) -> str:
+        """Of the file. Raises: OSError."""
+        facts = _facts(path)
+        known = self._known.get(str(path))
+        if known is not None and known[0] == facts:
+            return known[1]
+        digest = _hashed(path, facts[2], pool)
+        self._known.pop(str(path), None)
+        if _facts(path) == facts:  # else it was written meanwhile
+            self._known[str(path)] = facts, digest
+            self._is_changed = True
+        return digest
+
+    def save(self) -> None:
+        """Keep what was learned; without a directory, or where nothing can be written, nothing is."""
+        if self._directory is None or not self._is_changed:
+            return
+        kept = dict(list(self._known.items())[-_MOST_REMEMBERED:])
+        try:
+            own_directory(self._directory)
+            part = self._directory / f"{_MEMO}.{os.getpid()}"
+            part.write_bytes(msgspec.json.encode(kept))
+            part.replace(self._directory / _MEMO)
+        except OSError as error:
+            logger.warning("digests of weights cannot be remembered: %s", error)
+
+
+def _facts(path: Path) -> list[int]:
+    """What changes when a file does; the last one also where somebody sets the others back."""
+    told = path.stat()
+    return [told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns]
+
+
+def _hashed(path: Path, size: int, pool: ThreadPoolExecutor) -> str:
+    whole = blake2b(str(size).encode(), digest_size=16)
+    with path.open("rb") as file:
+
+        def piece(begin: int) -> bytes:
+            return blake2b(_read_at(file, begin), digest_size=32).digest()
+
+        for digest in pool.map(piece, range(0, size, _PIECE)):
+            whole.update(digest)
+    return whole.hexdigest()
+
+
+def _read_at(file: Any, begin: int) -> bytes:
+    parts: list[bytes] = []
+    end = begin + _PIECE
+    while begin < end and (part := os.pread(file.fileno(), end - begin, begin)):
+        parts.append(part)
+        begin += len(part)
+    return b"".join(parts)
