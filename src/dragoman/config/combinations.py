@@ -55,7 +55,8 @@ def _has_proposer(values: Values) -> bool:
 
 _OF_ENGINES_HERE = (
     "dtype", "kv_dtype", "kernels", "kv_cache_gb", "threads", "max_batch_tokens", "max_step_slowdown",
-    "prefix_cache", "prefix_store_gb", "prefix_store_dir", "speculation", "speculation_across_keys", "draft_model", "num_assistant_tokens", "max_ngram_size",
+    "prefix_cache", "prefix_store_gb", "prefix_store_dir",
+    "speculation", "speculation_across_keys", "draft_model", "num_assistant_tokens", "max_ngram_size",
     "speculative_max_batch",
     "limit_mm_per_prompt", "mm_processor_kwargs", "allow_image_hosts", "image_fetch_timeout_s",
     "max_image_mb", "max_image_pixels", "step_log", "max_grammar_s",

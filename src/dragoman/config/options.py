@@ -311,7 +311,7 @@ class EngineSettings:
     prefix_store_dir: Path | None = option(
         None,
         FilePath("DIR"),
-        "Directory of what --prefix-store-gb keeps. It is made for the server's user alone; one of somebody else's is refused.",
+        "Directory of what --prefix-store-gb keeps. It is made for the server's user alone; another user's is refused.",
         unset="prefixes in --cache-dir",
     )
     step_log: Path | None = option(

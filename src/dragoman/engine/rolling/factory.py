@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from dragoman.engine.base import EngineTools, MemoryNeeds, PictureRules
-from dragoman.engine.factory import BuiltEngine, EngineSetup, Progress
+from dragoman.engine.factory import BuiltEngine, EngineOptionError, EngineSetup, Progress
 from dragoman.engine.rolling.needs import (
     adapter_bytes,
     cache_shape,

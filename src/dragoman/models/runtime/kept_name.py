@@ -48,7 +48,7 @@ def kept_name(
 
 @cache
 def own_code() -> str | None:
-    """The digest of `dragoman.models` and of what it makes graphs of: changes there may change them. None if it is not known."""
+    """The digest of `dragoman.models` and of what it makes graphs of: None if it is not known."""
     try:
         digests = [
             code_digest(resources.files(package))

@@ -1,7 +1,7 @@
 """Names all that the numbers in a model's cache depend on, so that blocks on disk never meet another model or program.
 
-Does: a digest of weights, types, kernels, processor, code and versions. Does not: hash files (`models.contents` does). Called
-by the factory, once per start.
+Does: a digest of weights, types, kernels, processor, code and versions. Does not: hash files (`models.contents` does).
+Called by the factory, once per start.
 
 The processor counts, and the number of threads: attention and OpenVINO's products may round otherwise on others.
 """
@@ -23,7 +23,7 @@ from dragoman.models.runtime.kept_name import code_digest, own_code
 
 
 def model_identity(model: LoadedModel, contents: str, prefix_cache: str) -> str:
-    """The digest. `contents`: of the model's files. `prefix_cache`: the mode, since what decoding filled rounds otherwise."""
+    """The digest. `contents`: of the model's files. `prefix_cache`: the mode: what decoding fills may round otherwise."""
     profile, options = model.profile, model.options
     facts = [
         __version__,
