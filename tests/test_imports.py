@@ -74,6 +74,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.histogram",
         "dragoman.models",
         "dragoman.model_texts",
+        "dragoman.prefix_store",
     ),
     "dragoman.pictures": ("dragoman.types", "dragoman.errors"),
     "dragoman.grammar": (

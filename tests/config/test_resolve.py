@@ -97,8 +97,13 @@ KEYED = [option for option in OPTIONS if option.key and option.name not in ("mod
 def test_nothing_given_means_defaults_that_say_so(model_dir: Path) -> None:
     config = given(model_dir)
     assert set(config.origins.values()) == {Origin("default")}
-    assert all(config.value(option) == option.default for option in OPTIONS if option.name not in ("name", "cache_dir"))
+    assert all(
+        config.value(option) == option.default
+        for option in OPTIONS
+        if option.name not in ("name", "cache_dir", "prefix_store_dir")
+    )
     assert config.model.cache_dir == Path.home() / ".cache" / "dragoman"
+    assert config.engine.prefix_store_dir == config.model.cache_dir / "prefixes"
 
 
 def test_the_file_goes_before_the_environment_and_the_command_line_before_both(model_dir: Path) -> None:

@@ -149,7 +149,7 @@ def this_processor() -> Processor:
     name, capabilities = (core.get_property("CPU", key) for key in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES"))
     is_arm = platform.machine() in ("aarch64", "arm64")
     lacks_attention = _lacks_scalable_vectors() if is_arm else lacks_avx2()
-    lacks_dot_products = lacks_vnni() or os.environ.get("OV_CPU_MAX_ISA", "").upper() in _WITHOUT_DOT_PRODUCTS
+    lacks_dot_products = lacks_vnni() or most_instructions() in _WITHOUT_DOT_PRODUCTS
     return Processor(
         str(name),
         tuple(capabilities),
@@ -158,6 +158,11 @@ def this_processor() -> Processor:
         not lacks_attention,
         "amx_int8" in _flags(CPU_INFO).split(),
     )
+
+
+def most_instructions() -> str:
+    """What OpenVINO's kernels are held to by OV_CPU_MAX_ISA; "" = nothing."""
+    return os.environ.get("OV_CPU_MAX_ISA", "").upper()
 
 
 def kernel_profile(

@@ -13,7 +13,6 @@ from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.adapters.table import AdapterTable
 from dragoman.engine.rolling.engine import RollingEngine
-from dragoman.engine.rolling.factory import Stored
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.needs import adapter_slots, limits_of
@@ -26,6 +25,7 @@ from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
 from dragoman.engine.rolling.step_log import StepLog
+from dragoman.engine.rolling.stored_prefixes.opening import Stored
 from dragoman.engine.rolling.stored_prefixes.stored import Storage
 from dragoman.models import LoadedModel
 

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from dragoman.engine.base import EngineTools, MemoryNeeds, PictureRules
-from dragoman.engine.factory import BuiltEngine, EngineOptionError, EngineSetup, Progress
+from dragoman.engine.factory import BuiltEngine, EngineSetup, Progress
 from dragoman.engine.rolling.needs import (
     adapter_bytes,
     cache_shape,
@@ -26,22 +26,19 @@ from dragoman.engine.rolling.needs import (
     settled_options,
 )
 from dragoman.engine.rolling.options import RollingOptions
+from dragoman.engine.rolling.stored_prefixes.opening import Stored, open_store, stored_model
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel
-from dragoman.model_texts import model_name
 from dragoman.models import BLOCK_SIZE, LoadedModel, load_model
 from dragoman.models.contents import contents_digest
 from dragoman.models.facts import CacheKind
-from dragoman.prefix_store import BlockStore, StoreError
 
 if TYPE_CHECKING:
     from dragoman.engine.rolling.engine import RollingEngine
 
-_GB = 1e9
-
 logger = logging.getLogger(__name__)
 
 Assemble = Callable[
-    [RollingOptions, LoadedModel, LoadedModel | None, Sequence[int], int, EngineTools, "Stored | None"], "RollingEngine"
+    [RollingOptions, LoadedModel, LoadedModel | None, Sequence[int], int, EngineTools, Stored | None], "RollingEngine"
 ]
 """Puts the engine together: `assembly.assemble`."""
 
@@ -62,7 +59,7 @@ class RollingFactory:
                 beside.submit(contents_digest, setup.model_dir, options.cache_dir) if options.stores_prefixes else None
             )
             model = load_model(setup.model_dir, kept, report)
-        stored_as = None if contents is None else self._stored_as(setup, model, contents.result(), options)
+        stored_as = None if contents is None else stored_model(setup.model_dir, model, contents.result(), options)
         context = max_model_len(options, model.facts.max_position)
         draft = None
         if options.draft_model is not None:
@@ -77,13 +74,6 @@ class RollingFactory:
         from dragoman.engine.rolling.assembly import assemble
 
         return LoadedRolling(options, model, draft, context, report, assemble, stored_as)
-
-    @staticmethod
-    def _stored_as(setup: EngineSetup, model: LoadedModel, contents: str, options: RollingOptions) -> StoredModel:
-        """Whose blocks are kept on disk."""
-        from dragoman.engine.rolling.stored_prefixes.identity import model_identity
-
-        return StoredModel(model_identity(model, contents, options.prefix_cache), model_name(setup.model_dir))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +106,7 @@ class LoadedRolling:
             self.model.stored_as or f"{self.model.options.weight_type} weights",
             f"{engine.capabilities.max_model_len} tokens of context",
             f"{self.model.profile.kv_type} cache for {_room(blocks, self.model.facts.cache_kinds)}",
-            *(() if stored is None else (_stored_fact(self.options, stored),)),
+            *(() if stored is None else (stored.fact,)),
             *_adapter_facts(self.options, engine.capabilities.adapters),
             *self.model.facts.departures,
         )
@@ -129,29 +119,6 @@ class LoadedRolling:
         adapters = engine if self.options.enable_lora else None
         bytes_taken = shape.bytes_of(blocks)
         return BuiltEngine(engine, facts, self.model.options.weight_type, bytes_taken, pictures, adapters)
-
-
-class Stored(NamedTuple):
-    """Where prompts are kept on disk, and as whose."""
-
-    store: BlockStore
-    model: StoredModel
-
-
-def open_store(options: RollingOptions, stored_as: StoredModel) -> Stored:
-    """The store. Raises: EngineOptionError if its directory cannot be used."""
-    assert options.prefix_store_dir is not None
-    assert options.prefix_store_gb is not None
-    try:
-        return Stored(BlockStore.open(options.prefix_store_dir, int(options.prefix_store_gb * _GB)), stored_as)
-    except StoreError as error:
-        raise EngineOptionError("prefix_store_dir", str(error)) from error
-
-
-def _stored_fact(options: RollingOptions, stored: Stored) -> str:
-    """What is kept on disk, for people."""
-    held = stored.store.stats().bytes / _GB
-    return f"prompts on disk: {held:.1f} of {options.prefix_store_gb:g} GB in {options.prefix_store_dir}"
 
 
 def _adapter_facts(options: RollingOptions, names: Sequence[str]) -> tuple[str, ...]:

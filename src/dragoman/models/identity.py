@@ -8,30 +8,28 @@ The processor counts, and the number of threads: attention and OpenVINO's produc
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from hashlib import sha256
-from importlib import resources
 
 import msgspec
 import openvino as ov
 
 from dragoman import __version__
 from dragoman.kernels.native import library
-from dragoman.models import LoadedModel
-from dragoman.models.runtime.kept_name import code_digest, own_code
+from dragoman.models.loader import LoadedModel
+from dragoman.models.profile import most_instructions
+from dragoman.models.runtime.kept_name import own_code
 
 
-def model_identity(model: LoadedModel, contents: str, prefix_cache: str) -> str:
-    """The digest. `contents`: of the model's files. `prefix_cache`: the mode: what decoding fills may round otherwise."""
+def model_identity(model: LoadedModel, contents: str, *others: str | None) -> str:
+    """The digest. `contents`: of the model's files. `others`: what else counts with whoever runs it."""
     profile, options = model.profile, model.options
     facts = [
         __version__,
         ov.__version__,
         own_code(),
-        code_digest(resources.files("dragoman.engine.rolling.forward")),
         library().digest if profile.kernels == "own" else None,
-        os.environ.get("OV_CPU_MAX_ISA"),
+        most_instructions(),
         contents,
         asdict(profile),
         [asdict(kind) for kind in model.facts.cache_kinds],
@@ -42,6 +40,6 @@ def model_identity(model: LoadedModel, contents: str, prefix_cache: str) -> str:
         options.sees,
         options.picture_changes,
         model.adapters_key,
-        prefix_cache,
+        *others,
     ]
     return sha256(msgspec.json.encode(facts)).hexdigest()

@@ -1,0 +1,50 @@
+"""Opens the store of an engine, and says whose blocks its own are.
+
+Does: turn options into a store and a name. Does not: read or write blocks. Called by the factory, on a worker thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from dragoman.engine.factory import EngineOptionError
+from dragoman.engine.rolling.options import RollingOptions
+from dragoman.engine.rolling.stored_prefixes.store import StoredModel
+from dragoman.model_texts import model_name
+from dragoman.models import LoadedModel
+from dragoman.models.identity import model_identity
+from dragoman.models.runtime.kept_name import code_digest
+from dragoman.prefix_store import BlockStore, StoreError
+
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where prompts are kept on disk, and as whose. `fact`: what is there, for people."""
+
+    store: BlockStore
+    model: StoredModel
+    fact: str
+
+
+def stored_model(model_dir: Path, model: LoadedModel, contents: str, options: RollingOptions) -> StoredModel:
+    """By what the model's blocks are found. `contents`: see `model_identity`."""
+    code = code_digest(resources.files("dragoman.engine.rolling.forward"))
+    # what decoding fills, which counts in one mode, rounds otherwise
+    return StoredModel(model_identity(model, contents, code, options.prefix_cache), model_name(model_dir))
+
+
+def open_store(options: RollingOptions, stored_as: StoredModel) -> Stored:
+    """The store. Raises: EngineOptionError if its directory cannot be used."""
+    directory, most_gb = options.prefix_store_dir, options.prefix_store_gb
+    assert directory is not None
+    assert most_gb is not None
+    try:
+        store = BlockStore.open(directory, int(most_gb * _GB))
+    except StoreError as error:
+        raise EngineOptionError("prefix_store_dir", str(error)) from error
+    held = store.stats().bytes / _GB
+    return Stored(store, stored_as, f"prompts on disk: {held:.1f} of {most_gb:g} GB in {directory}")
