@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from dragoman.prefix_store import BlockStore, layout
+from dragoman.prefix_store import BlockStore, catalogue, directory, layout
 from dragoman.prefix_store.store import UNLIMITED
 from tests.prefix_store.blocks import (
     BLOCK_BYTES,
@@ -207,10 +207,6 @@ def test_a_directory_that_vanishes_costs_a_line(path: Path, caplog: pytest.LogCa
 @pytest.mark.parametrize("call", ["preadv", "open"])
 def test_an_error_of_the_disk_is_a_miss(path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     store = opened(path)
-
-    def fail(*arguments: object, **options: object) -> int:
-        raise OSError(5, "Input/output error")
-
     monkeypatch.setattr(os, call, fail)
     assert store.read([key(0)], [bytearray(BLOCK_BYTES)]) == 0
     monkeypatch.undo()
@@ -254,14 +250,89 @@ def test_writing_goes_on_when_the_disk_has_room_again(
     store = opened(tmp_path)
     disk = FullDisk(monkeypatch, layout.HEADER_BYTES + 2 * BLOCK + 100)
     assert [store.write(key(n), content(n)) for n in range(5)] == [True, True, False, False, False]
+    assert files(tmp_path)[0].stat().st_size == layout.HEADER_BYTES + 2 * BLOCK
     disk.left = 1_000_000
     assert store.write(key(3), content(3))
     assert all_found(store, range(5)) == [0, 1, 3]
+    assert files(tmp_path)[0].stat().st_size == layout.HEADER_BYTES + 3 * BLOCK
     assert [record.message for record in caplog.records] == [
         f"prefix store: nothing can be written to {tmp_path / 'store'}: No space left on device"
     ]
     store.close()
     assert all_found(opened(tmp_path), range(5)) == [0, 1, 3]
+
+
+def test_what_a_failed_write_leaves_does_not_hide_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    assert store.write(key(0), content(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", lambda descriptor, length: fail())
+        FullDisk(patch, 900)
+        assert not store.write(key(1), content(1))
+    assert files(tmp_path)[0].stat().st_size == layout.HEADER_BYTES + BLOCK + 900
+    store.close()
+    assert files(tmp_path)[0].stat().st_size == layout.HEADER_BYTES + BLOCK + layout.index_bytes(1)
+    assert all_found(opened(tmp_path), range(2)) == [0]
+
+
+def test_a_segment_that_its_process_seals_at_this_moment_is_not_taken_for_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path)
+    assert store.write(key(0), content(0))
+
+    def try_flock(file: directory.OpenFile) -> bool:
+        monkeypatch.undo()
+        assert store.write(key(1), content(1))
+        store.close()
+        return directory.try_flock(file)
+
+    monkeypatch.setattr(catalogue, "try_flock", try_flock)
+    assert all_found(opened(tmp_path), range(3)) == [0, 1]
+    after = opened(tmp_path)
+    assert all_found(after, range(3)) == [0, 1]
+    assert list(after.verify()) == []
+
+
+def test_a_store_that_is_emptied_while_it_writes_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    assert store.write(key(0), content(0))
+    really = os.pwritev
+
+    def pwritev(descriptor: int, views: list[memoryview], offset: int) -> int:
+        monkeypatch.undo()
+        store.empty()
+        return really(descriptor, views, offset)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    assert not store.write(key(1), content(1))
+    assert store.write(key(2), content(2))
+    assert all_found(store, range(3)) == [2]
+
+
+def test_an_error_behind_some_blocks_costs_the_first_that_it_hits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(path)
+    really = os.preadv
+    limit = layout.HEADER_BYTES + 2 * BLOCK + 500
+
+    def preadv(descriptor: int, views: list[memoryview], offset: int) -> int:
+        if offset >= limit:
+            fail()
+        data = bytearray(sum(view.nbytes for view in views))
+        read = really(descriptor, [memoryview(data)[: limit - offset]], offset)
+        for view in views:
+            view[:] = data[: view.nbytes]
+            del data[: view.nbytes]
+        return read
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert store.read([key(n) for n in IN_FILE], [bytearray(BLOCK_BYTES) for _ in IN_FILE]) == 2
+    monkeypatch.undo()
+    assert all_found(store, IN_FILE) == without(2)
+
+
+def fail(*arguments: object, **options: object) -> int:
+    raise OSError(5, "Input/output error")
 
 
 def of_another_version(data: bytes) -> bytes:

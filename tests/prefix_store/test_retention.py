@@ -45,6 +45,12 @@ def test_leases_hold_at_most_half_and_each_group_its_part(segments: list[Use], b
         assert sum(use.size for use in alone) <= budget / 2 / len(groups)
 
 
+def test_a_segment_of_several_groups_does_not_take_more_than_half_for_leases() -> None:
+    until = NOW + 1
+    full, shared = Use("full", 10, 3.0, {b"a": until}), Use("shared", 12, 2.0, {b"a": until, b"b": until})
+    assert order([full, shared, Use("other", 1, 2.5)], 40) == ["shared", "other", "full"]
+
+
 def test_a_lease_holds_until_it_ends() -> None:
     old, new = Use("old", 10, 1.0, {b"a": NOW + 1}), Use("new", 10, 2.0)
     assert order([old, new], 100) == ["new", "old"]
@@ -75,6 +81,19 @@ def test_leased_blocks_stay_while_others_pass_through(tmp_path: Path) -> None:
     clock.now += 5000
     write(store, clock, range(200, 300))
     assert all_found(store, range(16)) == list(range(8, 16))  # these lie in the segment that is being written
+
+
+def test_what_one_process_uses_no_other_deletes_first(tmp_path: Path) -> None:
+    clock = Clock()
+    one = BlockStore.open(tmp_path / "store", 100_000, segment_bytes=SEGMENT_BYTES, clock=clock)
+    two = BlockStore.open(tmp_path / "store", 100_000, segment_bytes=SEGMENT_BYTES, clock=clock)
+    write(one, clock, range(72))
+    two.refresh()
+    clock.now += 31
+    assert all_found(two, [0]) == [0]
+    two.refresh()
+    write(one, clock, range(100, 124))
+    assert all_found(one, [0, 8]) == [0]
 
 
 def test_leases_are_seen_by_other_processes_and_after_a_restart(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dragoman.prefix_store import BlockStore, layout
+from dragoman.prefix_store.directory import Directory
 from dragoman.prefix_store.store import UNLIMITED, Damage
 from tests.prefix_store.blocks import (
     BLOCK_BYTES,
@@ -27,6 +28,7 @@ from tests.prefix_store.blocks import (
     filled,
     found,
     key,
+    open_files,
     opened,
 )
 
@@ -137,6 +139,29 @@ def test_a_block_that_is_larger_than_a_segment_has_one_and_than_the_budget_none(
     assert found(store, 0, 50_000)
 
 
+def test_what_processes_are_writing_has_its_room_reserved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stores = [opened(tmp_path, 25_000) for _ in range(3)]
+    assert [store.write(key(n), content(n)) for n, store in enumerate(stores)] == [True, True, False]
+    assert "has no room in the budget of 25000 bytes" in caplog.text
+    for n in range(3, 40):
+        assert stores[n % 2].write(key(n), content(n))
+        assert sum(file.stat().st_size for file in files(tmp_path)) <= 25_000
+    stores[0].close()
+    assert stores[2].write(key(2), content(2))
+
+
+def test_what_others_write_is_seen_however_coarse_the_file_systems_times_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time_ns()
+    monkeypatch.setattr(Directory, "changed_ns", lambda directory: now)
+    one, two = opened(tmp_path), opened(tmp_path)
+    for n in range(30):
+        assert one.write(key(n), content(n))
+        two.refresh()
+        assert found(two, n)
+
+
 def test_what_is_there_already_is_not_written_again(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert store.write(key(0), content(0))
@@ -184,6 +209,7 @@ def test_people_verify_trim_and_empty_it(tmp_path: Path) -> None:
     assert not files(tmp_path)
     assert all_found(looking, range(60)) == []
     writing.refresh()
+    assert not any("deleted" in each for each in open_files(tmp_path))
     assert all_found(writing, range(60)) == []
     assert writing.write(key(51), content(51))
     looking.refresh()

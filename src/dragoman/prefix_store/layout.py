@@ -9,9 +9,9 @@ locks or memory. Called by `segment` and `store`, on any thread. docs/prefix_sto
     index    32 bytes for each block: key, offset, length
     footer   40 bytes: mark, the index's offset, number of blocks, checksum of both
 
-A content's checksum has 128 bits (XXH3, which is as fast as memory) and covers key and length, too. 32 bits would pass one
-of four billion damaged blocks, and a wrong block is a wrong answer that nobody notices. It withstands accidents, not
-forgers: nobody else may write to the directory.
+A content's checksum has 128 bits (XXH3, which is as fast as memory). 32 bits would pass one of four billion damaged blocks,
+and a wrong block is a wrong answer that nobody notices. It withstands accidents, not forgers: nobody else may write to the
+directory.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _flat(part: Part) -> memoryview:
 def pack_block_header(key: Key, parts: Sequence[memoryview]) -> bytes:
     """The header that stands before these contents: it is the same if, and only if, the contents are."""
     length = sum(part.nbytes for part in parts)
-    digest = xxhash.xxh3_128(key + length.to_bytes(8, "little"))
+    digest = xxhash.xxh3_128()
     for part in parts:
         digest.update(part)
     header = _BLOCK.pack(_BLOCK_MARK, key, length, digest.digest())
