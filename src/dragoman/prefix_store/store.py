@@ -31,7 +31,7 @@ from dragoman.prefix_store.segment import Block, Segment
 UNLIMITED = 1 << 62
 """The budget of whoever only looks: nothing is deleted."""
 
-_RUN_BYTES = 8 << 20  # read at once, and checked while it is in the processor's cache; as much is fetched meanwhile
+_RUN_BYTES = 8 << 20  # read and checked at once; the disk fetches as much meanwhile
 _MAX_ACTIVE = 8  # segments that one process appends to: for each model, one with leases and one without
 _LARGEST_SEGMENT = 64 << 20
 _SMALLEST_SEGMENT = 8 << 20
@@ -95,11 +95,11 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Blocks that lie one behind the other. `following`: bytes that are asked for next."""
+    """Blocks that lie one behind the other. `end`: of those that are asked for next, which the disk may fetch already."""
 
     segment: Segment
     blocks: list[Block]
-    following: int
+    end: int
 
 
 class BlockStore:
@@ -198,7 +198,7 @@ class BlockStore:
                 elif num_bytes > 2 * _RUN_BYTES:
                     break
             self._catalogue.mark_used(first[0])
-            return _Run(first[0], blocks, end - blocks[-1].end)
+            return _Run(first[0], blocks, end)
 
     def _read_run(self, run: _Run, into: list[list[memoryview]]) -> int:
         """How many blocks were filled; the next one is forgotten if it is at fault."""
@@ -207,8 +207,9 @@ class BlockStore:
         num_fitting = fits.index(False) if False in fits else len(fits)
         try:
             file = self._catalogue.files.open(run.segment.name)
-            if run.following and hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.descriptor, run.blocks[-1].end, run.following, os.POSIX_FADV_WILLNEED)
+            if hasattr(os, "posix_fadvise"):
+                begin = run.blocks[0].offset
+                os.posix_fadvise(file.descriptor, begin, run.end - begin, os.POSIX_FADV_WILLNEED)
             count, reason = segment.read_blocks(file, run.blocks[:num_fitting], into[:num_fitting])
         except FileNotFoundError:
             self._catalogue.tell(f"{run.segment.name} is gone; what it held is computed again")
