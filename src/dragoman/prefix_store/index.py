@@ -3,7 +3,7 @@
 Does: find a block by its key, forget one, take a segment's blocks in and out. Does not: read files. Called by `store`, which
 sees to it that one thread at a time changes it; any thread may ask whether a key is in it.
 
-A place is one integer, so that 500,000 blocks (100 GB) cost some 100 MB and a quarter of a second. A block that two segments
+A place is one integer, so that 500,000 blocks (100 GB) cost 80 MB and a quarter of a second. A block that two segments
 hold is found in the one that was added last, and in the other when that one is gone or damaged.
 """
 
