@@ -171,12 +171,12 @@ further tokens are not read either.
   looks up is named when the model is refused.
 - **Not in the format**: the converter leaves out the window of Mistral 7B v0.1 and Qwen 2, Falcon 2's base of
   positions, and which layers of SmolLM3 do not turn; what llama.cpp takes in their place is taken here, too.
+  AFMoE's embeddings are scaled, and every fourth of its layers sees everything.
   gpt-oss's positions are scaled without rounding, as its checkpoints say, where llama.cpp rounds. Of GLM-4 in the layout
   of transformers it leaves out base, epsilon and context; files made of the layout with code have them.
-- **Also**: `granite` is Granite 4 without recurrent layers, too, and `mistral3` the text of Mistral Small 3.1; Ministral 3,
-  which scales attention by the position, is refused by that key.
+- **Also**: `granite` is Granite 4 without recurrent layers, too, and `mistral3` the text of Mistral Small 3.1.
 - **Tokenizers**: byte-level BPE (gpt2) with these kinds in `tokenizer.ggml.pre`: {kinds}; SentencePiece's pairs with
-  scores (llama) and unigrams (t5). A kind that is not listed is refused by its name.
+  scores (llama) or a list of them (gemma4), and unigrams (t5). A kind that is not listed is refused by its name.
 """
 GGUF_LOSS = """What is lost, in nats of KL divergence for each token that the demo model reads (1,024 of text of its kind):
 **file**, by the type itself, in f32, from the model's own weights; **int8**, **int4**, by storing and computing with that

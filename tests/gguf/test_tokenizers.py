@@ -194,6 +194,11 @@ def test_pairs_with_scores_and_bytes(prefix: bool, tmp_path: Path) -> None:
     check_alike(through_gguf(tokenizer, "llama", "default", tmp_path, add_space_prefix=prefix), tokenizer)
 
 
+def test_pairs_that_are_told_and_bytes(tmp_path: Path) -> None:
+    tokenizer = scored_pairs(prefix=False)
+    check_alike(through_gguf(tokenizer, "gemma4", "default", tmp_path, add_space_prefix=False), tokenizer)
+
+
 def test_unigrams(tmp_path: Path) -> None:
     tokenizer = unigrams()
     check_alike(through_gguf(tokenizer, "t5", "default", tmp_path), tokenizer)
@@ -277,7 +282,7 @@ def test_named_templates_are_read(tmp_path: Path) -> None:
     [
         ({"ggml.pre": "default"}, "tokenizer.ggml.pre is 'default', allowed: bloom"),
         ({"ggml.pre": "of-tomorrow"}, "tokenizer.ggml.pre is 'of-tomorrow'"),
-        ({"ggml.model": "bert"}, "tokenizer.ggml.model is 'bert', allowed: gpt2, llama or t5"),
+        ({"ggml.model": "bert"}, "tokenizer.ggml.model is 'bert', allowed: gpt2, llama, gemma4 or t5"),
         ({"ggml.tokens": ["a"]}, r"tokenizer.ggml.token_type has \d+ values, allowed: 1, as tokens"),
         ({"ggml.merges": ["a b c"]}, "holds 'a b c', allowed: two tokens and a blank"),
         ({"ggml.merges": ["a nothere"]}, "cannot be used"),

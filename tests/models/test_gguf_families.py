@@ -35,6 +35,8 @@ WHOLE = [
     *("olmo_tied", "olmoe", "phi", "phi3", "phi3_128k", "phi4_mini", "qwen2", "qwen2_5_vl", "qwen2_moe"),
     *("qwen2_vl", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe"),
     *("qwen3_next", "qwen3_vl", "seed_oss", "stablelm", "stablelm_12b"),
+    *("afmoe", "arcee", "dots1", "exaone_moe", "gemma3n", "gemma4", "gemma4_moe", "glm4_moe_lite", "hunyuan_v1_moe"),
+    *("jais2", "minimax_m2", "ministral3", "nemotron", "solar_open"),
 ]
 """Of which a GGUF says everything."""
 

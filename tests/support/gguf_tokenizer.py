@@ -16,7 +16,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
 def tokenizer_metadata(tokenizer: Tokenizer, kind: str, pre: str = "default", **ids: int) -> dict[str, Any]:
-    """The keys behind `tokenizer.`. `kind`: gpt2, llama or t5; `ids`: of special tokens by the format's names, say eos."""
+    """The keys behind `tokenizer.`. `kind`: gpt2, llama, gemma4 or t5; `ids`: of special tokens by the format's names."""
     spec = json.loads(tokenizer.to_str())
     added = {token["id"]: token for token in spec["added_tokens"]}
     vocabulary = {index: token for token, index in tokenizer.get_vocab(with_added_tokens=True).items()}
@@ -36,9 +36,10 @@ def tokenizer_metadata(tokenizer: Tokenizer, kind: str, pre: str = "default", **
         "ggml.token_type": types,
         **{f"ggml.{name}_token_id": index for name, index in ids.items()},
     }
-    if kind == "gpt2":
+    if kind in ("gpt2", "gemma4"):
         merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-        return values | {"ggml.merges": merges}
+        scores = {} if kind == "gpt2" else {"ggml.scores": [-1000.0] * len(tokens)}
+        return values | {"ggml.merges": merges} | scores
     if kind == "t5":
         return values | {"ggml.scores": [float(score) for _, score in model["vocab"]]}
     return values | {"ggml.scores": _scores(tokens, model["merges"])}

@@ -18,7 +18,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.support import gguf_qwen
+from tests.support import gguf_newer, gguf_qwen
 from tests.support.family_checkpoint import Array, Case, write_case
 from tests.support.gguf_blocks import quantise
 
@@ -78,14 +78,15 @@ ARCHITECTURES = {
     "SmolLM3ForCausalLM": "smollm3",
     "StableLmForCausalLM": "stablelm",
     "Starcoder2ForCausalLM": "starcoder2",
+    **gguf_newer.ARCHITECTURES,
 }
-PERMUTED = ("llama", "granite", "granitemoe", "mistral3", "olmo", "smollm3")
+PERMUTED = ("arcee", "llama", "granite", "granitemoe", "mistral3", "olmo", "smollm3")
 QWENS = ("qwen2vl", "qwen3next", "qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe")
 """Of which `gguf_qwen` knows the rest."""
-RAISED = ("gemma", "gemma2", "gemma3")
+RAISED = ("gemma", "gemma2", "gemma3", "nemotron")
 _ARCHES = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
-_UNUSED = re.compile(r"\.att(n|ention)\.(masked_)?bias$|rotary_emb\.inv_freq$|^model\.mtp_")
+_UNUSED = re.compile(r"\.att(n|ention)\.(masked_)?bias$|rotary_emb\.inv_freq$|^model\.mtp_|^mtp\.")
 _NORMS = re.compile(r"(.*\.[qk]_layernorm)\.norms\.(\d+)\.(.*)")
 
 
@@ -122,7 +123,9 @@ def write_tensors(
     """A checkpoint as a GGUF file."""
     writing = writing or Writing()
     name = ARCHITECTURES[config["architectures"][0]]
-    if name in QWENS or "text_config" in config:
+    if name == "gemma4":
+        config, tensors = gguf_newer.text_part(config, tensors)
+    elif name in QWENS or "text_config" in config:
         config, tensors = gguf_qwen.text_part(config, name, dict(tensors))
         config = config | {"legacy": writing.legacy}
     if name == "chatglm":
@@ -215,11 +218,12 @@ def converted(config: Config, tensors: Mapping[str, Array], name: str) -> Iterat
         assert found is not None, key
         yield found, value
     yield from _rope_factors(config)
+    yield from gguf_newer.rope_factors(config, name)
 
 
 def _prepared(config: Config, tensors: Mapping[str, Array], name: str) -> Iterator[tuple[str, Array]]:
     stacks: dict[str, dict[int, Array]] = {}
-    for key, value in tensors.items():
+    for key, value in gguf_newer.stacked(tensors):
         if (name.startswith("gemma") and key == "lm_head.weight") or _UNUSED.search(key) or _guesses(config, key):
             continue
         match = _EXPERT.fullmatch(key) or _NORMS.fullmatch(key)
@@ -256,6 +260,7 @@ def _changed(config: Config, key: str, value: Array, name: str) -> Iterator[tupl
         value = value.squeeze(1)
     if key.endswith("e_score_correction_bias"):
         key, value = key.replace("e_score_correction_bias", "e_score_correction.bias"), value.reshape(-1)
+    key, value = gguf_newer.renamed(key, value, name)
     if name in QWENS:
         yield from gguf_qwen.changed(config, key, value, name)
     elif name == "gpt-oss":
@@ -387,7 +392,7 @@ def metadata(config: Config, name: str) -> dict[str, Any]:
         "expert_group_count": config.get("n_group"),
         "expert_group_used_count": config.get("topk_group"),
     }
-    return values | _rope(config, rule, heads, hidden) | _particular(config, name)
+    return values | _rope(config, rule, heads, hidden) | _particular(config, name) | gguf_newer.metadata(config, name)
 
 
 def _float(value: Any) -> float | None:
@@ -539,8 +544,8 @@ def _with_experts(config: Config, name: str) -> dict[str, Any]:
             }
         case "glm4moe":
             return {
-                "block_count": config["num_hidden_layers"] + config["num_nextn_predict_layers"],
-                "nextn_predict_layers": config["num_nextn_predict_layers"],
+                "block_count": config["num_hidden_layers"] + config.get("num_nextn_predict_layers", 0),
+                "nextn_predict_layers": config.get("num_nextn_predict_layers"),
                 "expert_feed_forward_length": inner,
                 "expert_shared_count": config["n_shared_experts"],
                 "leading_dense_block_count": config["first_k_dense_replace"],

@@ -27,6 +27,7 @@ from dragoman.gguf.architecture import (
     WINDOW,
     Architecture,
 )
+from dragoman.gguf.newer_architectures import MINISTRAL3, NEWER
 from dragoman.gguf.qwen_architectures import QWENS
 
 _GPT2 = Architecture(
@@ -301,6 +302,7 @@ _DEEPSEEK2 = replace(
         "attention.key_length_mla",
         "attention.value_length_mla",
         "rope.scaling.yarn_log_multiplier",
+        "nextn_predict_layers",
     ),
 )
 _GLM = replace(
@@ -418,6 +420,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "phi2": _PHI2,
     "phi3": _PHI3,
     **QWENS,
+    **NEWER,
     "seed_oss": replace(
         PLAIN,
         hugging_face="SeedOssForCausalLM",
@@ -432,6 +435,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 VARIANTS: dict[tuple[str, str], Architecture] = {
     ("llama", "expert_count"): _MIXTRAL,
+    ("mistral3", "attention.temperature_scale"): MINISTRAL3,
     ("olmo2", "attention.sliding_window"): replace(_OLMO2, hugging_face="Olmo3ForCausalLM", keys=KEYS | WINDOW),
     ("granitemoe", "expert_shared_feed_forward_length"): replace(
         _GRANITE_EXPERTS, hugging_face="GraniteMoeSharedForCausalLM"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from statistics import NormalDist
 from typing import Any
 
 from dragoman.errors import ModelError
@@ -79,7 +80,7 @@ def _read_rope(model: GgufModel, config: Config) -> None:
 # Families that turn less than a head where config.json does not say how much.
 _TURNING_PARTS = (
     *("GPTNeoXForCausalLM", "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GlmForCausalLM"),
-    *("Phi3ForCausalLM", "PhiForCausalLM"),
+    *("MiniMaxM2ForCausalLM", "NemotronForCausalLM", "Phi3ForCausalLM", "PhiForCausalLM"),
     *("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "StableLmForCausalLM"),
 )
 
@@ -170,7 +171,7 @@ def _layer_shape(model: GgufModel, name: str) -> tuple[int, ...]:
 def _refuse_unread(model: GgufModel, architecture: Architecture) -> None:
     prefix = f"{model.architecture}."
     known = {*architecture.keys.values(), *architecture.unread, *_HARMLESS, *rope_keys(), *_READ_BY_EXTRAS}
-    if architecture.hugging_face != "Olmo3ForCausalLM":
+    if architecture.hugging_face not in ("Gemma3nForCausalLM", "Gemma4ForCausalLM", "Olmo3ForCausalLM"):
         known -= {_SLIDING_BASE} - {*architecture.keys.values()}
     unknown = sorted(key for key in model.metadata if key.startswith(prefix) and key.removeprefix(prefix) not in known)
     unknown = [key for key in unknown if not (key == f"{prefix}attention.causal" and model.metadata[key] is True)]
@@ -340,6 +341,7 @@ def _deepseek2(model: GgufModel, config: Config) -> None:
     _latent_sizes(model, config)
     config["attention_bias"] = False
     config.pop("partial_rotary_factor", None)
+    config["num_hidden_layers"] = layer_counts(model)[0]
     config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
     config.setdefault("first_k_dense_replace", 0)
     is_normalized = values.flag(f"{name}.expert_weights_norm", False)
@@ -350,9 +352,13 @@ def _deepseek2(model: GgufModel, config: Config) -> None:
         config["norm_topk_prob"] = is_normalized
         in_groups = config.get("n_group", 1) > 1
         config["topk_method"] = "group_limited_greedy" if in_groups else "greedy"
-    growth = values.number(f"{name}.rope.scaling.yarn_log_multiplier")
+    _read_yarn_growth(model, config, 10)  # written as a tenth of it
+
+
+def _read_yarn_growth(model: GgufModel, config: Config, factor: float) -> None:
+    growth = model.metadata.number(f"{model.architecture}.rope.scaling.yarn_log_multiplier")
     if growth and "rope_scaling" in config:
-        weight = round(growth * 10, 6)  # written as a tenth of it
+        weight = round(growth * factor, 6)
         config["rope_scaling"] |= {"mscale": weight, "mscale_all_dim": weight}
 
 
@@ -413,19 +419,115 @@ def _lfm2(model: GgufModel, config: Config) -> None:
     config["conv_bias"] = _has(model, "shortconv.conv.bias")
 
 
+def _ministral3(model: GgufModel, config: Config) -> None:
+    _read_yarn_growth(model, config, 1)
+    if "rope_scaling" in config:
+        scale = model.metadata.number(f"{model.architecture}.attention.temperature_scale")
+        config["rope_scaling"]["llama_4_scaling_beta"] = scale
+
+
+def _biased_experts(model: GgufModel, config: Config) -> None:
+    """Experts' sizes are those of their matrices; layers that guess further tokens come last."""
+    _slides(model, config)
+    config["num_hidden_layers"] = layer_counts(model)[0]
+    config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
+
+
+def _dots1(model: GgufModel, config: Config) -> None:
+    _biased(model, config)
+    _biased_experts(model, config)
+
+
+def _hunyuan_experts(model: GgufModel, config: Config) -> None:
+    _llama(model, config)
+    _local_experts(model, config)
+    config.pop("shared_intermediate_size", None)
+
+
+def _gemma3n(model: GgufModel, config: Config) -> None:
+    """Gates of a layer pass by how many deviations they lie above their mean: as many as pass of a normal distribution."""
+    _slides(model, config)
+    config.setdefault("rope_local_base_freq", 10_000.0)
+    config["vocab_size_per_layer_input"] = _shape(model, "per_layer_token_embd.weight")[0]
+    config["laurel_rank"] = _layer_shape(model, "laurel_l.weight")[0]
+    name, num_layers = model.architecture, layer_counts(model)[0]
+    config["intermediate_size"] = _each_layer(model, f"{name}.feed_forward_length", num_layers)
+    scales = model.metadata.listed(f"{name}.activation_sparsity_scale", float)
+    if scales:
+        config["activation_sparsity_pattern"] = [max(NormalDist().cdf(scale), 0.0) for scale in scales]
+
+
+def _gemma4(model: GgufModel, config: Config) -> None:
+    """Layers that see everything have other heads, which turn otherwise; those that share keys may have a wider MLP."""
+    name, values = model.architecture, model.metadata
+    _slides(model, config)
+    num_layers = layer_counts(model)[0]
+    kinds = config.get("layer_types") or []
+    full = next((index for index, kind in enumerate(kinds) if kind == "full_attention"), 0)
+    kv_heads = _each_layer(model, f"{name}.attention.head_count_kv", num_layers)
+    sizes = _each_layer(model, f"{name}.feed_forward_length", num_layers)
+    sliding = next((index for index, kind in enumerate(kinds) if kind == "sliding_attention"), full)
+    if max(full, sliding) >= num_layers:
+        raise values.error(f"{name}.attention.sliding_window_pattern", f"one for each of {num_layers} layers")
+    config["num_key_value_heads"], config["num_global_key_value_heads"] = kv_heads[sliding], kv_heads[full]
+    config["attention_k_eq_v"] = f"blk.{full}.attn_v.weight" not in model.tensors
+    if not config["attention_k_eq_v"] and kv_heads[full] != kv_heads[sliding]:
+        raise values.error(f"{name}.attention.head_count_kv", "the same for every layer, as keys are no values")
+    config["intermediate_size"], config["use_double_wide_mlp"] = sizes[0], sizes[-1] != sizes[0]
+    if _has(model, "ffn_gate_inp"):
+        config["enable_moe_block"] = True
+        config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
+    if "per_layer_token_embd.weight" in model.tensors:
+        config["vocab_size_per_layer_input"] = _shape(model, "per_layer_token_embd.weight")[0]
+    factors = rope_rule(model).get("factors", [1.0])
+    turned = [factor for factor in factors if factor < _NEVER_TURNS]
+    if factors[: len(turned)] != [1.0] * len(turned):
+        raise ModelError(
+            f"{model.path} tensor 'rope_freqs.weight' holds {turned}, allowed: ones, then {_NEVER_TURNS:g}"
+        )
+    bases = (values.number(f"{name}.rope.freq_base") or 1_000_000.0, config.pop("rope_local_base_freq", 10_000.0))
+    config["rope_parameters"] = {
+        "full_attention": {
+            "rope_type": "proportional",
+            "partial_rotary_factor": len(turned) / len(factors),
+            "rope_theta": bases[0],
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": bases[1]},
+    }
+
+
+_NEVER_TURNS = 1e29  # pairs whose frequency is divided by more keep their place; files have 1e30
+
+
+def _each_layer(model: GgufModel, key: str, num_layers: int) -> list[int]:
+    """A count for each layer, from a list or of all."""
+    if not model.metadata.is_list(key):
+        return [model.metadata.count(key)] * num_layers
+    counts: list[int] = model.metadata.listed(key, int)
+    if len(counts) < num_layers or min(counts, default=0) < 1:
+        raise model.metadata.error(key, f"an integer of at least 1 for each of {num_layers} layers")
+    return counts[:num_layers]
+
+
 _EXTRAS: Mapping[str, Callable[[GgufModel, Config], None]] = {
+    "AfmoeForCausalLM": _biased_experts,
+    "ArceeForCausalLM": _llama,
     "BloomForCausalLM": _bloom,
     "Cohere2ForCausalLM": _slides,
     "CohereForCausalLM": _cohere,
     "DeepseekV2ForCausalLM": _deepseek2,
+    "Dots1ForCausalLM": _dots1,
     "Ernie4_5ForCausalLM": _ernie,
     "Ernie4_5_MoeForCausalLM": _ernie_experts,
     "Exaone4ForCausalLM": _slides,
+    "ExaoneMoeForCausalLM": _biased_experts,
     "FalconForCausalLM": _falcon,
     "GPTBigCodeForCausalLM": _big_code,
     "GPTNeoXForCausalLM": _neox,
     "Gemma2ForCausalLM": _gemma2,
     "Gemma3ForCausalLM": _gemma3,
+    "Gemma3nForCausalLM": _gemma3n,
+    "Gemma4ForCausalLM": _gemma4,
     "Glm4ForCausalLM": _biased,
     "GlmForCausalLM": _biased,
     "Glm4MoeForCausalLM": _glm4_experts,
@@ -434,10 +536,15 @@ _EXTRAS: Mapping[str, Callable[[GgufModel, Config], None]] = {
     "GraniteMoeForCausalLM": _granite_experts,
     "GraniteMoeSharedForCausalLM": _granite_experts,
     "HunYuanDenseV1ForCausalLM": _llama,
+    "HunYuanMoEV1ForCausalLM": _hunyuan_experts,
+    "Jais2ForCausalLM": _llama,
     "Lfm2ForCausalLM": _lfm2,
     "LlamaForCausalLM": _llama,
     "MPTForCausalLM": _mpt,
+    "MiniMaxM2ForCausalLM": _local_experts,
+    "Ministral3ForCausalLM": _ministral3,
     "MixtralForCausalLM": _local_experts,
+    "NemotronForCausalLM": _llama,
     "Olmo2ForCausalLM": _llama,
     "Olmo3ForCausalLM": _olmo3,
     "Phi3ForCausalLM": _phi3,

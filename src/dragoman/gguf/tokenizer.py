@@ -1,6 +1,7 @@
 """Writes tokenizer.json and its like for a GGUF model, from the vocabulary in its metadata.
 
-Does: byte-level BPE ("gpt2"), SentencePiece's BPE with scores ("llama"), unigrams ("t5"); special tokens, chat templates.
+Does: byte-level BPE ("gpt2"), SentencePiece's BPE with scores ("llama") or pairs ("gemma4"), unigrams ("t5"); special
+tokens, chat templates.
 Does not: encode (the `tokenizers` library does). Called through `texts`, at load time.
 Source of the metadata: the GGUF specification, "tokenizer"; of what holds without a key: llama.cpp's llama-vocab.cpp.
 """
@@ -82,12 +83,12 @@ def tokenizer_text(model: GgufModel) -> str:
     match kind:
         case "gpt2":
             spec = _byte_level(model, vocabulary)
-        case "llama":
-            spec = _scored_pairs(model, vocabulary)
+        case "llama" | "gemma4":
+            spec = _scored_pairs(model, vocabulary, are_told=kind == "gemma4")
         case "t5":
             spec = _unigrams(model, vocabulary)
         case _:
-            raise values.error(f"{_KEY}.model", "gpt2, llama or t5")
+            raise values.error(f"{_KEY}.model", "gpt2, llama, gemma4 or t5")
     whole = {
         "version": "1.0",
         "truncation": None,
@@ -240,7 +241,8 @@ def _merges(model: GgufModel) -> list[list[str]]:
     return merges
 
 
-def _scored_pairs(model: GgufModel, vocabulary: _Vocabulary) -> Spec:
+def _scored_pairs(model: GgufModel, vocabulary: _Vocabulary, *, are_told: bool) -> Spec:
+    """`are_told`: the file has the pairs, whose order its tokens' scores do not tell."""
     prefix = model.metadata.flag(f"{_KEY}.add_space_prefix", True)
     normalizers: list[Spec] = [{"type": "Prepend", "prepend": _BLANK}] if prefix else []
     normalizers.append({"type": "Replace", "pattern": {"String": " "}, "content": _BLANK})
@@ -267,7 +269,7 @@ def _scored_pairs(model: GgufModel, vocabulary: _Vocabulary) -> Spec:
             "byte_fallback": True,
             "ignore_merges": False,
             "vocab": ids,
-            "merges": _merges_by_score(model, vocabulary, ids),
+            "merges": _merges(model) if are_told else _merges_by_score(model, vocabulary, ids),
         },
     }
 
