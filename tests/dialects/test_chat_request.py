@@ -82,6 +82,10 @@ def test_model_chooses_except_on_invocations() -> None:
         ({}, None),
         ({"max_tokens": 7}, 7),
         ({"max_completion_tokens": 8}, 8),
+        ({"n_predict": 8}, 8),
+        ({"n_predict": 0}, 0),
+        ({"n_predict": -1}, None),
+        ({"max_tokens": 7, "n_predict": 8}, 7),
         ({"max_tokens": 7, "max_completion_tokens": 8}, 8),
     ],
 )

@@ -103,7 +103,8 @@ def test_llama_vim_holds_a_conversation(client: httpx.Client) -> None:
         "cache_prompt": True,
         "response_fields": [""],
     }
-    assert client.post("/v1/chat/completions", json={**body, "stream": False}).status_code == 200
+    prepared = post(client, "/v1/chat/completions", **body, stream=False)
+    assert (prepared["choices"][0]["message"]["content"], prepared["usage"]["completion_tokens"]) == ("", 0)
     asked = {
         "id_slot": 0,
         "messages": messages,

@@ -45,6 +45,7 @@ UINT32_MAX = 4294967295
 BOUNDS: Mapping[str, Bounds] = {
     "max_tokens": Bounds(1, UINT32_MAX),
     "max_completion_tokens": Bounds(1, UINT32_MAX),
+    "n_predict": Bounds(-1, UINT32_MAX),
     "temperature": Bounds(0.0, 2.0),
     "top_p": Bounds(0.0, 1.0),
     "top_k": Bounds(-1, UINT32_MAX),

@@ -95,6 +95,8 @@ class ChatDialect(PureDialect):
         check_shared(raw, body, reading)
         if body.max_completion_tokens is not None:
             body.max_tokens = body.max_completion_tokens
+        elif body.max_tokens is None and body.n_predict is not None and body.n_predict >= 0:
+            body.max_tokens = body.n_predict
         top_logprobs = _top_logprobs(body, route, reading, needs_top=self._is_strict(route))
         check_sizes(body, self._options.limits, route.profile)
         tools = tool_use(body, raw, route.profile)

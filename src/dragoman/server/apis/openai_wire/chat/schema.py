@@ -105,6 +105,7 @@ class ChatBody(SharedBody, kw_only=True):
 
     messages: list[ChatMessage] | None = None
     max_completion_tokens: int | None = None
+    n_predict: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     tools: list[Tool] | None = None

@@ -117,6 +117,7 @@ COMPLETIONS: Mapping[str, Row] = {
 CHAT: Mapping[str, Row] = {
     "messages": Row("the conversation; roles are the chat template's business"),
     "max_completion_tokens": Row("the newer name of `max_tokens`, which it overrides"),
+    "n_predict": Row("llama.cpp's name of `max_tokens`, which overrides it; -1: no limit, 0: only compute the prompt"),
     "logprobs": Row("log-probabilities of the generated tokens", False),
     "top_logprobs": Row(
         "with `logprobs`, this many likeliest tokens at each place; -1: all, if --max-logprobs allows as many", 0
