@@ -226,6 +226,8 @@ async def _build_generating(
         profile,
         vocab_size=built.engine.capabilities.vocab_size,
         end_token_ids=text.tokenizer.eos_token_ids,
+        max_model_len=service.max_model_len,
+        dtype=built.dtype,
         abilities=_abilities(text, sees=built.pictures is not None),
         proposer=profile.proposer if built.engine.capabilities.speculative else None,
         keeps_prompts=built.engine.capabilities.cache_keep,

@@ -61,6 +61,8 @@ FAMILIES = [
     Family("/api/generate", "ollama.generate", "OllamaGenerateRequest", {"model": "fake", "prompt": "a"}),
     Family("/api/chat", "ollama.chat", "OllamaChatRequest", {"model": "fake", "messages": MESSAGES}),
     Family("/api/generate", "ollama.generate", "OllamaRequestOptions", {"model": "fake", "prompt": "a"}, "options"),
+    Family("/api/v0/chat/completions", "lmstudio.chat", "LmChatRequest", {"messages": MESSAGES}),
+    Family("/api/v0/completions", "lmstudio.completions", "LmCompletionRequest", {"prompt": "a"}),
     Family("/completion", "llamacpp.completion", "LlamaCompletionRequest", {"prompt": "a"}),
     Family("/infill", "llamacpp.infill", "LlamaInfillRequest", {"input_prefix": "a", "input_suffix": "b"}),
     Family("/v1/messages", "anthropic.messages", "MessagesRequest", {"messages": MESSAGES, "max_tokens": 2}),

@@ -22,6 +22,7 @@ NAMES = (
     "dragoman.server.apis.text.api",
     "dragoman.server.apis.ollama.api",
     "dragoman.server.apis.llamacpp.api",
+    "dragoman.server.apis.lmstudio.api",
     "dragoman.server.apis.tei.api",
     "dragoman.server.apis.rerank.api",
     "dragoman.server.apis.anthropic.api",

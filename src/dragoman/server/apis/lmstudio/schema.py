@@ -1,0 +1,90 @@
+"""What LM Studio's answers have beside OpenAI's, and its list of models.
+
+Does: name the fields. Does not: fill them in. Used on the event loop, and when the document is built.
+Source: LM Studio's documentation, REST API v0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion
+from dragoman.server.apis.openai_wire.completions.schema import Completion
+
+StopReason = Literal[
+    "eosFound", "stopStringFound", "maxPredictedTokensReached", "contextLengthReached", "toolCalls", "userStopped"
+]
+
+
+class LmStats(msgspec.Struct, kw_only=True):
+    """How the answer came about; times in seconds, null where none passed."""
+
+    tokens_per_second: float | None
+    time_to_first_token: float | None
+    generation_time: float | None
+    stop_reason: StopReason
+
+
+class LmModelInfo(msgspec.Struct):
+    """What answered."""
+
+    arch: str
+    quant: str
+    format: str
+    context_length: int
+
+
+class LmRuntime(msgspec.Struct):
+    """What the model runs on."""
+
+    name: str
+    version: str
+    supported_formats: list[str]
+
+
+class LmDetails(msgspec.Struct):
+    """What stands beside OpenAI's fields, and is a stream's last event before its end."""
+
+    stats: LmStats
+    model_info: LmModelInfo
+    runtime: LmRuntime
+
+
+class LmChatCompletion(ChatCompletion, kw_only=True):
+    """The answer of a conversation."""
+
+    stats: LmStats
+    model_info: LmModelInfo
+    runtime: LmRuntime
+
+
+class LmCompletion(Completion, kw_only=True):
+    """The answer to a prompt."""
+
+    stats: LmStats
+    model_info: LmModelInfo
+    runtime: LmRuntime
+
+
+class LmModel(msgspec.Struct, kw_only=True):
+    """A model of the list; every one is loaded."""
+
+    id: str
+    object: Literal["model"] = "model"
+    type: Literal["llm", "vlm", "embeddings"]
+    publisher: str
+    arch: str
+    compatibility_type: str
+    quantization: str
+    state: Literal["loaded"] = "loaded"
+    max_context_length: int
+    loaded_context_length: int
+
+
+class LmModelList(msgspec.Struct):
+    """The models."""
+
+    data: list[LmModel]
+    object: Literal["list"] = "list"
