@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
+import msgspec
+
 from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.links import links_out
 from dragoman.config.options import OPTIONS
@@ -49,18 +51,20 @@ from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.prepare import ServiceLimits
 from dragoman.server.generation.service import Extensions, Service
+from dragoman.server.generation.thinking import UNBOUNDED, ThinkingBounds
 from dragoman.server.hosting import ModelMemory
 from dragoman.server.pooling.base import PoolingFacts, PoolingKind
 from dragoman.server.pooling.service import TextsService
 from dragoman.server.pooling.texts import PairQuestion, TextPreparer
 from dragoman.server.registry import GenerationService, ServedModel
+from dragoman.tokenizer.answer_watch import watch_answer
 from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.tokenizer.plain_content import PlainContent
 from dragoman.tokenizer.stop_strings import StopOnTokens
 from dragoman.tokenizer.turn_ends import turn_end_ids
-from dragoman.types import Limits, StopCriterion, StopStrings
+from dragoman.types import Limits, RepetitionDetection, StopCriterion, StopStrings
 
 logger = logging.getLogger("dragoman")
 
@@ -309,7 +313,20 @@ def _service_limits(config: Config, engine: Engine) -> ServiceLimits:
         max_prompt_tokens=config.server.max_prompt_tokens,
         max_completion_tokens=config.server.max_completion_tokens,
         prefix_cache_per_key=bool(config.engine.prefix_cache_per_key),
+        thinking=_thinking_bounds(config, engine),
     )
+
+
+def _thinking_bounds(config: Config, engine: Engine) -> ThinkingBounds:
+    """The operator's bounds on reasoning. Raises: ConfigError for one that the engine cannot keep."""
+    reasoning = config.reasoning
+    budget = None if reasoning.reasoning_budget == UNBOUNDED else reasoning.reasoning_budget
+    if budget is not None and "thinking_token_budget" in engine.capabilities.unsupported:
+        problem = f"engine {config.engine.engine} does not end reasoning here; leave it out"
+        raise ConfigError([f"{config.cite('reasoning_budget')}: {problem}"])
+    rule = reasoning.reasoning_repetition_detection
+    repetition = None if rule == "off" else msgspec.json.decode(rule, type=RepetitionDetection)
+    return ThinkingBounds(budget, repetition, reasoning.reasoning_budget_message)
 
 
 def _served(
@@ -355,7 +372,8 @@ def engine_tools(
             unsearched=stop.unsearched,
         )
 
-    return EngineTools(LazyGrammarCompiler(tokenizer, turn_end_ids, max_grammar_s), watch_stops, lark_of)
+    compiler = LazyGrammarCompiler(tokenizer, turn_end_ids, max_grammar_s)
+    return EngineTools(compiler, watch_stops, lark_of, partial(watch_answer, pieces))
 
 
 def _extensions(text: _Text, tools: EngineTools) -> Extensions:
@@ -368,6 +386,7 @@ def _extensions(text: _Text, tools: EngineTools) -> Extensions:
         output.constraint,
         text.turn_end_ids,
         unsearched=output.unsearched,
+        find_thought=output.thought_marks,
     )
 
 

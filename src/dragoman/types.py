@@ -27,6 +27,7 @@ class FinishReason(StrEnum):
     STOP_TOKEN = "stop_token"  # a token of `stop_token_ids` was generated
     STOP_STRING = "stop_string"  # the text contained one of the stop strings
     LENGTH = "length"  # `max_tokens` or the context length was reached
+    REPETITION = "repetition"  # the content had begun to repeat itself, and the request asked for an end then
     ABORT = "abort"  # cancelled before it ended
 
 
@@ -53,6 +54,7 @@ class Limits:
     max_word_chars: int = 1000  # of one stop string or bad word
     max_token_ids: int = 300_000  # of one list, or of a logit_bias; vocabularies are smaller
     max_assistant_tokens: int = 32  # of one draft: each costs a row of logits of the vocabulary's size
+    max_pattern_size: int = 1024  # of a text that repeats itself: each token is compared with as many before it
     max_text_chars: int = 4_000_000  # that are tokenised for one prompt
 
 
@@ -204,6 +206,17 @@ class Grammar:
     passed_over: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
+class RepetitionDetection(msgspec.Struct, frozen=True):
+    """When a text has begun to repeat itself: it ends with the same tokens, so many of them, so often in a row.
+
+    `max_pattern_size` 0 = that is not looked for. Names: vLLM's sampling parameters.
+    """
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 1
+    min_count: int = 2
+
+
 class FurtherSampling(msgspec.Struct, frozen=True, kw_only=True):
     """Samplers that no API's document has and most servers of local models do: DRY, top-n sigma and XTC.
 
@@ -253,6 +266,8 @@ class SamplingParams(FurtherSampling, frozen=True):
     logprobs: int | None = None  # None = none; 0 = the chosen token's; N = also the N most likely
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
     grammar: Grammar | None = None
+    thinking_token_budget: int | None = None  # of reasoning, which is ended then; -1 = no bound, None = the server's
+    repetition_detection: RepetitionDetection | None = None  # of the content, which ends then; also of the reasoning
     num_assistant_tokens: int | None = None  # draft tokens per step, where somebody guesses
     assistant_confidence_threshold: float | None = None
     max_ngram_size: int | None = None
@@ -404,6 +419,32 @@ class Unsearched(msgspec.Struct, frozen=True):
     inside: str = ""
 
 
+class AnswerWatch(Protocol):
+    """Per-sequence state of what ends its reasoning, or its content where that repeats itself. Used by one thread at a time.
+
+    `forced_ids`: the tokens that have to come next, () = any may. `is_over`: nothing is left to watch for.
+    """
+
+    forced_ids: Sequence[int]
+    is_over: bool
+
+    def fork(self) -> AnswerWatch:
+        """An independent copy of the state, for a forked sequence."""
+        ...
+
+    def advance(self, token_id: int) -> None:
+        """Take in a token that was chosen."""
+        ...
+
+    def ends_with(self, token_id: int) -> bool:
+        """True if this as the next token makes the content a loop; the state does not change."""
+        ...
+
+    def num_possible(self, token_ids: Sequence[int]) -> int:
+        """How many of these draft tokens, from the front, may come; the state does not change."""
+        ...
+
+
 class StopStrings(msgspec.Struct, frozen=True):
     """Texts that end a sequence: at the token that completes the first, which is still part of it.
 
@@ -443,6 +484,25 @@ class SequenceBreaker(msgspec.Struct, frozen=True):
     tail: tuple[int, ...] = ()
 
 
+class Thinking(msgspec.Struct, frozen=True):
+    """Where an answer's reasoning stands, and when an engine ends it: it then takes the closing tokens for the next ones.
+
+    `begin`, `ends`: the marks before and after it, as text. `is_open`: the answer begins within it; else it may begin with
+    the mark, or, if it `recurs`, have it anywhere and again. `budget`: tokens of all of it, None = no bound; a character of
+    several tokens is completed. `repetition`: what counts as a loop, which ends it, too. `reclosing_ids`: follow where it
+    begins once more after that.
+    """
+
+    begin: str
+    ends: tuple[str, ...]
+    closing_ids: tuple[int, ...]
+    is_open: bool = False
+    recurs: bool = False
+    budget: int | None = None
+    repetition: RepetitionDetection | None = None
+    reclosing_ids: tuple[int, ...] = ()
+
+
 class EngineRequest(msgspec.Struct, frozen=True):
     """A request as engines take it: token ids, complete, legal, seed resolved. Pure data: it survives JSON and msgpack.
 
@@ -460,7 +520,8 @@ class EngineRequest(msgspec.Struct, frozen=True):
     it may have been made on another machine; `start_by_s`: when it gives it up unless its first step has begun; None =
     never.
     `pictures`: in the order of their places in the prompt, which do not overlap. `trace`: the client's, which servers that
-    an engine asks are to continue; None = it has named none.
+    an engine asks are to continue; None = it has named none. `thinking`: None = no reasoning is ended; engines elsewhere go
+    by `SamplingParams.thinking_token_budget` instead.
     """
 
     request_id: str
@@ -485,6 +546,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     share: int = 1
     is_background: bool = False
     dry_breakers: tuple[SequenceBreaker, ...] = ()
+    thinking: Thinking | None = None
 
     @property
     def cache_partition(self) -> str:

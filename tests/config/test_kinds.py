@@ -24,12 +24,13 @@ from dragoman.config.kinds import (
     Value,
     WordOrAddress,
 )
+from dragoman.config.reasoning_settings import Repetition
 from tests.support.tables import table
 
 KINDS: list[Kind] = [
     Integer(1, 9), Integer(auto=True), Number(), Number(0.5, inclusive=True, auto=True), Switch(),
     Choice(("a", "b"), {"c": "a"}), Text(), Names(), FilePath(), WordOrAddress(("a",)), Hosts(), ImageLimit(), Urls(),
-    JsonObject(),
+    JsonObject(), Repetition(),
 ]  # fmt: skip
 
 
@@ -48,6 +49,13 @@ KINDS: list[Kind] = [
         (Text(), " x ", "x"),
         (Names(), "a, b c", ("a", "b", "c")),
         (FilePath(), "~/m", Path.home() / "m"),
+        (Repetition(), "OFF", "off"),
+        (Repetition(), '{"max_pattern_size": 0}', "off"),
+        (
+            Repetition(),
+            '{"min_count": 3, "max_pattern_size": 8}',
+            '{"max_pattern_size": 8, "min_pattern_size": 1, "min_count": 3}',
+        ),
     ],
 )
 def test_a_legal_text_gives_its_value(kind: Kind, text: str, value: Value) -> None:
@@ -61,7 +69,12 @@ def test_a_legal_text_gives_its_value(kind: Kind, text: str, value: Value) -> No
         (Number(), "0"), (Number(), "-1"), (Number(), "nan"), (Number(), "inf"), (Number(), "auto"), (Number(), "x"),
         (Switch(), ""), (Switch(), "2"), (Choice(("a",)), "b"), (Text(), " "), (Names(), ","), (Names(), "a a"),
         (FilePath(), ""), (JsonObject(), "[1]"), (JsonObject(), "{"), (JsonObject(taken=("a",)), '{"b": 1, "a": 2}'),
-        (JsonObject(), "[" * 100_000),
+        (JsonObject(), "[" * 100_000), (Repetition(), "[]"), (Repetition(), "on"), (Repetition(), '{"max_pattern_size": 4}'),
+        (Repetition(), '{"max_pattern_size": 4, "min_count": 1}'),
+        (Repetition(), '{"max_pattern_size": 2000, "min_count": 2}'),
+        (Repetition(), '{"max_pattern_size": 4, "min_pattern_size": 5, "min_count": 2}'),
+        (Repetition(), '{"max_pattern_size": 4, "min_count": 2, "count": 2}'),
+        (Repetition(), '{"max_pattern_size": 4.0, "min_count": 2}'),
     ],
 )  # fmt: skip
 def test_any_other_text_is_refused(kind: Kind, text: str) -> None:

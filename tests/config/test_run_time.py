@@ -11,6 +11,7 @@ import pytest
 from dragoman.cli.arguments import read_arguments
 from dragoman.config.kinds import Choice, ImageLimit, Integer, JsonObject, Number, Switch
 from dragoman.config.options import OPTIONS
+from dragoman.config.reasoning_settings import Repetition
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.run_time import ModelStore, NotStored
 from dragoman.config.several import resolve_all
@@ -193,7 +194,7 @@ def test_the_error_says_how_the_operator_sets_it(store: Path) -> None:
 
 def test_nothing_is_open_to_a_call_that_is_a_place_a_name_or_an_address() -> None:
     kinds = {type(one.row.kind) for one in OPTIONS if one.row.open_to == "load"}
-    assert kinds == {Choice, Integer, Number, Switch, ImageLimit, JsonObject}
+    assert kinds == {Choice, Integer, Number, Switch, ImageLimit, JsonObject, Repetition}
 
 
 def test_a_call_tells_the_operators_code_nothing(store: Path) -> None:

@@ -139,10 +139,11 @@ class TestParameters:
         ],
     )
     def test_templates_are_told_whether_to_think(self, thinking: Any, is_on: bool) -> None:
-        prompt = request(thinking=thinking).prompt
-        assert isinstance(prompt, ChatPrompt)
-        assert (prompt.template_kwargs["enable_thinking"], prompt.template_kwargs["thinking"]) == (is_on, is_on)
-        assert prompt.template_kwargs.get("thinking_budget") == thinking.get("budget_tokens")
+        asked = request(thinking=thinking)
+        assert isinstance(asked.prompt, ChatPrompt)
+        kwargs = asked.prompt.template_kwargs
+        assert (kwargs["enable_thinking"], kwargs["thinking"]) == (is_on, is_on)
+        assert asked.sampling.thinking_token_budget == thinking.get("budget_tokens")
 
     def test_templates_decide_for_those_who_say_nothing_of_thinking(self) -> None:
         prompt = request().prompt

@@ -14,6 +14,7 @@ from dragoman.engine.rolling.sequence import Prepared
 from dragoman.errors import ServerError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, SamplingParams
 from tests.engine.fake_runner import PLAIN, FakeModel, last_logits, reference_logits
+from tests.support.letters import letter_watch
 from tests.support.live_parts import criterion_of, masker_of
 
 
@@ -38,7 +39,7 @@ def make_request(
 def naive_sequence(request: EngineRequest, index: int, vocab_size: int, model: FakeModel = PLAIN) -> Generated:
     """Sequence `index` of the request, token by token, from logits computed without a cache."""
     sampler = Sampler(vocab_size)
-    state = sampler.new_state(request, index, masker_of(request))
+    state = sampler.new_state(request, index, masker_of(request), letter_watch(request))
     sampling = request.sampling
     result = Generated()
     while result.finish_reason is None:
@@ -49,6 +50,7 @@ def naive_sequence(request: EngineRequest, index: int, vocab_size: int, model: F
         logits = last_logits(tokens, vocab_size, model, len(request.prompt_ids))
         sampled = sampler.sample(logits, [state])
         token_id = int(sampled.token_ids[0])
+        is_loop = state.watch is not None and state.watch.ends_with(token_id)
         state.observe(token_id)
         result.token_ids.append(token_id)
         if (logprob := sampled.logprobs[0]) is not None:
@@ -59,6 +61,8 @@ def naive_sequence(request: EngineRequest, index: int, vocab_size: int, model: F
             result.finish_reason = FinishReason.EOS
         elif token_id in sampling.stop_token_ids:
             result.finish_reason = FinishReason.STOP_TOKEN
+        elif is_loop:
+            result.finish_reason = FinishReason.REPETITION
     return result
 
 
@@ -81,7 +85,8 @@ class Collector:
 
     def add(self, key: int, request: EngineRequest) -> None:
         """Queue a request, with the live parts that it brings."""
-        self.core.inbox.put(AddRequest(key, request, Prepared(masker_of(request), criterion_of(request))))
+        prepared = Prepared(masker_of(request), criterion_of(request), watch=letter_watch(request))
+        self.core.inbox.put(AddRequest(key, request, prepared))
 
     def step(self) -> None:
         """One step."""

@@ -14,7 +14,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.types import EngineRequest
+from dragoman.types import EngineRequest, RepetitionDetection, Thinking
 from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner
 from tests.engine.naive import Collector, Generated, make_request, naive_prompt_logprobs, naive_sequence
 from tests.support.tiers import examples
@@ -35,6 +35,29 @@ class Arrival:
 
 
 @st.composite
+def thinking(draw: st.DrawFn) -> Thinking | None:
+    """Reasoning between letters that come now and then, which ends soon."""
+    if draw(st.booleans()):
+        return None
+    closing = st.lists(st.integers(1, VOCAB_SIZE - 1), min_size=1, max_size=3).map(tuple)
+    return Thinking(
+        draw(st.sampled_from(["a", "bc"])),
+        draw(st.sampled_from([("d",), ("ef", "g")])),
+        draw(closing),
+        is_open=draw(st.booleans()),
+        recurs=draw(st.booleans()),
+        budget=draw(st.sampled_from([None, 0, 1, 2, 5])),
+        repetition=draw(repetitions()),
+        reclosing_ids=draw(closing),
+    )
+
+
+def repetitions() -> st.SearchStrategy[RepetitionDetection | None]:
+    """Patterns of which random tokens have some."""
+    return st.one_of(st.none(), st.builds(RepetitionDetection, st.integers(0, 3), st.just(1), st.integers(2, 3)))
+
+
+@st.composite
 def requests(draw: st.DrawFn, prefixes: list[list[int]]) -> EngineRequest:
     """A request whose prompt may begin like another one's."""
     token_ids = st.integers(0, VOCAB_SIZE - 1)
@@ -52,6 +75,7 @@ def requests(draw: st.DrawFn, prefixes: list[list[int]]) -> EngineRequest:
         repetition_penalty=draw(st.sampled_from([1.0, 1.3])),
         ignore_eos=draw(st.booleans()),
         stop_token_ids=tuple(draw(st.lists(token_ids, max_size=1))),
+        repetition_detection=draw(repetitions()),
     )
     return msgspec.structs.replace(
         request,
@@ -60,6 +84,7 @@ def requests(draw: st.DrawFn, prefixes: list[list[int]]) -> EngineRequest:
         is_background=draw(st.sampled_from([False, False, False, True])),
         caller=draw(st.sampled_from(["", "a", "b"])),
         cache_salt=draw(st.sampled_from(["", "", "s"])),
+        thinking=draw(thinking()),
     )
 
 

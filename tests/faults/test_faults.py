@@ -22,7 +22,7 @@ from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampled, Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, SamplerState
 from dragoman.tokenizer.chat_template import ChatTemplate
-from dragoman.types import EngineRequest, Grammar, TokenMasker
+from dragoman.types import AnswerWatch, EngineRequest, Grammar, TokenMasker
 from tests.engine.forward_gate import ForwardGate
 from tests.faults.neighbours import (
     MARK,
@@ -106,8 +106,14 @@ class FailingSampler(Sampler):
         super().__init__(vocab_size)
         self._bad: set[int] = set()
 
-    def new_state(self, request: EngineRequest, index: int, masker: TokenMasker | None = None) -> SamplerState:
-        state = super().new_state(request, index, masker)
+    def new_state(
+        self,
+        request: EngineRequest,
+        sequence_index: int,
+        masker: TokenMasker | None = None,
+        watch: AnswerWatch | None = None,
+    ) -> SamplerState:
+        state = super().new_state(request, sequence_index, masker, watch)
         if MARK in request.prompt_ids:
             self._bad.add(id(state))
         return state

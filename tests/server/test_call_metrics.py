@@ -125,8 +125,8 @@ def test_other_servers_have_fewer_words_and_tell_them_from_the_beginning() -> No
     engine = SimpleNamespace(health=lambda: Health(True), stats=EngineStats)
     models: Any = [SimpleNamespace(name="m", engine=engine)]
     for metrics, expected in (
-        (CallMetrics(), {"stop": 0, "length": 0, "abort": 0}),
-        (metrics_of(request(*ENDED)), {"stop": 3, "length": 1, "abort": 1}),
+        (CallMetrics(), {"stop": 0, "length": 0, "repetition": 0, "abort": 0}),
+        (metrics_of(request(*ENDED)), {"stop": 3, "length": 1, "repetition": 1, "abort": 1}),
     ):
         text = MetricsRegistry(lambda: models, metrics, ("vllm", "tgi")).render(as_openmetrics=True).decode()
         found = [one for family in openmetrics_families(text) for one in family.samples]

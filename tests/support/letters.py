@@ -7,9 +7,10 @@ from typing import cast
 
 from dragoman.engine.base import EngineTools
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.tokenizer.answer_watch import AnswerWatch, watch_answer
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.stop_strings import StopOnTokens
-from dragoman.types import StopCriterion, StopStrings
+from dragoman.types import EngineRequest, StopCriterion, StopStrings
 
 VOCAB_SIZE = 32
 EOS_ID = 0
@@ -26,6 +27,14 @@ class _Letters:
         return token_id == EOS_ID
 
 
+_PIECES = TokenPieces(cast(Tokenizer, _Letters()))
+
+
+def letter_watch(request: EngineRequest) -> AnswerWatch | None:
+    """What ends the request's reasoning, or its content."""
+    return watch_answer(_PIECES, request)
+
+
 def text_of(token_ids: Sequence[int]) -> str:
     """What the tokens write."""
     return b"".join(LETTERS[token_id] for token_id in token_ids).decode()
@@ -35,15 +44,14 @@ def letter_tools() -> EngineTools:
     """The grammar compiler and the watcher of stop strings for letters."""
     tokens = [b"</s>", *LETTERS[1:]]
     compiler = GrammarCompiler(Vocabulary(tokens, frozenset({EOS_ID}), EOS_ID))
-    pieces = TokenPieces(cast(Tokenizer, _Letters()))
 
     def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
         return StopOnTokens(
-            pieces,
+            _PIECES,
             stop.strings,
             min_tokens=min_tokens,
             skip_special_tokens=stop.skip_special_tokens,
             unsearched=stop.unsearched,
         )
 
-    return EngineTools(compiler.compile, watch_stops)
+    return EngineTools(compiler.compile, watch_stops, watch_answer=letter_watch)

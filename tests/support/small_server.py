@@ -11,7 +11,8 @@ import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -28,12 +29,15 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.server import apis
 from dragoman.server.admission import Admission
-from dragoman.server.api import Call, Dialect
+from dragoman.server.api import Call, Dialect, ModelProfile
 from dragoman.server.app import App, ServerConfig, build_app
+from dragoman.server.generation.output_parsers import OutputFormat
 from dragoman.server.generation.pictures import PicturePrompts
+from dragoman.server.generation.prepare import ServiceLimits
 from dragoman.server.generation.service import Extensions, Service
 from dragoman.server.http.protocol import CUT_EXTENSION
 from dragoman.server.registry import ModelRegistry, ServedModel
+from dragoman.tokenizer.answer_watch import watch_answer
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.stop_strings import StopOnTokens
@@ -90,7 +94,7 @@ def byte_tools(tokenizer: Tokenizer | None = None, max_mask_s: float = 10.0) -> 
             unsearched=stop.unsearched,
         )
 
-    return EngineTools(compiler.compile, watch_stops)
+    return EngineTools(compiler.compile, watch_stops, watch_answer=partial(watch_answer, pieces))
 
 
 @dataclass
@@ -107,6 +111,8 @@ class Parts:
     dialects: Mapping[str, Dialect] = field(default_factory=dict)
     pictures: PicturePrompts | None = None
     embedder: PictureEmbedder | None = None
+    output: OutputFormat | None = None
+    limits: ServiceLimits | None = None
 
 
 class WatchedEngine(RenewableEngine):
@@ -129,6 +135,19 @@ class WatchedEngine(RenewableEngine):
             self.num_open -= 1
 
 
+def _extensions(parts: Parts) -> Extensions:
+    found = Extensions(parts.tools.compile_grammar, pictures=parts.pictures, draw_seed=lambda: 7)
+    output = parts.output
+    if output is None:
+        return found
+    return replace(found, make_parser=output.parser, constrain=output.constraint, find_thought=output.thought_marks)
+
+
+def _profile(parts: Parts) -> ModelProfile:
+    thinks = parts.output is not None and parts.output.reasoning is not None
+    return replace(PROFILE, abilities=PROFILE.abilities | {"thinking"}) if thinks else PROFILE
+
+
 class SmallServer:
     """The application over one model that is called `fake`."""
 
@@ -141,9 +160,10 @@ class SmallServer:
             engine=self.engine,
             tokenizer=parts.tokenizer,
             chat_template=parts.template,
-            extensions=Extensions(parts.tools.compile_grammar, pictures=parts.pictures, draw_seed=lambda: 7),
+            limits=parts.limits,
+            extensions=_extensions(parts),
         )
-        dialects = {**dialects_of(PROFILE), **parts.dialects}
+        dialects = {**dialects_of(_profile(parts)), **parts.dialects}
         self.admission = Admission("fake")
         self.registry = ModelRegistry(dialects, profile=PROFILE)
         self.registry.add(ServedModel("fake", service, self.engine, dialects, self.admission))

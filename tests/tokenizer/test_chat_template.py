@@ -222,7 +222,7 @@ def test_template_kwargs_reach_the_template_but_replace_neither_messages_nor_tok
 
 def test_a_conversation_overrides_what_every_one_tells_the_template_key_by_key() -> None:
     template = ChatTemplate("{{ mood }} {{ pace }}").with_default_kwargs({"mood": "fine", "pace": "slow"})
-    told = ({}, {"pace": "fast"}, {"mood": None, "pace": "fast"})
+    told: tuple[dict[str, Any], ...] = ({}, {"pace": "fast"}, {"mood": None, "pace": "fast"})
     texts = [template.render(ChatPrompt((message("user", "?"),), template_kwargs=kwargs)) for kwargs in told]
     assert texts == ["fine slow", "fine fast", "None fast"]
 

@@ -59,7 +59,8 @@ _OF_ENGINES_HERE = (
     "speculation", "speculation_across_keys", "draft_model", "num_assistant_tokens", "max_ngram_size",
     "speculative_max_batch",
     "limit_mm_per_prompt", "mm_processor_kwargs", "allow_image_hosts", "image_fetch_timeout_s",
-    "max_image_mb", "max_image_pixels", "step_log", "max_grammar_s",
+    "max_image_mb", "max_image_pixels", "step_log", "max_grammar_s", "reasoning_budget_message",
+    "reasoning_repetition_detection",
 )  # fmt: skip
 _OF_PICTURES = (
     "limit_mm_per_prompt", "allow_image_hosts", "image_fetch_timeout_s", "max_image_mb", "max_image_pixels",
@@ -150,6 +151,8 @@ _IDLE = (
             "prefix_store_dir",
             "speculation_across_keys",
             "max_grammar_s",
+            "reasoning_budget_message",
+            "reasoning_repetition_detection",
         ),
         lambda values: values["engine"] == "vllm",
         "vLLM has settings of its own for this",
@@ -233,6 +236,9 @@ def contradictions(values: Values, origins: Origins) -> Iterator[str]:
     if values["queue_timeout"] is not None and values["engine"] in ("remote", "vllm"):
         cited = (cite(name, values, origins) for name in ("queue_timeout", "engine"))
         yield "{}: must not be given together with {}; it does not tell when a request begins".format(*cited)
+    if values["reasoning_budget"] not in (None, -1) and values["engine"] == "vllm":
+        cited = (cite(name, values, origins) for name in ("reasoning_budget", "engine"))
+        yield "{}: must not be given together with {}, which does not end reasoning".format(*cited)
     if values["tokenize_content"] == "plain" and values["engine"] == "remote":
         cited = (cite(name, values, origins) for name in ("tokenize_content", "engine"))
         yield "{}: must not be given together with {}; give it to the servers that tokenise".format(*cited)

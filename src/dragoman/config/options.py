@@ -29,6 +29,7 @@ from dragoman.config.kinds import (
 )
 from dragoman.config.option import Alias, Option, option
 from dragoman.config.picture_settings import PictureSettings
+from dragoman.config.reasoning_settings import ReasoningSettings
 from dragoman.config.server_options import ServerSettings
 from dragoman.types import Limits
 
@@ -600,6 +601,7 @@ GROUPS: tuple[type, ...] = (
     SpeculationSettings,
     AdapterSettings,
     PictureSettings,
+    ReasoningSettings,
     UpstreamSettings,
     ServerSettings,
     ClientSettings,

@@ -58,6 +58,7 @@ from dragoman.config.options import (
 )
 from dragoman.config.ovms import GRAPH_NAME, read_graph, version_folder
 from dragoman.config.picture_settings import PictureSettings
+from dragoman.config.reasoning_settings import ReasoningSettings
 from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
 from dragoman.config.server_options import ServerSettings, split_address
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
@@ -105,6 +106,7 @@ class Config:
     speculation: SpeculationSettings
     adapters: AdapterSettings
     pictures: PictureSettings
+    reasoning: ReasoningSettings
     upstream: UpstreamSettings
     server: ServerSettings
     clients: ClientSettings
@@ -130,6 +132,7 @@ class Config:
             self.speculation,
             self.adapters,
             self.pictures,
+            self.reasoning,
             self.upstream,
             self.server,
             self.clients,
@@ -199,6 +202,7 @@ def resolve(
         speculation=_build(SpeculationSettings, values),
         adapters=_build(AdapterSettings, values),
         pictures=_build(PictureSettings, values),
+        reasoning=_build(ReasoningSettings, values),
         upstream=_build(UpstreamSettings, values),
         server=_build(ServerSettings, values),
         clients=_build(ClientSettings, values),

@@ -12,9 +12,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.histogram import Histogram
 from dragoman.types import (
+    AnswerWatch,
     Detail,
     EngineOutput,
     EngineRequest,
@@ -118,7 +121,7 @@ class Capabilities:
 _NEUTRAL = SamplingParams()
 _CHANGES = (
     "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids",
-    "min_tokens", "dry_multiplier",
+    "min_tokens", "dry_multiplier", "thinking_token_budget", "repetition_detection",
 )  # fmt: skip
 
 
@@ -138,6 +141,8 @@ def _grammar_words(grammar: Grammar) -> str:
 
 
 def _unsupported(name: str, value: object, allowed: str) -> UnsupportedFeature:
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.json.encode(value).decode()
     return UnsupportedFeature(f"{name} {value} is not supported by this engine: it must be {allowed}", param=name)
 
 
@@ -243,11 +248,13 @@ class EngineTools:
     `lark_of`: the same grammar, which compiles, as one text in llguidance's Lark, for engines that compile by themselves;
     it is given the tokens that end an output.
     `watch_stops`: the test for stop strings, of sequences with at least so many tokens; quick, any thread.
+    `watch_answer`: what ends a request's reasoning, or content that repeats itself; None = nothing does. Quick, any thread.
     """
 
     compile_grammar: Callable[[Grammar], TokenMasker]
     watch_stops: Callable[[StopStrings, int], StopCriterion]
     lark_of: Callable[[Grammar, Set[int]], str] | None = None
+    watch_answer: Callable[[EngineRequest], AnswerWatch | None] = lambda _request: None
 
 
 @runtime_checkable

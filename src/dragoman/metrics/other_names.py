@@ -66,6 +66,7 @@ _CALL_COUNTERS: Mapping[str, Mapping[str, str]] = {
 _FINISH_REASONS: Mapping[str, tuple[FinishReason, ...]] = {
     "stop": (FinishReason.EOS, FinishReason.STOP_TOKEN, FinishReason.STOP_STRING),
     "length": (FinishReason.LENGTH,),
+    "repetition": (FinishReason.REPETITION,),
     "abort": (FinishReason.ABORT,),
 }
 # their name -> ours

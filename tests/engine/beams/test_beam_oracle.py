@@ -23,7 +23,8 @@ from dragoman.errors import CapacityError
 from dragoman.types import EngineRequest, FinishReason, Logprob
 from tests.engine.fake_runner import FakeModel, FakeRunner, last_logits
 from tests.engine.naive import Collector, Generated, make_request, naive_sequence
-from tests.engine.test_oracle import runners
+from tests.engine.test_oracle import repetitions, runners, thinking
+from tests.support.letters import letter_watch
 from tests.support.live_parts import masker_of, with_criterion, with_masker
 from tests.support.maskers import ByForks
 from tests.support.tiers import examples
@@ -55,13 +56,15 @@ def naive_beams(request: EngineRequest, model: FakeModel) -> list[Generated]:
         ends |= dict.fromkeys(request.eos_token_ids, FinishReason.EOS)
     search = BeamSearch(params, len(ends), request.max_tokens)
     width = num_candidates(params, len(ends))
-    beams = {0: NaiveBeam(sampler.new_state(request, 0, masker_of(request)))}
+    beams = {0: NaiveBeam(sampler.new_state(request, 0, masker_of(request), letter_watch(request)))}
     finished: dict[int, tuple[NaiveBeam, FinishReason]] = {}
 
     def end_reason(slot: int, token_id: int) -> FinishReason | None:
         if len(beams[slot].token_ids) + 1 < params.min_tokens and params.grammar is None:
             return None
-        return ends.get(token_id)
+        watch = beams[slot].state.watch
+        is_loop = watch is not None and watch.ends_with(token_id)
+        return ends.get(token_id) or (FinishReason.REPETITION if is_loop else None)
 
     while not search.is_finished:
         candidates: list[BeamCandidates | None] = [None] * params.num_beams
@@ -111,9 +114,13 @@ def beam_requests(draw: st.DrawFn) -> EngineRequest:
         stop_token_ids=tuple(draw(st.lists(token_ids, max_size=2))),
         logprobs=draw(st.sampled_from([None, 0, 2])),
         ignore_eos=draw(st.booleans()),
+        repetition_detection=draw(repetitions()),
     )
     request = msgspec.structs.replace(
-        request, priority=draw(st.sampled_from([0, 0, 1, -1])), caller=draw(st.sampled_from(["", "a"]))
+        request,
+        priority=draw(st.sampled_from([0, 0, 1, -1])),
+        caller=draw(st.sampled_from(["", "a"])),
+        thinking=draw(thinking()),
     )
     return with_masker(request, EveryOther()) if draw(st.booleans()) else request
 

@@ -54,9 +54,8 @@ def test_a_parameter_that_a_release_refuses_is_refused_by_name_from_then_on() ->
         upstream = rich(accepts=rich_fields())
         async with listening(upstream):
             able = (await load(upstream.url)).common.capabilities
-            assert able.unsupported == {"typical_p", "bad_words", "allowed_token_ids"}.union(
-                FurtherSampling.__struct_fields__
-            )
+            refused = {"bad_words", "allowed_token_ids", "thinking_token_budget", "repetition_detection"}
+            assert able.unsupported == {"typical_p", *refused, *FurtherSampling.__struct_fields__}
             assert able.best_of
 
     run(test())

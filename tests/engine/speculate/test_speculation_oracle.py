@@ -14,6 +14,7 @@ from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
+from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
@@ -102,7 +103,9 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
     runner.tell_rows(prefix_cache)
     proposer = make_proposer(kind, runner)
     limits = SpeculationConfig(num_guesses, max_batch=2 + max_num_seqs // 2)
-    core = EngineCore(runner, Sampler(VOCAB_SIZE), replace(config, speculation=limits), [proposer])
+    core = EngineCore(
+        runner, Sampler(VOCAB_SIZE), replace(config, speculation=limits), [ForcedTokensProposer(), proposer]
+    )
     collector = Collector(core)
     for step in range(31):
         for key, arrival in enumerate(arrivals):

@@ -23,6 +23,7 @@ from dragoman.types import (
 
 _FINISH = {
     "length": FinishReason.LENGTH,
+    "repetition": FinishReason.REPETITION,
     "stop": FinishReason.EOS,
     "eos_token": FinishReason.EOS,
     "stop_sequence": FinishReason.EOS,

@@ -28,6 +28,7 @@ _VLLM = _OPENAI | {
         "stop_token_ids",
     )
 }  # fmt: skip
+_ENDED = {name: name for name in ("thinking_token_budget", "repetition_detection")}
 
 _FURTHER = {name: name for name in FurtherSampling.__struct_fields__}
 
@@ -72,14 +73,14 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "dragoman",
         ("dragoman",),
-        _VLLM | _FURTHER | {"typical_p": "typical_p"},
+        _VLLM | _FURTHER | _ENDED | {"typical_p": "typical_p"},
         (_STRUCTURED | {"lark": "structured_outputs.grammar"},),
         prompt_logprobs=True,
         cache_salt=True,
         priority=True,
         max_seed=2**64 - 1,
     ),
-    Kind("vLLM", ("vllm",), _VLLM, (_STRUCTURED, _GUIDED), prompt_logprobs=True, cache_salt=True),
+    Kind("vLLM", ("vllm",), _VLLM | _ENDED, (_STRUCTURED, _GUIDED), prompt_logprobs=True, cache_salt=True),
     Kind(
         "SGLang",
         ("sglang",),

@@ -21,7 +21,7 @@ from dragoman.engine.remote.trace import Trace
 from dragoman.engine.remote.upstream import Upstream, UpstreamBusy, UpstreamError
 from dragoman.engine.remote.wire import Ask, Choice, Model, adapters_of, body, prompt_body
 from dragoman.errors import InvalidRequest, ServerError
-from dragoman.types import EngineRequest, Grammar, SamplingParams
+from dragoman.types import EngineRequest, Grammar, RepetitionDetection, SamplingParams
 
 _CHANGED: Mapping[str, Any] = {
     "temperature": 0.5,
@@ -44,6 +44,8 @@ _CHANGED: Mapping[str, Any] = {
     "top_n_sigma": 1.0,
     "xtc_probability": 0.1,
     "xtc_threshold": 0.2,
+    "thinking_token_budget": 1000,
+    "repetition_detection": RepetitionDetection(8, 1, 1000),
 }
 """A value of each field that is not its neutral one; those of token ids come from the prompt."""
 

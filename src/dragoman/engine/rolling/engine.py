@@ -261,12 +261,13 @@ class RollingEngine:
         criterion = None
         if request.stop is not None and request.is_ranked and self._tools is not None:
             criterion = self._tools.watch_stops(request.stop, request.sampling.min_tokens)
+        watch = None if self._tools is None else self._tools.watch_answer(request)
         adapter = None if request.adapter is None or self._adapters is None else self._adapters.use(request.adapter)
         stream = _Stream(next(self._keys), asyncio.get_running_loop(), _Mailbox(), adapter)
         with self._streams_changed:
             self._streams[stream.key] = stream
         # The stream is registered first: whoever closes the inbox then finds and answers it.
-        prepared = Prepared(masker, criterion, pictures, adapter)
+        prepared = Prepared(masker, criterion, pictures, adapter, watch)
         if not self._core.inbox.put(AddRequest(stream.key, request, prepared, due)):
             self._close_stream(stream, is_finished=True)
             self._check_open()

@@ -21,7 +21,15 @@ from dragoman.engine.rolling.blocks.block_manager import extend_digests, root_di
 from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
-from dragoman.types import EngineRequest, FinishReason, Logprob, PromptLogprob, StopCriterion, TokenMasker
+from dragoman.types import (
+    AnswerWatch,
+    EngineRequest,
+    FinishReason,
+    Logprob,
+    PromptLogprob,
+    StopCriterion,
+    TokenMasker,
+)
 
 
 class SequenceStatus(Enum):
@@ -142,6 +150,9 @@ class Sequence:
             num_generated = self.num_generated_tokens + 1
             if num_generated >= group.request.sampling.min_tokens or self.sampler_state.masker is not None:
                 return reason
+        watch = self.sampler_state.watch
+        if watch is not None and watch.ends_with(token_id):
+            return FinishReason.REPETITION
         criterion = group.stop_criterion
         if criterion is None:
             return None
@@ -192,12 +203,14 @@ class Prepared(msgspec.Struct, frozen=True):
 
     `masker`: the start state of its grammar. `stop_criterion`: watches for its stop strings; None = its reader does.
     `pictures`: its pictures, embedded. `adapter`: the one it asked for, which is kept for it.
+    `watch`: of its reasoning, and of content that may not repeat itself.
     """
 
     masker: TokenMasker | None = None
     stop_criterion: StopCriterion | None = None
     pictures: PromptPictures | None = None
     adapter: AdapterUse | None = None
+    watch: AnswerWatch | None = None
 
 
 class SequenceGroup:
@@ -270,7 +283,7 @@ class SequenceGroup:
         self.has_begun = False
         self.prompt_logprobs: list[PromptLogprob | None] | None = None if sampling.prompt_logprobs is None else [None]
         self.has_reported_prompt = False
-        state = sampler.new_state(_with_ranking(request), 0, prepared.masker)
+        state = sampler.new_state(_with_ranking(request), 0, prepared.masker, prepared.watch)
         states = [state, *(state.fork(index) for index in range(1, sampling.num_sequences))]
         first_id = arrival * _MAX_SEQUENCES
         self.sequences = [Sequence(self, index, first_id + index, state) for index, state in enumerate(states)]

@@ -20,6 +20,14 @@ from dragoman.engine.base import Capabilities
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, UnsupportedFeature
 from dragoman.server.generation.pictures import Encoder, PicturePrompts, PlacedPicture
 from dragoman.server.generation.sequence_text import ParserFactory, parser_of
+from dragoman.server.generation.thinking import (
+    NO_BOUNDS,
+    FindThought,
+    ThinkingBounds,
+    budget_of,
+    thinking_of,
+    told_of,
+)
 from dragoman.server.pressure.prompt_size import num_characters
 from dragoman.tokenizer.base import FimTokens, Tokenizer, TokenPieces
 from dragoman.tokenizer.breakers import BreakerFinder
@@ -41,6 +49,7 @@ from dragoman.types import (
     Standing,
     StopStrings,
     TextPrompt,
+    Thinking,
     TokenMasker,
     TokenPrompt,
     Unsearched,
@@ -72,7 +81,7 @@ class ServiceLimits:
     `prefix_cache_per_key`: callers share no cached prompts, and are told of none that they may share.
     `head_after_s`: how long after it was handed to the engine, which refuses at once, a request counts as accepted.
     Prompts of more than `max_inline_chars` characters are prepared off the event loop: tokenising takes about a microsecond
-    per character.
+    per character. `thinking`: the bounds of reasoning.
     """
 
     max_model_len: int | None = None
@@ -83,6 +92,7 @@ class ServiceLimits:
     max_completion_tokens: int | None = None
     prefix_cache_per_key: bool = False
     head_after_s: float = 1.0
+    thinking: ThinkingBounds = NO_BOUNDS
 
 
 class Turn(NamedTuple):
@@ -132,6 +142,7 @@ class Preparer:
     plain: PlainContent | None = None
     make_parser: ParserFactory | None = None
     unsearched: FindUnsearched | None = None
+    find_thought: FindThought | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -171,12 +182,18 @@ class Preparer:
         if "" in request.stop:
             raise InvalidParameter("stop must not hold an empty string", param="stop")
         _check_truncation(request)
-        text, token_ids, pictures = self.tokenize(request.prompt, self._max_prompt_len(request))
+        budget = self._thinking_budget(request)
+        prompt = told_of(request.prompt, budget)
+        text, token_ids, pictures = self.tokenize(prompt, self._max_prompt_len(request))
         token_ids = token_ids or self._empty_prompt()
         grammar = self._grammar(request, text)
         if grammar is not sampling.grammar:
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
             request = msgspec.structs.replace(request, sampling=sampling)
+        thinking = self._thinking(request, text, budget)
+        budget = budget if thinking is not None else None  # where nothing is thought, nothing is bounded
+        if budget != sampling.thinking_token_budget:
+            sampling = msgspec.structs.replace(sampling, thinking_token_budget=budget)
         seen = text
         if (keep := request.truncate_prompt_tokens) is not None and keep < len(token_ids):
             token_ids = token_ids[-keep:]
@@ -206,6 +223,7 @@ class Preparer:
                 share=turn.standing.share,
                 is_background=turn.standing.is_background,
                 dry_breakers=self.breakers.find(sampling.dry_sequence_breakers) if sampling.has_dry else (),
+                thinking=thinking,
             ),
             request,
         )
@@ -253,6 +271,18 @@ class Preparer:
                 f"{name} holds token id {token_id}, which is outside the vocabulary: allowed are 0 to {size - 1}",
                 param=name,
             )
+
+    def _thinking_budget(self, request: GenerationRequest) -> int | None:
+        """Tokens of its reasoning, None = any number. Raises: InvalidParameter."""
+        if self.find_thought is None:
+            return None
+        template = self.chat_template
+        return budget_of(request, self.limits.thinking, {} if template is None else template.default_kwargs)
+
+    def _thinking(self, request: GenerationRequest, prompt_text: str, budget: int | None) -> Thinking | None:
+        """What ends its reasoning, None if it has none, or nothing does."""
+        marks = None if self.find_thought is None else self.find_thought(request, prompt_text)
+        return None if marks is None else thinking_of(request, marks, budget, self.limits.thinking, self.tokenizer)
 
     def _watched_stops(self, request: GenerationRequest, prompt_text: str) -> StopStrings | None:
         """The stop strings as an engine has to watch for them; None where it need not, or cannot tell what is content."""

@@ -35,6 +35,7 @@ from dragoman.server.generation.prepare import (
     Turn,
 )
 from dragoman.server.generation.sequence_text import ParserFactory, SequenceText, parser_of, prompt_info
+from dragoman.server.generation.thinking import FindThought
 from dragoman.server.observation.record import RequestRecord, current_call, new_request
 from dragoman.server.pressure.prompt_size import num_characters
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
@@ -68,7 +69,8 @@ class Extensions:
     in `marker_ids`. `constrain` makes room for both in a request's grammar. `turn_end_ids` end a chat's answer besides the
     tokenizer's end-of-sequence tokens. `draw_seed` gives the seed of requests that name none. `pictures`: of a model that
     takes them. `plain`: keeps control tokens out of what clients say, None = they are tokenised as such.
-    `unsearched`: the parts of an answer that are no content, as far as an engine can tell them.
+    `unsearched`: the parts of an answer that are no content, as far as an engine can tell them. `find_thought`: where its
+    reasoning stands.
     """
 
     compile_grammar: GrammarCompiler | None = None
@@ -80,6 +82,7 @@ class Extensions:
     pictures: PicturePrompts | None = None
     plain: PlainContent | None = None
     unsearched: FindUnsearched | None = None
+    find_thought: FindThought | None = None
 
 
 class Service:
@@ -123,6 +126,7 @@ class Service:
             make_parser=extensions.make_parser,
             unsearched=extensions.unsearched,
             breakers=BreakerFinder(tokenizer),
+            find_thought=extensions.find_thought,
         )
 
     @property

@@ -202,3 +202,16 @@ class GrammarMask:
             kept = logits[row, few_ids]
             logits[row] = NEG_INF
             logits[row, few_ids] = kept
+
+
+class ForcedToken:
+    """Masks every token but the one that has to come next because the reasoning is ended."""
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.watch is not None
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        for row, state in zip(rows, states, strict=True):
+            if state.watch is not None and state.watch.forced_ids:
+                logits[row] = NEG_INF
+                logits[row, state.watch.forced_ids[0]] = 0.0

@@ -26,6 +26,7 @@ from dragoman.engine.rolling.sample.logits_processors import (
     AllowedTokens,
     BadWordsMask,
     Dry,
+    ForcedToken,
     FrequencyPenalty,
     GrammarMask,
     LogitBias,
@@ -38,7 +39,7 @@ from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
 from dragoman.engine.rolling.sample.random_stream import uniforms
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, SamplerState, SamplingPlan
 from dragoman.histogram import Histogram
-from dragoman.types import LOWEST_LOGPROB, EngineRequest, Logprob, PromptLogprob, TokenMasker
+from dragoman.types import LOWEST_LOGPROB, AnswerWatch, EngineRequest, Logprob, PromptLogprob, TokenMasker
 
 _FOR_XTC = 1  # the purpose of a random number
 _LARGEST_LOGIT = float(np.finfo(np.float32).max)
@@ -61,7 +62,8 @@ class Sampler:
     """Chooses the next token of every row. The order, for each row:
 
     1. repetition penalty   2. frequency penalty   3. presence penalty   4. DRY
-    5. logit bias           6. allowed tokens      7. bad words          8. minimum length      9. grammar
+    5. logit bias           6. allowed tokens      7. bad words          8. minimum length      9. grammar,
+       then the end of reasoning
     10. temperature (0 = take the most likely token, the lowest id of equals; steps 11 to 17 do not apply)
     11. top-n sigma         12. top-k              13. top-p             14. min-p             15. locally typical
     16. XTC                 17. one draw from what is left
@@ -69,7 +71,8 @@ class Sampler:
     Penalties see the model's own logits, the bias has the last word among the scores, and masks come after everything
     that adds: no bias lifts a ban. If the masks leave nothing, the sequence may only end: its end-of-sequence tokens
     (without any, its stop tokens) become the only candidates, even before `min_tokens`, equally likely; a request
-    with neither goes on with the untouched logits. NaN logits count as -inf.
+    with neither goes on with the untouched logits. NaN logits count as -inf. A token that has to come, because reasoning is
+    ended, comes whatever else is masked.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -88,11 +91,20 @@ class Sampler:
             BadWordsMask(),
             MinTokens(),
             GrammarMask(self._masks),
+            ForcedToken(),
         )
 
-    def new_state(self, request: EngineRequest, sequence_index: int, masker: TokenMasker | None = None) -> SamplerState:
+    def new_state(
+        self,
+        request: EngineRequest,
+        sequence_index: int,
+        masker: TokenMasker | None = None,
+        watch: AnswerWatch | None = None,
+    ) -> SamplerState:
         """The state of a sequence of `request` before its first generated token. `masker`: its grammar's start state."""
-        state = SamplerState(SamplingPlan.from_request(request, self.vocab_size), request, sequence_index, masker)
+        state = SamplerState(
+            SamplingPlan.from_request(request, self.vocab_size), request, sequence_index, masker, watch
+        )
         self._has_grammars |= masker is not None  # once there was one, every step looks for more
         for bit, processor in enumerate(self._processors):
             if processor.is_needed(state):

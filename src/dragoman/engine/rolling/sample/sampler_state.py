@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.engine.rolling.sample.token_repeats import Breakers, TokenRepeats
-from dragoman.types import EngineRequest, SamplingParams, TokenMasker
+from dragoman.types import AnswerWatch, EngineRequest, SamplingParams, TokenMasker
 
 IdArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -133,15 +133,22 @@ class SamplerState:
 
     `num_generated`: tokens observed so far; also the position in the random stream. `history`: the tokens that bad words are
     looked for in, the prompt's end included; None if there are none of several tokens. `ids_ahead`: the state is what
-    another, whose grammar's state it shares, becomes after these tokens; () = the grammar's state is its own.
+    another, whose grammar's state it shares, becomes after these tokens; () = the grammar's state is its own. `watch`: of
+    its reasoning, None = nothing ends that any more.
     """
 
     __slots__ = (
         "active", "counts", "history", "ids_ahead", "masker", "num_generated", "plan", "repeats", "sequence_index",
+        "watch",
     )  # fmt: skip
 
     def __init__(
-        self, plan: SamplingPlan, request: EngineRequest, sequence_index: int, masker: TokenMasker | None = None
+        self,
+        plan: SamplingPlan,
+        request: EngineRequest,
+        sequence_index: int,
+        masker: TokenMasker | None = None,
+        watch: AnswerWatch | None = None,
     ) -> None:
         self.plan = plan
         self.sequence_index = sequence_index
@@ -156,6 +163,7 @@ class SamplerState:
             self.repeats = TokenRepeats(request.prompt_ids, plan.params.dry_penalty_last_n, breakers)
         self.masker: TokenMasker | None = masker.fork() if masker is not None else None
         self.ids_ahead: Sequence[int] = ()
+        self.watch = watch.fork() if watch is not None else None
 
     @property
     def is_greedy(self) -> bool:
@@ -176,6 +184,10 @@ class SamplerState:
             self.repeats.add(token_id)
         if self.masker is not None:
             self.masker.advance(token_id)
+        if self.watch is not None:
+            self.watch.advance(token_id)
+            if self.watch.is_over:
+                self.watch = None
 
     def fork(self, sequence_index: int) -> SamplerState:
         """An independent copy for sequence `sequence_index`, which draws its own random numbers from here on."""
@@ -185,6 +197,7 @@ class SamplerState:
         other.counts = self.counts.copy() if self.counts is not None else None
         other.repeats = self.repeats.copy() if self.repeats is not None else None
         other.masker = self.masker.fork() if self.masker is not None else None
+        other.watch = self.watch.fork() if self.watch is not None else None
         return other
 
     def ahead(self, token_ids: Sequence[int]) -> list[SamplerState]:
@@ -204,6 +217,9 @@ class SamplerState:
             if following.repeats is not None:
                 following.repeats = following.repeats.copy(shares_tokens=True)
                 following.repeats.add(token_id)
+            if following.watch is not None:
+                following.watch = following.watch.fork()
+                following.watch.advance(token_id)
             states.append(following)
         return states
 
@@ -214,5 +230,5 @@ class SamplerState:
         view.num_generated = self.num_generated + num_ahead
         view.history, view.counts, view.masker = self.history, self.counts, self.masker
         view.repeats = self.repeats
-        view.ids_ahead = ()
+        view.ids_ahead, view.watch = (), self.watch
         return view

@@ -1,7 +1,7 @@
-"""Jump-ahead: text that a sequence's grammar forces is proposed as it is usually spelled.
+"""Jump-ahead: text that a sequence's grammar forces is proposed as it is usually spelled, and the end of reasoning as it is.
 
-Does: ask the grammars. Does not: know them, or run a model. A `Proposer`, called by `speculation`, on the engine thread
-between forwards, when nobody else uses the grammars.
+Does: ask the grammars, and what ends reasoning. Does not: know them, or run a model. A `Proposer`, called by `speculation`,
+on the engine thread between forwards, when nobody else uses the grammars.
 
 Most forced text can be spelled in several ways, `{"name` also as `{`, `"`, `name`: the model chooses, so the usual tokens
 are guesses like others, and mostly right. Few tokens are the only ones allowed: control tokens, letters that no longer token
@@ -42,6 +42,9 @@ class ForcedTokensProposer:
     @staticmethod
     def _proposal(wish: Wish) -> Proposal:
         state, group = wish.sequence.sampler_state, wish.sequence.group
+        if state.watch is not None and state.watch.forced_ids:
+            forced = array("q", state.watch.forced_ids[: wish.max_tokens])
+            return Proposal(forced, [evidence(Basis.FORCED)] * len(forced))
         if state.masker is None:
             return NOTHING
         try:

@@ -361,11 +361,13 @@ class Speculation:
         return served
 
     def _legal(self, wish: Wish, proposal: Proposal) -> Proposal:
-        """The front part of a proposal that the vocabulary, the wish and the sequence's grammar allow."""
+        """The front part of a proposal that the vocabulary, the wish, and the sequence's budget and grammar allow."""
         kept = proposal.token_ids[: wish.max_tokens]
         if kept and not (min(kept) >= 0 and max(kept) < self._vocab_size):
             kept = kept[: next(place for place, token_id in enumerate(kept) if not 0 <= token_id < self._vocab_size)]
-        masker = wish.sequence.sampler_state.masker
+        watch, masker = wish.sequence.sampler_state.watch, wish.sequence.sampler_state.masker
+        if watch is not None and kept:
+            kept = kept[: watch.num_possible(kept)]
         is_foreseen = bool(kept) and proposal.evidence[0] // NUM_STRENGTHS in _BY_GRAMMAR
         if masker is not None and kept and not is_foreseen:
             try:

@@ -19,6 +19,7 @@ from dragoman.server.apis.anthropic.errors import AnthropicErrors
 from dragoman.server.apis.anthropic.parameters import (
     ANTHROPIC,
     TTLS,
+    budget_of,
     cache_ttl,
     check_words,
     named_without_effect,
@@ -84,7 +85,10 @@ class MessagesDialect(PureDialect):
         if ttl is not None and keeps:
             request = msgspec.structs.replace(request, cache_keep_s=TTLS[ttl])
         is_greedy = request.sampling.is_greedy
-        ignored = (*named_without_effect(raw, body, is_greedy=is_greedy, keeps_prompts=keeps), *shown.ignored)
+        ignored = (
+            *named_without_effect(raw, body, is_greedy=is_greedy, keeps_prompts=keeps, thinks=self._options.thinks),
+            *shown.ignored,
+        )
         facts = MessageFacts(
             request_id=http.request_id,
             model=self._options.names.answering(ANTHROPIC, body.model),
@@ -114,6 +118,7 @@ class MessagesDialect(PureDialect):
             top_p=body.top_p,
             top_k=body.top_k,
             stop=body.stop_sequences,
+            thinking_token_budget=budget_of(body),
         )
         reading = Reading(ANTHROPIC, self._options)
         request = shared_request(

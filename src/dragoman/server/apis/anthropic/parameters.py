@@ -28,6 +28,7 @@ from dragoman.server.apis.openai_wire.caching import NOT_KEPT
 from dragoman.server.apis.openai_wire.fields import UINT32_MAX, check_count, check_word_lengths, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
 from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.apis.openai_wire.thinking import NO_REASONING
 from dragoman.server.bounds import Bounds
 from dragoman.types import Grammar, Limits
 
@@ -94,7 +95,7 @@ _REASONS: Mapping[str, str] = {
     f"tools.{CACHE_CONTROL}": NOT_KEPT,
     **{f"tools.{name}": reason for name, reason in IGNORED_IN_TOOLS.items()},
     **dict.fromkeys(_FILTERS, _NO_SAMPLING),
-    _BUDGET: "the chat template is told of it as thinking_budget; nothing ends the thinking",
+    _BUDGET: NO_REASONING,
     "redacted_thinking": "nobody here can read it",
 }
 
@@ -133,6 +134,12 @@ def thinking_kwargs(body: PromptBody, max_tokens: int | None = None, betas: str 
     if effort is not None:
         kwargs["reasoning_effort"] = "high" if effort in EFFORTS[2:] else effort  # the highest that templates know
     return kwargs
+
+
+def budget_of(body: PromptBody) -> int | None:
+    """Most tokens of thinking, None = nothing is said; checked with `thinking_kwargs`."""
+    thinking = body.thinking
+    return thinking.budget_tokens if thinking is not None and thinking.type == "enabled" else None
 
 
 def output_grammar(body: PromptBody) -> Grammar | None:
@@ -182,11 +189,11 @@ def _marks_of_blocks(path: str, content: str | list[InputBlock] | None) -> Itera
 
 
 def named_without_effect(
-    raw: Mapping[str, Any], body: PromptBody, *, is_greedy: bool, keeps_prompts: bool = False
+    raw: Mapping[str, Any], body: PromptBody, *, is_greedy: bool, keeps_prompts: bool = False, thinks: bool = True
 ) -> Iterator[str]:
     """Names of what `raw` holds that was accepted and changes nothing, each once.
 
-    `keeps_prompts`: marks for the cache have an effect.
+    `keeps_prompts`: marks for the cache have an effect. `thinks`: the model can.
     """
     idle = dict.fromkeys(name for name in raw if name in IGNORED or name not in body.__struct_encode_fields__)
     if not keeps_prompts:
@@ -194,7 +201,8 @@ def named_without_effect(
         idle |= dict.fromkeys(f"{place}{CACHE_CONTROL}" for place in marks)
     if is_greedy:
         idle |= dict.fromkeys(name for name, off in _FILTERS.items() if raw.get(name) not in (None, off))
-    if body.thinking is not None and body.thinking.budget_tokens is not None:
+    thinking = body.thinking
+    if thinking is not None and thinking.budget_tokens is not None and not (thinks and thinking.type == "enabled"):
         idle[_BUDGET] = None
     idle |= dict.fromkeys(_named_in_blocks(raw))
     tools = [tool for tool in raw.get("tools", ()) if isinstance(tool, dict)]
@@ -251,7 +259,7 @@ def _thinking(body: PromptBody, max_tokens: int | None) -> dict[str, Any]:
         raise ANTHROPIC.fault(_BUDGET, "low", f"{_BUDGET} must be at least {MIN_BUDGET_TOKENS}, got {budget}")
     if max_tokens is not None and budget >= max_tokens:
         raise ANTHROPIC.fault(_BUDGET, "high", f"{_BUDGET} must be less than max_tokens ({max_tokens}), got {budget}")
-    return {**kwargs, "thinking_budget": budget}
+    return kwargs
 
 
 def _schema(place: str, asked: OutputFormat) -> Grammar:

@@ -22,6 +22,7 @@ LMI_FINISH: Mapping[FinishReason, str] = {
     FinishReason.STOP_TOKEN: "eos_token",
     FinishReason.STOP_STRING: "stop_sequence",
     FinishReason.LENGTH: "length",
+    FinishReason.REPETITION: "repetition",
     FinishReason.ABORT: "abort",
 }
 

@@ -46,6 +46,7 @@ _REASONS: dict[FinishReason, DoneReason] = {
     FinishReason.STOP_TOKEN: "stop",
     FinishReason.STOP_STRING: "stop",
     FinishReason.LENGTH: "length",
+    FinishReason.REPETITION: "length",  # no field of this API asks for it
     FinishReason.ABORT: "length",
 }
 _ENCODER = msgspec.json.Encoder()

@@ -260,7 +260,7 @@ class OpenAiOptions:
 
     `proposer`: who guesses tokens for speculative decoding, if anybody. `keeps_prompts`, `has_cache_keys`,
     `generation_defaults` and `overriding_defaults`: as in `ModelProfile`. `vocab_size`: what -1 candidates mean, 0 = not
-    known.
+    known. `thinks`: the model's reasoning can be told from its answer.
     """
 
     names: ServedNames = field(default_factory=ServedNames)
@@ -272,6 +272,7 @@ class OpenAiOptions:
     overriding_defaults: Mapping[str, Any] = field(default_factory=dict)
     vocab_size: int = 0
     system_fingerprint: str = "fp_dragoman"
+    thinks: bool = False
 
 
 def effort_switches(effort: str | None) -> dict[str, Any]:
@@ -294,4 +295,5 @@ def shared_options(profile: ModelProfile) -> dict[str, Any]:
         "overriding_defaults": profile.overriding_defaults,
         "vocab_size": profile.vocab_size,
         "system_fingerprint": profile.system_fingerprint,
+        "thinks": "thinking" in profile.abilities,
     }

@@ -67,6 +67,10 @@ BOUNDS: Mapping[str, Bounds] = {
     "max_ngram_size": Bounds(1, UINT32_MAX),
     "priority": Bounds(-(2**31), 2**31 - 1),
     **SAMPLER_BOUNDS,
+    **dict.fromkeys(  # -1: as many as the model likes
+        ("thinking_token_budget", "reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens"),
+        Bounds(-1, UINT32_MAX),
+    ),
 }
 """Allowed ranges. Sources: OpenAI API reference; OVMS v2025.0 checks; vLLM SamplingParams for what those lack."""
 

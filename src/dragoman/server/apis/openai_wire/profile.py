@@ -24,6 +24,7 @@ OPENAI_FINISH: Mapping[FinishReason, str] = {
     FinishReason.STOP_TOKEN: "stop",
     FinishReason.STOP_STRING: "stop",
     FinishReason.LENGTH: "length",
+    FinishReason.REPETITION: "repetition",  # vLLM's word
     FinishReason.ABORT: "length",  # the API has no word for it, and the text was cut short
 }
 

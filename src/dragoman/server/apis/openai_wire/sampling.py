@@ -25,6 +25,14 @@ from dragoman.server.apis.openai_wire.fields import (
 )
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, GrammarFields, read_grammar
 from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.apis.openai_wire.thinking import (
+    BUDGETS,
+    REASONING_TOKENS,
+    RepetitionBody,
+    repetition_detection,
+    thinking_budget,
+)
+from dragoman.server.apis.openai_wire.thinking import REASONS as THINKING_REASONS
 from dragoman.server.bounds import Bounds
 from dragoman.server.samplers import IDLE_REASONS, further_sampling, idle_samplers
 from dragoman.types import GenerationRequest, Grammar, Prompt, SamplingParams
@@ -52,6 +60,7 @@ _REASONS: Mapping[str, str] = {
     **dict.fromkeys(_SPECULATING, "nothing guesses tokens that way for this request"),
     **dict.fromkeys(_OF_BEAMS, "only a beam search uses it"),
     **IDLE_REASONS,
+    **THINKING_REASONS,
     "model": "this route has one model, whatever it is called",
     "top_logprobs": "logprobs is not true",
 }
@@ -115,6 +124,16 @@ class SharedBody(GrammarFields, kw_only=True):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None
+
+    thinking_token_budget: int | None = None
+    reasoning_budget: int | None = None
+    reasoning_budget_tokens: int | None = None
+    thinking_budget_tokens: int | None = None
+    repetition_detection: RepetitionBody | None = None
+
+    def reasoning_tokens(self) -> int | None:
+        """Most tokens of reasoning, where the body has an object for what concerns reasoning."""
+        return None
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -226,8 +245,12 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
     uncached = list(idle_names(raw, body, is_kept=served.keeps_prompts, has_keys=served.has_cache_keys))
     idle |= set(uncached)
     idle.update(idle_samplers(request.sampling, body))
+    if not reading.options.thinks:
+        idle.update(BUDGETS)
     names = [name for name in raw if name in idle]
     names += [name for name in uncached if name not in raw]
+    if body.reasoning_tokens() is not None and not reading.options.thinks:
+        names.append(REASONING_TOKENS)
     options = raw.get("stream_options")
     if isinstance(options, dict):
         used = {"include_usage", *(("continuous_usage_stats",) if has_continuous_usage(body) else ())}
@@ -294,6 +317,8 @@ def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -
         logprobs=logprobs,
         prompt_logprobs=logprob_count("prompt_logprobs", body.prompt_logprobs, reading),
         grammar=_grammar(body, reading.profile),
+        thinking_token_budget=thinking_budget(body, reading.profile, body.reasoning_tokens()),
+        repetition_detection=repetition_detection(body.repetition_detection, reading.profile),
         num_assistant_tokens=body.num_assistant_tokens if reading.options.proposer else None,
         assistant_confidence_threshold=body.assistant_confidence_threshold if reading.options.proposer else None,
         max_ngram_size=body.max_ngram_size if reading.options.proposer == "lookup" else None,

@@ -61,7 +61,10 @@ from dragoman.server.generation.text_service import text_service
 from dragoman.types import ChatPrompt, GenerationRequest
 
 _MESSAGE = re.compile(r"\bmessages\[(\d+)\]")
-_OTHER_NAMES = ((re.compile(r"\bmax_tokens\b"), "max_output_tokens"), (re.compile(r"^messages\b"), "input"))
+_OTHER_NAMES = (
+    (re.compile(r"(?<!reasoning\.)\bmax_tokens\b"), "max_output_tokens"),
+    (re.compile(r"^messages\b"), "input"),
+)
 
 NewId = Callable[[str, bool], str]
 """(caller, is it stored) -> the id of a new response."""

@@ -44,9 +44,10 @@ from dragoman.server.apis.responses.schema import (
     SummaryText,
 )
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_DONE, SSE_MEDIA_TYPE, sse
-from dragoman.types import GenerationEvent, GenerationResult, TokenOutput, ToolCall, ToolCallDelta
+from dragoman.types import FinishReason, GenerationEvent, GenerationResult, TokenOutput, ToolCall, ToolCallDelta
 
 _ENCODER = msgspec.json.Encoder()
+_REPEATED = IncompleteDetails("repetition")
 _NUMBER = 7_003_001  # stands for the number in the bytes that chunks of text have in common
 
 Ended = Callable[[Response], None]
@@ -97,7 +98,7 @@ class ResponseEncoder:
         self._open: _OpenItem | None = None
         self._pending: list[TokenOutput] = []  # tokens that are not shown yet
         self._reasoning_counter = ReasoningCounter()
-        self._is_cut = False
+        self._cut_by: FinishReason | None = None
         self._text_chunk: tuple[bytes, bytes, bytes] | None = None  # around number and text, of the open message
 
     # --- whole --------------------------------------------------------------------------------------------------------
@@ -111,17 +112,21 @@ class ResponseEncoder:
         usage = usage_of(
             counted_usage(results, has_details=True), sum(num_reasoning_tokens(one) for one in result.sequences)
         )
-        is_cut = any(is_cut_short(sequence.finish_reason) for sequence in result.sequences)
-        response = self._ended(items, usage, is_cut=is_cut)
+        cuts = (sequence.finish_reason for sequence in result.sequences if is_cut_short(sequence.finish_reason))
+        response = self._ended(items, usage, next(cuts, None))
         return Reply(200, _ENCODER.encode(response), JSON_MEDIA_TYPE)
 
-    def _ended(self, items: list[OutputItem], usage: ResponseUsage, *, is_cut: bool) -> Response:
+    def _ended(self, items: list[OutputItem], usage: ResponseUsage, cut_by: FinishReason | None) -> Response:
         facts = self._facts
         response = msgspec.structs.replace(
             facts.response,
-            status="incomplete" if is_cut else "completed",
-            completed_at=None if is_cut else int(facts.clock()),
-            incomplete_details=facts.too_long if is_cut else None,
+            status="incomplete" if cut_by else "completed",
+            completed_at=None if cut_by else int(facts.clock()),
+            incomplete_details=None
+            if cut_by is None
+            else _REPEATED
+            if cut_by is FinishReason.REPETITION
+            else facts.too_long,
             output=items,
             usage=usage,
         )
@@ -151,7 +156,7 @@ class ResponseEncoder:
             if self._form.has_parallel_calls or delta.index == 0:
                 pieces += self._add_call(delta)
         if event.finish_reason is not None:
-            self._is_cut = is_cut_short(event.finish_reason)
+            self._cut_by = event.finish_reason if is_cut_short(event.finish_reason) else None
         return b"".join(pieces)
 
     def end(self) -> bytes:
@@ -159,10 +164,10 @@ class ResponseEncoder:
         pieces = self._begin()
         if self._open is None and not self._items:
             pieces += self._open_message()
-        pieces += self._close("incomplete" if self._is_cut else "completed")
+        pieces += self._close("incomplete" if self._cut_by else "completed")
         usage = usage_of(self._usage.usage(), self._reasoning_counter.num_tokens)
-        response = self._ended(self._items, usage, is_cut=self._is_cut)
-        kind = "response.incomplete" if self._is_cut else "response.completed"
+        response = self._ended(self._items, usage, self._cut_by)
+        kind = "response.incomplete" if self._cut_by else "response.completed"
         pieces.append(self._frame(schema.ResponseEvent(kind, self._number(), response)))  # type: ignore[arg-type]
         return b"".join(pieces) + self._mark()
 

@@ -31,7 +31,7 @@ from dragoman.server.apis.responses.schema import (
 )
 from dragoman.types import FinishReason, SequenceResult, TokenOutput, ToolCall
 
-_CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT)
+_CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT, FinishReason.REPETITION)
 
 
 class OutputForm(NamedTuple):

@@ -62,11 +62,12 @@ class TextOptions(msgspec.Struct, kw_only=True):
 
 
 class ReasoningOptions(msgspec.Struct, kw_only=True):
-    """`reasoning`. `generate_summary` is what `summary` was called before."""
+    """`reasoning`. `generate_summary` is what `summary` was called before; `max_tokens` is OpenRouter's."""
 
     effort: str | None = None
     summary: str | None = None
     generate_summary: str | None = None
+    max_tokens: int | None = None
 
 
 class ResponsesBody(SharedBody, kw_only=True):
@@ -92,6 +93,10 @@ class ResponsesBody(SharedBody, kw_only=True):
     safety_identifier: str | None = None
     service_tier: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    def reasoning_tokens(self) -> int | None:
+        """See `SharedBody`."""
+        return None if self.reasoning is None else self.reasoning.max_tokens
 
 
 # --- what is answered -------------------------------------------------------------------------------------------------
@@ -200,9 +205,9 @@ class ResponseFailure(msgspec.Struct):
 
 
 class IncompleteDetails(msgspec.Struct):
-    """Why the answer ends early: "max_output_tokens", which OpenVINO Model Server calls "max_tokens"."""
+    """Why the answer ends early: "max_output_tokens", which OpenVINO Model Server calls "max_tokens", or "repetition"."""
 
-    reason: Literal["max_output_tokens", "max_tokens"]
+    reason: Literal["max_output_tokens", "max_tokens", "repetition"]
 
 
 class ToldReasoning(msgspec.Struct):

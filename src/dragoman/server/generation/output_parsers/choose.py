@@ -67,17 +67,27 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
     for known in (
         _THINK,
         replace(_THINK, name="deepseek_r1", is_always_open=True),
-        ReasoningFormat("magistral", Marker("[THINK]"), Marker("[/THINK]")),
-        ReasoningFormat("seed_oss", Marker("<seed:think>"), Marker("</seed:think>")),
+        ReasoningFormat("magistral", Marker("[THINK]"), Marker("[/THINK]"), around_end=("", "")),
+        ReasoningFormat(
+            "seed_oss",
+            Marker("<seed:think>"),
+            Marker("</seed:think>"),
+            around_end=("\n", "\n"),
+            last_words="\n<seed:cot_budget_reflect>I have exhausted my token budget, and now I will start answering the "
+            "question.</seed:cot_budget_reflect>",
+        ),
         ReasoningFormat("minimax_m3", Marker("<mm:think>"), Marker("</mm:think>")),
         replace(_THINK, name="hunyuan_a13b", answer=(Marker("<answer>"), Marker("</answer>"))),
         replace(_THINK, name="ernie45", answer=(Marker("<response>"), Marker("</response>"))),
-        ReasoningFormat("granite", Marker("Here is my thought process:"), Marker("Here is my response:")),
+        ReasoningFormat(
+            "granite", Marker("Here is my thought process:"), Marker("Here is my response:"), around_end=("\n\n", " ")
+        ),
         ReasoningFormat(
             "cohere",
             Marker("<|START_THINKING|>"),
             Marker("<|END_THINKING|>"),
             answer=(Marker("<|START_RESPONSE|>"), Marker("<|END_RESPONSE|>")),
+            around_end=("", ""),
         ),
     )
 }
@@ -115,6 +125,11 @@ _TOOL_SIGNS: tuple[tuple[ToolFormat, tuple[str, ...]], ...] = (
     (HERMES, ("<tool_call>",)),
     (LLAMA3, ("<|python_tag|>",)),
     (LLAMA3, ('"parameters"', '{"name"')),
+)
+# What Qwen's models go on from where their reasoning is cut off. Source: Qwen3 Technical Report, arXiv:2505.09388, 4.3.
+_QWEN_SIGNS = ("<|im_start|>", "</think>", "last_query_index")
+_QWEN_WORDS = (
+    "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now."
 )
 _TOKEN_FORMATS = (KIMI_K2, DEEPSEEK_V31, LFM2, PHI4, LLAMA4)
 _REASONING_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -167,7 +182,8 @@ def choose_output_format(
     if thought is not None:
         thought = thought.with_marks(mark)
         is_opening = template is not None and _opens_reasoning(template, thought.begin.text)
-        thought = replace(thought, is_template_opening=is_opening)
+        last_words = _QWEN_WORDS if thought.name == _THINK.name and _has(source, _QWEN_SIGNS) else thought.last_words
+        thought = replace(thought, is_template_opening=is_opening, last_words=last_words)
     texts = tool_format.all_marks if tool_format is not None else ()
     marks = Marks({text: mark(text) for text in texts})
     opens = _opening(tool_format, marks, source) if tool_format is not None and tool_format.marked else None

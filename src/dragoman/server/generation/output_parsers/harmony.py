@@ -17,6 +17,7 @@ from dragoman.server.generation.output_parsers.base import first_marker, num_ope
 from dragoman.server.generation.output_parsers.call_grammar import Wish, call_rules, schemas_of, wish_of
 from dragoman.server.generation.output_parsers.call_reader import MAX_HEADER_CHARS, Schemas
 from dragoman.server.generation.output_parsers.json_call import arguments_text
+from dragoman.server.generation.output_parsers.reasoning import ThoughtMarks
 from dragoman.server.generation.output_parsers.text_values import TextRule, argument_schemas
 from dragoman.server.generation.output_parsers.tool_format import Function, Marks, arguments_rule, call_id, literal
 from dragoman.server.generation.sequence_text import ParsedText, TextParser
@@ -28,6 +29,7 @@ START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
 MARKS = (START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN)
 
+_ANALYSIS = f"{CHANNEL}analysis{MESSAGE}"
 _HEADER_BEGINNINGS = (START, CHANNEL, CONSTRAIN, MESSAGE, "to=")
 _BODY_ENDS = (END, CALL, RETURN, START, CHANNEL)
 _CHANNEL = re.compile(rf"{re.escape(CHANNEL)}\s*(\w+)")
@@ -98,6 +100,20 @@ class HarmonyOutput:
     def unsearched(self, request: GenerationRequest, prompt_text: str) -> Unsearched | None:
         """None: the header of a message tells what it is."""
         return None
+
+    def thought_marks(self, request: GenerationRequest, prompt_text: str) -> ThoughtMarks | None:
+        """Where the answer's reasoning stands, None if it has none. After it the model may still choose what it calls."""
+        opened = _open_message(prompt_text)
+        is_open = opened.startswith(f"{START}assistant{_ANALYSIS}")
+        if not self.reads_reasoning or (MESSAGE in opened and not is_open):
+            return None
+        wish = wish_of(request) if self.reads_calls else None
+        following = f"{END}{START}assistant"
+        final = f"{following}{CHANNEL}final{MESSAGE}"
+        reclosing = f"{following} to={_FUNCTIONS}" if wish is not None and wish.is_forced else final
+        return ThoughtMarks(
+            _ANALYSIS, _BODY_ENDS, final if wish is None else following, is_open, recurs=True, reclosing=reclosing
+        )
 
     def _rules(self, wish: Wish | None) -> str:
         lark = self.marks.lark

@@ -15,7 +15,12 @@ from dragoman.errors import InvalidParameter
 from dragoman.server.generation.output_parsers.base import Marker, num_open
 from dragoman.server.generation.output_parsers.call_grammar import FREE_CHOICES, CallGrammar, schemas_of, wish_of
 from dragoman.server.generation.output_parsers.call_parser import CallParser
-from dragoman.server.generation.output_parsers.reasoning import Opening, ReasoningFormat, ReasoningSplitter
+from dragoman.server.generation.output_parsers.reasoning import (
+    Opening,
+    ReasoningFormat,
+    ReasoningSplitter,
+    ThoughtMarks,
+)
 from dragoman.server.generation.output_parsers.tool_format import Marks, ToolFormat
 from dragoman.server.generation.sequence_text import ParsedText, TextParser
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, ToolCallDelta, Unsearched
@@ -86,6 +91,17 @@ class OutputFormat:
                 return None
         return Unsearched(tuple(marks), marks[0][1] if opening == "open" else "")
 
+    def thought_marks(self, request: GenerationRequest, prompt_text: str) -> ThoughtMarks | None:
+        """Where the answer's reasoning stands, None if it has none."""
+        if self.reasoning is None:
+            return None
+        if not isinstance(request.prompt, ChatPrompt):
+            return self.reasoning.thought_marks(self.reasoning.opening_of_text(prompt_text))
+        opening = self.reasoning.opening(prompt_text, _continued(request.prompt))
+        has_early = self.tool_format is not None and self._early_parser(request) is not None
+        calls = self.tool_format.syntax.opens if has_early and self.tool_format is not None else ()
+        return self.reasoning.thought_marks(opening, tuple(filter(None, calls)))
+
     @cached_property
     def _call_grammar(self) -> CallGrammar | None:
         return (
@@ -115,8 +131,7 @@ class OutputFormat:
         prompt = request.prompt
         if self.reasoning is None or not request.parse_reasoning or not isinstance(prompt, ChatPrompt):
             return "closed"
-        said = prompt.messages[-1].get("content") if prompt.continue_final_message else ""
-        return self.reasoning.opening(prompt_text, said if isinstance(said, str) else "")
+        return self.reasoning.opening(prompt_text, _continued(prompt))
 
     def _with_reasoning(self, own: Grammar | None, opening: Opening) -> Grammar | None:
         """The client's constraint, which holds for the answer and not for the reasoning before it."""
@@ -125,6 +140,12 @@ class OutputFormat:
         preamble = self.reasoning.preamble(opening)
         frame = f"start: {preamble.lark}{self.reasoning.around('@output')}\n{preamble.rules}"
         return replace(own, frame=frame, needs_frame=opening == "open")
+
+
+def _continued(prompt: ChatPrompt) -> str:
+    """The part of the answer that was said already."""
+    said = prompt.messages[-1].get("content") if prompt.continue_final_message else ""
+    return said if isinstance(said, str) else ""
 
 
 class _OutputParser:

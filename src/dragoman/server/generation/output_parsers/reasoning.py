@@ -30,13 +30,30 @@ class Preamble(NamedTuple):
         return f"({self.thought})? " if self.is_optional else f"{self.thought} " if self.thought else ""
 
 
+class ThoughtMarks(NamedTuple):
+    """Where the reasoning of one answer stands, and how it is ended from outside, all as text.
+
+    `begin`, `ends`, `is_open`, `recurs`: see `types.Thinking`. `closing`: the model's end of it, with the space around;
+    `last_words`: what is said before, where something was thought; `reclosing`: follows where it begins once more.
+    """
+
+    begin: str
+    ends: tuple[str, ...]
+    closing: str
+    is_open: bool = False
+    recurs: bool = False
+    last_words: str = ""
+    reclosing: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
     """How a model marks its reasoning.
 
     `is_template_opening`: the chat template writes the first mark, so the model never does. `is_always_open`: the answer
     begins with reasoning although nothing says so, as models do whose template only tells them to think. `answer`: the marks
-    around what is said after it, which the model may write.
+    around what is said after it, which the model may write. `around_end`: the space around the mark that ends it.
+    `last_words`: what the model was trained to go on from where its reasoning is cut off; "" = nothing.
     """
 
     name: str
@@ -45,6 +62,8 @@ class ReasoningFormat:
     is_template_opening: bool = False
     is_always_open: bool = False
     answer: tuple[Marker, Marker] | None = None
+    around_end: tuple[str, str] = ("\n", "\n\n")
+    last_words: str = ""
 
     @property
     def marks(self) -> tuple[Marker, ...]:
@@ -73,6 +92,19 @@ class ReasoningFormat:
         if self.is_always_open:
             return "open"
         return "closed" if self.is_template_opening else "maybe"
+
+    def opening_of_text(self, prompt_text: str) -> Opening:
+        """Where the text goes on that follows a prompt which is no conversation."""
+        is_open = prompt_text.rfind(self.begin.text) > prompt_text.rfind(self.end.text)
+        return "open" if is_open else "maybe"
+
+    def thought_marks(self, opening: Opening, calls: tuple[str, ...] = ()) -> ThoughtMarks | None:
+        """How an engine finds and ends it, None where there is none. `calls`: marks of calls, which end it as well."""
+        if opening == "closed":
+            return None
+        before, after = self.around_end
+        ends, closing = (self.end.text, *calls), f"{before}{self.end.text}{after}"
+        return ThoughtMarks(self.begin.text, ends, closing, opening == "open", last_words=self.last_words)
 
     def preamble(self, opening: Opening) -> Preamble:
         """What may come before a constrained answer."""

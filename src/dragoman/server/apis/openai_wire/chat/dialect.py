@@ -37,6 +37,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     shared_request,
     without_effect,
 )
+from dragoman.server.apis.openai_wire.thinking import ReasoningBody
 from dragoman.types import ChatPrompt, GenerationRequest, Prompt
 
 LMI_STRICT_MAX_TOKENS = 30  # what LMI v0.31 generates for a conversation without max_tokens
@@ -182,7 +183,7 @@ class ChatDialect(PureDialect):
             has_usage_details=route.profile.name == "v1",
             has_parallel_tool_calls=_has_parallel_calls(body),
             has_functions=bool(body.functions),
-            shows_reasoning=body.include_reasoning is not False,
+            shows_reasoning=body.include_reasoning is not False and not (body.reasoning and body.reasoning.exclude),
             has_lmi_slips=self._is_strict(route),
         )
 
@@ -213,7 +214,10 @@ def _top_logprobs(body: ChatBody, route: _Route, reading: Reading, *, needs_top:
 
 def _template_kwargs(body: ChatBody, *, continues: bool) -> dict[str, Any]:
     """What the template gets by name besides the conversation."""
-    kwargs = effort_switches(body.reasoning_effort)
+    reasoning = body.reasoning or ReasoningBody()
+    kwargs = effort_switches(body.reasoning_effort or reasoning.effort)
+    if reasoning.enabled is not None:
+        kwargs |= {"enable_thinking": reasoning.enabled, "thinking": reasoning.enabled}
     if body.documents is not None:
         kwargs["documents"] = body.documents
     if body.add_generation_prompt is False and not continues:

@@ -56,7 +56,7 @@ from dragoman.types import (
 
 ChatShape = Literal["lmi", "openai"]
 
-_CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT)
+_CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT, FinishReason.REPETITION)
 
 
 class ChatFacts(msgspec.Struct, frozen=True):

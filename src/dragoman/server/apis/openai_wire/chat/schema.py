@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from dragoman.server.apis.openai_wire.common import Created, PromptLogprobs, Usage
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH
 from dragoman.server.apis.openai_wire.sampling import SharedBody
+from dragoman.server.apis.openai_wire.thinking import ReasoningBody
 from dragoman.server.timings import Timings
 from dragoman.tokenizer.message_content import DETAILS
 
@@ -118,9 +119,14 @@ class ChatBody(SharedBody, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[Any] | None = None
     reasoning_effort: str | None = None
+    reasoning: ReasoningBody | None = None
     include_reasoning: bool | None = None
     echo: bool | None = None
     return_token_ids: bool | None = None
+
+    def reasoning_tokens(self) -> int | None:
+        """See `SharedBody`."""
+        return None if self.reasoning is None else self.reasoning.max_tokens
 
 
 # --- answer -----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.server.apis.openai_wire.thinking import BUDGETS
 from dragoman.server.samplers import SAMPLER_EFFECTS, neutral_value
 
 
@@ -93,6 +94,14 @@ SHARED: Mapping[str, Row] = {
     "prompt_cache_options": Row(
         "`ttl`: how long the prompt is kept at least, where the server has --prefix-store-gb; `mode` has no effect"
     ),
+    "thinking_token_budget": Row(
+        "most tokens of reasoning, whose end is forced then; 0: none, -1: as many as the model likes"
+    ),
+    **dict.fromkeys(BUDGETS[1:], Row("the same as `thinking_token_budget`, in llama.cpp's words")),
+    "repetition_detection": Row(
+        "an answer whose last tokens are one pattern (of at most `max_pattern_size` tokens, at least `min_pattern_size`) "
+        "`min_count` times in a row ends with `repetition`; reasoning that does so is ended, and the answer follows"
+    ),
     "response_format": Row("constrains the answer: text, any JSON, JSON of a schema, or a regular expression"),
     "guided_json": Row("the answer is JSON of this schema"),
     "guided_regex": Row("the answer matches this regular expression"),
@@ -132,6 +141,10 @@ CHAT: Mapping[str, Row] = {
     "chat_template_kwargs": Row("reaches the model's template"),
     "documents": Row("reaches the model's template"),
     "reasoning_effort": Row("reaches the model's template"),
+    "reasoning": Row(
+        "`max_tokens` is `thinking_token_budget`, `effort` `reasoning_effort`; `enabled: false` switches thinking off, "
+        "`exclude: true` leaves it out of the answer"
+    ),
     "echo": Row("what the assistant said in the last message is repeated before the answer", False),
     "return_token_ids": Row("lists the token ids beside the text", False),
     "include_reasoning": Row("false: reasoning is left out of the answer", True),

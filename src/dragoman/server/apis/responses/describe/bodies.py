@@ -12,6 +12,7 @@ from typing import Any
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.describe.bodies import body_schema
 from dragoman.server.apis.openai_wire.describe.parameters import SHARED, Row
+from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.apis.openai_wire.sampling import REFUSED as SHARED_REFUSED
 from dragoman.server.apis.responses.items import ROLES
 from dragoman.server.apis.responses.profiles import ResponsesProfile
@@ -29,7 +30,17 @@ from dragoman.server.apis.responses.request import (
 from dragoman.server.apis.responses.schema import ResponsesBody
 from dragoman.server.apis.responses.stored import MAX_PAGE, PAGE
 from dragoman.server.describe.components import parameter
-from dragoman.server.describe.json_schema import NULL, TEXT, Schema, any_of, array, described, nullable, struct_schemas
+from dragoman.server.describe.json_schema import (
+    NULL,
+    TEXT,
+    Schema,
+    any_of,
+    array,
+    described,
+    nullable,
+    range_of,
+    struct_schemas,
+)
 from dragoman.tokenizer.message_content import DETAILS
 from dragoman.types import Limits
 
@@ -48,7 +59,10 @@ ROWS: Mapping[str, Row] = {
     "tool_choice": Row("whether it calls: none, auto, required, one function, or only some (`allowed_tools`)"),
     "parallel_tool_calls": Row("false: only the first call is answered", True),
     "text": Row("`format`: text, json_object or json_schema; `verbosity` is told back and has no effect"),
-    "reasoning": Row("`effort` reaches the template; with `summary` the reasoning stands in the summary's place"),
+    "reasoning": Row(
+        "`effort` reaches the template; with `summary` the reasoning stands in the summary's place; `max_tokens` is "
+        "`thinking_token_budget`"
+    ),
     "include": Row("`message.output_text.logprobs`: the log-probabilities of the output; the others change nothing"),
     "top_logprobs": Row(
         "with log-probabilities, this many likeliest tokens at each place; -1: all, if --max-logprobs allows as many", 0
@@ -107,6 +121,7 @@ def _own_types(profile: ResponsesProfile, limits: Limits) -> dict[str, Schema]:
                 "effort": nullable({"enum": list(profile.efforts)}),
                 "summary": nullable({"enum": list(SUMMARIES)}),
                 "generate_summary": nullable({"enum": list(SUMMARIES)}),
+                "max_tokens": nullable({"type": "integer", **range_of(BOUNDS["thinking_token_budget"])}),
             },
         },
         "metadata": {

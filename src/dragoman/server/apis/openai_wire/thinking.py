@@ -1,0 +1,90 @@
+"""How long reasoning may be and when a text counts as a loop, under the names that servers and clients have for it.
+
+Does: read the fields, say which of them have no effect. Does not: end anything. Called by the dialects of OpenAI's shape, on
+the event loop. Sources: vLLM SamplingParams; OpenRouter, reasoning tokens; llama.cpp's server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from dragoman.server.apis.openai_wire.fields import BOUNDS, check_number
+from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.bounds import Bounds
+from dragoman.types import Limits, RepetitionDetection
+
+BUDGETS = ("thinking_token_budget", "reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
+"""vLLM's name for the most tokens of reasoning, and those of llama.cpp."""
+
+REASONING_TOKENS = "reasoning.max_tokens"
+
+NO_REASONING = "the model has no reasoning that could be told from its answer"
+REASONS: Mapping[str, str] = dict.fromkeys((*BUDGETS, REASONING_TOKENS), NO_REASONING)
+"""Why they have no effect, where they have none."""
+
+_SIZES = Bounds(0, Limits().max_pattern_size)
+REPETITION_BOUNDS: Mapping[str, Bounds] = {
+    "max_pattern_size": _SIZES,
+    "min_pattern_size": _SIZES,
+    "min_count": Bounds(0, 1_000_000),
+}
+_LEAST_COUNT = 2
+
+
+class RepetitionBody(msgspec.Struct, kw_only=True):
+    """`repetition_detection`: the answer's end is the same pattern, of some size in tokens, so often in a row."""
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+
+class ReasoningBody(msgspec.Struct, kw_only=True):
+    """`reasoning` of a conversation, as OpenRouter has it."""
+
+    max_tokens: int | None = None
+    effort: str | None = None
+    enabled: bool | None = None
+    exclude: bool | None = None
+
+
+def thinking_budget(body: msgspec.Struct, profile: Profile, reasoning_tokens: int | None = None) -> int | None:
+    """Most tokens of reasoning, None = nothing is said. `reasoning_tokens`: of `reasoning`. Raises: InvalidRequest."""
+    if reasoning_tokens is not None:
+        check_number(REASONING_TOKENS, reasoning_tokens, BOUNDS["thinking_token_budget"], profile)
+    said: dict[str, int | None] = {
+        REASONING_TOKENS: reasoning_tokens,
+        **{name: getattr(body, name) for name in BUDGETS},
+    }
+    given = {name: value for name, value in said.items() if value is not None}
+    if not given:
+        return None
+    (first, budget), *others = given.items()
+    for name, value in others:
+        if value != budget:
+            message = f"{name} must be the same as {first} ({budget}), got {value}; give one of them"
+            raise profile.fault(name, "conflict", message)
+    return budget
+
+
+def repetition_detection(asked: RepetitionBody | None, profile: Profile) -> RepetitionDetection | None:
+    """When the answer counts as a loop, None = nothing is said. Raises: InvalidRequest."""
+    name = "repetition_detection"
+    if asked is None:
+        return None
+    for field, bounds in REPETITION_BOUNDS.items():
+        check_number(f"{name}.{field}", getattr(asked, field), bounds, profile)
+    if asked.min_pattern_size > asked.max_pattern_size:
+        message = (
+            f"{name}.min_pattern_size must be at most max_pattern_size ({asked.max_pattern_size}), "
+            f"got {asked.min_pattern_size}"
+        )
+        raise profile.fault(f"{name}.min_pattern_size", "high", message)
+    if not asked.max_pattern_size:
+        return RepetitionDetection()
+    if asked.min_count < _LEAST_COUNT:
+        message = f"{name}.min_count must be at least {_LEAST_COUNT} beside max_pattern_size, got {asked.min_count}"
+        raise profile.fault(f"{name}.min_count", "low", message)
+    return RepetitionDetection(asked.max_pattern_size, max(1, asked.min_pattern_size), asked.min_count)

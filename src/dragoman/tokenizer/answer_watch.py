@@ -1,0 +1,199 @@
+"""Watches an answer as its tokens come: ends reasoning that is too long or repeats itself, finds content that does.
+
+Does: follow the marks around reasoning, count its tokens, say which tokens have to come next, tell loops. Does not: choose
+tokens (a sampler does), or end sequences. One watch per sequence, used on the engine thread.
+
+Marks are looked for in the text, as the parser of the answer does, so that any tokens may spell them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.tokenizer.base import TokenPieces
+from dragoman.types import EngineRequest, RepetitionDetection, Thinking
+
+_BEFORE, _THINKING, _CLOSING, _ANSWERING = range(4)
+_MOST_OF_CHARACTER = 4  # bytes
+_NEVER = np.iinfo(np.int64).max
+
+
+def watch_answer(pieces: TokenPieces, request: EngineRequest) -> AnswerWatch | None:
+    """The watch of a request's first sequence before its first token; None if there is nothing to watch for."""
+    found = AnswerWatch(pieces, request.thinking, request.sampling.repetition_detection)
+    return None if found.is_over else found
+
+
+class LoopDetector:
+    """Tells when the last tokens repeat themselves: for every size of a pattern it counts how many equal those before."""
+
+    __slots__ = ("_needed", "_recent", "_runs")
+
+    def __init__(self, rule: RepetitionDetection) -> None:
+        sizes = np.arange(1, rule.max_pattern_size + 1)
+        self._needed = np.where(sizes < rule.min_pattern_size, _NEVER, sizes * (rule.min_count - 1))
+        self._recent: npt.NDArray[np.int64] = np.full(sizes.size, -1, dtype=np.int64)  # the newest first
+        self._runs: npt.NDArray[np.int64] = np.zeros(sizes.size, dtype=np.int64)
+
+    def fork(self) -> LoopDetector:
+        """An independent copy."""
+        other = LoopDetector.__new__(LoopDetector)
+        other._needed, other._recent, other._runs = self._needed, self._recent.copy(), self._runs.copy()
+        return other
+
+    def ends_with(self, token_id: int) -> bool:
+        """True if this as the next token makes a loop."""
+        return bool((self._runs_with(token_id) >= self._needed).any())
+
+    def push(self, token_id: int) -> bool:
+        """Take in a token; True if it makes a loop."""
+        self._runs = self._runs_with(token_id)
+        self._recent[1:] = self._recent[:-1]
+        self._recent[:1] = token_id
+        return bool((self._runs >= self._needed).any())
+
+    def _runs_with(self, token_id: int) -> npt.NDArray[np.int64]:
+        runs: npt.NDArray[np.int64] = (self._runs + 1) * (self._recent == token_id)
+        return runs
+
+
+class AnswerWatch:
+    """A `types.AnswerWatch`."""
+
+    __slots__ = (
+        "_begin", "_ends", "_is_spent", "_keep", "_loop", "_num_thought", "_phase", "_pieces", "_repetition", "_text",
+        "_thinking", "forced_ids", "is_over",
+    )  # fmt: skip
+
+    def __init__(
+        self, pieces: TokenPieces, thinking: Thinking | None, repetition: RepetitionDetection | None = None
+    ) -> None:
+        """`repetition`: of the content; None = it may repeat itself."""
+        self._pieces = pieces
+        self._thinking = thinking
+        self._repetition = repetition if repetition is not None and repetition.max_pattern_size else None
+        self._begin = b"" if thinking is None else thinking.begin.encode()
+        self._ends = () if thinking is None else tuple(end.encode() for end in thinking.ends)
+        self._keep = max(map(len, (self._begin, *self._ends))) - 1  # bytes at the end that may be part of a mark
+        self._text = b""  # what may still become a mark
+        self._num_thought = 0
+        self._is_spent = False  # the reasoning was ended
+        self._loop: LoopDetector | None = None
+        self.forced_ids: Sequence[int] = ()
+        self.is_over = False
+        self._phase = _ANSWERING
+        if thinking is None:
+            self._answer()
+        elif thinking.is_open:
+            self._think()
+        else:
+            self._wait()
+
+    def fork(self) -> AnswerWatch:
+        """See `types.AnswerWatch`."""
+        other = AnswerWatch.__new__(AnswerWatch)
+        for name in AnswerWatch.__slots__:
+            setattr(other, name, getattr(self, name))
+        other._loop = None if self._loop is None else self._loop.fork()
+        return other
+
+    def advance(self, token_id: int) -> None:
+        """See `types.AnswerWatch`."""
+        if self._phase == _THINKING:
+            self._take_thought(token_id)
+        elif self._phase == _CLOSING:
+            self.forced_ids = self.forced_ids[1:]
+            if not self.forced_ids:
+                self._end_thought()
+        else:
+            if self._loop is not None:
+                self._loop.push(token_id)
+            if self._phase == _BEFORE:
+                self._look_for_begin(token_id)
+
+    def ends_with(self, token_id: int) -> bool:
+        """See `types.AnswerWatch`."""
+        is_content = self._phase in (_BEFORE, _ANSWERING)
+        return is_content and self._loop is not None and self._loop.ends_with(token_id)
+
+    def num_possible(self, token_ids: Sequence[int]) -> int:
+        """See `types.AnswerWatch`; those that come once the budget is used up are not among them."""
+        if self._phase == _CLOSING:
+            pairs = zip(token_ids, self.forced_ids, strict=False)
+            return next((place for place, (one, forced) in enumerate(pairs) if one != forced), len(token_ids))
+        if self._phase == _THINKING and self._thinking is not None and self._thinking.budget is not None:
+            return min(len(token_ids), max(0, self._thinking.budget - self._num_thought))
+        return len(token_ids)
+
+    # --- phases -------------------------------------------------------------------------------------------------------
+
+    def _look_for_begin(self, token_id: int) -> None:
+        assert self._thinking is not None
+        self._text += self._pieces[token_id].bytes
+        if self._thinking.recurs:
+            if self._begin in self._text:
+                self._think()
+            else:
+                self._text = self._text[-self._keep :]
+            return
+        start = self._text.lstrip()
+        if start.startswith(self._begin):
+            self._think()
+        elif not any(mark.startswith(start) for mark in (self._begin, *self._ends)):
+            self._phase, self._text, self.is_over = _ANSWERING, b"", self._loop is None
+
+    def _think(self) -> None:
+        thinking = self._thinking
+        assert thinking is not None
+        self._phase, self._text = _THINKING, b""
+        rule = thinking.repetition
+        self._loop = LoopDetector(rule) if rule is not None and rule.max_pattern_size else None
+        if self._is_spent:
+            self._close(thinking.reclosing_ids or thinking.closing_ids)
+        elif thinking.budget is not None and self._num_thought >= thinking.budget:
+            self._close(thinking.closing_ids)
+
+    def _take_thought(self, token_id: int) -> None:
+        thinking = self._thinking
+        assert thinking is not None
+        text = self._text + self._pieces[token_id].bytes
+        self._text = text[-max(self._keep, _MOST_OF_CHARACTER) :]
+        if any(end in text for end in self._ends):
+            self._end_thought()
+            return
+        self._num_thought += 1
+        is_loop = self._loop is not None and self._loop.push(token_id)
+        num_over = -1 if thinking.budget is None else self._num_thought - thinking.budget
+        if (is_loop or num_over >= 0) and (not _is_cut(text) or num_over >= _MOST_OF_CHARACTER):
+            self._close(thinking.closing_ids)
+
+    def _close(self, token_ids: Sequence[int]) -> None:
+        self._phase, self._is_spent, self._loop = _CLOSING, True, None
+        self.forced_ids = token_ids
+
+    def _end_thought(self) -> None:
+        assert self._thinking is not None
+        if self._thinking.recurs:
+            self._wait()
+        else:
+            self._answer()
+
+    def _wait(self) -> None:
+        """What comes next may be content, or the mark before reasoning."""
+        self._phase, self._text = _BEFORE, b""
+        self._loop = None if self._repetition is None else LoopDetector(self._repetition)
+
+    def _answer(self) -> None:
+        self._wait()
+        self._phase, self.is_over = _ANSWERING, self._loop is None
+
+
+def _is_cut(text: bytes) -> bool:
+    """Whether the text ends within a character of UTF-8."""
+    for count, byte in enumerate(reversed(text[-_MOST_OF_CHARACTER:]), 1):
+        if byte & 0xC0 != 0x80:  # no byte that goes on with one
+            return count < (4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1)
+    return False
