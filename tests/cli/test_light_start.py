@@ -48,7 +48,7 @@ def test_help_versions_and_mistakes_import_next_to_nothing(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["serve", "config", "plan", "eval", "compress", "explain", "selftest", "pull", "models", "store"]
+    "command", ["serve", "config", "plan", "eval", "compress", "explain", "selftest", "pull", "models", "store", "warm"]
 )
 def test_the_help_of_a_command_imports_no_model_code(command: str) -> None:
     modules = imported(command, "--help")

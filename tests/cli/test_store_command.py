@@ -52,6 +52,13 @@ def test_it_lists_each_model(directory: Path, capsys: pytest.CaptureFixture[str]
     assert by_model["large"]["until_s"] == 0 < time.time() < by_model["small"]["until_s"]
 
 
+def test_the_environment_names_the_directory_as_it_does_for_a_server(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTION_PREFIX_STORE_DIR", str(directory))
+    assert "large" in told(capsys)[1]
+
+
 def test_trimming_leaves_what_was_used_last_and_emptying_nothing(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,6 +45,8 @@ usage: dragoman serve [MODEL] [options]        load a model and answer clients
                                                perplexity, and how far a model is from another one
        dragoman compress MODEL_DIR OUT [--text FILE] [options]
                                                write a checkpoint with weights of 4 or 8 bits
+       dragoman warm MODEL FILE... --prefix-store-gb N [options]
+                                               compute beginnings of prompts before anybody asks
        dragoman store [list | verify | trim --to-gb N | empty] [--prefix-store-dir DIR]
                                                the prompts that servers keep on disk
        dragoman explain --request FILE [--url URL | MODEL]
@@ -312,6 +314,25 @@ def _run_compress(words: list[str]) -> int:
     return run_compress(asked, sys.stdout, sys.stderr)
 
 
+def _run_warm(words: list[str]) -> int:
+    """Read the files and the model's options, and compute the prompts; the exit code."""
+    from dragoman.cli.warm.arguments import read_warm_arguments, warm_help
+
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(warm_help())
+        return 0
+    asked, server_words, problems = read_warm_arguments(words)
+    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
+    if asked is None:
+        return USAGE_ERROR
+    config = _read_one(server_words, "prompts are computed by")
+    if config is None:
+        return USAGE_ERROR
+    from dragoman.cli.warm.command import run_warm
+
+    return run_warm(config, asked, sys.stdout, sys.stderr)
+
+
 def _run_store(words: list[str]) -> int:
     """Read what is to be done with the prompts on disk, and do it; the exit code."""
     from dragoman.cli.store.arguments import read_store_arguments, store_help
@@ -574,6 +595,7 @@ _RUN: Mapping[str, Callable[[list[str]], int]] = {
     "plan": _run_plan,
     "eval": _run_eval,
     "compress": _run_compress,
+    "warm": _run_warm,
     "store": _run_store,
     "explain": _run_explain,
     "selftest": _run_selftest,

@@ -16,7 +16,7 @@ from dragoman.config.bundled import BUNDLED
 from dragoman.config.kinds import Choice, Integer, Kind, Number, Some, Switch
 from dragoman.config.options import OPTIONS as SERVER_OPTIONS
 
-_WITH_TABLE = ("batch", "bench", "compress", "doctor", "eval", "explain", "plan", "selftest", "store")
+_WITH_TABLE = ("batch", "bench", "compress", "doctor", "eval", "explain", "plan", "selftest", "store", "warm")
 
 _TABLES = {
     "chat": ("dragoman.cli.terminal.arguments", "CHAT_OPTIONS"),
@@ -24,7 +24,9 @@ _TABLES = {
     **{name: (f"dragoman.cli.{name}.arguments", "OPTIONS") for name in _WITH_TABLE},
 }
 
-_WITH_SERVER_OPTIONS = ("serve", "chat", "complete", "batch", "config", "plan", "eval", "explain", "selftest", "doctor")
+_WITH_SERVER_OPTIONS = (
+    *("serve", "chat", "complete", "batch", "config", "plan", "eval", "explain", "selftest", "doctor", "warm"),
+)
 
 _OTHER_OPTIONS: Mapping[str, tuple[CommandOption, ...]] = {
     "pull": (CommandOption("gguf", Choice(("q4_0", "q8_0", "q4_k_m")), "quantisation of a GGUF file"),),
@@ -54,6 +56,7 @@ _SUMMARIES: Mapping[str, str] = {
     "plan": "how many replicas a load needs",
     "eval": "perplexity, and how far a model is from another one",
     "compress": "write a checkpoint with weights of 4 or 8 bits",
+    "warm": "compute beginnings of prompts before anybody asks",
     "store": "list, verify, trim or empty the prompts on disk",
     "explain": "what would be done with a call",
     "selftest": "whether the model computes here as it should",

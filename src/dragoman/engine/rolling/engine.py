@@ -118,7 +118,11 @@ class RollingEngine:
         self._core = EngineCore(
             runner, sampler, config, proposers, is_disturbed=self._is_disturbed, turn=turn, storage=storage
         )
-        self._capabilities = replace(_capabilities(runner, config, proposers, tools), pictures=embedder is not None)
+        self._capabilities = replace(
+            _capabilities(runner, config, proposers, tools),
+            pictures=embedder is not None,
+            cache_keep=storage is not None and config.prefix_cache != "off",
+        )
         self._keys = count()
         self._streams: dict[int, _Stream] = {}
         self._streams_changed = threading.Condition()  # guards writes to `_streams`

@@ -36,6 +36,11 @@ class Keyring:
             if self.pairs.setdefault(pair.access_key_id, pair) != pair:
                 raise KeysError(f"access key {pair.access_key_id} is there twice")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the callers are called, sorted."""
+        return tuple(sorted({one.name for one in (*self._callers.values(), *(x.caller for x in self.pairs.values()))}))
+
     def find(self, key: bytes) -> Caller | None:
         """Whose key that is, None = nobody's."""
         return self._callers.get(self._hash(hashlib.sha256(key).digest()))

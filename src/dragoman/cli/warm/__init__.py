@@ -1,0 +1,1 @@
+"""`dragoman warm`: beginnings of prompts, computed before anybody asks."""

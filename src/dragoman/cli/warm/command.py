@@ -1,0 +1,183 @@
+"""`dragoman warm`: beginnings of prompts, computed into the store on disk before anybody asks.
+
+Does: load the model as `dragoman serve` does, have it read what the files hold, tell what that took. Does not: write to the
+disk (the engine does). Called by `main`, on the main thread.
+
+Requests go through the APIs' own dialects, template and tokenizer, and are their callers', so that blocks have the names by
+which a server's requests look for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.batch.requests import numbered_lines
+from dragoman.cli.progress import ProgressDisplay
+from dragoman.cli.warm.arguments import WarmArguments
+from dragoman.compose import build_served_model
+from dragoman.config.resolve import Config, ConfigError
+from dragoman.errors import EngineDead, ServerError
+from dragoman.host.settings import server_config
+from dragoman.hub.download import size_text
+from dragoman.models import ModelError
+from dragoman.server.api import HttpCall
+from dragoman.server.apis.openai.api import CHAT, COMPLETIONS
+from dragoman.server.observation.record import CallRecord, enter_call
+from dragoman.server.registry import ServedModel
+
+FAILED, HAS_ERRORS = 1, 3
+_SETTLED_S = 0.5  # nothing is written for so long: what a file has brought is on the disk
+
+_numbers = count(1)
+
+
+class WarmError(Exception):
+    """Why nothing can be computed, in one line."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """What came of a file."""
+
+    prompts: int = 0
+    tokens: int = 0
+    found: int = 0
+    seconds: float = 0.0
+    errors: int = 0
+
+
+def run_warm(config: Config, asked: WarmArguments, stdout: TextIO, stderr: TextIO) -> int:
+    """Compute what the files hold; the exit code: 0, 3 if something could not be computed, 1 if nothing could be."""
+    display = ProgressDisplay(stderr)
+    try:
+        callers = _callers(config, asked)
+        return asyncio.run(_warm(config, asked, callers, (display, stdout, stderr)))
+    except (ConfigError, ModelError, ServerError, WarmError, OSError) as error:
+        display.finish()
+        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        return FAILED
+
+
+def _callers(config: Config, asked: WarmArguments) -> tuple[str, ...]:
+    """Whose prompts they are to be. Raises: WarmError, ConfigError."""
+    keyring = server_config(config).read_keys()
+    names = () if keyring is None else keyring.names
+    unknown = [name for name in asked.keys if name not in names]
+    if unknown:
+        allowed = f"one of {', '.join(names)}" if names else "left out: the server has no keys"
+        raise WarmError(f"--key={unknown[0]} (command line): must be {allowed}")
+    if not config.engine.prefix_cache_per_key:
+        return asked.keys[:1] or ("",)
+    if not asked.keys and len(names) > 1:
+        raise WarmError(f"--key: is needed, as each key finds its own prompts only: must be of {', '.join(names)}")
+    return asked.keys or names or ("",)
+
+
+async def _warm(
+    config: Config, asked: WarmArguments, callers: Sequence[str], out: tuple[ProgressDisplay, TextIO, TextIO]
+) -> int:
+    """The exit code. Raises: what `run_warm` tells."""
+    display, stdout, stderr = out
+    composed = await build_served_model(config, display)
+    display.finish()
+    served, num_errors, num_computed = composed.served, 0, 0
+    try:
+        if not served.engine.capabilities.cache_keep:
+            raise WarmError(_why_not(config))
+        before_s = time.perf_counter()
+        for path in asked.files:
+            written = _written(served)
+            told = await _read(served, path, callers, stderr)
+            await _settle(served)
+            stdout.write(f"{path}: {_text(told, _written(served) - written)}\n")
+            stdout.flush()
+            num_errors += told.errors
+            num_computed += told.prompts
+        seconds = time.perf_counter() - before_s
+    finally:
+        await served.engine.shutdown(0.0)  # which writes what is left
+        composed.close()
+    stdout.write(f"{size_text(_written(served))} written, {seconds:.1f} s\n")
+    if not num_errors:
+        return 0
+    return HAS_ERRORS if num_computed else FAILED
+
+
+def _why_not(config: Config) -> str:
+    if config.engine.engine != "rolling":
+        return f"--engine={config.engine.engine}: keeps no prompts on disk; must be rolling"
+    return "--prefix-store-gb: is needed, as the server has it; must be a number > 0"
+
+
+async def _read(served: ServedModel, path: Path, callers: Sequence[str], stderr: TextIO) -> _Told:
+    """Have the model read what a file holds, for each of the callers. Raises: OSError, EngineDead."""
+    told, begin_s = _Told(), time.perf_counter()
+    for place, name, body in _bodies(path):
+        for caller in callers:
+            try:
+                num_tokens, num_found = await asyncio.create_task(_computed(served, name, body, caller))
+            except EngineDead:
+                raise
+            except ServerError as error:
+                told.errors += 1
+                stderr.write(f"dragoman: {place}: {error.message}\n")
+                break
+            told.prompts, told.tokens, told.found = told.prompts + 1, told.tokens + num_tokens, told.found + num_found
+    told.seconds = time.perf_counter() - begin_s
+    return told
+
+
+def _bodies(path: Path) -> Iterator[tuple[str, str, bytes]]:
+    """(Place, dialect, body) of each prompt in a file. Raises: OSError."""
+    if path.suffix != ".jsonl":
+        text = path.read_bytes().decode("utf-8", "replace")
+        yield str(path), COMPLETIONS, msgspec.json.encode({"prompt": text})
+        return
+    for number, line in numbered_lines(path):
+        yield f"{path} line {number}", CHAT, line
+
+
+async def _computed(served: ServedModel, name: str, body: bytes, caller: str) -> tuple[int, int]:
+    """How many tokens a prompt has, and how many of them were found. Raises: ServerError."""
+    call_id = f"warm-{next(_numbers)}"
+    enter_call(CallRecord(call_id, "warm", "", caller=caller))
+    http = HttpCall("POST", "", body, {"content-type": "application/json"}, request_id=call_id)
+    call = await asyncio.to_thread(served.dialects[name].open(http).parse)
+    [request] = call.requests
+    # The prompt alone: what the answer was to be changes nothing of it.
+    plain = replace(request.sampling, n=1, best_of=None, num_beams=1, grammar=None, logprobs=None, prompt_logprobs=None)
+    request = replace(request, sampling=plain, max_tokens=0, stop=(), parse_tool_calls=False, parse_reasoning=False)
+    result = await served.service.generate(request)
+    return len(result.prompt.token_ids), result.prompt.num_cached_tokens
+
+
+def _written(served: ServedModel) -> int:
+    """Bytes that were written to the disk since the start."""
+    return served.engine.stats().num_stored_written_bytes or 0
+
+
+async def _settle(served: ServedModel) -> None:
+    """Wait until what was computed is on the disk, as far as can be told."""
+    last, since_s = _written(served), time.monotonic()
+    while time.monotonic() < since_s + _SETTLED_S:
+        await asyncio.sleep(_SETTLED_S / 10)
+        if (now := _written(served)) != last:
+            last, since_s = now, time.monotonic()
+
+
+def _text(told: _Told, num_bytes: int) -> str:
+    prompts = f"{told.prompts} prompts, " if told.prompts != 1 else ""
+    errors = f", {told.errors} with errors" if told.errors else ""
+    return (
+        f"{prompts}{told.tokens} tokens, {told.found} of them found, {told.seconds:.1f} s, "
+        f"{size_text(num_bytes)} written{errors}"
+    )
