@@ -236,6 +236,7 @@ async def _build_generating(
         proposer=profile.proposer if built.engine.capabilities.speculative else None,
         keeps_prompts=built.engine.capabilities.cache_keep,
         has_cache_keys=built.engine.capabilities.cache_key,
+        tells_progress=built.engine.capabilities.progress,
     )
     dialects = set_up_all(profile)
     served = _served(config, service, engine, dialects, built.dtype, text.tokenizer.max_token_chars)

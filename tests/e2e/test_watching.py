@@ -6,6 +6,8 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -264,6 +266,31 @@ def test_a_client_that_leaves_is_told_and_its_call_is_listed_before(telling: Wat
     assert line["outcome"] == "client_gone"
     assert 0 < line["completion_tokens"] < 900
     assert line["prompts"] == ["The sea"]
+
+
+def test_a_call_that_waits_for_a_place_is_listed_with_who_is_before_it(telling: Watched) -> None:
+    url = f"{telling.base_url}/v1/completions"
+    filling = {"model": "demo", "prompt": "The sea", "max_tokens": 900, "ignore_eos": True, "n": 16, "stream": True}
+    asked = {"model": "demo", "prompt": "The sea is", "max_tokens": 1}
+    between_looks = threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        with ExitStack() as places:
+            answers = [places.enter_context(httpx.stream("POST", url, json=filling, timeout=60)) for _ in range(4)]
+            pieces = [answer.iter_lines() for answer in answers]
+            assert all(next(one).startswith("data:") for one in pieces)
+            waiting = []
+            for name in ("first", "second"):
+                waiting.append(threads.submit(httpx.post, url, json=asked, headers={"x-request-id": name}, timeout=60))
+                progress = None
+                while progress is None or not progress["expected_ms"]:
+                    between_looks.wait(0.01)
+                    calls = httpx.get(f"{telling.base_url}/debug/requests").json()
+                    progress = next((call["progress"] for call in calls if call["id"] == name), None)
+                assert progress["ahead"] == len(waiting) - 1
+                assert (progress["cache"], progress["processed"], progress["time_ms"]) == (0, 0, 0)
+                assert progress["total"] > 1
+        assert all(one.result().status_code == 200 for one in waiting)
+    wait_until_idle(telling.server)
 
 
 STREAMED = {"model": "demo", "prompt": "The sea", "max_tokens": 900, "ignore_eos": True, "stream": True}

@@ -6,11 +6,15 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pytest
 
+from dragoman.engine.base import PromptProgress
+from dragoman.server import responder
 from dragoman.server.app import ServerConfig
 from dragoman.server.http.switches import Switches
 from dragoman.server.operations import GenerateOperation, PoolingOperation
@@ -145,6 +149,70 @@ def test_official_clients_do_not_notice(server: RunningServer) -> None:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chat) == TEXT
         deltas = [event.delta for event in response if event.type == "response.output_text.delta"]
         assert "".join(deltas) == TEXT
+
+
+def told(num_read: int, num_ahead: int = 0) -> PromptProgress:
+    return PromptProgress(8, 2, num_read, 1.5, num_read > 0, num_ahead, 3.25)
+
+
+class Telling(AtOnce):
+    """A service that tells how far a prompt is: one stage after the other, each time it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = [None, told(0, 2), told(0, 2), told(4), told(6)]
+
+    def progress(self, request_id: str) -> PromptProgress | None:
+        """The next stage, the last for ever."""
+        return self.stages.pop(0) if len(self.stages) > 1 else self.stages[0]
+
+
+@pytest.fixture
+def telling(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
+    monkeypatch.setattr(responder, "PROGRESS_S", SILENT_S)
+    server = RunningServer(dialects=dialects_of(fake_profile(tells_progress=True)))
+    server.service = Telling()
+    server.start()
+    yield server
+    server.http.stop()
+    server.join()
+
+
+STAGES = [
+    {"total": 8, "cache": 2, "processed": read, "time_ms": 1500, "ahead": ahead, "expected_ms": 3250}
+    for read, ahead in ((0, 2), (4, 0), (6, 0))
+]
+
+
+@table("api", ["chat", "completions"])
+def test_streams_tell_those_who_ask_how_far_their_prompt_is(telling: RunningServer, api: str) -> None:
+    gate = Gate()
+    assert isinstance(telling.service, Telling)
+    telling.service.__init__()  # type: ignore[misc]
+    telling.service.script = Script(gates={0: gate})
+    with openai.OpenAI(base_url=f"{telling.url}/v1", api_key="key", max_retries=0) as official:
+        more = {"extra_body": {"return_progress": True}, "stream": True, "model": "fake"}
+        if api == "chat":
+            stream = official.chat.completions.create(messages=[{"role": "user", "content": "Say it"}], **more)  # type: ignore[call-overload]
+        else:
+            stream = official.completions.create(prompt="Say it", **more)  # type: ignore[call-overload]
+        stages: list[Any] = []
+        text = ""
+        for chunk in stream:
+            stages += [stage] if (stage := getattr(chunk, "prompt_progress", None)) else []
+            text += (chunk.choices[0].delta.content if api == "chat" else chunk.choices[0].text) or ""
+            if len(stages) == len(STAGES):
+                gate.open()
+    assert stages == STAGES
+    assert text == TEXT
+
+
+def test_progress_is_named_where_nobody_tells_it(server: RunningServer, telling: RunningServer) -> None:
+    body = {"model": "fake", "prompt": "Say it", "return_progress": True}
+    for one, stream, is_named in ((server, True, True), (telling, False, True), (telling, True, False)):
+        answer = httpx.post(f"{one.url}/v1/completions", json=body | {"stream": stream})
+        assert answer.status_code == 200
+        assert ("return_progress" in answer.headers.get("x-dragoman-ignored", "")) is is_named
 
 
 def test_nothing_is_sent_that_was_not_asked_for_where_keep_alives_are_off() -> None:

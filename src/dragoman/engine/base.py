@@ -61,6 +61,7 @@ class Capabilities:
     cache_keep: bool = False  # prompts are kept beyond its memory, and as long as requests ask
     cache_key: bool = False  # it has replicas, of which a request's key chooses one
     priority: bool = False  # waiting requests may overtake each other
+    progress: bool = False  # it tells how far prompts are, see `TellingProgress`
     queue_timeout: bool = False  # requests that have not begun by a time can be given up
     pictures: bool = False  # prompts may hold pictures
     grammar_kinds: frozenset[str] | None = None
@@ -255,6 +256,35 @@ class EngineTools:
     watch_stops: Callable[[StopStrings, int], StopCriterion]
     lark_of: Callable[[Grammar, Set[int]], str] | None = None
     watch_answer: Callable[[EngineRequest], AnswerWatch | None] = lambda _request: None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """How far a request is that has no token yet. Tokens are its prompt's; `num_read` includes those that were cached.
+
+    `since_s`: for how long its prompt has been read. `num_ahead`: requests that begin before it. `expected_s`: until its
+    first token, by forecast; None = not known.
+    """
+
+    num_tokens: int
+    num_cached: int
+    num_read: int
+    since_s: float
+    has_begun: bool
+    num_ahead: int
+    expected_s: float | None
+
+
+@runtime_checkable
+class TellingProgress(Protocol):
+    """What an engine has besides that knows how far requests are which have no token yet."""
+
+    def progress(self, request_id: str) -> PromptProgress | None:
+        """As of a moment ago; None = not known, not yet or no longer. On the event loop.
+
+        Asking has the engine look, so that the next answer is newer.
+        """
+        ...
 
 
 @runtime_checkable

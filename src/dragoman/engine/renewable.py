@@ -20,6 +20,8 @@ from dragoman.engine.base import (
     Health,
     Outputs,
     PooledRows,
+    PromptProgress,
+    TellingProgress,
     check_request,
 )
 from dragoman.engine.factory import BuiltEngine
@@ -65,6 +67,11 @@ class RenewableEngine:
             raise self._engine.refusal()
         assert self._pooling is not None
         return await self._pooling.pool(texts)
+
+    def progress(self, request_id: str) -> PromptProgress | None:
+        """See `TellingProgress`; None of engines that do not tell."""
+        engine = self._engine
+        return engine.progress(request_id) if isinstance(engine, TellingProgress) else None
 
     def health(self) -> Health:
         """Of the engine that runs now; recovering while there is none."""

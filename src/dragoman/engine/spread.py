@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dragoman.engine.base import MAX_ATTEMPTS, Capabilities, EngineStats, Health, PictureRules, losses
@@ -66,7 +66,7 @@ class SpreadEngine:
     """Runs requests on replicas. They have their own deadlines, limits and health; it knows what is on its way."""
 
     def __init__(self, capabilities: Capabilities, send: Send) -> None:
-        self._capabilities = capabilities
+        self._capabilities = replace(capabilities, progress=False)  # which the replicas know, and nobody asks
         self._send = send
         self._replies: dict[int, Replies] = {}  # by request, the attempt that runs
         self._num_started = 0  # of these, those whose first output has come

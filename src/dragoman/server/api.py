@@ -209,6 +209,7 @@ class Call(msgspec.Struct, frozen=True):
     rule); 0 = the head goes out with the first event, or before it where `is_head_fixed`: it depends on none.
     `run_off_loop`: how to call the encoder's `full` and `event`, which then run an operator's code; None = in place.
     `labels`: what errors call each request, () = they do not tell them apart. `reasons`: why some of `ignored` do nothing.
+    `wants_progress`: its stream is to tell how far the prompts are.
     What the requests pass over of schemas is added to both.
     """
 
@@ -221,6 +222,7 @@ class Call(msgspec.Struct, frozen=True):
     run_off_loop: Runner | None = None
     labels: tuple[str, ...] = ()
     reasons: Mapping[str, str] = msgspec.field(default_factory=dict)
+    wants_progress: bool = False
 
     def __post_init__(self) -> None:
         """Here, so that no API can forget it."""
@@ -344,10 +346,9 @@ class ModelProfile:
     the names of `SamplingParams`, and `do_sample` if it wants sampling; empty = the APIs' own defaults.
     `overriding_defaults`: the same for APIs whose documents fix defaults. `proposer`: who guesses tokens for speculative
     decoding, if anybody. `keeps_prompts`: the engine keeps them as long as requests ask; `has_cache_keys`: it has replicas,
-    of which a request's key chooses one. `vocab_size`, `end_token_ids` (what ends a text), `max_model_len`, `dtype`: of one
-    that generates. `takes_adapters`: requests may
-    ask for adapters, now for `adapter_names`. `operator_code`: functions of the operator's own, for the API they
-    are written for. `pooling`: the `pooling.PoolingService` of a model that embeds or scores texts and generates nothing,
+    of which a request's key chooses one. `tells_progress`: it knows how far prompts are. `vocab_size`, `end_token_ids`
+    (what ends a text), `max_model_len`, `dtype`: of one that generates. `takes_adapters`: requests may ask for adapters,
+    now for `adapter_names`. `operator_code`: functions of the operator's own, for the API they are written for. `pooling`: the `pooling.PoolingService` of a model that embeds or scores texts and generates nothing,
     None for one that generates. `abilities`: what it can do besides going on with a text. `card`: what its files say.
     """
 
@@ -365,6 +366,7 @@ class ModelProfile:
     proposer: ProposerKind | None = None
     keeps_prompts: bool = False
     has_cache_keys: bool = False
+    tells_progress: bool = False
     system_fingerprint: str = "fp_dragoman"
     operator_code: object = None
     takes_adapters: bool = False

@@ -53,12 +53,15 @@ from dragoman.server.http.silence import Silence
 from dragoman.server.http.switches import STRICT_HEADER, Switches, refuse_ignored
 from dragoman.server.observation.measured import measure_of
 from dragoman.server.observation.record import CallRecord, current_call
+from dragoman.server.progress import ProgressEncoder, ToldProgress, progress_of
 from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.server.timings import NO_TIMINGS, TIMINGS_HEADER, ShownTimings, TimedEncoder
 from dragoman.together import together
 from dragoman.types import GenerationRequest, GenerationResult
 
 T = TypeVar("T")
+
+PROGRESS_S = 0.5  # between two looks at how far a prompt is
 
 MAX_IGNORED_NAMES = 20  # the names are the client's own: they must not blow up the head
 MAX_IGNORED_NAME_LENGTH = 100
@@ -240,24 +243,65 @@ async def _write_events(
     # Before the head is sent: a failure can still be a status.
     body = await _run(run if events else None, partial(_encode, call, events))
     await exchange.send_head(head, ignored_header(call.ignored))
-    pulse = _pulse(call.encoder, head) if keep_alive_s and not exchange.is_detached else b""
-    silence = Silence(keep_alive_s, merge.wake) if pulse else None
+    quiet = None if exchange.is_detached else _Quiet(merge, call, head, keep_alive_s)
     try:
         while not merge.is_finished:
             if body:
                 await exchange.send_chunk(body)
-                if silence is not None:
-                    silence.spoke()
+                if quiet is not None:
+                    quiet.spoke()
             events = await merge.next_batch()
             body = _encode(call, events) if run is None or not events else await run(partial(_encode, call, events))
-            if silence is not None and silence.is_due and not body and not merge.is_finished:
-                body = pulse
+            if quiet is not None and not body and not merge.is_finished:
+                body = quiet.bytes(has_begun=bool(events))
     finally:
-        if silence is not None:
-            silence.close()
+        if quiet is not None:
+            quiet.close()
     body += call.encoder.end()
     await merge.aclose()  # whoever has the last bytes has room for another call: nothing is waited for behind them
     await exchange.finish(body, (*call.encoder.trailers(), *_timings_fields(beside).items()))
+
+
+class _Quiet:
+    """What is sent while there is nothing to send: how far the prompt is, to those who asked; or what clients drop."""
+
+    def __init__(self, merge: EventMerge, call: Call, head: Head, keep_alive_s: float) -> None:
+        self._call = call
+        self._service = merge.service
+        self._pulse = _pulse(call.encoder, head) if keep_alive_s else b""
+        self._silence = Silence(keep_alive_s, merge.wake) if self._pulse else None
+        asks = call.wants_progress and isinstance(call.encoder, ProgressEncoder)
+        self._ticks = Silence(PROGRESS_S, merge.wake) if asks else None
+        self._told: ToldProgress | None = None
+        if asks:
+            self._look()  # so that the engine does, for the first tick
+
+    def spoke(self) -> None:
+        """Something was sent."""
+        if self._silence is not None:
+            self._silence.spoke()
+
+    def bytes(self, *, has_begun: bool) -> bytes:
+        """What is due, b"" if nothing is. `has_begun`: there is an answer, of which nothing can be shown yet."""
+        if has_begun and self._ticks is not None:
+            self._ticks.close()
+            self._ticks = None
+        if self._ticks is not None and self._ticks.is_due:
+            self._ticks.spoke()
+            told = self._look()
+            if told is not None and told != self._told and isinstance(self._call.encoder, ProgressEncoder):
+                self._told = told
+                return self._call.encoder.progress(told)
+        return self._pulse if self._silence is not None and self._silence.is_due else b""
+
+    def _look(self) -> ToldProgress | None:
+        return progress_of(self._service, [request.request_id for request in self._call.requests])
+
+    def close(self) -> None:
+        """Stop the timers."""
+        for timer in (self._silence, self._ticks):
+            if timer is not None:
+                timer.close()
 
 
 def _pulse(encoder: Encoder, head: Head) -> bytes:

@@ -26,6 +26,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray
 from dragoman.engine.rolling.schedule.capacity import check_capacity, context_length
 from dragoman.engine.rolling.schedule.pacer import Pacer
+from dragoman.engine.rolling.schedule.progress_board import ProgressBoard
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import SequenceGroup, SequenceStatus, end_reasons
@@ -133,6 +134,11 @@ class EngineCore:
     def _post(self, action: Callable[[], None]) -> bool:
         """Have something done in the next step, which then comes; on any thread. False if there is none any more."""
         return self.inbox.put(RunBetween(action))
+
+    @property
+    def progress(self) -> ProgressBoard:
+        """How far those are who have no token yet."""
+        return self._scheduler.progress
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the scheduler's and the block manager's books contradict each other; for tests."""
@@ -271,5 +277,6 @@ class EngineCore:
         stats.num_running_requests = len({sequence.group.key for sequence in scheduler.running})
         stats.num_waiting_requests = len(scheduler.groups) - stats.num_running_requests
         stats.num_used_blocks = self._blocks.num_used_blocks
+        scheduler.note_progress()
         deliveries, self._deliveries = self._deliveries, []
         return deliveries

@@ -25,7 +25,7 @@ from time import perf_counter
 import msgspec
 
 from dragoman.cores.placement import enter_kernels
-from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
+from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health, PromptProgress
 from dragoman.engine.rolling.adapters.table import AdapterTable
 from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig
@@ -125,6 +125,7 @@ class RollingEngine:
         )
         self._keys = count()
         self._streams: dict[int, _Stream] = {}
+        self._keys_by_id: dict[str, int] = {}  # of those that run; the newest of those that have the same
         self._streams_changed = threading.Condition()  # guards writes to `_streams`
         self._thread: threading.Thread | None = None
         self._death = "the engine was not started"  # why no request can run; "" while they can
@@ -165,6 +166,7 @@ class RollingEngine:
         # Its sequences refer to each other, so that what they know lives on for a while: not the pixels, which are large.
         request = msgspec.structs.replace(request, pictures=())
         stream = self._open_stream(request, masker, pictures, due)
+        self._keys_by_id[request.request_id] = stream.key
         num_unfinished = request.sampling.n
         try:
             while num_unfinished:
@@ -176,6 +178,8 @@ class RollingEngine:
                     num_unfinished -= 1
                 yield item
         finally:
+            if self._keys_by_id.get(request.request_id) == stream.key:
+                del self._keys_by_id[request.request_id]
             self._close_stream(stream, is_finished=not num_unfinished)
 
     def check(self, request: EngineRequest) -> None:
@@ -194,6 +198,12 @@ class RollingEngine:
         """See `base.AdapterLoading`."""
         assert self._adapters is not None
         await self._adapters.unload(name)
+
+    def progress(self, request_id: str) -> PromptProgress | None:
+        """See `base.TellingProgress`."""
+        self._core.progress.ask()
+        key = self._keys_by_id.get(request_id)
+        return None if key is None else self._core.progress.rows.get(key)
 
     def health(self) -> Health:
         """Alive or not, and gauges; for any thread."""
@@ -383,6 +393,7 @@ def _capabilities(
         cache_salt=True,
         priority=True,
         queue_timeout=True,
+        progress=True,
     )
 
 

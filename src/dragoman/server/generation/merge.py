@@ -32,7 +32,7 @@ class EventMerge:
     """
 
     def __init__(self, service: GenerationService, requests: Sequence[GenerationRequest]) -> None:
-        self._service = service
+        self.service = service
         self._requests = requests
         self._ready: list[IndexedEvent] = []
         self._num_measured = 0  # of these
@@ -163,7 +163,7 @@ class EventMerge:
     async def _read(self, index: int, request: GenerationRequest) -> None:
         try:
             with CATCH_PANICS:  # else the request would seem to have ended
-                stream = self._service.stream(request)
+                stream = self.service.stream(request)
                 try:
                     async for event in stream:
                         self._ready.append(IndexedEvent(index, event))

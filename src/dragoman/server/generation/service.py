@@ -20,7 +20,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-from dragoman.engine.base import Engine, Outputs
+from dragoman.engine.base import Engine, Outputs, PromptProgress, TellingProgress
 from dragoman.errors import DeadlineTooShort, EngineFailed, InvalidPayload, QueueTimeout, RequestTimeout
 from dragoman.server.generation.fold import ResultFold
 from dragoman.server.generation.pictures import PicturePrompts
@@ -186,6 +186,11 @@ class Service:
             if bounded is not None:
                 bounded.close()
             await outputs.aclose()
+
+    def progress(self, request_id: str) -> PromptProgress | None:
+        """How far a request is that has no token yet; None = not known, or it has. See `TellingProgress`."""
+        engine = self._engine
+        return engine.progress(request_id) if isinstance(engine, TellingProgress) else None
 
     async def prepare(self, request: GenerationRequest) -> PreparedRequest:
         """What the engine would be given. Raises: InvalidRequest, CapacityError, RequestTimeout."""

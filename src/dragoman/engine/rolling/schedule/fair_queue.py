@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heapreplace
 
 from dragoman.engine.rolling.sequence import SequenceGroup
 
@@ -139,6 +140,30 @@ class FairQueue:
         self._length -= 1
         if self._next is group:
             self._next = None
+
+    def in_order(self) -> Iterator[SequenceGroup]:
+        """All requests in the order in which they will begin, as far as that can be told: with what was given until now.
+
+        Prompts are charged as they come, answers are not foreseen.
+        """
+        counters = self.shares.counters()
+        first = self._next
+        if first is not None:
+            yield first
+        for priority in reversed(self._priorities):
+            level = {caller: iter(groups) for caller, groups in self._levels[priority].items()}
+            turns = [(counters[caller], caller) for caller in level]
+            heapify(turns)
+            while turns:
+                given, caller = turns[0]
+                group = next(level[caller], None)
+                if group is None:
+                    heappop(turns)
+                    continue
+                if group is not first:
+                    yield group
+                charged = PROMPT_WEIGHT * group.sequences[0].num_prompt_tokens / group.request.share
+                heapreplace(turns, (given + charged, caller))
 
     def ahead_of(self, group: SequenceGroup) -> Iterator[SequenceGroup]:
         """Those that surely begin before a request which waits: the more urgent ones, and older ones of its caller."""

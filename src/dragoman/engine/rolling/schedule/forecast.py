@@ -81,6 +81,10 @@ class Forecast:
         demand = np.where(remaining >= steps, growth, -released).sum(axis=1)
         return bool(demand.max() <= num_spare)
 
+    def remaining(self, everyone: Rows[Growing]) -> list[int]:
+        """As `_remaining`, as numbers."""
+        return [int(one) for one in self._remaining(everyone)]
+
     def _remaining(self, everyone: Rows[Growing]) -> Array:
         """The tokens that each is expected to generate yet, at least 1: an answer becomes as long as others of its age did.
 
@@ -123,6 +127,10 @@ class Admission:
     def note(self, num_generated: int) -> None:
         """An answer has ended with this many tokens."""
         self._forecast.note(num_generated)
+
+    def remaining(self, running: Rows[Sequence]) -> list[int]:
+        """The tokens that each of these is expected to generate yet."""
+        return self._forecast.remaining([_growing(one, 0) for one in running])
 
     def can_stay(self, sequence: Sequence, prefix: Prefix, end: int, running: Rows[Sequence]) -> bool:
         """True if the blocks of `sequence` are there beside those of `running`, and are expected to be while it runs.

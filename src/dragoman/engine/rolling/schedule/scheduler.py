@@ -30,6 +30,7 @@ from dragoman.engine.rolling.schedule.mask_turns import MaskTurns
 from dragoman.engine.rolling.schedule.outlook import Outlook
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.pieces import Pieces
+from dragoman.engine.rolling.schedule.progress_board import ProgressBoard
 from dragoman.engine.rolling.schedule.suspects import Suspects
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
@@ -84,9 +85,14 @@ class Scheduler:
         self._beginnings = count()
         match_stored = None if stored is None else stored.loads.match
         self._outlook = Outlook(config, blocks, self.running, self.queue, match_stored)
+        self.progress = ProgressBoard(config.max_num_seqs, self.running, self.queue, self._admission, clock)
         self._suspects = Suspects()
         self._has_suspects = False  # then nobody else runs, and nobody begins
         self._parked: list[Sequence] = []  # while there are suspects: begun sequences but those of the current one
+
+    def note_progress(self) -> None:
+        """Write down how far everybody is, if somebody has asked."""
+        self.progress.look((*self.returning, *self._loading))
 
     @property
     def has_work(self) -> bool:
@@ -305,6 +311,7 @@ class Scheduler:
         """The batch was computed and sampled just now: its duration paces the next ones."""
         duration_s = self._clock() - batch.begin_s
         self._pacer.observe(batch.num_decode_rows, batch.num_prefill_tokens, duration_s)
+        self.progress.observe(batch.num_prefill_tokens, duration_s)
         self._background.observe(batch.parts, self._pacer.prompt_token_s, duration_s)
         self._computes_prompts = batch.num_prefill_tokens > 0
         if self._speculation is not None:

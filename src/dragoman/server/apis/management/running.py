@@ -6,6 +6,7 @@ key.
 
 from __future__ import annotations
 
+import asyncio
 from time import perf_counter
 from typing import Literal
 
@@ -15,10 +16,16 @@ from dragoman.errors import NotFound
 from dragoman.server.api import HttpCall
 from dragoman.server.observation.record import CallRecord
 from dragoman.server.operations import Server
+from dragoman.server.progress import ToldProgress, progress_of
+
+_LOOK_S = 0.3  # in which most steps end
 
 
 class RunningCall(msgspec.Struct, frozen=True):
-    """One call. `caller`: the name of its key. `age_s`: since it came; `since_last_token_s`: null = it has none yet."""
+    """One call. `caller`: the name of its key. `age_s`: since it came; `since_last_token_s`: null = it has none yet.
+
+    `progress`: how far it is while it waits; null = it has a token, or the engine does not tell.
+    """
 
     id: str
     api: str
@@ -32,6 +39,7 @@ class RunningCall(msgspec.Struct, frozen=True):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    progress: ToldProgress | None = None
 
 
 class CancelledCalls(msgspec.Struct, frozen=True):
@@ -51,11 +59,26 @@ async def cancel_call(http: HttpCall, server: Server) -> CancelledCalls:
 
 async def running_calls(http: HttpCall, server: Server) -> list[RunningCall]:
     """Those that run now, the oldest first."""
+    progress = _progress(server)
+    if None in progress.values():  # the engine looks when it is asked
+        await asyncio.sleep(_LOOK_S)
+        progress = _progress(server)
     now_s = perf_counter()
-    return [_told(record, now_s) for record in server.watch.running]
+    return [_told(record, now_s, progress.get(id(record))) for record in server.watch.running]
 
 
-def _told(record: CallRecord, now_s: float) -> RunningCall:
+def _progress(server: Server) -> dict[int, ToldProgress | None]:
+    """How far those are that wait for an engine which tells, by their records' identities; None = not known yet."""
+    found: dict[int, ToldProgress | None] = {}
+    for record in server.watch.running:
+        model = server.models.get(record.model)
+        waiting = [request for request in record.requests if request.prepared_s is not None and not request.event_s]
+        if model is not None and model.profile.tells_progress and waiting:
+            found[id(record)] = progress_of(model.service, [request.request_id for request in waiting])
+    return found
+
+
+def _told(record: CallRecord, now_s: float, progress: ToldProgress | None) -> RunningCall:
     last_s = max((times[-1] for request in record.requests for times in request.event_s), default=None)
     return RunningCall(
         id=record.call_id,
@@ -70,4 +93,5 @@ def _told(record: CallRecord, now_s: float) -> RunningCall:
         prompt_tokens=record.num_prompt_tokens,
         cached_tokens=record.num_cached_tokens,
         completion_tokens=record.num_completion_tokens,
+        progress=progress,
     )

@@ -258,7 +258,7 @@ class ServedNames:
 class OpenAiOptions:
     """What a model's completions and its conversations are configured with alike.
 
-    `proposer`: who guesses tokens for speculative decoding, if anybody. `keeps_prompts`, `has_cache_keys`,
+    `proposer`: who guesses tokens for speculative decoding, if anybody. `keeps_prompts`, `has_cache_keys`, `tells_progress`,
     `generation_defaults` and `overriding_defaults`: as in `ModelProfile`. `vocab_size`: what -1 candidates mean, 0 = not
     known. `thinks`: the model's reasoning can be told from its answer.
     """
@@ -268,6 +268,7 @@ class OpenAiOptions:
     proposer: ProposerKind | None = None
     keeps_prompts: bool = False
     has_cache_keys: bool = False
+    tells_progress: bool = False
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
     overriding_defaults: Mapping[str, Any] = field(default_factory=dict)
     vocab_size: int = 0
@@ -291,6 +292,7 @@ def shared_options(profile: ModelProfile) -> dict[str, Any]:
         "proposer": profile.proposer,
         "keeps_prompts": profile.keeps_prompts,
         "has_cache_keys": profile.has_cache_keys,
+        "tells_progress": profile.tells_progress,
         "generation_defaults": profile.generation_defaults,
         "overriding_defaults": profile.overriding_defaults,
         "vocab_size": profile.vocab_size,

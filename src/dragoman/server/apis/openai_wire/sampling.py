@@ -63,6 +63,7 @@ _REASONS: Mapping[str, str] = {
     **THINKING_REASONS,
     "model": "this route has one model, whatever it is called",
     "top_logprobs": "logprobs is not true",
+    "return_progress": "the answer is not streamed, or the engine does not tell how far it is",
 }
 
 REFUSED: Mapping[str, str] = {
@@ -242,6 +243,8 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
     if request.sampling.num_beams == 1:
         idle.update(_OF_BEAMS)
     served = reading.options
+    if getattr(body, "return_progress", None) and not tells_progress(body, reading):
+        idle.add("return_progress")
     uncached = list(idle_names(raw, body, is_kept=served.keeps_prompts, has_keys=served.has_cache_keys))
     idle |= set(uncached)
     idle.update(idle_samplers(request.sampling, body))
@@ -256,6 +259,11 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
         used = {"include_usage", *(("continuous_usage_stats",) if has_continuous_usage(body) else ())}
         names += [f"stream_options.{name}" for name in options if name not in used]
     return names
+
+
+def tells_progress(body: SharedBody, reading: Reading) -> bool:
+    """Whether the stream tells how far the prompt is."""
+    return bool(body.stream and getattr(body, "return_progress", None) and reading.options.tells_progress)
 
 
 def has_continuous_usage(body: SharedBody) -> bool:

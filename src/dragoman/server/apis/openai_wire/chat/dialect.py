@@ -35,6 +35,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     logprob_count,
     reasons_of,
     shared_request,
+    tells_progress,
     without_effect,
 )
 from dragoman.server.apis.openai_wire.thinking import ReasoningBody
@@ -114,6 +115,7 @@ class ChatDialect(PureDialect):
             stream=bool(body.stream),
             ignored=tuple(ignored),
             reasons=reasons_of(ignored),
+            wants_progress=tells_progress(body, reading),
         )
 
     def ignores_unknown_model(self, http: HttpCall) -> bool:

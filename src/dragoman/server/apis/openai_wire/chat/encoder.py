@@ -42,6 +42,7 @@ from dragoman.server.apis.openai_wire.common import (
 )
 from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.progress import ToldProgress
 from dragoman.server.timings import NO_TIMINGS, ShownTimings
 from dragoman.types import (
     FinishReason,
@@ -184,6 +185,13 @@ class ChatEncoder:
     def trailers(self) -> Sequence[tuple[str, str]]:
         """None."""
         return ()
+
+    def progress(self, told: ToldProgress) -> bytes:
+        """A chunk that says nothing yet, as llama.cpp has it."""
+        choice = ChunkChoice(0, Delta(role="assistant", content=None), None, None)
+        chunk = self._chunk([choice], self._chunk_usage, UNSET)
+        chunk.prompt_progress = told
+        return self._wire.frame(chunk)
 
     def _is_text_only(self, event: GenerationEvent) -> bool:
         """True if the event's chunk is like others of its sequence but for the text; nearly all are."""

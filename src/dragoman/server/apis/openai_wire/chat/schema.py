@@ -15,6 +15,7 @@ from dragoman.server.apis.openai_wire.common import Created, PromptLogprobs, Usa
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH
 from dragoman.server.apis.openai_wire.sampling import SharedBody
 from dragoman.server.apis.openai_wire.thinking import ReasoningBody
+from dragoman.server.progress import ToldProgress
 from dragoman.server.timings import Timings
 from dragoman.tokenizer.message_content import DETAILS
 
@@ -104,6 +105,7 @@ class NamedTool(msgspec.Struct, kw_only=True):
 class ChatBody(SharedBody, kw_only=True):
     """The body of POST /v1/chat/completions, /v3/chat/completions and of a conversation on /invocations."""
 
+    return_progress: bool | None = None
     messages: list[ChatMessage] | None = None
     max_completion_tokens: int | None = None
     n_predict: int | None = None
@@ -186,7 +188,7 @@ class Delta(msgspec.Struct):
     """What a chunk adds to the message."""
 
     role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCallObject] | UnsetType = UNSET
@@ -245,3 +247,4 @@ class ChatCompletionChunk(msgspec.Struct):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
+    prompt_progress: ToldProgress | UnsetType = UNSET

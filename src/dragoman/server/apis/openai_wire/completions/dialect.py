@@ -35,6 +35,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     logprob_count,
     reasons_of,
     shared_request,
+    tells_progress,
     without_effect,
 )
 from dragoman.server.bounds import Bounds
@@ -80,6 +81,7 @@ class CompletionsDialect(PureDialect):
             stream=bool(body.stream),
             ignored=ignored,
             reasons=reasons_of(ignored),
+            wants_progress=tells_progress(body, self._reading),
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:

@@ -31,6 +31,7 @@ from dragoman.server.apis.openai_wire.completions.schema import (
 from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH, ChunkName
 from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.progress import ToldProgress
 from dragoman.server.timings import NO_TIMINGS, ShownTimings
 from dragoman.types import (
     FinishReason,
@@ -155,6 +156,12 @@ class CompletionEncoder:
     def trailers(self) -> Sequence[tuple[str, str]]:
         """None."""
         return ()
+
+    def progress(self, told: ToldProgress) -> bytes:
+        """A chunk that says nothing yet, as llama.cpp has it."""
+        chunk = self._chunk([CompletionChoice(0, "")], self._chunk_usage)
+        chunk.prompt_progress = told
+        return self._wire.frame(chunk)
 
     def _text_chunk(self, index: int) -> TextChunk:
         chunk = self._text_chunks.get(index)

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from dragoman.server.apis.openai_wire.common import Created, PromptLogprobs, Usage
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH, ChunkName
 from dragoman.server.apis.openai_wire.sampling import SharedBody
+from dragoman.server.progress import ToldProgress
 from dragoman.server.timings import Timings
 
 
@@ -25,6 +26,7 @@ class CompletionBody(SharedBody, kw_only=True):
     tokens of `logprobs` are called `token_id:N`, so that no two have one name.
     """
 
+    return_progress: bool | None = None
     prompt: str | list[str | int | list[int]] | None = None
     suffix: str | None = None
     echo: bool | None = None
@@ -83,3 +85,4 @@ class CompletionChunk(msgspec.Struct):
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
+    prompt_progress: ToldProgress | UnsetType = UNSET

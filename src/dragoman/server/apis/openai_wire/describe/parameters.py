@@ -117,6 +117,7 @@ COMPLETIONS: Mapping[str, Row] = {
     "suffix": Row("fill in the middle, if the model has the tokens for it"),
     "echo": Row("the prompt is repeated before the completion", False),
     "logprobs": Row("the log-probabilities of each token and of this many alternatives"),
+    "return_progress": Row("with `stream`: chunks tell how far the prompt is, and who is before it", False),
     "detokenize": Row("false leaves the text empty and lists token ids instead", True),
     "return_token_ids": Row("lists the token ids beside the text", False),
     "return_tokens_as_token_ids": Row("`logprobs` calls tokens `token_id:N`, so that no two have one name", False),
@@ -147,5 +148,6 @@ CHAT: Mapping[str, Row] = {
     ),
     "echo": Row("what the assistant said in the last message is repeated before the answer", False),
     "return_token_ids": Row("lists the token ids beside the text", False),
+    "return_progress": Row("with `stream`: chunks tell how far the prompt is, and who is before it", False),
     "include_reasoning": Row("false: reasoning is left out of the answer", True),
 }

@@ -1,0 +1,56 @@
+"""How far a call is that has no token yet, as streams, `/debug/requests` and the playground tell it.
+
+Does: define the block, put it together of what an engine knows of the call's requests. Does not: ask at a time of its own.
+Used by the responder and by the operations, on the event loop.
+Source of the first four fields: llama.cpp, tools/server/README.md, `return_progress`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import ceil
+from typing import Annotated, Protocol, runtime_checkable
+
+import msgspec
+from msgspec import Meta
+
+from dragoman.engine.base import PromptProgress
+
+
+class ToldProgress(msgspec.Struct, frozen=True):
+    """Counts of the prompt's tokens, and times in milliseconds; of several prompts together, the last of which counts."""
+
+    total: int
+    cache: Annotated[int, Meta(description="tokens that were found in the cache")]
+    processed: Annotated[int, Meta(description="tokens that are read, those in the cache included")]
+    time_ms: Annotated[int, Meta(description="since the first of them was read")]
+    ahead: Annotated[int, Meta(description="requests that begin before")]
+    expected_ms: Annotated[int | None, Meta(description="until the first token, by forecast; null = not known")]
+
+
+@runtime_checkable
+class ProgressEncoder(Protocol):
+    """What an encoder has besides whose streams have room for it."""
+
+    def progress(self, told: ToldProgress) -> bytes:
+        """The bytes that tell it, before the first event."""
+        ...
+
+
+def progress_of(service: object, request_ids: Iterable[str]) -> ToldProgress | None:
+    """How far these requests of a call are; None if none of them is known to wait, or the engine does not tell."""
+    tell: Callable[[str], PromptProgress | None] | None = getattr(service, "progress", None)
+    if tell is None:
+        return None
+    known = [progress for request_id in request_ids if (progress := tell(request_id)) is not None]
+    if not known:
+        return None
+    expected = [one.expected_s for one in known]
+    return ToldProgress(
+        total=sum(one.num_tokens for one in known),
+        cache=sum(one.num_cached for one in known),
+        processed=sum(one.num_read for one in known),
+        time_ms=round(1000 * max(one.since_s for one in known)),
+        ahead=max(one.num_ahead for one in known),
+        expected_ms=None if None in expected else ceil(1000 * max(one for one in expected if one is not None)),
+    )
