@@ -133,15 +133,15 @@ def test_official_clients_do_not_notice(server: RunningServer) -> None:
     gate = Gate()
     server.service.script = Script(gates=dict.fromkeys((0, 3), gate))
     num_lines = len(server.service.journal.lines)
-    messages = [{"role": "user", "content": "Say it"}]
+    messages: Any = [{"role": "user", "content": "Say it"}]
     with (
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="key", max_retries=0) as official,
         anthropic.Anthropic(base_url=server.url, api_key="key", max_retries=0) as other,
         asked(server, STREAMING_CHAT) as witness,
     ):
-        chat = official.chat.completions.create(model="fake", messages=messages, stream=True)  # type: ignore[call-overload]
+        chat: Any = official.chat.completions.create(model="fake", messages=messages, stream=True)
         response = official.responses.create(model="fake", input="Say it", stream=True)
-        with other.messages.stream(model="fake", messages=messages, max_tokens=50) as message:  # type: ignore[arg-type]
+        with other.messages.stream(model="fake", messages=messages, max_tokens=50) as message:
             server.service.journal.wait_for(lambda lines: num_paused(lines[num_lines:]) == 4)
             pulses(witness, 3, COMMENT)
             gate.open()
@@ -191,11 +191,12 @@ def test_streams_tell_those_who_ask_how_far_their_prompt_is(telling: RunningServ
     telling.service.__init__()  # type: ignore[misc]
     telling.service.script = Script(gates={0: gate})
     with openai.OpenAI(base_url=f"{telling.url}/v1", api_key="key", max_retries=0) as official:
-        more = {"extra_body": {"return_progress": True}, "stream": True, "model": "fake"}
+        more: Any = {"extra_body": {"return_progress": True}, "stream": True, "model": "fake"}
         if api == "chat":
-            stream = official.chat.completions.create(messages=[{"role": "user", "content": "Say it"}], **more)  # type: ignore[call-overload]
+            messages: Any = [{"role": "user", "content": "Say it"}]
+            stream: Any = official.chat.completions.create(messages=messages, **more)
         else:
-            stream = official.completions.create(prompt="Say it", **more)  # type: ignore[call-overload]
+            stream = official.completions.create(prompt="Say it", **more)
         stages: list[Any] = []
         text = ""
         for chunk in stream:

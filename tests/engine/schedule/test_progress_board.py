@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -113,7 +113,7 @@ def test_nothing_is_written_down_unless_somebody_asks_and_seldom_if_many_do() ->
     assert board.rows == {}
     Clock.token_s = TOKEN_S / 50  # a step takes 0.04 s
     try:
-        looks = []
+        looks: list[Mapping[int, PromptProgress]] = []
         for _ in range(24):
             asked()
             if not looks or board.rows is not looks[-1]:
