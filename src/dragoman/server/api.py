@@ -348,7 +348,8 @@ class ModelProfile:
     decoding, if anybody. `keeps_prompts`: the engine keeps them as long as requests ask; `has_cache_keys`: it has replicas,
     of which a request's key chooses one. `tells_progress`: it knows how far prompts are. `vocab_size`, `end_token_ids`
     (what ends a text), `max_model_len`, `dtype`: of one that generates. `takes_adapters`: requests may ask for adapters,
-    now for `adapter_names`. `operator_code`: functions of the operator's own, for the API they are written for. `pooling`: the `pooling.PoolingService` of a model that embeds or scores texts and generates nothing,
+    now for `adapter_names`. `operator_code`: functions of the operator's own, for the API they are written for.
+    `pooling`: the `pooling.PoolingService` of a model that embeds or scores texts and generates nothing,
     None for one that generates. `abilities`: what it can do besides going on with a text. `card`: what its files say.
     """
 
