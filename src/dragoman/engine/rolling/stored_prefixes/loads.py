@@ -129,7 +129,8 @@ class Loads:
 
     def _wait(self, sequence: Sequence, load: _Load, prefix: Prefix) -> None:
         self.leave(sequence)  # one that has ended; the blocks that count are held by this one, too
-        sequence.num_in_memory = prefix.length * self._blocks.block_size
+        if sequence.num_in_memory is None:
+            sequence.num_in_memory = prefix.length * self._blocks.block_size
         load.waiting.append(sequence)
         self._by_waiting[sequence.sequence_id] = load
 
