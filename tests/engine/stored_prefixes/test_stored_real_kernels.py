@@ -1,4 +1,4 @@
-"""On real kernels and a real store: behind blocks from disk, from memory and computed anew, every bit of an answer is the same.
+"""On real kernels and a real store: behind blocks from disk, from memory or computed, every bit of an answer is the same.
 
 One small model of each kind of cache: plain, with windows, latent, with rows of convolutions, with states, exported; in f32,
 and with packed weights in the types of cache that go with them.
@@ -7,7 +7,6 @@ and with packed weights in the types of cache that go with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,13 +93,17 @@ REQUESTS = conversation()
 class Engine:
     """An engine over a store, or none, from its start to its end."""
 
-    def __init__(self, loaded: LoadedModel, directory: Path | None, **limits: int) -> None:
-        self._runner = OpenVinoRunner(loaded, limits.pop("num_blocks", 64))
+    def __init__(
+        self, loaded: LoadedModel, directory: Path | None, num_blocks: int = 64, max_batch_tokens: int = 512
+    ) -> None:
+        self._runner = OpenVinoRunner(loaded, num_blocks)
         storage = None
         if directory is not None:
             storage = Storage(BlockStore.open(directory, 1 << 28), self._runner, StoredModel("model"))
         config = RollingConfig(
-            **{"max_batch_tokens": 512, **limits},
+            max_batch_tokens,
+            max_num_seqs=8,
+            assumed_output_tokens=1,
             prefix_cache="off" if directory is None else "prompt",
             has_states=bool(loaded.facts.state_layers),
             repeats_steps=False,
@@ -180,7 +183,7 @@ def test_with_blocks_that_are_damaged_and_with_few_blocks_of_memory(
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-    few = Engine(loaded, tmp_path / "store", num_blocks=24, max_num_seqs=8, assumed_output_tokens=1)
+    few = Engine(loaded, tmp_path / "store", num_blocks=24)
     assert told(few.answers(REQUESTS)) == told(alone)
     few.close()
 

@@ -74,7 +74,7 @@ class EngineCore:
         pacer = Pacer(config.max_slowdown, is_disturbed, full_step_tokens=config.max_batch_tokens)
         self._stored = None
         if storage is not None and config.prefix_cache != "off":
-            self._stored = StoredPrefixes(storage, self._blocks, self._post, clock)
+            self._stored = StoredPrefixes(storage, self._blocks, self._post, self._computes, clock)
             self.stats.stored = self._stored.counts
         self._scheduler = Scheduler(
             config,
@@ -130,6 +130,10 @@ class EngineCore:
         self._sampler.close()
         if self._stored is not None:
             self._stored.close(is_whole=is_whole)
+
+    def _computes(self) -> bool:
+        """Whether steps are computed now; on any thread."""
+        return bool(self._scheduler.running)
 
     def _post(self, action: Callable[[], None]) -> bool:
         """Have something done in the next step, which then comes; on any thread. False if there is none any more."""

@@ -148,7 +148,8 @@ class Keeper:
         if is_idle:
             self._copy_some(now_s + _QUIET_S, is_idle=True)
         elif self._wanted and self._credit_s > 0:
-            self._credit_s -= self._copy_some(now_s + self._credit_s, is_idle=False)
+            spent_s = self._copy_some(now_s + self._credit_s, is_idle=False)
+            self._credit_s = max(self._credit_s - spent_s, -_MOST_CREDIT_S)
 
     def flush(self, until_s: float) -> None:
         """Have all that is left written, by the clock until then."""

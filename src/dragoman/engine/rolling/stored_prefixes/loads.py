@@ -89,7 +89,8 @@ class Loads:
         digests = sequence.digests[:length]
         num_tokens = (length - prefix.length) * self._blocks.block_size
         num_bytes = self._num_bytes(digests, length)
-        if token_s and self._costs.seconds(num_bytes + self._num_queued_bytes) >= num_tokens * token_s:
+        read_s = self._costs.seconds((num_bytes + self._num_queued_bytes) * self._reader.slowness)
+        if token_s and read_s >= num_tokens * token_s:
             sequence.has_loaded = True
             return False
         table_id = next(self._ids)

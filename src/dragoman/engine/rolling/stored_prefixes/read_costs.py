@@ -23,7 +23,7 @@ class ReadCosts:
         self._rate = _FIRST_GUESS
         self._measured_s: float | None = None
 
-    def seconds(self, num_bytes: int) -> float:
+    def seconds(self, num_bytes: float) -> float:
         """That so many bytes will take."""
         if self._measured_s is not None and self._clock() - self._measured_s > _MAX_AGE_S:
             self._rate, self._measured_s = max(self._rate, _FIRST_GUESS), None

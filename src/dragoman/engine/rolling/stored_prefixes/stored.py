@@ -34,8 +34,14 @@ class StoredPrefixes:
     """Owns threads and the store: `close` ends them. `post`: see `loads.Post`."""
 
     def __init__(
-        self, storage: Storage, blocks: BlockPools, post: Post, clock: Callable[[], float] = perf_counter
+        self,
+        storage: Storage,
+        blocks: BlockPools,
+        post: Post,
+        has_neighbours: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
+        """`has_neighbours`: whether steps are computed; on any thread."""
         self.counts = StoredCounts()
         store, memory = storage.store, storage.memory
         names = BlockNames(storage.model, memory)
@@ -43,7 +49,7 @@ class StoredPrefixes:
         self._clock = clock
         on_room = partial(post, lambda: None)
         self._writer = Writer(store, storage.model, self.counts, max(memory.block_bytes), on_room)
-        self._reader = Reader(store, memory)
+        self._reader = Reader(store, memory, has_neighbours)
         self.keeper = Keeper(blocks, memory, names, store, self._writer, self.counts, clock)
         self.loads = Loads(blocks, memory, names, store, self._reader, self.counts, post, clock)
 

@@ -16,7 +16,6 @@ from time import perf_counter
 
 import numpy as np
 
-from dragoman.engine.rolling.stored_prefixes.background import give_way
 from dragoman.engine.rolling.stored_prefixes.counts import StoredCounts
 from dragoman.engine.rolling.stored_prefixes.store import BlockStore, Bytes, StoredModel
 
@@ -128,7 +127,6 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
-        give_way()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._jobs or self._is_closed, _REFRESH_S)
