@@ -26,12 +26,14 @@ def anthropic_usage(url: str, key: str = "none") -> Any:
         return client.messages.create(model="demo", max_tokens=1, system=system, messages=said).usage
 
 
-def openai_usage(url: str, content: str = LONG, key: str = "none", **more: Any) -> Any:
+def openai_answer(url: str, content: str = LONG, key: str = "none", **more: Any) -> Any:
     with openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
         said: Any = [{"role": "system", "content": content}, {"role": "user", "content": "What is a river?"}]
-        usage = client.chat.completions.create(model="demo", max_tokens=1, messages=said, **more).usage
-        assert usage is not None
-        return usage
+        return client.chat.completions.create(model="demo", max_tokens=1, messages=said, **more)
+
+
+def openai_usage(*words: Any, **more: Any) -> Any:
+    return openai_answer(*words, **more).usage
 
 
 def test_a_restart_forgets_only_what_was_to_be_in_memory_alone_and_usage_tells_the_rest(tmp_path: Path) -> None:
@@ -53,8 +55,11 @@ def test_a_restart_forgets_only_what_was_to_be_in_memory_alone_and_usage_tells_t
         assert again.input_tokens + again.cache_creation_input_tokens + again.cache_read_input_tokens == num_prompt
         assert again.cache_read_input_tokens >= num_prompt - 33
         assert again.cache_creation_input_tokens <= 32
-        assert openai_usage(server.base_url, streams).prompt_tokens_details.cached_tokens > 100
+        timed = openai_answer(server.base_url, streams, extra_headers={"x-dragoman-timings": "1"})
+        num_found = timed.usage.prompt_tokens_details.cached_tokens
+        assert timed.timings["stored_n"] == num_found > 100
         assert openai_usage(server.base_url, private).prompt_tokens_details.cached_tokens == 0
+    assert f" cached_tokens={num_found} stored_tokens={num_found} " in "".join(server.output)
 
 
 def test_what_was_computed_before_for_a_key_is_found_by_that_key_alone(

@@ -34,6 +34,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     predicted_per_token_ms: float | None
     predicted_per_second: float | None
     queue_ms: Annotated[float | None, Meta(description="before the first step; null = the engine does not tell")] = None
+    stored_n: Annotated[int | UnsetType, Meta(description="of `cache_n`, those read from disk, if any")] = UNSET
     draft_n: Annotated[int | UnsetType, Meta(description="tokens that were guessed, if any")] = UNSET
     draft_n_accepted: int | UnsetType = UNSET
 

@@ -357,6 +357,7 @@ class _Progress:
         self._prompt = self._prompt_info(first)
         self._record.has_prompt(self._prompt)
         self._record.queue_s = first.queue_s
+        self._record.num_stored_tokens = 0 if self._hides_cached else first.num_stored_tokens
 
     def _prompt_info(self, first: EngineOutput) -> PromptInfo:
         request = self._prepared.engine_request

@@ -38,6 +38,7 @@ def timings_of(records: Sequence[RequestRecord]) -> Timings:
     queues = [record.queue_s for record in records if record.queue_s is not None]
     prompt_ms = 1000 * max(max(firsts) - min(starts), 0.0) if begun else 0.0
     predicted_ms = 1000 * (max(ends) - min(firsts)) if begun else 0.0
+    num_stored = sum(record.num_stored_tokens for record in records)
     num_drafted = sum(record.num_draft_tokens for record in records)
     return Timings(
         cache_n=num_cached,
@@ -50,6 +51,7 @@ def timings_of(records: Sequence[RequestRecord]) -> Timings:
         predicted_per_token_ms=_ratio(predicted_ms, num_predicted),
         predicted_per_second=_ratio(1000 * num_predicted, predicted_ms),
         queue_ms=_rounded(1000 * max(queues)) if queues else None,
+        stored_n=num_stored or UNSET,
         draft_n=num_drafted or UNSET,
         draft_n_accepted=sum(record.num_accepted_tokens for record in records) if num_drafted else UNSET,
     )

@@ -63,6 +63,7 @@ class RequestRecord(msgspec.Struct):
     max_tokens: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
+    num_stored_tokens: int = 0  # of these, those read from disk
     num_preemptions: int = 0
     queue_s: float | None = None
     sequences: list[SequenceRecord] = msgspec.field(default_factory=list)
@@ -176,6 +177,11 @@ class CallRecord(msgspec.Struct):
     def num_cached_tokens(self) -> int:
         """Of all its prompts."""
         return sum(request.num_cached_tokens for request in self.requests)
+
+    @property
+    def num_stored_tokens(self) -> int:
+        """Of these, those that were read from disk."""
+        return sum(request.num_stored_tokens for request in self.requests)
 
     @property
     def num_completion_tokens(self) -> int:

@@ -89,6 +89,7 @@ def facts_of(record: CallRecord) -> dict[str, Any]:
         "requests": len(requests),
         "prompt_tokens": record.num_prompt_tokens,
         "cached_tokens": record.num_cached_tokens,
+        "stored_tokens": record.num_stored_tokens,
         "completion_tokens": record.num_completion_tokens,
         "draft_tokens": sum(request.num_draft_tokens for request in requests),
         "accepted_tokens": sum(request.num_accepted_tokens for request in requests),
