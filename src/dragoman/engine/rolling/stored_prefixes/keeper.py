@@ -146,21 +146,21 @@ class Keeper:
         self._credit_s = min(self._credit_s + _SHARE * (now_s - self._last_s), _MOST_CREDIT_S)
         self._last_s = now_s
         if is_idle:
-            self._copy_some(now_s + _QUIET_S, is_idle=True)
+            self._copy_some(_QUIET_S, is_idle=True)
         elif self._wanted and self._credit_s > 0:
-            spent_s = self._copy_some(now_s + self._credit_s, is_idle=False)
+            spent_s = self._copy_some(self._credit_s, is_idle=False)
             self._credit_s = max(self._credit_s - spent_s, -_MOST_CREDIT_S)
 
     def flush(self, until_s: float) -> None:
         """Have all that is left written, by the clock until then."""
         while (self._wanted or self._others) and (left_s := until_s - self._clock()) > 0:
             if self._writer.wait_for_room(left_s):
-                self._copy_some(until_s, is_idle=True)
+                self._copy_some(left_s, is_idle=True)
 
-    def _copy_some(self, until_s: float, *, is_idle: bool) -> float:
-        """Returns the seconds that it took."""
+    def _copy_some(self, budget_s: float, *, is_idle: bool) -> float:
+        """Copy a block, and more as long as there is time; returns the seconds that it took."""
         begin_s = now_s = self._clock()
-        while now_s < until_s and self._writer.has_room and self._copy_next(is_idle=is_idle):
+        while now_s < begin_s + budget_s and self._writer.has_room and self._copy_next(is_idle=is_idle):
             now_s = self._clock()
         return self._clock() - begin_s
 
