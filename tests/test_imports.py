@@ -124,6 +124,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman",
         "dragoman.types",
         "dragoman.errors",
+        "dragoman.batch",
         "dragoman.logs",
         "dragoman.panics",
         "dragoman.histogram",
@@ -226,7 +227,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.engine",
         "dragoman.models",
     ),
-    "dragoman.batch": ("dragoman", "dragoman.engine.base", "dragoman.server.app", "dragoman.server.http"),
+    "dragoman.batch": ("dragoman",),
     "dragoman.compress": ("dragoman.evaluate", "dragoman.models"),
     "dragoman.plan": ("dragoman.types", "dragoman.errors", "dragoman.engine"),
     "dragoman.llm": (
@@ -256,6 +257,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "dragoman.cli": (
         "dragoman.extras",
+        "dragoman.engine.base",
         "dragoman.errors",
         "dragoman.logs",
         "dragoman",

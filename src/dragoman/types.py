@@ -475,6 +475,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 USUAL_STANDING = Standing()
+BACKGROUND_STANDING = Standing(is_background=True)
 
 
 class SequenceBreaker(msgspec.Struct, frozen=True):

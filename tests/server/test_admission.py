@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import Overloaded
 from dragoman.server.admission import Admission, QueueBounds
 from dragoman.server.observation.record import CallRecord, RequestRecord
-from dragoman.types import ChatPrompt, GenerationRequest, TextPrompt, TokenPrompt
+from dragoman.types import ChatPrompt, GenerationRequest, Standing, TextPrompt, TokenPrompt
 
 
 def record_of(caller: str = "") -> CallRecord:
@@ -92,9 +92,9 @@ def test_each_caller_has_so_many_requests_in_flight_and_no_more() -> None:
     admission = Admission("m", bounds=QueueBounds(max_of_caller=2))
     with admission.permit(1, record_of("a")), admission.permit(1, record_of("a")):
         with pytest.raises(Overloaded, match="2 requests of key a in flight, 2 allowed for each key"):
-            admission.check("a")
+            admission.check(record_of("a"))
         with admission.permit(2, record_of("b")), pytest.raises(Overloaded, match="of key b"):
-            admission.check("b")
+            admission.check(record_of("b"))
         with admission.permit(2, record_of()), pytest.raises(Overloaded, match=r"\(2 requests in flight"):
             admission.check()
     with admission.permit(5, record_of("a")):  # one call is taken whole
@@ -111,3 +111,19 @@ def test_who_is_refused_leaves_nothing_behind() -> None:
             tokenised(record, 10)
         assert admission.num_in_flight == 0
         assert admission.is_idle
+
+
+def test_work_that_can_wait_takes_no_room_from_others() -> None:
+    admission = Admission("m", max_running=1, max_queued=1)
+    waiting = CallRecord("w", "openai", "/", standing=Standing(is_background=True))
+    with ExitStack() as calls:
+        for _ in range(2):
+            calls.enter_context(admission.permit(1, waiting))
+        with pytest.raises(Overloaded, match="2 requests in flight, 2 allowed"):
+            admission.check(waiting)
+        for _ in range(2):
+            calls.enter_context(admission.permit(1, CallRecord("c", "openai", "/")))
+        with pytest.raises(Overloaded, match="2 requests in flight, 2 allowed"):
+            admission.check()
+        assert admission.num_in_flight == 4
+    assert admission.is_idle

@@ -166,13 +166,13 @@ class TestErrors:
             ("DELETE", "/v1/messages/batches/b"),
         ],
     )
-    def test_batches_are_answered_by_name(self, client: httpx.Client, method: str, path: str) -> None:
+    def test_batches_without_a_place_are_refused_by_name(self, client: httpx.Client, method: str, path: str) -> None:
         answer = client.request(method, path, json={"requests": []} if method == "POST" else None)
         assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
-        assert "message batches are not offered here" in answer.json()["error"]["message"]
+        assert "start the server with --store-dir DIRECTORY" in answer.json()["error"]["message"]
 
     def test_the_client_says_so_too(self, claude: anthropic.Anthropic) -> None:
-        with pytest.raises(anthropic.BadRequestError, match="batches are not offered"):
+        with pytest.raises(anthropic.BadRequestError, match="start the server with --store-dir"):
             claude.messages.batches.list()
 
 

@@ -38,6 +38,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "from my_engine import ToyEngine": "tests/contract/engines.py: has the same entry",
         "python -m pytest tests/contract -k mine": "part: of the tests; -k toy is the same",
     },
+    "docs/batch.md": {"python": "tests/server/test_batches.py: takes the same steps"},
     "docs/deployment.md": {
         "docker build -t dragoman .": "docker: tests/deploy reads the file",
         "kubectl -n dragoman create secret generic dragoman-keys \\": "kubernetes: tests/deploy checks the files",

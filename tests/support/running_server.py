@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,11 +32,14 @@ class RunningServer:
         dialects: Dialects | None = None,
         *,
         has_hosting: bool = False,
+        models: Sequence[ServedModel] = (),
         **admission: Any,
     ) -> None:
-        """`has_hosting`: models come and go, as `hosting` lets them."""
+        """`has_hosting`: models come and go, as `hosting` lets them. `models`: served from the first call on."""
         self.dialects = dialects or line_dialects()
         self.registry = ModelRegistry(self.dialects, ["fake"])
+        for model in models:
+            self.registry.add(model)
         self.service = FakeService()
         self.engine = FakeEngine()
         self.admission = Admission("fake", **admission)

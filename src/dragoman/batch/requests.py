@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
-"""What a line's `url` may be: the APIs that OpenAI's batches have, and that are served here."""
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
+"""What a line's `url` may be: the APIs that OpenAI's batches have, and that are served here, and Anthropic's."""
 
 MAX_LINE_BYTES = 128 * 1024 * 1024  # twice the largest body that a server takes by default
 _KEY_BYTES = 16  # of digests: among 10**9 custom_ids two share one with a chance of 10**-21
@@ -71,7 +71,7 @@ def read_line(number: int, line: bytes) -> BatchRequest | BadLine:
         return BadLine(number, None, "line_too_long", f"line {number}: must have at most {MAX_LINE_BYTES} bytes")
     try:
         fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message = f"line {number}: must be a JSON object with custom_id, method, url and body: {_plain(error)}"
         return BadLine(number, None, "invalid_json_line", message)
     custom_id = _text(fields.get("custom_id"))
@@ -156,7 +156,7 @@ def _custom_id(line: bytes) -> str | None:
     """As `read_line` reads it."""
     try:
         found = msgspec.json.decode(line, type=_Named).custom_id
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found if isinstance(found, str) and found and len(line) <= MAX_LINE_BYTES else None
 

@@ -163,6 +163,11 @@ _IDLE = (
         "nobody has a key without api_key_file, DRAGOMAN_API_KEY or aws_credentials",
     ),
     _Idle(
+        ("store_gb", "store_gb_per_key", "store_max_age_days"),
+        lambda values: values["store_dir"] is None,
+        "no files are kept without store_dir",
+    ),
+    _Idle(
         ("cors_allowed_methods", "cors_allowed_headers", "cors_allow_credentials"),
         lambda values: not values["cors_allowed_origin"],
         "no page of another origin reads answers without cors_allowed_origin",

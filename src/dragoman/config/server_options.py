@@ -78,6 +78,36 @@ class ServerSettings:
         unset="no file",
         key="api_key_file",
     )
+    store_dir: Path | None = option(
+        None,
+        FilePath("DIR"),
+        "Directory for files and batches that clients send (`/v1/files`, `/v1/batches`, `/v1/messages/batches`); one server "
+        "uses it at a time.",
+        unset="no files and batches are taken",
+        key="store_dir",
+    )
+    store_gb: float = option(
+        10.0,
+        Number(),
+        "What files and batches may take on the disk together.",
+        unit="GiB",
+        key="store_gb",
+    )
+    store_gb_per_key: float | None = option(
+        None,
+        Number(auto=True),
+        "What those of one API key may take.",
+        unit="GiB",
+        unset="all of store_gb",
+        key="store_gb_per_key",
+    )
+    store_max_age_days: float = option(
+        30.0,
+        Number(),
+        "How long files, and batches that have ended, are kept.",
+        unit="days",
+        key="store_max_age_days",
+    )
     aws_key_pair: str | None = option(
         None,
         Text("ID:SECRET"),

@@ -12,6 +12,7 @@ from typing import cast
 
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.server.app import ServerConfig
+from dragoman.server.batches.store import Store, StoreConfig, StoreError
 from dragoman.server.http.switches import Switches
 from dragoman.server.observation.request_log import LogForm
 from dragoman.server.observation.tracing import TraceExport, TraceProtocol, missing_package
@@ -23,6 +24,7 @@ from dragoman.server.security.scopes import Scope
 from dragoman.server.security.tls import Tls, TlsError, TlsFiles
 
 PLAYGROUND = "playground"  # the name of that API
+_GIB, _DAY_S = 1 << 30, 24 * 3600.0
 GENERAL_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 logger = logging.getLogger("dragoman")
@@ -56,6 +58,7 @@ def server_config(config: Config) -> ServerConfig:
         left_out=frozenset() if server.playground else frozenset({PLAYGROUND}),
         asks_again=config.engine.engine == "ray" or server.numa != "off",
         # Who asks without a key from this machine may be its browser, for a page whose name leads here.
+        store=_store(config),
         allowed_hosts=server.allowed_hosts or (() if server.is_local and not server.has_keys else (ANY,)),
     )
     try:
@@ -70,6 +73,23 @@ def _cited(config: Config, names: Sequence[str], problem: str) -> str:
     files = {name: getattr(config.server, name) for name in names}
     named = next((name for name, path in files.items() if path is not None and problem.startswith(str(path))), None)
     return problem if named is None else f"{config.cite(named)}: {problem}"
+
+
+def _store(config: Config) -> StoreConfig | None:
+    """Where files and batches are kept. Raises: ConfigError if they cannot be kept there."""
+    server = config.server
+    if server.store_dir is None:
+        return None
+    if config.engine.engine == "ray" or server.numa != "off":
+        raise ConfigError([f"{config.cite('store_dir')}: must not be given where several processes take calls"])
+    most = int(server.store_gb * _GIB)
+    of_caller = most if server.store_gb_per_key is None else int(server.store_gb_per_key * _GIB)
+    made = StoreConfig(server.store_dir, most, of_caller, server.store_max_age_days * _DAY_S)
+    try:
+        Store(made).close()
+    except StoreError as error:
+        raise ConfigError([f"{config.cite('store_dir')}: {error}"]) from error
+    return made
 
 
 def tls_of(config: Config) -> Tls | None:

@@ -41,6 +41,7 @@ class QueueBounds:
 class Admission:
     """The requests of one model that may be running or waiting at a time.
 
+    Requests in the background have room of their own, as much as all others together.
     `last_used_s`: when the last call left, on the monotonic clock; the beginning if none came.
     """
 
@@ -65,6 +66,7 @@ class Admission:
         self.max_queued = max_queued
         self.last_used_s = time.monotonic()
         self._num_in_flight = 0
+        self._num_background = 0  # of these
         self._num_visitors = 0
         self._refusal = ""
         self._idle = asyncio.Event()
@@ -104,15 +106,20 @@ class Admission:
             self._num_visitors -= 1
             self._leave()
 
-    def check(self, caller: str = "") -> None:
-        """Nothing, if a call of `caller` has a chance to be taken; before anything is done for it.
+    def check(self, record: CallRecord | None = None) -> None:
+        """Nothing, if the call has a chance to be taken; before anything is done for it.
 
         Raises: as `permit`.
         """
         if self._refusal:
             raise Unavailable(self._refusal)
-        if self._num_in_flight >= self.limit:
-            raise self._overloaded(f"{self._num_in_flight} requests in flight, {self.limit} allowed")
+        is_background = _is_background(record)
+        count = self._num_background if is_background else self._num_in_flight - self._num_background
+        if count >= self.limit:
+            raise self._overloaded(f"{count} requests in flight, {self.limit} allowed")
+        if is_background:
+            return
+        caller = "" if record is None else record.caller
         most = self._bounds.max_of_caller
         if most is not None and (num_of_caller := self._num_of_caller[caller]) >= most:
             whose = f"of key {caller} " if caller else ""
@@ -133,26 +140,31 @@ class Admission:
 
     def enter(self, num_requests: int, record: CallRecord | None, requests: Sequence[GenerationRequest]) -> None:
         """What a permit does first."""
+        self.check(record)
         caller = "" if record is None else record.caller
-        self.check(caller)
-        if record is not None:
+        if _is_background(record):
+            self._num_background += num_requests
+        elif record is not None:
             if self._bounds.max_tokens is not None:
                 record.num_expected_tokens = least_tokens(requests, self._bounds.max_token_chars)
                 self._check_tokens(record.num_expected_tokens, self._forecast.num_queued_tokens)
             record.take = self._take
             self._forecast.enter(record)
         self._num_in_flight += num_requests
-        if self._bounds.max_of_caller is not None:
+        if self._bounds.max_of_caller is not None and not _is_background(record):
             self._num_of_caller[caller] += num_requests
         self._idle.clear()
 
     def leave(self, num_requests: int, record: CallRecord | None) -> None:
         """What a permit does last."""
         self._num_in_flight -= num_requests
-        if self._bounds.max_of_caller is not None:
-            self._num_of_caller["" if record is None else record.caller] -= num_requests
-        if record is not None:
-            self._forecast.leave(record)
+        if _is_background(record):
+            self._num_background -= num_requests
+        else:
+            if self._bounds.max_of_caller is not None:
+                self._num_of_caller["" if record is None else record.caller] -= num_requests
+            if record is not None:
+                self._forecast.leave(record)
         self._leave()
 
     def retry_after_s(self) -> int:
@@ -193,6 +205,10 @@ class Admission:
         self.last_used_s = time.monotonic()
         if self._num_in_flight == 0 and self._num_visitors == 0:
             self._idle.set()
+
+
+def _is_background(record: CallRecord | None) -> bool:
+    return record is not None and record.standing.is_background
 
 
 class _Permit:

@@ -33,7 +33,7 @@ MAX_INLINE_BYTES = 64 * 1024
 class HttpCall(msgspec.Struct, frozen=True):
     """One HTTP request, read whole. Header names are lower-case; `media_type` is the content type without parameters.
 
-    `caller`: the name of the key that it came with, "" = none.
+    `caller`: the name of the key that it came with, "" = none. `scheme`: http or https.
     """
 
     method: str
@@ -44,6 +44,7 @@ class HttpCall(msgspec.Struct, frozen=True):
     path_params: Mapping[str, str] = msgspec.field(default_factory=dict)
     request_id: str = ""
     caller: str = ""
+    scheme: str = "http"
     _decoded: list[Any] = msgspec.field(default_factory=list)  # of `json`, at the first call
 
     @property

@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from dragoman.errors import WrongMethod
 from dragoman.panics import CATCH_PANICS
 from dragoman.server.apis import all_apis
+from dragoman.server.batches.store import Store, StoreConfig
 from dragoman.server.describe.components import HEADERS
 from dragoman.server.endpoints import Endpoints
 from dragoman.server.hosting import ModelHosting
@@ -48,7 +50,8 @@ class ServerConfig:
 
     `api_keys`: bare ones, which open everything; `open_scopes`: what needs no key even where there are some.
     `left_out`: names of APIs that are not served. `asks_again`: engines have replicas, which may be lost while they compute.
-    `allowed_hosts`: names that requests may be meant for, beside those of this machine.
+    `allowed_hosts`: names that requests may be meant for, beside those of this machine. `store`: where files and batches are
+    kept; None = none are taken.
     """
 
     max_request_size_bytes: int = 64 * 1024 * 1024  # LMI's max_request_size default
@@ -65,6 +68,7 @@ class ServerConfig:
     left_out: frozenset[str] = frozenset()
     asks_again: bool = False
     allowed_hosts: tuple[str, ...] = (ANY,)
+    store: StoreConfig | None = None
 
     def read_keys(self) -> Keyring | None:
         """All keys as they are now; None = nobody asks for keys. Reads files. Raises: KeysError."""
@@ -93,6 +97,16 @@ class App:
         self._cors = cors
         self._table = RouteTable(joined_routes(list(endpoints.routes())))
         self._rules = rules
+
+    def start(self) -> None:
+        """Go on with what a process before has left."""
+        if self._endpoints.desk is not None:
+            self._endpoints.desk.start()
+
+    async def stop_background(self) -> None:
+        """Begin nothing more that no client waits for; clients that wait are still answered."""
+        if self._endpoints.desk is not None:
+            await self._endpoints.desk.stop()
 
     async def aclose(self) -> None:
         """End what runs without a client that waits for it."""
@@ -154,7 +168,7 @@ def build_app(
     """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503.
 
     `hosting` None = models do not come and go. `pulling` None = clients bring none to this machine.
-    Reads the files of keys. Raises: KeysError.
+    Reads the files of keys, opens the store. Raises: KeysError, StoreError.
     """
     gate = gate or config.gate()
     apis = tuple(api for api in all_apis() if api.name not in config.left_out)
@@ -167,5 +181,10 @@ def build_app(
     watch = Watch(log, config.metrics_compat, None if config.traces is None else open_tracing(config.traces))
     declared = [name for api in apis for name in (*HEADERS, *api.headers)]
     cors = Cors(config.cors, declared) if config.cors.origins else None
-    endpoints = Endpoints(apis, registry, gate, hosting, watch, config.switches, pulling)
+    make_desk = None
+    if config.store is not None:
+        from dragoman.server.batches.desk import Desk
+
+        make_desk = partial(Desk, Store(config.store))
+    endpoints = Endpoints(apis, registry, gate, hosting, watch, config.switches, pulling, make_desk)
     return App(endpoints, rules, cors, AllowedHosts(config.allowed_hosts))

@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from dragoman.errors import NotFound, ServerError
+from dragoman import __version__
+from dragoman.errors import NotFound, ServerError, UnknownPath
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply
 from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.bodies import Bodies, Body
 from dragoman.server.http.codings import unpacked
 from dragoman.server.http.deadlines import name_of, patience_of, timeout_of
-from dragoman.server.http.exchange import ClientGone, Exchange
+from dragoman.server.http.exchange import ClientGone, Exchange, HeaderRules
+from dragoman.server.http.inner import InnerCall
 from dragoman.server.http.replies import json_reply
 from dragoman.server.http.routes import Handler, PathParams, Route
 from dragoman.server.http.switches import Switches
@@ -27,9 +29,13 @@ from dragoman.server.observation.watch import Watch
 from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server
 from dragoman.server.pulling import ModelPulling
 from dragoman.server.registry import ModelRegistry, ServedModel
-from dragoman.server.responder import Responder, error_reply, run_unless_gone, send_streamed
+from dragoman.server.responder import Responder, as_server_error, error_reply, run_unless_gone, send_streamed
 from dragoman.server.security.gate import Gate
 from dragoman.server.security.scopes import Scope
+from dragoman.types import BACKGROUND_STANDING
+
+if TYPE_CHECKING:  # most servers have none
+    from dragoman.server.batches.desk import Ask, Desk
 
 T = TypeVar("T")
 
@@ -46,6 +52,7 @@ class Endpoints:
         watch: Watch | None = None,
         switches: Switches | None = None,
         pulling: ModelPulling | None = None,
+        make_desk: Callable[[Ask], Desk] | None = None,
     ) -> None:
         self.apis = apis if hosting is not None else tuple(_without_hosting(api) for api in apis)
         self.models = models
@@ -60,6 +67,7 @@ class Endpoints:
         self._responder = Responder(self.switches)
         self._tellers = _tellers_by_path(apis)
         self._shared: dict[Callable[[Server], Any], Any] = {}
+        self.desk = None if make_desk is None else make_desk(self.ask)
 
     def needs_key(self, scope: Scope) -> bool:
         """Whether calls of that scope have to carry an API key."""
@@ -83,6 +91,8 @@ class Endpoints:
 
     async def aclose(self) -> None:
         """End what operations have kept."""
+        if self.desk is not None:
+            await self.desk.aclose()
         for kept in self._shared.values():
             if isinstance(kept, Closable):
                 await kept.aclose()
@@ -97,6 +107,32 @@ class Endpoints:
                 yield Route(operation.path, {operation.method: self._handler(api, operation)})
         for operation in self._absent:
             yield Route(operation.path, absences={operation.method: _ABSENCE})
+
+    async def ask(self, path: str, body: bytes, caller: str) -> Reply:
+        """The answer to a call that this process makes for a caller, in the background: `POST path`, which generates.
+
+        Raises: ConnectionAbortedError if the answer breaks off.
+        """
+        api, operation = self._generating_post(path)
+        call = InnerCall(path, body, {"user-agent": _INNER_CLIENT})
+        exchange = Exchange(call.scope, call.receive, call.send, HeaderRules())
+        exchange.api, exchange.caller, exchange.standing = api.name, caller, BACKGROUND_STANDING
+        try:
+            await self._proceed(api, operation, body, {}, self._gate.bodies.hold(), exchange)
+        except ConnectionAbortedError:
+            raise
+        except Exception as error:  # request boundary, as in the app
+            http = exchange.http_call()
+            await exchange.send_reply(error_reply(self.owner(path), as_server_error(error, http), http))
+        return Reply(call.status, bytes(call.answer), call.headers.get("content-type", ""), call.headers)
+
+    def _generating_post(self, path: str) -> tuple[Api, GenerateOperation]:
+        for api in self.apis:
+            for operation in api.operations:
+                is_it = (operation.method, operation.path) == ("POST", path)
+                if is_it and isinstance(operation, GenerateOperation):
+                    return api, operation
+        raise UnknownPath(f"POST {path} generates nothing")
 
     def owner(self, path: str) -> ErrorTeller:
         """Who tells errors for `path` where no operation does: unknown paths, wrong methods, bad keys, oversized bodies."""
@@ -229,6 +265,8 @@ class Endpoints:
                 await self._responder.respond(exchange, model, dialect_of(operation, model.dialects, http), http)
 
 
+# On /v1/chat/completions a client's name tells which of two documents it goes by.
+_INNER_CLIENT = f"dragoman/{__version__} (openai)"
 _ABSENCE = "models do not come and go here; start the server with --model-store DIRECTORY"
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile
 from dragoman.server.describe.answers import Answers, Content
@@ -24,6 +24,9 @@ from dragoman.server.observation.watch import Watch
 from dragoman.server.pulling import ModelPulling
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.security.scopes import Scope
+
+if TYPE_CHECKING:  # most servers have none
+    from dragoman.server.batches.desk import Desk
 
 T = TypeVar("T")
 
@@ -51,6 +54,11 @@ class Server(Protocol):
     @property
     def pulling(self) -> ModelPulling | None:
         """Who brings models of the hub to this machine; None if clients may not ask for that."""
+        ...
+
+    @property
+    def desk(self) -> Desk | None:
+        """Who takes files and batches; None if there is no place to keep them."""
         ...
 
     @property

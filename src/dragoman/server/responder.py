@@ -100,7 +100,7 @@ class Responder:
         headers: Mapping[str, str] = {}
         record = current_call()
         try:
-            model.admission.check("" if record is None else record.caller)  # before any work is done for the call
+            model.admission.check(record)  # before any work is done for the call
             opening = dialect.open(http)
             switches = self._switches
             if STRICT_HEADER in http.headers or TIMINGS_HEADER in http.headers:

@@ -130,6 +130,7 @@ class HttpServer:
             if self._on_listening is not None:
                 host, port = listener.getsockname()[:2]
                 self._on_listening(host, port)
+            self._app.start()
             return await self._run_models(http)
         finally:
             await self._shut_down(http)
@@ -210,6 +211,7 @@ class HttpServer:
         """Readiness off, let requests finish, stop the engines (which fails the rest), close the port."""
         self._registry.announce_drain()
         await self._wait_for_balancers()
+        await self._app.stop_background()
         self._registry.drain()
         await self._wait_idle()
         await self._briefly_if_forced(self._end())

@@ -66,6 +66,7 @@ CALLERS_OWN = (
     "/v3/responses/{response_id}",
     "/api/delete",
     "/v1/messages/batches/{name}",
+    "/v1/files/{file_id}",
 )
 """What a key deletes of its own; and what nobody can, and says so."""
 

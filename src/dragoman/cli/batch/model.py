@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from dragoman.batch.in_process import AppSender
 from dragoman.batch.requests import BatchError
+from dragoman.cli.batch.in_process import AppSender
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config

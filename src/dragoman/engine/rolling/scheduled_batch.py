@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dragoman.engine.rolling.background import Room, StepParts
 from dragoman.engine.rolling.blocks.block_pools import Copies
-from dragoman.engine.rolling.schedule.background import Room, StepParts
 from dragoman.engine.rolling.sequence import Sequence
 
 

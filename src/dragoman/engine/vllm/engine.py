@@ -56,6 +56,9 @@ class Driver:
     num_blocks: int = 0
 
 
+_LAST = 2**31 - 1  # a priority that no client can go behind
+
+
 class _Words(NamedTuple):
     """What vLLM is told of a whole request: its grammar, the adapter that it began with, its pictures."""
 
@@ -334,7 +337,8 @@ class VllmEngine:
         params = self._surface.make_params(sampling_arguments(request, index), words.lark)
         prompt = self._surface.make_prompt(list(request.prompt_ids), request.cache_partition or None, words.pictures)
         request_id = f"{request.request_id}-{next(self._ids)}"
-        outputs = self._llm.generate(prompt, params, request_id, lora_request=words.adapter, priority=-request.priority)
+        priority = _LAST if request.is_background else -request.priority  # the smallest goes first
+        outputs = self._llm.generate(prompt, params, request_id, lora_request=words.adapter, priority=priority)
         is_first = True
         self._num_live += 1
         try:

@@ -95,6 +95,7 @@ class Exchange:
             path_params=path_params or {},
             request_id=call_id or self.request_id,
             caller=self.caller,
+            scheme=self._scope.get("scheme", "http"),
         )
 
     @property

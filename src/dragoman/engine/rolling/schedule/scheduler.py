@@ -21,9 +21,9 @@ from itertools import chain, count
 from operator import attrgetter
 from time import perf_counter
 
+from dragoman.engine.rolling.background import BackgroundAccount
 from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.schedule.background import BackgroundAccount
 from dragoman.engine.rolling.schedule.fair_queue import FairQueue
 from dragoman.engine.rolling.schedule.forecast import Admission
 from dragoman.engine.rolling.schedule.mask_turns import MaskTurns

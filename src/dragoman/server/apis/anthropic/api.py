@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: messages and the counting of their tokens; message batches are answered by name.
+"""Anthropic's Messages API: messages, the counting of their tokens, and batches of them.
 
 The model list that its clients ask for is `models`, on OpenAI's path.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
+from dragoman.server.apis.anthropic.batches import BATCH_OPERATIONS, BATCH_PARAMETERS, batch_schemas
 from dragoman.server.apis.anthropic.describe import schemas
 from dragoman.server.apis.anthropic.dialect import MessagesDialect, prompt_of, read_body
 from dragoman.server.apis.anthropic.errors import ANTHROPIC_ERRORS, REQUEST_ID, AnthropicError, AnthropicErrors
@@ -26,7 +26,6 @@ from dragoman.server.responder import note_ignored
 from dragoman.server.security.scopes import Scope
 
 NAME = "anthropic.messages"
-BATCHES = "/v1/messages/batches"
 
 _TAG = "Anthropic Messages"
 _ERRORS = AnthropicErrors()
@@ -54,17 +53,7 @@ async def count_tokens(http: HttpCall, server: Server) -> object:
     return json_reply(200, TokenCount(count), {**headers, REQUEST_ID: http.request_id})
 
 
-async def _refuse_batches(http: HttpCall, server: Server) -> object:
-    raise UnsupportedFeature("message batches are not offered here: send each of the messages to /v1/messages")
-
-
 _operation = partial(AnswerOperation, tag=_TAG, scope=Scope.INFERENCE)
-_batches = partial(
-    _operation,
-    summary="Message batches, which are not offered",
-    answers=ANTHROPIC_ERRORS.answers(("unsupported", "unauthorized")),
-    answer=_refuse_batches,
-)
 
 API = Api(
     name="anthropic",
@@ -72,7 +61,8 @@ API = Api(
     owns=("/v1/messages",),
     set_up=set_up,
     teller=lambda dialects: _ERRORS,
-    schemas=lambda profile: schemas(profile.limits),
+    schemas=lambda profile: {**schemas(profile.limits), **batch_schemas()},
+    parameters=BATCH_PARAMETERS,
     headers={REQUEST_ID: header("the same as `x-request-id`, for Anthropic's clients")},
     operations=(
         GenerateOperation(
@@ -106,10 +96,6 @@ API = Api(
             example=_PROMPT,
             answer=count_tokens,
         ),
-        *(_batches(method=method, path=BATCHES) for method in ("GET", "POST")),
-        *(
-            _batches(method=method, path=f"{BATCHES}/{{name}}", parameters=("name_path",))
-            for method in ("GET", "POST", "DELETE")
-        ),
+        *BATCH_OPERATIONS,
     ),
 )

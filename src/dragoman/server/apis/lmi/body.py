@@ -11,20 +11,17 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
-from python_multipart import FormParser
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import Field, File, parse_options_header
+from python_multipart.multipart import parse_options_header
 
 from dragoman.errors import InvalidPayload
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.lmi.parameters.values import read_boolean, show
+from dragoman.server.http.multipart import MULTIPART, check_count, read_parts
 from dragoman.server.json_body import NotJson, check_fields, decode_json
 
 FORM = "application/x-www-form-urlencoded"
-MULTIPART = "multipart/form-data"
 CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252"})
 ADAPTERS = "adapters"
-MAX_FORM_FIELDS = 2_000  # `inputs` comes as often as there are prompts
 KNOWN_FIELDS = frozenset({"inputs", "parameters", "stream", "model_name"})  # the operations choose the model
 
 
@@ -58,7 +55,7 @@ def read_payload(http: HttpCall) -> Payload:
             return _from_form(fields)
         case media_type if media_type == MULTIPART:
             fields = {}
-            for name, content in read_parts(http):
+            for name, content, _ in read_parts(http):
                 fields.setdefault(name, []).append(_part_text(name, content))
             return _from_form(fields)
         case media_type:
@@ -102,13 +99,8 @@ def form_fields(
     keep_blank_values: bool,
 ) -> list[tuple[str, str]]:
     """The fields of an URL-encoded form, in order. Raises: InvalidPayload for more than are read one by one."""
-    _check_count(body.count(b"&"))
+    check_count(body.count(b"&"))
     return parse_qsl(as_text(body), keep_blank_values=keep_blank_values)
-
-
-def _check_count(num_fields: int) -> None:
-    if num_fields > MAX_FORM_FIELDS:
-        raise InvalidPayload(f"A form must have at most {MAX_FORM_FIELDS} fields, got {num_fields} or more")
 
 
 def _from_form(fields: Mapping[str, list[str]]) -> Payload:
@@ -147,44 +139,6 @@ def _text(content: bytes, http: HttpCall) -> str:
         return content.decode(charset)
     except UnicodeDecodeError as error:
         raise InvalidPayload(f"The body is not text in the charset '{charset}': {error}") from error
-
-
-def read_parts(http: HttpCall) -> list[tuple[str, bytes]]:
-    """The named parts of a multipart body, in order. Raises: InvalidPayload if it breaks the form of such bodies."""
-    _, options = parse_options_header(http.headers["content-type"])
-    _check_count(http.body.count(b"--" + options.get(b"boundary", b"")))
-    parts: list[tuple[str, bytes]] = []
-    is_ended = False
-
-    def take(part: Field | File) -> None:
-        name = (part.field_name or b"").decode("utf-8", "replace")
-        if isinstance(part, Field):
-            parts.append((name, part.value or b""))
-        else:
-            part.file_object.seek(0)
-            parts.append((name, part.file_object.read()))
-
-    def end() -> None:
-        nonlocal is_ended
-        is_ended = True
-
-    try:
-        parser = FormParser(
-            MULTIPART,
-            take,
-            take,
-            end,
-            options.get(b"boundary"),
-            config={"MAX_MEMORY_FILE_SIZE": len(http.body) + 1},  # the body is in memory already: no temporary files
-        )
-        parser.write(http.body)
-    except FormParserError as error:
-        raise InvalidPayload(f"The multipart body is malformed: {error}") from error
-    if not is_ended:
-        raise InvalidPayload(
-            "The multipart body is malformed: it lacks the last boundary, which its content type names"
-        )
-    return parts
 
 
 def _part_text(name: str, content: bytes) -> str:

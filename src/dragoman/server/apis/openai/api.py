@@ -7,6 +7,7 @@ from dragoman.server.apis.anthropic.errors import ForEitherClient
 from dragoman.server.apis.anthropic.models import PARAMETERS as ANTHROPIC_PARAMETERS
 from dragoman.server.apis.anthropic.models import for_anthropic_too
 from dragoman.server.apis.openai.adapters import ADAPTER_OPERATIONS, adapter_schemas
+from dragoman.server.apis.openai.batches import BATCH_OPERATIONS, BATCH_PARAMETERS, batch_schemas
 from dragoman.server.apis.openai.tokens import TOKEN_OPERATIONS, token_schemas
 from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS, ChatDialect, ChatOptions, ChatRoute
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
@@ -48,6 +49,7 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
         **shared_schemas(),
         **token_schemas(),
         **adapter_schemas(),
+        **batch_schemas(),
         "EmbeddingsRequestV1": embeddings_body(V1, profile),
         "CompletionRequestV1": completion_body(V1, profile),
         "ChatRequestV1": chat_body(V1, profile, {"max_tokens": LMI_STRICT_MAX_TOKENS} if is_strict else {}),
@@ -99,6 +101,7 @@ API = Api(
         ),
         *TOKEN_OPERATIONS,
         *ADAPTER_OPERATIONS,
+        *BATCH_OPERATIONS,
     ),
-    parameters=ANTHROPIC_PARAMETERS,
+    parameters={**ANTHROPIC_PARAMETERS, **BATCH_PARAMETERS},
 )

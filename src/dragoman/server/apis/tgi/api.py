@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman import __version__
 from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_query_or_header
-from dragoman.server.apis.lmi.body import FORM, MULTIPART
+from dragoman.server.apis.lmi.body import FORM
 from dragoman.server.apis.lmi.objects import LMI_RESULTS, LmiResult, LmiResultOfSeveral, TgiLine
 from dragoman.server.apis.tei.dialect import root_dialect, tei_info
 from dragoman.server.apis.tei.schema import TeiInfo, TeiRank
@@ -25,6 +25,7 @@ from dragoman.server.describe.answers import LOADING, Answer, Content, merged
 from dragoman.server.describe.components import BY_NAME, GENERATED, QUESTION, VERSIONED
 from dragoman.server.describe.json_schema import TEXT, ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.http.multipart import MULTIPART
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
 from dragoman.server.registry import ServedModel
 from dragoman.server.security.scopes import Scope

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 from dragoman.errors import InvalidPayload
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.lmi.body import FORM, MULTIPART, form_fields, read_parts
+from dragoman.server.apis.lmi.body import FORM, form_fields
 from dragoman.server.apis.lmi.hooks import Input
+from dragoman.server.http.multipart import MULTIPART, read_parts
 
 
 def make_input(http: HttpCall) -> Input:
@@ -20,7 +21,7 @@ def make_input(http: HttpCall) -> Input:
     if http.media_type != MULTIPART:
         return Input(properties, [("data", http.body)])
     try:
-        return Input(properties, read_parts(http))
+        return Input(properties, [(part.name, part.content) for part in read_parts(http)])
     except InvalidPayload:  # whether it is wrong is for the operator's code to say
         return Input(properties, [("data", http.body)])
 

@@ -1,0 +1,310 @@
+"""Message batches: many messages that are answered when nobody else asks, as Anthropic has them.
+
+Does: read bodies, answer in Anthropic's shapes. Does not: run batches (`server.batches` does). On the event loop.
+Source: Anthropic API reference, message batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from dragoman.batch.requests import key_of, numbered_lines, read_line
+from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest, NotFound
+from dragoman.server.api import Head, HttpCall, StreamedReply
+from dragoman.server.apis.anthropic.errors import ANTHROPIC_ERRORS
+from dragoman.server.batches.desk import AnswerLine, NewBatch
+from dragoman.server.batches.keeping import PageNames, desk_of, page_of
+from dragoman.server.batches.store import StoredBatch, lines_of
+from dragoman.server.describe.answers import Answer, json_answer, merged
+from dragoman.server.describe.components import parameter
+from dragoman.server.describe.json_schema import TEXT, Schema, an_object, array, ref
+from dragoman.server.http.framing import JSON_MEDIA_TYPE
+from dragoman.server.json_body import NotJson
+from dragoman.server.operations import AnswerOperation, Server
+from dragoman.server.security.scopes import Scope
+
+BATCHES = "/v1/messages/batches"
+MAX_REQUESTS = 100_000  # Anthropic API reference, create a message batch
+PAGE = PageNames("after_id", "before_id", 20, 1000)  # the same, list message batches
+
+_WINDOW_S = 24 * 3600
+_PREFIX = "msgbatch"
+_PATH = "/v1/messages"
+_CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_JSONL = "application/x-jsonl"
+_PIECE = 256  # lines that are sent together
+
+
+class MessageCounts(msgspec.Struct):
+    """What has become of a batch's requests; all are `processing` until the batch has ended."""
+
+    processing: int = 0
+    succeeded: int = 0
+    errored: int = 0
+    canceled: int = 0
+    expired: int = 0
+
+
+class MessageBatch(msgspec.Struct, kw_only=True, tag_field="type", tag="message_batch"):
+    """A batch."""
+
+    id: str
+    processing_status: Literal["in_progress", "canceling", "ended"]
+    request_counts: MessageCounts
+    ended_at: str | None
+    created_at: str
+    expires_at: str
+    archived_at: None = None
+    cancel_initiated_at: str | None
+    results_url: str | None
+
+
+class MessageBatchList(msgspec.Struct):
+    """One page of batches."""
+
+    data: list[MessageBatch]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class DeletedMessageBatch(msgspec.Struct, tag_field="type", tag="message_batch_deleted"):
+    """A batch that was deleted."""
+
+    id: str
+
+
+def _shape(batch: StoredBatch, http: HttpCall) -> MessageBatch:
+    times = batch.times_s
+    return MessageBatch(
+        id=batch.id,
+        processing_status="ended" if batch.has_ended else "canceling" if batch.state == "cancelling" else "in_progress",
+        request_counts=_counts(batch),
+        ended_at=_time(times[batch.state]) if batch.has_ended else None,
+        created_at=_time(batch.created_s),
+        expires_at=_time(batch.expires_s),
+        cancel_initiated_at=_time(times["cancelling"]) if "cancelling" in times else None,
+        results_url=f"{http.scheme}://{http.headers.get('host', 'localhost')}{BATCHES}/{batch.id}/results"
+        if batch.has_ended
+        else None,
+    )
+
+
+def _counts(batch: StoredBatch) -> MessageCounts:
+    if not batch.has_ended:
+        return MessageCounts(processing=batch.num_requests)
+    left = batch.num_requests - batch.num_good - batch.num_bad
+    if batch.state == "cancelled":
+        return MessageCounts(0, batch.num_good, batch.num_bad, left, 0)
+    return MessageCounts(0, batch.num_good, batch.num_bad, 0, left)
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+async def create(http: HttpCall, server: Server) -> MessageBatch:
+    """Take a batch in. Raises: ServerError."""
+    desk = desk_of(server)
+    content, num_requests = await asyncio.to_thread(_requests, http)
+    store = desk.store
+    file = await asyncio.to_thread(store.add_file, http.caller, "", "messages", content)
+    new = NewBatch(_PREFIX, http.caller, _PATH, file.id, _WINDOW_S, num_requests=num_requests, has_files=False)
+    return _shape(await desk.submit(new), http)
+
+
+def _requests(http: HttpCall) -> tuple[bytes, int]:
+    """(The requests as lines of a batch's input, how many they are). Raises: InvalidRequest."""
+    try:
+        body = http.json()
+    except NotJson as error:
+        raise InvalidPayload(error.of("the body")) from error
+    requests = body.get("requests") if isinstance(body, dict) else None
+    if not isinstance(requests, list) or not 1 <= len(requests) <= MAX_REQUESTS:
+        told = f"requests must be an array of 1 to {MAX_REQUESTS} requests"
+        raise InvalidParameter(told, param="requests")
+    seen: dict[str, int] = {}
+    lines: list[bytes] = []
+    for index, request in enumerate(requests):
+        where = f"requests.{index}"
+        if not isinstance(request, dict):
+            raise InvalidParameter(f"{where} must be an object with custom_id and params", param=where)
+        custom_id, params = request.get("custom_id"), request.get("params")
+        if not isinstance(custom_id, str) or not _CUSTOM_ID.fullmatch(custom_id):
+            told = f"{where}.custom_id must be 1 to 64 letters, digits, - and _, got {_shown(custom_id)}"
+            raise InvalidParameter(told, param=f"{where}.custom_id")
+        if custom_id in seen:
+            told = f"{where}.custom_id must be another one than that of requests.{seen[custom_id]}, got {_shown(custom_id)}"
+            raise InvalidParameter(told, param=f"{where}.custom_id")
+        if not isinstance(params, dict):
+            raise InvalidParameter(f"{where}.params must be an object, got {_shown(params)}", param=f"{where}.params")
+        if params.get("stream"):
+            raise InvalidParameter(f"{where}.params.stream must be false or left out", param=f"{where}.params.stream")
+        seen[custom_id] = index
+        line = {"custom_id": custom_id, "method": "POST", "url": _PATH, "body": params}
+        lines.append(msgspec.json.encode(line) + b"\n")
+    return b"".join(lines), len(lines)
+
+
+def _shown(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _batch(http: HttpCall, server: Server) -> StoredBatch:
+    """The batch that the path names. Raises: NotFound."""
+    found = desk_of(server).store.batch(http.path_params["name"], http.caller)
+    if not found.id.startswith(f"{_PREFIX}_"):
+        raise NotFound(f"No batch found with id '{found.id}'", param="batch_id")
+    return found
+
+
+async def list_batches(http: HttpCall, server: Server) -> MessageBatchList:
+    """A page of the caller's batches, the newest first. Raises: ServerError."""
+    found = [one for one in reversed(desk_of(server).store.batches(http.caller)) if one.id.startswith(f"{_PREFIX}_")]
+    page, has_more = page_of(found, http.query, PAGE)
+    first, last = (page[0].id, page[-1].id) if page else (None, None)
+    return MessageBatchList([_shape(one, http) for one in page], has_more, first, last)
+
+
+async def get_batch(http: HttpCall, server: Server) -> MessageBatch:
+    """The batch as it is now. Raises: ServerError."""
+    return _shape(_batch(http, server), http)
+
+
+async def cancel(http: HttpCall, server: Server) -> MessageBatch:
+    """End a batch; what is answered is kept. Raises: ServerError."""
+    batch = _batch(http, server)
+    if batch.has_ended:
+        raise InvalidRequest(f"Batch {batch.id} cannot be canceled: it has ended", param="batch_id")
+    return _shape(await desk_of(server).cancel(batch), http)
+
+
+async def delete(http: HttpCall, server: Server) -> DeletedMessageBatch:
+    """Forget a batch that has ended. Raises: ServerError."""
+    batch = _batch(http, server)
+    if not batch.has_ended:
+        raise InvalidRequest(
+            f"Batch {batch.id} cannot be deleted before it has ended: cancel it first", param="batch_id"
+        )
+    await asyncio.to_thread(desk_of(server).store.delete_batch, batch)
+    return DeletedMessageBatch(batch.id)
+
+
+async def results(http: HttpCall, server: Server) -> StreamedReply:
+    """What has become of each request, a line each, in no order. Raises: ServerError."""
+    batch, store = _batch(http, server), desk_of(server).store
+    if not batch.has_ended:
+        raise InvalidRequest(f"Batch {batch.id} has no results yet: it has not ended", param="batch_id")
+    lines = _results(store.answers(batch.id), store.content(batch.input_id), batch)
+    return StreamedReply(Head(_JSONL), _pieces(lines), lambda error: b"")
+
+
+async def _pieces(lines: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+    def some() -> bytes:
+        return b"".join(line for line, _ in zip(lines, range(_PIECE), strict=False))
+
+    while piece := await asyncio.to_thread(some):
+        yield piece
+
+
+def _results(answers: Path, source: Path, batch: StoredBatch) -> Iterator[bytes]:
+    """Lines. Raises: OSError."""
+    answered: set[bytes] = set()
+    for line in lines_of(answers):
+        found = msgspec.json.decode(line, type=AnswerLine)
+        answered.add(key_of(found.custom_id, 0))
+        if found.response is None:
+            continue
+        kind, field = ("succeeded", "message") if found.is_good else ("errored", "error")
+        yield _line(found.custom_id, {"type": kind, field: found.response.body})
+    if batch.num_good + batch.num_bad == batch.num_requests:
+        return
+    left = {"type": "canceled" if batch.state == "cancelled" else "expired"}
+    for number, text in numbered_lines(source):
+        custom_id = read_line(number, text).custom_id
+        if key_of(custom_id, 0) not in answered:
+            yield _line(custom_id, left)
+
+
+def _line(custom_id: str | None, result: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode({"custom_id": custom_id, "result": result}) + b"\n"
+
+
+def batch_schemas() -> dict[str, Schema]:
+    """The component of the body."""
+    request = an_object({"custom_id": {**TEXT, "pattern": f"^{_CUSTOM_ID.pattern}$"}, "params": ref("MessagesRequest")})
+    return {"MessageBatchRequest": an_object({"requests": array(request, minItems=1, maxItems=MAX_REQUESTS)})}
+
+
+BATCH_PARAMETERS = {
+    "batches_after_query": parameter("query", "after_id", "the page after this batch", TEXT),
+    "batches_before_query": parameter("query", "before_id", "the page before this batch", TEXT),
+    "batches_limit_query": parameter(
+        "query", "limit", "how many a page has", {"type": "integer", "minimum": 1, "maximum": PAGE.most}
+    ),
+}
+
+_KINDS = ("invalid_request", "invalid_parameter", "unsupported", "unauthorized", "server_error")
+_operation = partial(AnswerOperation, tag="Anthropic Messages", scope=Scope.INFERENCE)
+_of_one = partial(_operation, parameters=("name_path",))
+
+
+def _answers(kind: Any, *kinds: str) -> Any:
+    made = kind if isinstance(kind, Answer) else json_answer(kind)
+    return merged({200: made}, ANTHROPIC_ERRORS.answers((*_KINDS, *kinds)))
+
+
+BATCH_OPERATIONS = (
+    _operation(
+        path=BATCHES,
+        summary="Have many messages answered",
+        description="Batches wait for every other request, and survive restarts of the server.",
+        answers=_answers(MessageBatch, "invalid_payload", "too_large", "overloaded"),
+        body={JSON_MEDIA_TYPE: ref("MessageBatchRequest")},
+        answer=create,
+    ),
+    _operation(
+        method="GET",
+        path=BATCHES,
+        summary="The caller's batches",
+        answers=_answers(MessageBatchList),
+        parameters=tuple(BATCH_PARAMETERS),
+        answer=list_batches,
+    ),
+    _of_one(
+        method="GET",
+        path=f"{BATCHES}/{{name}}/results",
+        summary="What has become of a batch's requests",
+        answers=_answers(Answer("a line for each request", {_JSONL: TEXT}), "not_found"),
+        answer=results,
+    ),
+    _of_one(
+        path=f"{BATCHES}/{{name}}/cancel",
+        summary="End a batch",
+        answers=_answers(MessageBatch, "not_found"),
+        answer=cancel,
+    ),
+    _of_one(
+        method="GET",
+        path=f"{BATCHES}/{{name}}",
+        summary="A batch",
+        answers=_answers(MessageBatch, "not_found"),
+        answer=get_batch,
+    ),
+    _of_one(
+        method="DELETE",
+        path=f"{BATCHES}/{{name}}",
+        summary="Forget a batch that has ended",
+        answers=_answers(DeletedMessageBatch, "not_found"),
+        answer=delete,
+    ),
+)

@@ -1,0 +1,371 @@
+"""Batches: files of requests that are answered when nobody else asks, as OpenAI has them.
+
+Does: read bodies, answer in OpenAI's shapes. Does not: run batches (`server.batches` does). On the event loop.
+Source: OpenAI API reference, batches.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+
+from dragoman.batch.requests import PATHS
+from dragoman.errors import InvalidParameter, InvalidRequest, NotFound
+from dragoman.server.api import HttpCall
+from dragoman.server.apis.openai.files import (
+    DeletedFile,
+    FileList,
+    FileObject,
+    checked_age,
+    delete_file,
+    file_content,
+    get_file,
+    list_files,
+    upload,
+)
+from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError, OpenAiErrorDetails
+from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, shown
+from dragoman.server.apis.openai_wire.profile import V1
+from dragoman.server.batches.desk import NewBatch
+from dragoman.server.batches.keeping import PageNames, desk_of, page_of
+from dragoman.server.batches.store import StoredBatch
+from dragoman.server.describe.answers import Answer, json_answer, merged
+from dragoman.server.describe.components import parameter
+from dragoman.server.describe.json_schema import INTEGER, TEXT, Schema, an_object, ref
+from dragoman.server.http.framing import JSON_MEDIA_TYPE
+from dragoman.server.http.multipart import MULTIPART
+from dragoman.server.http.replies import json_reply
+from dragoman.server.operations import AnswerCall, AnswerOperation, Server
+from dragoman.server.security.scopes import Scope
+
+PAGE = PageNames("after", "", 20, 100)  # OpenAI API reference, list batches
+WINDOW = "24h"
+_WINDOW_S = 24 * 3600
+ENDPOINTS = tuple(path for path in PATHS if path != "/v1/messages")
+MAX_METADATA, MAX_KEY, MAX_VALUE = 16, 64, 512  # OpenAI API reference, metadata
+_PREFIX = "batch"
+
+
+class _Expiry(msgspec.Struct):
+    anchor: str
+    seconds: int
+
+
+class BatchBody(msgspec.Struct, kw_only=True):
+    """The body of POST /v1/batches."""
+
+    input_file_id: str = ""
+    endpoint: str = ""
+    completion_window: str = ""
+    metadata: dict[str, str] | None = None
+    output_expires_after: _Expiry | None = None
+
+
+class BatchError(msgspec.Struct):
+    """What is wrong with a batch."""
+
+    code: str
+    message: str
+    param: str | None
+    line: int | None
+
+
+class BatchErrors(msgspec.Struct):
+    """Everything that is wrong with a batch."""
+
+    data: list[BatchError]
+    object: Literal["list"] = "list"
+
+
+class RequestCounts(msgspec.Struct):
+    """How many of a batch's requests are answered."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class InputDetails(msgspec.Struct):
+    """Of the prompts' tokens."""
+
+    cached_tokens: int
+
+
+class OutputDetails(msgspec.Struct):
+    """Of the answers' tokens."""
+
+    reasoning_tokens: int
+
+
+class BatchUsage(msgspec.Struct):
+    """The tokens of all requests of a batch."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class BatchObject(msgspec.Struct, kw_only=True):
+    """A batch."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    model: str | None
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str = WINDOW
+    status: str
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    usage: BatchUsage
+    metadata: dict[str, str] | None
+
+
+class BatchList(msgspec.Struct):
+    """One page of batches."""
+
+    data: list[BatchObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: Literal["list"] = "list"
+
+
+def _shape(batch: StoredBatch) -> BatchObject:
+    faults = [BatchError(one.code, one.message, one.param, one.line) for one in batch.faults]
+    times, usage = batch.times_s, {**dict.fromkeys(("input", "cached", "output", "reasoning"), 0), **batch.usage}
+    return BatchObject(
+        id=batch.id,
+        endpoint=batch.path,
+        model=batch.model or None,
+        errors=BatchErrors(faults) if faults else None,
+        input_file_id=batch.input_id,
+        status=batch.state,
+        output_file_id=batch.output_id,
+        error_file_id=batch.errors_id,
+        created_at=batch.created_s,
+        in_progress_at=times.get("in_progress"),
+        expires_at=batch.expires_s,
+        finalizing_at=times.get("finalizing"),
+        completed_at=times.get("completed"),
+        failed_at=times.get("failed"),
+        expired_at=times.get("expired"),
+        cancelling_at=times.get("cancelling"),
+        cancelled_at=times.get("cancelled"),
+        request_counts=RequestCounts(batch.num_requests, batch.num_good, batch.num_bad),
+        usage=BatchUsage(
+            usage["input"],
+            InputDetails(usage["cached"]),
+            usage["output"],
+            OutputDetails(usage["reasoning"]),
+            usage["input"] + usage["output"],
+        ),
+        metadata=batch.metadata,
+    )
+
+
+async def create(http: HttpCall, server: Server) -> BatchObject:
+    """Take a batch in. Raises: ServerError."""
+    desk = desk_of(server)
+    body = read_struct(decode_object(http, V1), BatchBody, V1)
+    if body.endpoint not in ENDPOINTS:
+        told = f"endpoint must be one of {', '.join(ENDPOINTS)}, got {shown(body.endpoint)}"
+        raise InvalidParameter(told, param="endpoint")
+    if body.completion_window != WINDOW:
+        told = f"completion_window must be {WINDOW!r}, got {shown(body.completion_window)}"
+        raise InvalidParameter(told, param="completion_window")
+    _check_metadata(body.metadata)
+    age_s = None
+    if body.output_expires_after is not None:
+        if body.output_expires_after.anchor != "created_at":
+            told = f"output_expires_after.anchor must be 'created_at', got {shown(body.output_expires_after.anchor)}"
+            raise InvalidParameter(told, param="output_expires_after")
+        age_s = checked_age(body.output_expires_after.seconds, "output_expires_after.seconds")
+    try:
+        file = desk.store.file(body.input_file_id, http.caller)
+    except NotFound as error:
+        raise InvalidParameter(
+            f"input_file_id must be the id of a file of yours, got {shown(body.input_file_id)}", param="input_file_id"
+        ) from error
+    if file.purpose != "batch":
+        told = f"input_file_id must be a file with the purpose 'batch'; {file.id} has {file.purpose!r}"
+        raise InvalidParameter(told, param="input_file_id")
+    new = NewBatch(_PREFIX, http.caller, body.endpoint, file.id, _WINDOW_S, age_s, body.metadata)
+    return _shape(await desk.submit(new))
+
+
+def _check_metadata(metadata: dict[str, str] | None) -> None:
+    """Raises: InvalidParameter."""
+    if metadata is None:
+        return
+    if len(metadata) > MAX_METADATA:
+        told = f"metadata must have at most {MAX_METADATA} keys, got {len(metadata)}"
+        raise InvalidParameter(told, param="metadata")
+    for key, value in metadata.items():
+        if len(key) > MAX_KEY or len(value) > MAX_VALUE:
+            told = f"metadata must have keys of at most {MAX_KEY} characters and values of at most {MAX_VALUE}"
+            raise InvalidParameter(f"{told}, got {len(key)} and {len(value)}", param="metadata")
+
+
+async def list_batches(http: HttpCall, server: Server) -> BatchList:
+    """A page of the caller's batches, the newest first. Raises: ServerError."""
+    desk = desk_of(server)
+    found = [one for one in reversed(desk.store.batches(http.caller)) if _is_listed(one)]
+    page, has_more = page_of(found, http.query, PAGE)
+    first, last = (page[0].id, page[-1].id) if page else (None, None)
+    return BatchList([_shape(desk.seen(one)) for one in page], first, last, has_more)
+
+
+def _is_listed(batch: StoredBatch) -> bool:
+    return batch.id.startswith(f"{_PREFIX}_")
+
+
+def _batch(http: HttpCall, server: Server) -> StoredBatch:
+    """The batch that the path names. Raises: NotFound."""
+    found = desk_of(server).store.batch(http.path_params["batch_id"], http.caller)
+    if not _is_listed(found):
+        raise NotFound(f"No batch found with id '{found.id}'", param="batch_id")
+    return found
+
+
+async def get_batch(http: HttpCall, server: Server) -> BatchObject:
+    """The batch as it is now. Raises: ServerError."""
+    return _shape(desk_of(server).seen(_batch(http, server)))
+
+
+async def cancel(http: HttpCall, server: Server) -> BatchObject:
+    """End a batch; what is answered is kept. Raises: ServerError."""
+    batch = _batch(http, server)
+    if batch.has_ended and batch.state != "cancelled":
+        raise InvalidRequest(f"Cannot cancel a batch with status '{batch.state}'.", param="batch_id")
+    return _shape(await desk_of(server).cancel(batch))
+
+
+def _or_missing(answer: AnswerCall) -> AnswerCall:
+    """The same, but that OpenAI's API has no code for a file or batch which is not there, only for models."""
+
+    async def answering(http: HttpCall, server: Server) -> Any:
+        try:
+            return await answer(http, server)
+        except NotFound as error:
+            details = OpenAiErrorDetails(error.message, "invalid_request_error", error.param, None)
+            return json_reply(404, OpenAiError(details))
+
+    return answering
+
+
+def batch_schemas() -> dict[str, Schema]:
+    """The components of the bodies."""
+    expiry = an_object({"anchor": {"enum": ["created_at"]}, "seconds": INTEGER})
+    return {
+        "FileUpload": an_object(
+            {
+                "file": {"type": "string", "format": "binary", "description": "a request of the batch on each line"},
+                "purpose": {"enum": ["batch"]},
+            },
+            {"expires_after[anchor]": {"enum": ["created_at"]}, "expires_after[seconds]": INTEGER},
+        ),
+        "CreateBatch": an_object(
+            {
+                "input_file_id": {**TEXT, "description": "a file that was uploaded with the purpose `batch`"},
+                "endpoint": {"enum": list(ENDPOINTS)},
+                "completion_window": {"enum": [WINDOW]},
+            },
+            {
+                "metadata": {"type": "object", "additionalProperties": TEXT, "maxProperties": MAX_METADATA},
+                "output_expires_after": expiry,
+            },
+        ),
+    }
+
+
+BATCH_PARAMETERS = {
+    "file_id_path": parameter("path", "file_id", "the file's id", TEXT),
+    "batch_id_path": parameter("path", "batch_id", "the batch's id", TEXT),
+    "files_purpose_query": parameter(
+        "query", "purpose", "only files of that purpose", {"enum": ["batch", "batch_output"]}
+    ),
+    "files_order_query": parameter("query", "order", "by age", {"enum": ["asc", "desc"], "default": "desc"}),
+    "files_after_query": parameter("query", "after", "the page behind this one", TEXT),
+    "files_limit_query": parameter("query", "limit", "how many a page has", {"type": "integer", "minimum": 1}),
+}
+
+_operation = partial(AnswerOperation, tag="Batches", scope=Scope.INFERENCE)
+_KINDS = ("invalid_request", "invalid_parameter", "unsupported", "unauthorized", "server_error")
+_SENDING = (*_KINDS, "invalid_payload", "too_large", "overloaded")
+_ABOUT_ONE = (*_KINDS, "not_found")
+
+
+def _file(
+    method: str, path: str, summary: str, kind: Any, answer: AnswerCall, kinds: tuple[str, ...]
+) -> AnswerOperation:
+    return _operation(
+        method=method,
+        path=path,
+        summary=summary,
+        answers=merged({200: kind if isinstance(kind, Answer) else json_answer(kind)}, ERRORS.answers(kinds)),
+        parameters=tuple(f"{name}_path" for name in ("file_id", "batch_id") if f"{{{name}}}" in path),
+        answer=_or_missing(answer),
+    )
+
+
+BATCH_OPERATIONS = (
+    _operation(
+        path="/v1/files",
+        summary="Upload a file of requests",
+        answers=merged({200: json_answer(FileObject)}, ERRORS.answers(_SENDING)),
+        body={MULTIPART: ref("FileUpload")},
+        answer=upload,
+    ),
+    _operation(
+        method="GET",
+        path="/v1/files",
+        summary="The caller's files",
+        answers=merged({200: json_answer(FileList)}, ERRORS.answers(_KINDS)),
+        parameters=("files_purpose_query", "files_order_query", "files_after_query", "files_limit_query"),
+        answer=list_files,
+    ),
+    _file(
+        "GET",
+        "/v1/files/{file_id}/content",
+        "What is in a file",
+        Answer("it", {"application/octet-stream": TEXT}),
+        file_content,
+        _ABOUT_ONE,
+    ),
+    _file("GET", "/v1/files/{file_id}", "A file, without its content", FileObject, get_file, _ABOUT_ONE),
+    _file("DELETE", "/v1/files/{file_id}", "Delete a file", DeletedFile, delete_file, (*_ABOUT_ONE, "conflict")),
+    _operation(
+        path="/v1/batches",
+        summary="Have a file of requests answered",
+        description="Batches wait for every other request, and survive restarts of the server.",
+        answers=merged({200: json_answer(BatchObject)}, ERRORS.answers(_SENDING)),
+        body={JSON_MEDIA_TYPE: ref("CreateBatch")},
+        answer=create,
+    ),
+    _operation(
+        method="GET",
+        path="/v1/batches",
+        summary="The caller's batches",
+        answers=merged({200: json_answer(BatchList)}, ERRORS.answers(_KINDS)),
+        parameters=("files_after_query", "files_limit_query"),
+        answer=list_batches,
+    ),
+    _file("GET", "/v1/batches/{batch_id}", "A batch", BatchObject, get_batch, _ABOUT_ONE),
+    _file("POST", "/v1/batches/{batch_id}/cancel", "End a batch", BatchObject, cancel, _ABOUT_ONE),
+)

@@ -1,0 +1,410 @@
+"""Answers batches while nobody else needs the machine, from where a process before left off.
+
+Does: take batches in, validate them, have their requests answered in the background, put the answers into files, end a batch
+that is cancelled or too old. Does not: know an API, or how lines look (`dragoman.batch` does). One per server, on the event
+loop; files are read and written on threads.
+
+A request is answered once: its answer is on the disk before the next is asked for in its place, and a batch that goes on
+after a restart asks only what has no answer.
+Source: OpenAI API reference, batches; Anthropic API reference, message batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from dragoman.batch.answers import bad_line
+from dragoman.batch.requests import BadLine, BatchError, BatchRequest, numbered_lines, read_line
+from dragoman.batch.run import Batch, Tally, open_files
+from dragoman.batch.senders import Answer, Unreachable
+from dragoman.errors import TooLarge
+from dragoman.server.api import Reply
+from dragoman.server.batches.store import Fault, State, Store, StoredBatch, lines_of
+
+CONCURRENCY = 32  # requests of one batch that are under way
+MAX_ACTIVE = 4  # batches at once; the others wait
+MAX_FAULTS = 100  # of a batch that is refused, which are told
+_UNAVAILABLE = 503
+
+logger = logging.getLogger("dragoman.server")
+
+Ask = Callable[[str, bytes, str], Awaitable[Reply]]
+"""The answer to `POST path` with a body, in the background, for a caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """A batch as a client asks for it."""
+
+    prefix: str  # of its id
+    owner: str
+    path: str
+    input_id: str
+    max_age_s: int
+    output_max_age_s: int | None = None
+    metadata: dict[str, str] | None = None
+    has_files: bool = True
+    num_requests: int = 0  # 0 = not counted yet
+
+
+class Desk:
+    """The batches of one server."""
+
+    def __init__(self, store: Store, ask: Ask) -> None:
+        self.store = store
+        self._ask = ask
+        self._places = asyncio.Semaphore(MAX_ACTIVE)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tallies: dict[str, Tally] = {}
+
+    def start(self) -> None:
+        """Go on with what a process before has left."""
+        for batch in self.store.batches():
+            if not batch.has_ended:
+                self._begin(batch)
+
+    async def submit(self, new: NewBatch) -> StoredBatch:
+        """Take a batch in; it is on the disk when this returns. Raises: OSError."""
+        now_s = self.store.now_s()
+        batch = StoredBatch(
+            id=f"{new.prefix}_{secrets.token_hex(16)}",
+            owner=new.owner,
+            path=new.path,
+            input_id=new.input_id,
+            created_s=now_s,
+            expires_s=now_s + new.max_age_s,
+            output_max_age_s=new.output_max_age_s,
+            metadata=new.metadata,
+            has_files=new.has_files,
+            num_requests=new.num_requests,
+        )
+        await asyncio.to_thread(self.store.put_batch, batch)
+        self._begin(batch)
+        return batch
+
+    def seen(self, batch: StoredBatch) -> StoredBatch:
+        """The batch with its counts as they are at this moment."""
+        tally = self._tallies.get(batch.id)
+        return batch if tally is None else _counted(batch, tally)
+
+    async def cancel(self, batch: StoredBatch) -> StoredBatch:
+        """End a batch that has not ended; what is answered is kept."""
+        if batch.has_ended or batch.state in ("cancelling", "finalizing"):
+            return batch
+        changed = self.seen(batch).became("cancelling", self.store.now_s())
+        cancelled = await asyncio.to_thread(self.store.put_batch, changed)
+        task = self._tasks.get(batch.id)
+        if task is not None:
+            task.cancel()
+        return cancelled
+
+    async def aclose(self) -> None:
+        """Stop, and give the directory free."""
+        await self.stop()
+        self.store.close()
+
+    async def stop(self) -> None:
+        """Ask nothing more; a later process goes on."""
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, batch: StoredBatch) -> None:
+        task = asyncio.create_task(self._run(batch.id, batch.owner), name=f"batch {batch.id}")
+        self._tasks[batch.id] = task
+        task.add_done_callback(lambda done: self._ended(batch.id, done))
+
+    def _ended(self, batch_id: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(batch_id) is task:
+            del self._tasks[batch_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("batch %s stopped; the next start of the server goes on with it", batch_id, exc_info=error)
+
+    async def _run(self, batch_id: str, owner: str) -> None:
+        faults: tuple[Fault, ...] = ()
+        try:
+            left_s = max(self.store.batch(batch_id, owner).expires_s - self.store.now_s(), 0)
+            async with asyncio.timeout(left_s):
+                faults = await self._answer_all(batch_id, owner)
+            state: State = "failed" if faults else "completed"
+        except TimeoutError:
+            state = "expired"
+        except (BatchError, FileNotFoundError) as error:
+            faults, state = (Fault("batch_failed", str(error)),), "failed"
+        except asyncio.CancelledError:
+            if self.store.batch(batch_id, owner).state != "cancelling" or batch_id not in self._tasks:
+                raise  # the server ends, and another one goes on
+            state = "cancelled"
+        batch = self.store.batch(batch_id, owner)
+        if state == "completed":
+            batch = await self._put(batch.became("finalizing", self.store.now_s()))
+        await asyncio.to_thread(_finish, self.store, batch, state, faults)
+
+    async def _put(self, batch: StoredBatch) -> StoredBatch:
+        return await asyncio.to_thread(self.store.put_batch, batch)
+
+    async def _answer_all(self, batch_id: str, owner: str) -> tuple[Fault, ...]:
+        """What is wrong with the batch, () once each request has its answer. Raises: BatchError, OSError."""
+        async with self._places:
+            batch, store = self.store.batch(batch_id, owner), self.store
+            if batch.state == "cancelling":
+                raise asyncio.CancelledError
+            if batch.state == "finalizing":
+                return ()
+            source = store.content(batch.input_id)
+            if batch.state == "validating":
+                num_requests, model, faults = await asyncio.to_thread(checked, source, batch.path)
+                if faults:
+                    return faults
+                changed = batch.became("in_progress", store.now_s(), num_requests=num_requests, model=model)
+                batch = await self._put(changed)
+            with await asyncio.to_thread(store.open_answers, batch_id) as answers:
+                files = await asyncio.to_thread(open_files, source, answers, retries_errors=False)
+                self._tallies[batch_id] = files.tally
+                patience_s = float(max(batch.expires_s - store.now_s(), 1))
+                sender = _InnerSender(self._ask, store, owner)
+                try:
+                    await Batch(files, sender, CONCURRENCY, lambda tally: None, patience_s).run()
+                finally:
+                    del self._tallies[batch_id]
+        return ()
+
+
+class _InnerSender:
+    """Has requests answered by the server that this is part of. Implements `senders.Sender`."""
+
+    def __init__(self, ask: Ask, store: Store, owner: str) -> None:
+        self._ask = ask
+        self._store = store
+        self._owner = owner
+
+    async def send(self, path: str, body: bytes) -> Answer:
+        """See `Sender`. Raises: BatchError if the owner's answers take all the room there is."""
+        try:
+            self._store.check_room(self._owner, 0)
+        except TooLarge as error:
+            raise BatchError(error.message) from error
+        try:
+            reply = await self._ask(path, body, self._owner)
+        except ConnectionAbortedError as error:  # the answer broke off
+            raise Unreachable(str(error)) from error
+        if reply.status == _UNAVAILABLE:  # a model is loaded, or was unloaded: somebody may load it again
+            raise Unreachable("no model answers")
+        return Answer(reply.status, reply.headers, reply.body)
+
+    def close(self) -> None:
+        """Nothing: cancelling a call ends it."""
+
+
+def _counted(batch: StoredBatch, tally: Tally) -> StoredBatch:
+    num_bad = tally.num_errors + tally.num_errors_before
+    return msgspec.structs.replace(batch, num_good=tally.num_done - num_bad, num_bad=num_bad)
+
+
+class _ModelNamed(msgspec.Struct):
+    model: object = None
+
+
+def checked(source: Path, path: str) -> tuple[int, str, tuple[Fault, ...]]:
+    """(How many requests the input holds, the model that the first names, what is wrong with them)."""
+    faults: list[Fault] = []
+    seen: dict[str, int] = {}
+    num_requests, model = 0, ""
+    for number, line in _lines(source):
+        num_requests += 1
+        request = read_line(number, line)
+        if isinstance(request, BadLine):
+            faults.append(Fault(request.code, request.message, number, request.param))
+        elif request.path != path:
+            told = f"line {number}: url {request.path}: must be {path}, as the batch's endpoint"
+            faults.append(Fault("mismatched_url", told, number, "url"))
+        elif request.custom_id in seen:
+            told = (
+                f"line {number}: custom_id {request.custom_id[:80]!r} stands on line {seen[request.custom_id]} already"
+            )
+            faults.append(Fault("duplicate_custom_id", told, number, "custom_id"))
+        else:
+            seen[request.custom_id] = number
+            model = model or _model_of(request)  # what is nested too deeply to be read is no request
+        if len(faults) >= MAX_FAULTS:
+            break
+    if not num_requests:
+        faults.append(Fault("empty_file", "the input holds no request"))
+    return num_requests, model, tuple(faults)
+
+
+def _lines(source: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        yield from numbered_lines(source)
+    except FileNotFoundError:  # deleted by its owner
+        return
+
+
+def _model_of(request: BatchRequest) -> str:
+    try:
+        found = msgspec.json.decode(request.body, type=_ModelNamed).model
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+class _Response(msgspec.Struct):
+    status_code: int = 0
+    body: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class AnswerLine(msgspec.Struct):
+    """A line of answers, as far as it is looked at. `error` None = there is a response."""
+
+    custom_id: str | None = None
+    response: _Response | None = None
+    error: msgspec.Raw | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it holds what was asked for."""
+        return self.response is not None and self.response.status_code < 400
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
+
+
+class _Body(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+def _finish(store: Store, batch: StoredBatch, state: State, faults: tuple[Fault, ...]) -> None:
+    """Put the answers into files and the batch into its last state. Runs on a thread. Raises: OSError."""
+    files = _OutputFiles(store, batch)
+    usage = dict.fromkeys(("input", "cached", "output", "reasoning"), 0)
+    answered: set[str | None] = set()
+    for line in lines_of(store.answers(batch.id)):
+        found = msgspec.json.decode(line, type=AnswerLine)
+        answered.add(found.custom_id)
+        files.add(line, is_good=found.is_good)
+        if found.response is not None and found.is_good:
+            _add_usage(usage, bytes(found.response.body))
+    if state in ("expired", "cancelled") and batch.has_files:
+        for line in _unanswered(store.content(batch.input_id), answered, state):
+            files.add(line, is_good=False)
+    output_id, errors_id = files.close()
+    ended = batch.became(
+        state,
+        store.now_s(),
+        faults=faults,
+        output_id=output_id,
+        errors_id=errors_id,
+        num_good=files.num_good,
+        num_bad=files.num_bad,
+        usage=usage,
+    )
+    store.put_batch(ended)
+    if batch.has_files:
+        store.answers(batch.id).unlink(missing_ok=True)
+
+
+def _unanswered(source: Path, answered: set[str | None], state: State) -> Iterator[bytes]:
+    """A line for each request that has no answer."""
+    told = {
+        "expired": "the batch's completion window ended before this request was answered",
+        "cancelled": "the batch was cancelled before this request was answered",
+    }[state]
+    for number, line in _lines(source):
+        request = read_line(number, line)
+        if request.custom_id not in answered:
+            yield bad_line(BadLine(number, request.custom_id, f"batch_{state}", told))
+
+
+def _add_usage(usage: dict[str, int], body: bytes) -> None:
+    try:
+        found = msgspec.json.decode(body, type=_Body).usage
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return
+    if found is None:
+        return
+    usage["input"] += found.prompt_tokens or found.input_tokens
+    usage["output"] += found.completion_tokens or found.output_tokens
+    inputs = found.prompt_tokens_details or found.input_tokens_details
+    outputs = found.completion_tokens_details or found.output_tokens_details
+    usage["cached"] += 0 if inputs is None else inputs.cached_tokens
+    usage["reasoning"] += 0 if outputs is None else outputs.reasoning_tokens
+
+
+class _OutputFiles:
+    """The two files of a batch that has ended: good answers, and errors. A file without a line is not made.
+
+    Their ids follow from the batch's: a process that is killed here leaves nothing that the next one does not write anew.
+    """
+
+    def __init__(self, store: Store, batch: StoredBatch) -> None:
+        self.num_good = 0
+        self.num_bad = 0
+        self._store = store
+        self._batch = batch
+        self._ids = {is_good: _file_id(batch.id, is_good=is_good) for is_good in (True, False)}
+        self._files = (
+            {}
+            if not batch.has_files
+            else {
+                is_good: os.fdopen(
+                    os.open(store.content(name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb"
+                )
+                for is_good, name in self._ids.items()
+            }
+        )
+
+    def add(self, line: bytes, *, is_good: bool) -> None:
+        if self._files:
+            self._files[is_good].write(line)
+        self.num_good += is_good
+        self.num_bad += not is_good
+
+    def close(self) -> tuple[str | None, str | None]:
+        """Keep them; the ids of both, None = it has no line."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+        return self._kept(is_good=True), self._kept(is_good=False)
+
+    def _kept(self, *, is_good: bool) -> str | None:
+        file_id, batch = self._ids[is_good], self._batch
+        if not self._files:
+            return None
+        if not (self.num_good if is_good else self.num_bad):
+            self._store.content(file_id).unlink()
+            return None
+        name = f"{batch.id}_{'output' if is_good else 'error'}.jsonl"
+        self._store.adopt(file_id, batch.owner, name, "batch_output", batch.output_max_age_s)
+        return file_id
+
+
+def _file_id(batch_id: str, *, is_good: bool) -> str:
+    kind = b"output" if is_good else b"errors"
+    return f"file-{blake2b(batch_id.encode(), digest_size=12, person=kind).hexdigest()}"

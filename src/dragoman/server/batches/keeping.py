@@ -1,0 +1,76 @@
+"""What operations on files and batches of all APIs have in common: whose they are, and pages of lists.
+
+Does: find the desk of the server, read the query of a list. Does not: know shapes. Called by the APIs, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from dragoman.errors import InvalidParameter, UnsupportedFeature
+from dragoman.server.batches.desk import Desk
+
+MAX_SHOWN = 80
+
+
+class _Named(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+N = TypeVar("N", bound=_Named)
+
+
+class PageNames(NamedTuple):
+    """How an API calls the page that is asked for, and how long pages are. `before` "" = it has none."""
+
+    after: str
+    before: str
+    usual: int
+    most: int
+
+
+class HasDesk(Protocol):
+    """A server."""
+
+    @property
+    def desk(self) -> Desk | None: ...
+
+
+def desk_of(server: HasDesk) -> Desk:
+    """Who takes files and batches. Raises: UnsupportedFeature where there is no place to keep them."""
+    if server.desk is None:
+        raise UnsupportedFeature("files and batches are not kept here: start the server with --store-dir DIRECTORY")
+    return server.desk
+
+
+def page_of(found: Sequence[N], query: Mapping[str, str], names: PageNames) -> tuple[list[N], bool]:
+    """The part of a list that a query asks for, and whether there is more. Raises: InvalidParameter."""
+    ids = [one.id for one in found]
+    begin, end = 0, len(ids)
+    limit = _limit(query, names)
+    if after := query.get(names.after):
+        begin = _position(ids, after, names.after) + 1
+    before = query.get(names.before) if names.before else None
+    if before:
+        end = _position(ids, before, names.before)
+        if not after:
+            begin = max(begin, end - limit)
+            return list(found[begin:end]), begin > 0
+    return list(found[begin : min(end, begin + limit)]), begin + limit < end
+
+
+def _position(ids: Sequence[str], wanted: str, name: str) -> int:
+    try:
+        return ids.index(wanted)
+    except ValueError:
+        raise InvalidParameter(f"{name} must be an id of this list, got {wanted[:MAX_SHOWN]!r}", param=name) from None
+
+
+def _limit(query: Mapping[str, str], names: PageNames) -> int:
+    text = query.get("limit") or str(names.usual)
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= names.most):
+        told = f"limit must be an integer from 1 to {names.most}, got {text[:MAX_SHOWN]!r}"
+        raise InvalidParameter(told, param="limit")
+    return int(text)

@@ -1,0 +1,277 @@
+"""The files and batches of one server, in a directory: whose they are, how much they may take, how long they are kept.
+
+Does: keep contents and what is known of them, bound bytes in all and for each caller, delete what is too old. Does not: run
+batches (`desk` does) or know an API. One per server; on the event loop, contents on threads.
+
+Nobody but the owner finds a file or a batch. A directory belongs to one server at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dragoman.batch.answers import AnswerFile
+from dragoman.errors import NotFound, TooLarge
+from dragoman.server.batches.records import Records, write_whole
+
+State = Literal["validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]
+ENDED: frozenset[State] = frozenset({"completed", "failed", "expired", "cancelled"})
+Purpose = Literal["batch", "batch_output", "messages"]
+
+_DAY_S = 24 * 3600.0
+_ID = re.compile(r"[a-z]{1,10}[_-][0-9a-f]{24,32}")
+
+
+class StoreError(Exception):
+    """Why the directory cannot be used; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Where files and batches are kept. `max_bytes`: of all callers, `max_caller_bytes`: of one; `max_age_s`: of a file,
+    or of a batch that has ended.
+    """
+
+    directory: Path
+    max_bytes: int = 10 << 30
+    max_caller_bytes: int = 10 << 30
+    max_age_s: float = 30 * _DAY_S
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    """A file. `owner`: the name of the key that it came with, "" = no key is asked for. Times: seconds since the epoch."""
+
+    id: str
+    owner: str
+    name: str
+    purpose: Purpose
+    size_bytes: int
+    created_s: int
+    expires_s: int
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What is wrong with a batch. `line`: of its input, from 1."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+class StoredBatch(msgspec.Struct, frozen=True):
+    """A batch. `path`: of the API that all its requests call. `input_id`: the file that holds them.
+
+    `times_s`: when it came into each state that it has had. `output_id`, `errors_id`: the files of answers, once it has
+    ended. `usage`: tokens, by what they are. `has_files` False = its answers stay where they were written, and no files are
+    made of them.
+    """
+
+    id: str
+    owner: str
+    path: str
+    input_id: str
+    created_s: int
+    expires_s: int
+    state: State = "validating"
+    times_s: dict[str, int] = msgspec.field(default_factory=dict)
+    num_requests: int = 0
+    num_good: int = 0
+    num_bad: int = 0
+    faults: tuple[Fault, ...] = ()
+    output_id: str | None = None
+    errors_id: str | None = None
+    output_max_age_s: int | None = None
+    metadata: dict[str, str] | None = None
+    usage: dict[str, int] = msgspec.field(default_factory=dict)
+    model: str = ""
+    has_files: bool = True
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.state in ENDED
+
+    def became(self, state: State, now_s: int, **changes: object) -> StoredBatch:
+        """The batch in that state since now."""
+        return msgspec.structs.replace(self, state=state, times_s={**self.times_s, state: now_s}, **changes)
+
+
+class Store:
+    """The directory, open and locked. `clock`: seconds since the epoch."""
+
+    def __init__(self, config: StoreConfig, clock: Callable[[], float] = time.time) -> None:
+        """Raises: StoreError if the directory cannot be made or read, or another server uses it."""
+        self.config = config
+        self._clock = clock
+        root = config.directory
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._contents = root / "contents"
+            self._contents.mkdir(mode=0o700, exist_ok=True)
+            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._lock)
+                raise StoreError(f"{root}: another server uses it; give each server a directory of its own") from None
+            self._files = Records(root / "files", StoredFile)
+            self._batches = Records(root / "batches", StoredBatch)
+        except OSError as error:
+            raise StoreError(
+                f"{error.filename or root}: {error.strerror}; it must be a directory to write in"
+            ) from error
+        self._delete_strays()
+        self.sweep()
+
+    def close(self) -> None:
+        """Give the directory free."""
+        os.close(self._lock)
+
+    def now_s(self) -> int:
+        """Seconds since the epoch."""
+        return int(self._clock())
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def files(self, owner: str) -> list[StoredFile]:
+        """The owner's files that lists show, the oldest first."""
+        self.sweep()
+        found = [one for one in self._files.all() if one.owner == owner and one.purpose != "messages"]
+        return sorted(found, key=lambda one: (one.created_s, one.id))
+
+    def file(self, file_id: str, owner: str) -> StoredFile:
+        """The owner's file. Raises: NotFound."""
+        self.sweep()
+        found = self._files.get(file_id) if _ID.fullmatch(file_id) else None
+        if found is None or found.owner != owner:
+            raise NotFound(f"No such File object: {file_id[:80]}", param="file_id")
+        return found
+
+    def content(self, file_id: str) -> Path:
+        """Where the file's content lies."""
+        return self._contents / file_id
+
+    def check_room(self, owner: str, num_bytes: int) -> None:
+        """Raises: TooLarge if so many bytes more of the owner's are too many."""
+        sizes = [(one.owner, one.size_bytes) for one in self._files.all()]
+        sizes += [(one.owner, _size_of(self.answers(one.id))) for one in self._batches.all() if not one.has_ended]
+        of_owner = sum(size for name, size in sizes if name == owner)
+        self._check(num_bytes, of_owner, self.config.max_caller_bytes, "your", "--store-gb-per-key")
+        self._check(num_bytes, sum(size for _, size in sizes), self.config.max_bytes, "all", "--store-gb")
+
+    @staticmethod
+    def _check(num_bytes: int, num_taken: int, most: int, whose: str, option: str) -> None:
+        if num_taken + num_bytes > most:
+            raise TooLarge(
+                f"{whose} files and answers take {num_taken} bytes, {most} allowed ({option}); this needs {num_bytes} more: "
+                "delete files that are not needed any more"
+            )
+
+    def add_file(
+        self, owner: str, name: str, purpose: Purpose, content: bytes, max_age_s: int | None = None
+    ) -> StoredFile:
+        """Keep a file; it is on the disk when this returns. Runs on a thread. Raises: TooLarge, OSError."""
+        self.check_room(owner, len(content))
+        file_id = f"file-{secrets.token_hex(12)}"
+        write_whole(self.content(file_id), content)
+        return self.adopt(file_id, owner, name, purpose, max_age_s)
+
+    def adopt(self, file_id: str, owner: str, name: str, purpose: Purpose, max_age_s: int | None = None) -> StoredFile:
+        """Make a file of the content that lies there. Raises: OSError."""
+        size = _size_of(self.content(file_id))
+        age_s = self.config.max_age_s if max_age_s is None else min(max_age_s, self.config.max_age_s)
+        now_s = self.now_s()
+        made = StoredFile(file_id, owner, name, purpose, size, now_s, now_s + int(age_s))
+        self._files.put(made)
+        return made
+
+    def delete_file(self, file_id: str) -> None:
+        """Forget a file; a batch that reads it goes on. Raises: OSError."""
+        self._files.drop(file_id)
+        self.content(file_id).unlink(missing_ok=True)
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def batches(self, owner: str | None = None) -> list[StoredBatch]:
+        """The owner's batches, or everybody's, the oldest first."""
+        self.sweep()
+        found = [one for one in self._batches.all() if owner is None or one.owner == owner]
+        return sorted(found, key=lambda one: (one.created_s, one.id))
+
+    def batch(self, batch_id: str, owner: str) -> StoredBatch:
+        """The owner's batch. Raises: NotFound."""
+        self.sweep()
+        found = self._batches.get(batch_id) if _ID.fullmatch(batch_id) else None
+        if found is None or found.owner != owner:
+            raise NotFound(f"No batch found with id '{batch_id[:80]}'", param="batch_id")
+        return found
+
+    def put_batch(self, batch: StoredBatch) -> StoredBatch:
+        """Keep the batch as it is now. Raises: OSError."""
+        self._batches.put(batch)
+        return batch
+
+    def delete_batch(self, batch: StoredBatch) -> None:
+        """Forget a batch that has ended, with what only it has. Raises: OSError."""
+        self._batches.drop(batch.id)
+        self.answers(batch.id).unlink(missing_ok=True)
+        found = self._files.get(batch.input_id)
+        if found is not None and found.purpose == "messages":
+            self.delete_file(batch.input_id)
+
+    def answers(self, batch_id: str) -> Path:
+        """Where the answers of a batch lie, in the order in which they came."""
+        return self._contents / f"{batch_id}.answers"
+
+    def open_answers(self, batch_id: str) -> AnswerFile:
+        """The answers of a batch, to add to. Runs on a thread. Raises: BatchError, OSError."""
+        os.close(os.open(self.answers(batch_id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))  # nobody else's
+        return AnswerFile(self.answers(batch_id))
+
+    # --- age ----------------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Delete files and ended batches that are too old; an input is kept while its batch runs."""
+        now_s = self.now_s()
+        needed = {one.input_id for one in self._batches.all() if not one.has_ended}
+        for stored in self._files.all():
+            if stored.expires_s <= now_s and stored.id not in needed:
+                self.delete_file(stored.id)
+        for batch in self._batches.all():
+            ended_s = max(batch.times_s.values(), default=batch.created_s)
+            if batch.has_ended and ended_s + self.config.max_age_s <= now_s:
+                self.delete_batch(batch)
+
+    def _delete_strays(self) -> None:
+        """Delete contents that nothing is known of: a process was killed before it had told what they are."""
+        known = {one.id for one in self._files.all()} | {f"{one.id}.answers" for one in self._batches.all()}
+        for path in self._contents.iterdir():
+            if path.name not in known:
+                path.unlink(missing_ok=True)
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of a file, none if there is no such file. Raises: OSError."""
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except FileNotFoundError:
+        return
