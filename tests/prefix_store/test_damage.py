@@ -190,6 +190,18 @@ def test_files_that_vanish_under_the_store_are_misses(path: Path, caplog: pytest
     assert store.stats().segments == len(files(path)) == 1
 
 
+def test_a_file_that_is_truncated_while_it_is_written_is_given_up(tmp_path: Path) -> None:
+    for length in (0, layout.HEADER_BYTES + 10):
+        store = opened(tmp_path)
+        assert store.write(key(0), content(0))
+        os.truncate(files(tmp_path)[0], length)
+        assert store.write(key(1), content(1))
+        store.close()
+        again = opened(tmp_path)
+        assert all_found(again, range(2)) == [1]
+        again.empty()
+
+
 def test_a_directory_that_vanishes_costs_a_line(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = opened(path)
     for file in (path / "store").iterdir():

@@ -41,6 +41,9 @@ class Traffic(RuleBasedStateMachine):
         self.path = Path(tempfile.mkdtemp()) / "store"
         self.clock = Clock()
         self.safe: set[int] = set()  # blocks that were written, and that nothing can have taken away since
+        self.spoilt: set[Path] = (
+            set()
+        )  # files that may have lost their header: what is written there later goes with it
         self.open: list[BlockStore] = []
         self.names: set[str] = set()
 
@@ -66,9 +69,13 @@ class Traffic(RuleBasedStateMachine):
         for number in numbers:
             until = self.clock() + 100 if keeps else None
             is_known = key(number) in store
+            before = {path: path.stat().st_size for path in self.files()}
             is_written = store.write(key(number), content(number, size(number)), keep_until=until, group=group)
             self.see_deletions()
-            if is_written and not is_known:
+            is_in_spoilt = any(
+                path in self.spoilt and path.stat().st_size > size for path, size in before.items() if path.exists()
+            )
+            if is_written and not is_known and not is_in_spoilt:
                 self.safe.add(number)
 
     @rule(store=stores, numbers=SPANS)
@@ -96,6 +103,7 @@ class Traffic(RuleBasedStateMachine):
     @rule(file=st.integers(0, 20), place=st.floats(0, 1), data=st.binary(min_size=1, max_size=20))
     def spoil(self, file: int, place: float, data: bytes) -> None:
         if path := self.chosen(file):
+            self.spoilt.add(path)
             damage(path, int(place * path.stat().st_size), data)
 
     @rule(file=st.integers(0, 20), place=st.floats(0, 1))

@@ -314,7 +314,7 @@ class BlockStore:
         Raises: OSError.
         """
         active = self._active.pop(kind, None)
-        if active is not None and (not _is_linked(active) or not active.has_room(num_bytes)):
+        if active is not None and (not _is_intact(active) or not active.has_room(num_bytes)):
             self._seal(active)
         elif active is not None:
             self._active[kind] = active
@@ -332,12 +332,13 @@ class BlockStore:
 
     def _seal(self, active: Segment) -> None:
         """Let no more be appended. An empty file is deleted, one that cannot be sealed is scanned at the next start."""
+        is_intact = _is_intact(active)
         file, active.writer = active.writer, None
         assert file is not None
         try:
             if not active.num_blocks:
                 self._directory.delete(active.name)
-            if not active.num_blocks or os.fstat(file.descriptor).st_nlink == 0:
+            if not active.num_blocks or not is_intact:
                 self._catalogue.drop(active)
                 return
             segment.seal(self._directory, active, file)
@@ -363,7 +364,7 @@ class BlockStore:
         if self._writing.acquire(blocking=False):
             try:
                 for kind, active in list(self._active.items()):
-                    if not _is_linked(active):  # somebody has deleted it: its bytes go when it is closed
+                    if not _is_intact(active):  # what was deleted takes room until it is closed
                         self._seal(self._active.pop(kind))
             finally:
                 self._writing.release()
@@ -442,6 +443,9 @@ class BlockStore:
             self._catalogue.files.close()
 
 
-def _is_linked(active: Segment) -> bool:
-    """False if somebody has deleted the file."""
-    return active.writer is not None and os.fstat(active.writer.descriptor).st_nlink > 0
+def _is_intact(active: Segment) -> bool:
+    """False if somebody has deleted or truncated the file."""
+    if active.writer is None:
+        return False
+    facts = os.fstat(active.writer.descriptor)
+    return facts.st_nlink > 0 and facts.st_size >= active.end
