@@ -47,7 +47,8 @@ async def count_tokens(http: HttpCall, server: Server) -> object:
     model = server.models.find(body.model)
     cache_ttl(body)  # of which nothing but its faults matters
     shown = prompt_of(raw, body, model.limits)
-    idle = [*named_without_effect(raw, body, is_greedy=False), *shown.ignored]
+    keeps_prompts = model.profile.keeps_prompts  # what a message is told, counting it is told as well
+    idle = [*named_without_effect(raw, body, is_greedy=False, keeps_prompts=keeps_prompts), *shown.ignored]
     headers = note_ignored(server.switches.for_call(http.headers), idle)
     count = len((await text_service(model).tokenize(shown.prompt)).token_ids)
     return json_reply(200, TokenCount(count), {**headers, REQUEST_ID: http.request_id})
