@@ -31,6 +31,7 @@ class ScriptedChatServer:
     headers: list[Mapping[str, str]] = field(default_factory=list)
     left: threading.Event = field(default_factory=threading.Event)
     url: str = ""
+    owner: str = "somebody"
 
 
 class _Server(ThreadingHTTPServer):
@@ -59,7 +60,7 @@ def _handler(script: ScriptedChatServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             known = self.path == "/v1/models"
-            listed = {"object": "list", "data": [{"id": name} for name in script.models]}
+            listed = {"object": "list", "data": [{"id": name, "owned_by": script.owner} for name in script.models]}
             self._send(200 if known else 404, listed if known else {"error": {"message": f"no {self.path}"}})
 
         def do_POST(self) -> None:

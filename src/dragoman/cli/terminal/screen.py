@@ -13,6 +13,7 @@ from typing import TextIO
 # What moves the cursor, rings, or begins a sequence that a terminal obeys; line ends and tabs stay.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+_WHOLE_LINE = "\r\x1b[2K"  # goes to its beginning and empties it
 
 
 def tame(text: str) -> str:
@@ -30,6 +31,14 @@ class Screen:
         self._has_styles = self.is_terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         self._is_dim = False
         self._is_at_start = True  # of a line
+        self._has_status = False
+
+    def status(self, text: str) -> None:
+        """A line that the next thing written takes the place of; on terminals only."""
+        if self._has_styles and self._is_at_start:
+            self._stream.write(f"{_WHOLE_LINE}{_DIM}{tame(text)}{_PLAIN}")
+            self._stream.flush()
+            self._has_status = True
 
     def content(self, text: str) -> None:
         """A piece of the answer."""
@@ -48,6 +57,7 @@ class Screen:
 
     def tool_call(self, name: str, arguments: str) -> None:
         """A call that the model makes."""
+        self.end_status()
         self.end_line()
         style, end = (_BOLD, _PLAIN) if self._has_styles else ("", "")
         self._stream.write(f"{style}tool call{end} {tame(name)}({tame(arguments)})\n")
@@ -75,9 +85,17 @@ class Screen:
 
     def error(self, text: str) -> None:
         """What went wrong, on one line."""
+        self.end_status()
         self.end_line()
         self._errors.write(f"dragoman: {tame(text)}\n")
         self._errors.flush()
+
+    def end_status(self) -> None:
+        """Take the status away."""
+        if self._has_status:
+            self._has_status = False
+            self._stream.write(_WHOLE_LINE)
+            self._stream.flush()
 
     def _undim(self) -> None:
         self._is_dim = False
@@ -87,11 +105,13 @@ class Screen:
 
     def _raw(self, style: str) -> None:
         if self._has_styles:
+            self.end_status()
             self._stream.write(style)
 
     def _write(self, text: str) -> None:
         if not text:
             return
+        self.end_status()
         shown = tame(text) if self.is_terminal else text
         self._stream.write(shown)
         self._stream.flush()

@@ -47,6 +47,19 @@ class Pace:
         return ", ".join(parts)
 
 
+def progress_words(told: Mapping[str, Any]) -> str:
+    """How far a prompt is, for people: of dragoman, or of llama.cpp's server, which tells less."""
+    total, read, ahead = (told.get(name) or 0 for name in ("total", "processed", "ahead"))
+    if ahead:
+        words = f"{ahead} before you"
+    elif told.get("time_ms") and total:
+        words = f"reading the prompt: {100 * read // total} %"
+    else:
+        words = "you are next"
+    expected_ms = told.get("expected_ms")
+    return words if not expected_ms else f"{words}, about {max(1, round(expected_ms / 1000))} s"
+
+
 @dataclass(slots=True)
 class ReadAnswer:
     """What has arrived of one answer; complete if `finish_reason` is not "". `tool_calls` by their index.
@@ -73,11 +86,14 @@ class ReadAnswer:
     def read(self, events: Iterable[Mapping[str, Any]], screen: Screen) -> None:
         """Take all of the answer in. Raises: what `events` raises; what came until then is kept."""
         for event in events:
+            if isinstance(progress := event.get("prompt_progress"), dict):
+                screen.status(progress_words(progress))
             self._take_usage(event.get("usage"))
             for choice in event.get("choices") or ():
                 self._take_choice(choice, screen, self.clock() - self.begin_s)
         for call in self.tool_calls.values():
             screen.tool_call(call["function"]["name"], call["function"]["arguments"])
+        screen.end_status()
         screen.end_line()
 
     def _take_choice(self, choice: Mapping[str, Any], screen: Screen, now_s: float) -> None:

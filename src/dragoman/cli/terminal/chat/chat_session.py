@@ -66,6 +66,8 @@ class ChatSession:
 
     def _body(self) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self.server.model, "messages": self.conversation.sent(), "stream": True}
+        if self.server.tells_progress and self.screen.is_terminal:
+            body["return_progress"] = True
         if self._tools:
             body["tools"] = self._tools
         return body | {"stream_options": {"include_usage": True}} | self.parameters

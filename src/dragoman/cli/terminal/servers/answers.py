@@ -36,10 +36,14 @@ class Answer(Protocol):
 
 
 class ModelServer(Protocol):
-    """Who answers calls. `model`: the name that calls are to carry; `label`: what it is called for people."""
+    """Who answers calls. `model`: the name that calls are to carry; `label`: what it is called for people.
+
+    `tells_progress`: it knows `return_progress`; others may refuse a parameter that they do not know.
+    """
 
     model: str
     label: str
+    tells_progress: bool
 
     def send(self, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         """Post `body`, or get without one. Raises: AskFailed if nobody is there."""

@@ -92,6 +92,7 @@ class LocalModel:
         except BaseException:
             self._stop_loop()
             raise
+        self.tells_progress = self._composed.served.profile.tells_progress
         self.label = f"in this process ({', '.join(self._composed.facts)})"
 
     def send(self, path: str, body: Mapping[str, Any] | None = None) -> LocalAnswer:

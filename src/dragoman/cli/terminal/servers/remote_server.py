@@ -17,6 +17,7 @@ from dragoman.cli.terminal.servers.answers import MODELS_PATH, AskFailed, ModelS
 
 _TIMEOUT_S = 600.0  # between two pieces: a long prompt may wait in a queue
 _CHUNK_BYTES = 65536
+_TELLING = ("dragoman", "llamacpp")  # whose models are known to be on servers with `return_progress`
 
 
 class RemoteAnswer:
@@ -50,6 +51,7 @@ class RemoteServer:
         self._headers = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
+        self.tells_progress = False
         self.model = model or self._first_model()
 
     def send(self, path: str, body: Mapping[str, Any] | None = None) -> RemoteAnswer:
@@ -69,16 +71,21 @@ class RemoteServer:
 
     def _first_model(self) -> str:
         try:
-            names = model_names(self)
+            listed = _listed_models(self)
         except AskFailed as error:
             raise AskFailed(f"{self.label} does not list its models ({error}); name one with --remote-model") from None
-        if not names:
+        if not listed:
             raise AskFailed(f"{self.label} lists no models; name one with --remote-model")
-        return names[0]
+        self.tells_progress = str(listed[0].get("owned_by")) in _TELLING
+        return str(listed[0]["id"])
 
 
 def model_names(server: ModelServer) -> list[str]:
     """The models that it lists. Raises: AskFailed."""
+    return [str(entry["id"]) for entry in _listed_models(server)]
+
+
+def _listed_models(server: ModelServer) -> list[dict[str, Any]]:
     listed = read_json(server, MODELS_PATH)
     entries = listed.get("data") if isinstance(listed, dict) else None
-    return [str(entry["id"]) for entry in entries or () if isinstance(entry, dict) and "id" in entry]
+    return [entry for entry in entries or () if isinstance(entry, dict) and "id" in entry]

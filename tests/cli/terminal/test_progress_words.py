@@ -1,0 +1,71 @@
+"""How `dragoman chat` shows that a call waits or its prompt is read, until the answer comes."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from dragoman.cli.terminal.chat.answer_reader import ReadAnswer, progress_words
+from dragoman.cli.terminal.chat.chat_session import ChatSession
+from dragoman.cli.terminal.chat.conversation import Conversation
+from dragoman.cli.terminal.screen import Screen
+from dragoman.cli.terminal.servers.remote_server import RemoteServer
+from tests.support.scripted_chat_server import said, scripted_chat_server
+from tests.support.tables import table
+
+
+class Terminal(io.StringIO):
+    """What is written to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def lines(self) -> list[str]:
+        """What is to be seen in the end, without styles."""
+        plain = self.getvalue()
+        for style in ("\x1b[2m", "\x1b[0m"):
+            plain = plain.replace(style, "")
+        return [line.rpartition("\r\x1b[2K")[2] for line in plain.split("\n")]
+
+
+WORDS: list[tuple[dict[str, Any], str]] = [
+    ({"total": 90, "processed": 0, "time_ms": 0, "ahead": 2, "expected_ms": 11_800}, "2 before you, about 12 s"),
+    ({"total": 90, "processed": 0, "time_ms": 0, "ahead": 0, "expected_ms": 400}, "you are next, about 1 s"),
+    ({"total": 90, "processed": 55, "time_ms": 70, "ahead": 0, "expected_ms": None}, "reading the prompt: 61 %"),
+    ({"total": 90, "cache": 5, "processed": 55, "time_ms": 70}, "reading the prompt: 61 %"),  # llama.cpp's
+]
+
+
+@table(("told", "words"), WORDS)
+def test_progress_is_told_in_words(told: dict[str, Any], words: str) -> None:
+    assert progress_words(told) == words
+
+
+def test_the_answer_takes_the_place_of_what_was_told() -> None:
+    events: list[dict[str, Any]] = [
+        {"prompt_progress": told, "choices": [{"delta": {"role": "assistant", "content": None}}]} for told, _ in WORDS
+    ]
+    terminal = Terminal()
+    read = ReadAnswer()
+    read.read([*events, {"choices": [{"delta": {"content": "Good day."}}]}], Screen(terminal, io.StringIO(), {}))
+    assert all(words in terminal.getvalue() for _, words in WORDS)
+    assert terminal.lines() == ["Good day.", ""]
+    assert (read.content, read.pace.num_pieces) == ("Good day.", 1)
+    for stream, environ in ((Terminal(), {"NO_COLOR": "1"}), (io.StringIO(), {})):
+        ReadAnswer().read(
+            [*events, {"choices": [{"delta": {"content": "Good day."}}]}], Screen(stream, stream, environ)
+        )
+        assert stream.getvalue() == "Good day.\n"
+
+
+def test_only_servers_that_know_the_parameter_are_asked_for_it() -> None:
+    with scripted_chat_server() as server:
+        for owner in ("dragoman", "llamacpp", "somebody"):
+            server.owner = owner
+            server.answers += [said("Well.")] * 2
+            for stream in (Terminal(), io.StringIO()):
+                screen = Screen(stream, io.StringIO(), {})
+                session = ChatSession(RemoteServer(server.url, None, ""), Conversation(), screen, {})
+                assert session.say("Hello")
+                expected = True if owner != "somebody" and screen.is_terminal else None
+                assert server.bodies[-1].get("return_progress") is expected
