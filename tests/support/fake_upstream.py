@@ -42,6 +42,7 @@ class FakeUpstream:
     dies_after: int | None = None
     hangs_after: int | None = None
     num_cached_tokens: int | None = None
+    ended: str = "stop"  # the word for an answer that ends by itself
     adapters: Mapping[str, str] = field(default_factory=dict)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
@@ -116,7 +117,7 @@ class FakeUpstream:
             self._tell_tokens(choice, body, position)
             await response.write(_event(choice))
         await self._pause(request, len(pieces))
-        await response.write(_event({"index": 0, "text": "", "finish_reason": "stop" if has_ended else "length"}))
+        await response.write(_event({"index": 0, "text": "", "finish_reason": self.ended if has_ended else "length"}))
         if (body.get("stream_options") or {}).get("include_usage"):
             usage = {"prompt_tokens_details": {"cached_tokens": self.num_cached_tokens}}
             await response.write(b"data: " + msgspec.json.encode({"choices": [], "usage": usage}) + b"\n\n")

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.engine.remote.retokenise import Retokeniser, prompt_text
 from dragoman.errors import EngineFailed, InvalidRequest, UnsupportedFeature
-from dragoman.types import FinishReason
+from dragoman.types import FinishReason, RepetitionDetection
 from tests.contract.asking import run, until
 from tests.engine.remote.asking import PROMPT, TOKENIZER, load, outputs, remote, request, text
 from tests.support.fake_upstream import FakeUpstream, listening
@@ -50,6 +50,8 @@ REFUSED: dict[str, Any] = {
     "bad_words": ("x",),
     "allowed_token_ids": (5,),
     "stop_token_ids": (5,),
+    "thinking_token_budget": 4,
+    "repetition_detection": RepetitionDetection(4, 1, 3),
 }
 
 

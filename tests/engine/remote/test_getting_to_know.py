@@ -11,7 +11,7 @@ from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.remote import fleet
 from dragoman.engine.remote.factory import factory
 from dragoman.errors import UnsupportedFeature
-from dragoman.types import FurtherSampling, TraceContext
+from dragoman.types import FinishReason, FurtherSampling, RepetitionDetection, TraceContext
 from tests.contract.asking import run, until
 from tests.engine.remote.asking import PROMPT, TOKENIZER, load, outputs, remote, request, setup, text
 from tests.support.fake_upstream import OPENAI, FakeUpstream, listening
@@ -57,6 +57,21 @@ def test_a_parameter_that_a_release_refuses_is_refused_by_name_from_then_on() ->
             refused = {"bad_words", "allowed_token_ids", "thinking_token_budget", "repetition_detection"}
             assert able.unsupported == {"typical_p", *refused, *FurtherSampling.__struct_fields__}
             assert able.best_of
+
+    run(test())
+
+
+def test_the_server_ends_reasoning_and_loops_where_it_can() -> None:
+    upstream = rich(ended="repetition")
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            rule = RepetitionDetection(4, 1, 3)
+            found = await outputs(engine, request(max_tokens=40, thinking_token_budget=7, repetition_detection=rule))
+            (body,) = upstream.bodies
+            assert body["thinking_token_budget"] == 7
+            assert body["repetition_detection"] == {"max_pattern_size": 4, "min_pattern_size": 1, "min_count": 3}
+            assert found[-1].finish_reason is FinishReason.REPETITION
 
     run(test())
 
