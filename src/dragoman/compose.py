@@ -322,7 +322,7 @@ def _thinking_bounds(config: Config, engine: Engine) -> ThinkingBounds:
     """The operator's bounds on reasoning. Raises: ConfigError for one that the engine cannot keep."""
     reasoning = config.reasoning
     budget = None if reasoning.reasoning_budget == UNBOUNDED else reasoning.reasoning_budget
-    if budget is not None and "thinking_token_budget" in engine.capabilities.unsupported:
+    if budget is not None and not engine.capabilities.has_budgets:
         problem = f"engine {config.engine.engine} does not end reasoning here; leave it out"
         raise ConfigError([f"{config.cite('reasoning_budget')}: {problem}"])
     rule = reasoning.reasoning_repetition_detection

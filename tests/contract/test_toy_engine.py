@@ -64,6 +64,19 @@ def test_a_queue_timeout_is_refused_at_the_start_for_an_engine_that_does_not_tel
     assert problem.startswith("--queue-timeout=3.0 (command line): engine somebodys_engine:factory does not tell when")
 
 
+def test_a_budget_of_reasoning_is_refused_at_the_start_for_an_engine_that_does_not_keep_it(module: str) -> None:
+    givens = [
+        Given("--engine", "option.engine", f"{module}:factory", "command line"),
+        Given("--reasoning-budget", "option.reasoning_budget", "3", "command line"),
+    ]
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(build_served_model(resolve(givens, {}, demo_model_dir()), lambda stage, fraction: None))
+    (problem,) = caught.value.problems
+    assert problem.startswith(
+        "--reasoning-budget=3 (command line): engine somebodys_engine:factory does not end reasoning"
+    )
+
+
 @pytest.mark.parametrize("name", ["no_such_module:factory", "json:nothing", "json:loads"])
 def test_a_wrong_address_stops_the_start_with_one_line_that_says_what_is_allowed(name: str) -> None:
     request = GenerationRequest("r", TextPrompt("a"))

@@ -94,6 +94,7 @@ def test_n_choices_are_numbered(route: str) -> None:
         (FinishReason.STOP_TOKEN, "stop", "eos_token"),
         (FinishReason.STOP_STRING, "stop", "stop_sequence"),
         (FinishReason.LENGTH, "length", "length"),
+        (FinishReason.REPETITION, "repetition", "repetition"),
         (FinishReason.ABORT, "length", "abort"),
     ],
 )

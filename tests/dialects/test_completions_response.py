@@ -64,11 +64,12 @@ def test_choices_index_numbers_the_choices_prompt_by_prompt(api: CompletionsApi)
         (FinishReason.STOP_STRING, "stop"),
         (FinishReason.STOP_TOKEN, "stop"),
         (FinishReason.LENGTH, "length"),
+        (FinishReason.REPETITION, "repetition"),
         (FinishReason.ABORT, "length"),
     ],
 )
 @table("api", ALL)
-def test_choices_finish_reason_is_stop_or_length(api: CompletionsApi, reason: FinishReason, word: str) -> None:
+def test_choices_end_with_the_word_of_their_reason(api: CompletionsApi, reason: FinishReason, word: str) -> None:
     [chunk] = chunks(complete(api, stream=True), [GenerationEvent(0, "x", (token("x"),), reason)])
     assert chunk["choices"][0]["finish_reason"] == word
 

@@ -77,6 +77,7 @@ def test_token_texts_add_up_to_the_generated_text(options: dict[str, Any]) -> No
         (FinishReason.STOP_TOKEN, "eos_token"),
         (FinishReason.STOP_STRING, "stop_sequence"),
         (FinishReason.LENGTH, "length"),
+        (FinishReason.REPETITION, "repetition"),
         (FinishReason.ABORT, "abort"),
     ],
 )

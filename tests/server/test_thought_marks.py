@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from dragoman.server.generation.output_parsers import OutputFormat, choose_outpu
 from dragoman.server.generation.output_parsers.choose import REASONING_FORMATS
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.server.generation.output_parsers.reasoning import ThoughtMarks
+from dragoman.server.generation.output_parsers.tool_format import Marks
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, TextPrompt, ToolChoice
 from tests.server.output_texts import TOOLS, USER, calls_of, output_format, parsed, request
@@ -63,14 +63,15 @@ def test_parsers_and_grammars_take_it_for_the_models_own(name: str, is_open: boo
     found = parsed(made, [*f"{text}It is so.{OSLO}"])
     assert (found.reasoning, found.content) == ((THOUGHT + marks.last_words).strip(), "It is so.")
     assert calls_of(found) == [("weather", {"city": "Oslo"})]
-    for choice, grammar, answer in (
+    answers: tuple[tuple[ToolChoice | None, Grammar | None, str], ...] = (
         (None, DIGITS, "123"),
         ("auto", DIGITS, "123"),
         ("auto", DIGITS, OSLO),
         ("auto", None, "It is so."),
         ("auto", None, f"It is so.{OSLO}"),
         ("required", None, OSLO),
-    ):
+    )
+    for choice, grammar, answer in answers:
         constraint = layout.constraint(asking(choice, grammar), prompt)
         assert allows(constraint, text + answer, has_tokens=has_tokens), (choice, grammar, answer)
 
@@ -126,7 +127,7 @@ def test_a_text_that_is_no_conversation_tells_by_its_last_mark_whether_it_goes_o
 def test_nothing_is_ended_where_the_template_has_ended_it_or_nobody_looks_for_it() -> None:
     assert FORMATS["think"].thought_marks(asking(), "?<think>\n\n</think>\n\n") is None
     assert output_format("hermes").thought_marks(asking(), "?<think>") is None
-    unread = replace(FORMATS["gpt_oss"], reads_reasoning=False)
+    unread = HarmonyOutput(Marks(), reads_reasoning=False)
     assert unread.thought_marks(asking(), "<|start|>assistant") is None
 
 

@@ -26,6 +26,7 @@ ABILITIES = Capabilities(
     best_of=True,
     grammar=True,
     stop_strings=True,
+    bounds_answers=True,
 )
 
 

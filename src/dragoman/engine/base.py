@@ -6,7 +6,7 @@ on the event loop. What is promised here, `tests/contract` asks of every engine.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -64,6 +64,7 @@ class Capabilities:
     progress: bool = False  # it tells how far prompts are, see `TellingProgress`
     queue_timeout: bool = False  # requests that have not begun by a time can be given up
     pictures: bool = False  # prompts may hold pictures
+    bounds_answers: bool = False  # reasoning ends at its budget, reasoning and content where they repeat themselves
     grammar_kinds: frozenset[str] | None = None
     unsupported: frozenset[str] = frozenset()
 
@@ -106,24 +107,33 @@ class Capabilities:
             raise UnsupportedFeature("queue_timeout is not supported by this engine: it must be left out")
         if request.pictures and not self.pictures:
             raise _unsupported("pictures", len(request.pictures), "none")
-        if self.unsupported:
-            self._check_fields(sampling)
+        unsupported = self.unsupported if self.bounds_answers else self.unsupported | _BOUNDS
+        if unsupported:
+            _check_fields(sampling, unsupported)
 
-    def _check_fields(self, sampling: SamplingParams) -> None:
-        for name in sorted(self.unsupported):
-            value, neutral = getattr(sampling, name), getattr(_NEUTRAL, name)
-            if value != neutral:
-                raise _unsupported(name, value, "left out" if neutral in (None, (), {}) else str(neutral))
+    @property
+    def has_budgets(self) -> bool:
+        """True if reasoning may be bounded."""
+        return self.bounds_answers and "thinking_token_budget" not in self.unsupported
 
     def _grammars(self) -> str:
         return "one of: " + ", ".join(sorted(self.grammar_kinds)) if self.grammar and self.grammar_kinds else "none"
 
 
 _NEUTRAL = SamplingParams()
+_BOUNDS = frozenset(("thinking_token_budget", "repetition_detection"))
 _CHANGES = (
     "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids",
     "min_tokens", "dry_multiplier", "thinking_token_budget", "repetition_detection",
 )  # fmt: skip
+
+
+def _check_fields(sampling: SamplingParams, unsupported: Collection[str]) -> None:
+    """Raises: UnsupportedFeature for the first of these fields that is not as by default."""
+    for name in sorted(unsupported):
+        value, neutral = getattr(sampling, name), getattr(_NEUTRAL, name)
+        if value != neutral:
+            raise _unsupported(name, value, "left out" if neutral in (None, (), {}) else str(neutral))
 
 
 def _check_plain(sampling: SamplingParams) -> None:

@@ -129,6 +129,7 @@ def _capabilities(profiles: Sequence[Profile], max_model_len: int, vocab_size: i
         vocab_size,
         max_logprobs=min(known) if has_logprobs else 0,
         prompt_logprobs=has_logprobs and all(profile.prompt_logprobs for profile in profiles),
+        bounds_answers=True,
         beam_search=has_logprobs and all(map(_can_search, profiles)),
         plain_beams=True,
         best_of=has_logprobs,

@@ -393,6 +393,7 @@ def _capabilities(
         cache_salt=True,
         priority=True,
         queue_timeout=True,
+        bounds_answers=tools is not None,
         progress=True,
     )
 

@@ -19,10 +19,9 @@ _SEED_MASK = 2**63 - 1  # torch's generators take 64 bits, with a sign; and vLLM
 
 UNSUPPORTED = frozenset({
     "typical_p", "num_assistant_tokens", "assistant_confidence_threshold",
-    "max_ngram_size", "dry_multiplier", "xtc_probability", "top_n_sigma", "thinking_token_budget",
-    "repetition_detection",
+    "max_ngram_size", "dry_multiplier", "xtc_probability", "top_n_sigma",
 })  # fmt: skip
-"""What vLLM has no parameter for, or goes by only where it was started for that."""
+"""What vLLM has no parameter for."""
 
 
 def check_temperature(request: EngineRequest) -> None:

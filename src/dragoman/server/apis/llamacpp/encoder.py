@@ -39,6 +39,7 @@ _ENDS: Mapping[FinishReason, StopType] = {
     FinishReason.STOP_TOKEN: "eos",
     FinishReason.STOP_STRING: "word",
     FinishReason.LENGTH: "limit",
+    FinishReason.REPETITION: "limit",
     FinishReason.ABORT: "none",
 }
 _ENCODER = msgspec.json.Encoder()

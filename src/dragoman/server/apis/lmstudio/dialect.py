@@ -38,6 +38,7 @@ _STOPS: Mapping[FinishReason, StopReason] = {
     FinishReason.STOP_TOKEN: "eosFound",
     FinishReason.STOP_STRING: "stopStringFound",
     FinishReason.LENGTH: "maxPredictedTokensReached",
+    FinishReason.REPETITION: "stopStringFound",  # the nearest word: what a request has asked to end at
     FinishReason.ABORT: "userStopped",
 }
 
