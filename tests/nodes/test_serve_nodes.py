@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -31,19 +32,30 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def completed(server: ServerProcess, **fields: object) -> str:
+def asked(server: ServerProcess, **fields: object) -> httpx.Response:
     body = {"model": "demo", "prompt": "Deep learning is", "max_tokens": 8, "temperature": 0, **fields}
     answer = httpx.post(f"{server.base_url}/v1/completions", json=body, timeout=60)
     assert answer.status_code == 200, answer.text
-    return str(answer.json()["choices"][0]["text"])
+    return answer
 
 
-def test_nodes_run_on_their_cores_outlive_each_other_and_end_with_the_server() -> None:
+def completed(server: ServerProcess, **fields: object) -> str:
+    return str(asked(server, **fields).json()["choices"][0]["text"])
+
+
+def ignored(server: ServerProcess, **fields: object) -> str:
+    return asked(server, **fields).headers.get("x-dragoman-ignored", "")
+
+
+def test_nodes_run_on_their_cores_outlive_each_other_and_end_with_the_server(tmp_path: Path) -> None:
     first, second = sorted(os.sched_getaffinity(0))[:2]
     words = ("--dtype", "f32", "--max-model-len", "512", "--kv-cache-gb", "0.25")
     with serve(*words) as alone:
         expected = completed(alone)
-    with serve("--numa", f"{first}/{second}", *words) as server:
+        caching = {"prompt_cache_key": "a conversation", "prompt_cache_retention": "24h"}
+        assert ignored(alone, **caching) == ",".join(caching)
+    store = ("--prefix-store-gb", "0.1", "--prefix-store-dir", str(tmp_path / "store"))
+    with serve("--numa", f"{first}/{second}", *words, *store) as server:
         nodes = children(server.process.pid)
         found = [allowed_cores(node) for node in nodes]
         assert sorted(sorted(map(sorted, cores)) for cores in found) == [[[first]], [[second]]]
@@ -52,6 +64,8 @@ def test_nodes_run_on_their_cores_outlive_each_other_and_end_with_the_server() -
         as_schema = {"type": "json_schema", "json_schema": {"name": "it", "schema": SCHEMA}}
         assert '"x"' in completed(server, response_format=as_schema, max_tokens=32)
         assert completed(server, temperature=1.0, seed=3) == completed(server, temperature=1.0, seed=3)
+        # a key chooses a node, and both keep prompts in one place
+        assert ignored(server, **caching) == ""
         metrics = httpx.get(f"{server.base_url}/metrics", timeout=30).text
         assert metrics.count("dragoman_upstream_healthy{") == 2
 
