@@ -63,6 +63,11 @@ WEIGHT_TYPES: tuple[WeightType, ...] = ("f32", "int8", "int4")
 # The recorded chat templates that models of a family come with, by the family's name (tests/tokenizer/chat_templates).
 TEMPLATES: dict[str, tuple[str, ...]] = {
     "Cohere2": ("command_r7b",),
+    "ExaoneExperts": ("exaone4",),
+    "GlmLite": ("glm45",),
+    "HunyuanExperts": ("hunyuan",),
+    "Ministral3": ("mistral_v11",),
+    "Mistral4": ("mistral_v11",),
     "DeepseekV3": ("deepseek_v3", "deepseek_v31", "kimi_k2"),
     "Ernie45": ("ernie45",),
     "ErnieExperts": ("ernie45",),
@@ -70,6 +75,8 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
     "Gemma": ("gemma2",),
     "Gemma2": ("gemma2",),
     "Gemma3": ("gemma3",),
+    "Gemma3n": ("gemma3",),
+    "Gemma4": ("gemma4",),
     "Glm": ("glm4",),
     "Glm4": ("glm4",),
     "GlmExperts": ("glm45",),

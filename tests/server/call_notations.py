@@ -65,6 +65,21 @@ def _deepseek_v31(calls: Sequence[Call]) -> str:
     return f"<｜tool▁calls▁begin｜>{''.join(written)}<｜tool▁calls▁end｜>"
 
 
+def _gemma4(calls: Sequence[Call]) -> str:
+    return "".join(f"<|tool_call>call:{name}{_quoted(arguments)}<tool_call|>" for name, arguments in calls)
+
+
+def _quoted(value: Any) -> str:
+    match value:
+        case str():
+            return f'<|"|>{value}<|"|>'
+        case Mapping():
+            return f"{{{','.join(f'{key}:{_quoted(inner)}' for key, inner in value.items())}}}"
+        case list():
+            return f"[{','.join(map(_quoted, value))}]"
+    return json.dumps(value)
+
+
 def _bare(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -154,6 +169,7 @@ NOTATIONS: Mapping[str, Notation] = {
     "llama4_pythonic": Notation(_pythonic("[", "]")),
     "lfm2": Notation(_pythonic("<|tool_call_start|>[", "]<|tool_call_end|>")),
     "olmo3": Notation(_pythonic("<function_calls>\n", "\n</function_calls>", "\n")),
+    "gemma4": Notation(_gemma4),
     "gpt_oss": Notation(_harmony, is_single=True),
 }
 

@@ -109,6 +109,12 @@ PROGRAM = 'def f(x="1"):\n    print("<b>")\n\nf()'
          f"{NS}<back>2{NS}</back>{NS}</item>{NS}</cards>{NS}</invoke>\n{NS}</tool_call>",
          "", "", [("learn", {"cards": [{"front": "1", "back": "2"}]})]),
         ("minimax_m3", None, "", f"So {NS}<tool_ca", "", f"So {NS}<tool_ca", []),
+        ("gemma4", "gemma4", "", '<|channel>thought\nHm.<channel|>So.<|tool_call>call:count{to:3}<tool_call|>'
+         "<|tool_call>call:now{}<tool_call|>", "Hm.", "So.", [*TO_3, ("now", {})]),
+        ("gemma4", "gemma4", "", "<|channel>thoughts<channel|>"
+         '<|tool_call>call:learn{cards:[{front:<|"|>{"<,|"}]<|"|>,back:None},{ "front" : "1\\"" , }]}<tool_call|>', "s", "",
+         [("learn", {"cards": [{"front": '{"<,|"}]', "back": None}, {"front": '1"'}]})]),
+        ("gemma4", None, "", "<|tool_call>call:count{to}<tool_call|>", "", "<|tool_call>call:count{to}<tool_call|>", []),
         # The others.
         ("functionary_v31", None, "", '<function=count>{"to": 3}</function>', "", "", TO_3),
         ("functionary_v31", None, "", '<function=count>{"to": 3}', "", "", TO_3),

@@ -72,6 +72,11 @@ class Tokens:
             "think",
         ),
         (TOOL_LOOP + "{% set ns = ']<]minimax[>[' %}{{ '</mm:think>' }}", "minimax_m3", "minimax_m3"),
+        (
+            TOOL_LOOP + """<|tool_call>call:f{a:<|"|>b<|"|>}<tool_call|>{{ '<|channel>thought<channel|>' }}""",
+            "gemma4",
+            "gemma4",
+        ),
         (TOOL_LOOP + '<TOOLCALL>[{"name": "f", "arguments": {}}]</TOOLCALL>', "nemotron_json", None),
         # GigaChat 3 and 3.1: the words of the prompt and the names of roles.
         (TOOL_LOOP + "function call{{ '<|role_sep|>' }}{{ '<|message_sep|>' }}\"name\"", "gigachat3", None),

@@ -60,7 +60,7 @@ TOOL_PARSERS = Choice(
         "auto", "none", "hermes", "mistral", "mistral_args", "llama3_json", "json", "granite", "phi4_mini_json",
         "hunyuan_a13b", "cohere", "qwen3_coder", "seed_oss", "glm45", "minimax_m2", "minimax_m3", "kimi_k2",
         "deepseek_v3", "deepseek_v31", "functionary_v31", "gigachat3", "gigachat31", "nemotron_json", "pythonic",
-        "llama4_pythonic", "lfm2", "olmo3", "gpt_oss",
+        "llama4_pythonic", "lfm2", "olmo3", "gemma4", "gpt_oss",
     ),
     {
         "qwen": "hermes", "qwen2_5": "hermes", "qwen25": "hermes", "qwen3": "hermes", "exaone4": "hermes",
@@ -74,7 +74,7 @@ TOOL_PARSERS = Choice(
 REASONING_PARSERS = Choice(
     (
         "auto", "none", "think", "deepseek_r1", "magistral", "seed_oss", "minimax_m3", "hunyuan_a13b", "ernie45", "granite",
-        "cohere", "gpt_oss",
+        "cohere", "gemma4", "gpt_oss",
     ),
     {
         "qwen3": "think", "glm45": "think", "kimi_k2": "think", "deepseek_v3": "think", "deepseek_v31": "think",

@@ -56,7 +56,7 @@ _MAX_PATTERN = 16_384  # characters
 _MAX_PATTERNS = 32  # of names, which are compared two by two
 
 
-_SETTINGS = "x-guidance"  # llguidance's own keyword in a schema
+SETTINGS = "x-guidance"  # llguidance's own keyword in a schema
 _OF_ALL = {
     # One blank after a comma or colon, as models see it most often: where blanks and line breaks are free, small models
     # write them until the limit; and each costs a step.
@@ -103,7 +103,7 @@ def _found(schema: Any) -> Enforceable:
 
 def with_settings(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema with llguidance's settings, unless it has some."""
-    return {_SETTINGS: _OF_ALL, **schema}
+    return {SETTINGS: _OF_ALL, **schema}
 
 
 class _Rewriting:

@@ -35,6 +35,7 @@ from dragoman.server.generation.output_parsers.json_formats import (
 )
 from dragoman.server.generation.output_parsers.output_format import OutputFormat
 from dragoman.server.generation.output_parsers.python_formats import LFM2, LLAMA4, OLMO3, PYTHONIC
+from dragoman.server.generation.output_parsers.quoted_formats import GEMMA4
 from dragoman.server.generation.output_parsers.reasoning import ReasoningFormat
 from dragoman.server.generation.output_parsers.tagged_formats import (
     GLM45,
@@ -56,7 +57,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
         *(HERMES, MISTRAL, MISTRAL_ARGS, LLAMA3, PLAIN_JSON, GRANITE, PHI4, HUNYUAN, COHERE),
         *(QWEN3_CODER, SEED_OSS, GLM45, MINIMAX_M2, MINIMAX_M3, KIMI_K2, DEEPSEEK_V3, DEEPSEEK_V31),
         *(FUNCTIONARY, GIGACHAT3, GIGACHAT31, NEMOTRON),
-        *(PYTHONIC, LLAMA4, LFM2, OLMO3),
+        *(PYTHONIC, LLAMA4, LFM2, OLMO3, GEMMA4),
     )
 }
 """Tool call formats by the names that `option.tool_call_parser` takes; it also takes that of `harmony`."""
@@ -82,6 +83,7 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
         ReasoningFormat(
             "granite", Marker("Here is my thought process:"), Marker("Here is my response:"), around_end=("\n\n", " ")
         ),
+        ReasoningFormat("gemma4", Marker("<|channel>"), Marker("<channel|>"), label="thought", around_end=("\n", "")),
         ReasoningFormat(
             "cohere",
             Marker("<|START_THINKING|>"),
@@ -96,6 +98,7 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
 # What a template that knows tools has to hold for a format, in the order in which they are asked.
 _TOOL_SIGNS: tuple[tuple[ToolFormat, tuple[str, ...]], ...] = (
     (KIMI_K2, ("<|tool_calls_section_begin|>",)),
+    (GEMMA4, ("<|tool_call>", '<|"|>')),
     (DEEPSEEK_V3, ("<｜tool▁calls▁begin｜>", "```json")),
     (DEEPSEEK_V31, ("<｜tool▁calls▁begin｜>",)),
     (MISTRAL_ARGS, ("[TOOL_CALLS]", "[ARGS]")),
@@ -136,6 +139,7 @@ _REASONING_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("seed_oss", ("seed:think",)),
     ("cohere", ("<|START_THINKING|>",)),
     ("magistral", ("[/THINK]",)),
+    ("gemma4", ("<|channel>", "<channel|>")),
     ("minimax_m3", ("mm:think",)),
     ("think", ("</think>", "minimax:tool_call")),  # its results of tools stand between <response> and </response>
     ("hunyuan_a13b", ("</think>", "<answer>")),

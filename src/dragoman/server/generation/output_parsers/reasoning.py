@@ -54,6 +54,7 @@ class ReasoningFormat:
     begins with reasoning although nothing says so, as models do whose template only tells them to think. `answer`: the marks
     around what is said after it, which the model may write. `around_end`: the space around the mark that ends it.
     `last_words`: what the model was trained to go on from where its reasoning is cut off; "" = nothing.
+    `label`: a word behind the first mark that is no reasoning.
     """
 
     name: str
@@ -64,6 +65,7 @@ class ReasoningFormat:
     answer: tuple[Marker, Marker] | None = None
     around_end: tuple[str, str] = ("\n", "\n\n")
     last_words: str = ""
+    label: str = ""
 
     @property
     def marks(self) -> tuple[Marker, ...]:
@@ -142,6 +144,7 @@ class ReasoningSplitter:
         self._state = _State.UNDECIDED
         self._is_open = opening == "open"  # yet the model may write the first mark once more
         self._held = ""  # may still become a mark, or white space that is dropped
+        self._label = layout.label  # that may still come
         self._at_edge = opening == "open"  # nothing but white space since the last mark
         marks = layout.answer
         # The text inside the answer's marks is to the text around them what reasoning is to the answer.
@@ -171,6 +174,8 @@ class ReasoningSplitter:
             self._state = _State.THINKING if self._is_open else _State.ANSWERING
 
     def _think(self, is_last: bool) -> str:
+        if self._label and not self._drop_label(is_last):
+            return ""
         before, after, rest = split_at(self._held, self._end, is_last=is_last)
         if after is not None:
             self._held, self._state = after, _State.ANSWERING
@@ -185,6 +190,14 @@ class ReasoningSplitter:
         if after is not None:
             self._at_edge = True
         return thought
+
+    def _drop_label(self, is_last: bool) -> bool:
+        """Leave out the word that stands before the reasoning; False while it may still come."""
+        start = self._held.lstrip()
+        if not is_last and len(start) < len(self._label) and self._label.startswith(start):
+            return False
+        self._held, self._label = start.removeprefix(self._label), ""
+        return True
 
     def _answer(self, is_last: bool) -> str:
         text, self._held = self._held, ""

@@ -70,7 +70,7 @@ def _writer(tags: TagSyntax) -> WriteCall:
         written, rules = [], []
         for number, (key, value_schema) in enumerate(argument_schemas(schema).items()):
             if function.get("strict"):
-                _check_enforced(function, key, value_schema, schema)
+                check_enforced(function, key, value_schema, schema)
             value = text_rule(f"{rule}_{number}", value_schema, schema, end)
             optional = "" if key in (schema.get("required") or ()) else "?"
             written.append(f'({_opening(tags, literal(key), marks)} {value.lark} "\\n"){optional}')
@@ -91,7 +91,7 @@ def _minimax3_call(rule: str, function: Function, marks: Marks) -> TextRule:
     written, rules = [], []
     for number, (key, value_schema) in enumerate(argument_schemas(schema).items()):
         if function.get("strict"):
-            _check_enforced(function, key, value_schema, schema)
+            check_enforced(function, key, value_schema, schema)
         value = nested_rule(f"{rule}_{number}", value_schema, schema, end_of(key, marks), marks)
         optional = "" if key in (schema.get("required") or ()) else "?"
         written.append(f"({opening_of(key, marks)} {value.lark}){optional}")
@@ -107,7 +107,7 @@ def _opening(tags: TagSyntax, key: str, marks: Marks) -> str:
     return f"{marks.lark(tags.key_begin)} {key} {marks.lark(tags.key_end)} {value_begin} {padding}"
 
 
-def _check_enforced(function: Function, key: str, schema: Any, root: Mapping[str, Any]) -> None:
+def check_enforced(function: Function, key: str, schema: Any, root: Mapping[str, Any]) -> None:
     """Raises: InvalidParameter if the function is strict and the schema asks more of a text than a grammar can see to."""
     beyond = unenforced(schema, root)
     if beyond:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dragoman.schemas.enforceable import enforceable, with_settings
+from dragoman.schemas.enforceable import SETTINGS, enforceable, with_settings
 from dragoman.schemas.places import referred
 from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.json_call import json_value
@@ -115,11 +115,15 @@ def text_rule(name: str, schema: Any, root: Schema, end: End) -> TextRule:
     return TextRule(name, f"{name}[lazy]: {name.upper()}\n{name.upper()}: {terminal}\n")
 
 
-def json_rule(schema: Any, root: Schema) -> str:
-    """A value that is written as JSON, in a Lark grammar. References to other parts of `root` hold it to nothing."""
+def json_rule(schema: Any, root: Schema, **settings: Any) -> str:
+    """A value that is written as JSON, in a Lark grammar. References to other parts of `root` hold it to nothing.
+
+    `settings`: of llguidance, in place of those that all schemas have.
+    """
     known = schema if isinstance(schema, Mapping) else {}
     inner = {**known, **{key: root[key] for key in ("$defs", "definitions") if key in root}}
-    return f"%json {json.dumps(with_settings(enforceable(inner).schema))}"
+    written = with_settings(enforceable(inner).schema)
+    return f"%json {json.dumps(written | {SETTINGS: written[SETTINGS] | settings})}"
 
 
 class End(NamedTuple):
