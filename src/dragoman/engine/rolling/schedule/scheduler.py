@@ -30,6 +30,7 @@ from dragoman.engine.rolling.schedule.mask_turns import MaskTurns
 from dragoman.engine.rolling.schedule.outlook import Outlook
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.pieces import Pieces
+from dragoman.engine.rolling.schedule.prefixes import Prefixes
 from dragoman.engine.rolling.schedule.progress_board import ProgressBoard
 from dragoman.engine.rolling.schedule.suspects import Suspects
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
@@ -75,6 +76,7 @@ class Scheduler:
         self._stats = stats
         self._admission = Admission(config, blocks)
         self.pieces = Pieces(config, blocks)
+        self._prefixes = Prefixes(config, blocks, self.pieces, None if stored is None else stored.loads)
         self.groups: dict[int, SequenceGroup] = {}
         self.running: list[Sequence] = []
         self.returning: deque[Sequence] = deque()  # of requests that have begun: preempted, or forked without a place
@@ -444,10 +446,10 @@ class Scheduler:
                     continue
                 return
             self._settle_regime(sequence)
-            shared = self._shared_prompt(sequence)
+            shared = self._prefixes.shared_prompt(sequence)
             if shared is None:
                 return
-            prefix = self._match_prefix(sequence, shared)
+            prefix = self._prefixes.match(sequence, shared)
             if self._stored is not None and self._waits_for_load(sequence, prefix, shared):
                 continue
             begin = prefix.length * self._blocks.block_size
@@ -503,38 +505,6 @@ class Scheduler:
         num_promised = len(holders) + sum(sequence.group.num_unforked for sequence in holders)
         return not holders or num_promised + 1 + group.num_unforked <= self._config.max_num_seqs
 
-    def _shared_prompt(self, sequence: Sequence) -> Prefix | None:
-        """A running sibling's blocks for the prompt, as far as they are full; None while it computes them.
-
-        Siblings share the prompt whatever is cached, as they do when they fork, so that beams which were preempted need no
-        more blocks than before; unless the sibling is in another regime, or its windows have passed the prompt.
-        """
-        siblings = sequence.group.sequences
-        if len(siblings) == 1:
-            return self._blocks.no_prefix
-        sibling = next((one for one in siblings if _is_alike(one, sequence)), None)
-        if sibling is None:
-            return self._blocks.no_prefix
-        num_shared = self.pieces.num_cuttable(sequence, sequence.num_prompt_tokens // self._blocks.block_size)
-        if sibling.num_computed_tokens < num_shared * self._blocks.block_size:
-            return None
-        return self._blocks.shared_prefix(sibling.sequence_id, num_shared)
-
-    def _match_prefix(self, sequence: Sequence, shared: Prefix) -> Prefix:
-        """Computed blocks to start from, leaving enough to compute: the shared ones, or more that are cached.
-
-        At least one token must run, to have logits.
-        """
-        if self._config.prefix_cache == "off" or sequence.group.needs_prompt_logprobs:
-            return shared
-        num_blocks = (sequence.num_tokens - 1) // self._blocks.block_size
-        sequence.extend_digests(self._blocks.block_size, num_blocks)
-        while True:
-            prefix = self._blocks.match_prefix(sequence.digests[:num_blocks], shared)
-            num_blocks = self.pieces.num_cuttable(sequence, prefix.length)
-            if num_blocks == prefix.length:
-                return prefix
-
     # --- prefixes on disk ---------------------------------------------------------------------------------------------
 
     def _waits_for_load(self, sequence: Sequence, prefix: Prefix, shared: Prefix) -> bool:
@@ -547,7 +517,7 @@ class Scheduler:
         if shared.length or self._config.prefix_cache == "off" or sequence.group.needs_prompt_logprobs:
             return False
         if sequence.has_joined or not loads.join(sequence, prefix):
-            length = 0 if sequence.has_loaded else self._num_loadable(sequence)
+            length = 0 if sequence.has_loaded else self._prefixes.num_loadable(sequence)
             end = prefix.length * self._blocks.block_size + 1
             if length <= prefix.length or not self._admission.can_stay(sequence, prefix, end, self.running):
                 return False
@@ -556,16 +526,6 @@ class Scheduler:
         self._take_out(sequence)
         self._loading.append(sequence)
         return True
-
-    def _num_loadable(self, sequence: Sequence) -> int:
-        """The blocks of the longest prefix, in memory or on disk, that leaves enough to compute (see `_match_prefix`)."""
-        assert self._stored is not None
-        num_blocks = (sequence.num_tokens - 1) // self._blocks.block_size
-        while True:
-            length = self._stored.loads.match(sequence.digests[:num_blocks])
-            num_blocks = self.pieces.num_cuttable(sequence, length)
-            if num_blocks == length:
-                return length
 
     def _take_loaded(self) -> None:
         """Those whose loads have ended wait for their turn again, in the order in which they began."""
@@ -656,7 +616,3 @@ class Scheduler:
             self._blocks.check_tables(sequence.sequence_id, sequence.num_computed_tokens)
         waiting = (*self.returning, *fresh, *self._loading, *self._parked)
         assert all(sequence.num_computed_tokens == 0 for sequence in waiting), "a waiting sequence is computed"
-
-
-def _is_alike(sibling: Sequence, sequence: Sequence) -> bool:
-    return sibling.status is SequenceStatus.RUNNING and sibling.is_long == sequence.is_long
