@@ -71,9 +71,13 @@ def test_what_was_computed_once_is_found_by_the_next_run(
 def test_where_nothing_is_kept_that_is_told(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = warm(capsys, DEMO, files[0], *MODEL)
-    assert (code, out) == (1, "")
-    assert "dragoman: --prefix-store-gb: is needed, as the server has it" in err
+    for words, problem in (
+        ((), "--prefix-store-gb: is needed, as the server has it"),
+        (("--prefix-store-gb", 1, "--prefix-cache", "off", "--cache-dir", tmp_path), "--prefix-cache=off: keeps no"),
+    ):
+        code, out, err = warm(capsys, DEMO, files[0], *MODEL, *words)
+        assert (code, out) == (1, "")
+        assert f"dragoman: {problem}" in err
 
 
 @table(

@@ -44,7 +44,7 @@ def completed(server: ServerProcess, **fields: object) -> str:
 
 
 def ignored(server: ServerProcess, **fields: object) -> str:
-    return asked(server, **fields).headers.get("x-dragoman-ignored", "")
+    return str(asked(server, **fields).headers.get("x-dragoman-ignored", ""))
 
 
 def test_nodes_run_on_their_cores_outlive_each_other_and_end_with_the_server(tmp_path: Path) -> None:

@@ -115,7 +115,11 @@ async def _warm(
 def _why_not(config: Config) -> str:
     if config.engine.engine != "rolling":
         return f"--engine={config.engine.engine}: keeps no prompts on disk; must be rolling"
-    return "--prefix-store-gb: is needed, as the server has it; must be a number > 0"
+    if config.engine.prefix_store_gb is None:
+        return "--prefix-store-gb: is needed, as the server has it; must be a number > 0"
+    if config.engine.prefix_cache == "off":
+        return "--prefix-cache=off: keeps no prompts; must be prompt or all"
+    return f"{config.name}: has no prompts that could be kept; must be a model that generates"
 
 
 async def _read(served: ServedModel, path: Path, callers: Sequence[str], stderr: TextIO) -> _Told:
