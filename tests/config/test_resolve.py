@@ -77,6 +77,7 @@ def example(option: Option) -> str:
         "suffix",
         "plain",
         "openvino",
+        "/prefix",
     ):
         try:
             if option.row.kind.parse(text) != option.default:

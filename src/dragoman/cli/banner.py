@@ -6,6 +6,7 @@ Does: text only. Does not: print, or decide which routes exist (the APIs do). Ca
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 
 from dragoman import __version__
@@ -22,7 +23,8 @@ class BannerFacts:
     `chat_format`: the option of that name, `has_lmi_signs`: whether `auto` means LMI's there.
     `is_tls`: HTTPS is spoken. `has_playground`: there is a page to
     try the model in a browser. `pooling`: what the model does with texts if it generates none; `is_mixed`: some
-    of the others do what it does not.
+    of the others do what it does not. `unix_socket`: where the server listens in the place of host and port, "" = nowhere
+    else; `path_prefix`: what its paths begin with.
     """
 
     name: str
@@ -40,6 +42,20 @@ class BannerFacts:
     has_playground: bool = True
     pooling: PoolingKind | None = None
     is_mixed: bool = False
+    unix_socket: str = ""
+    path_prefix: str = ""
+
+    @property
+    def url(self) -> str:
+        """Where the server is reached."""
+        if self.unix_socket:
+            return f"{'https' if self.is_tls else 'http'}://localhost{self.path_prefix}"
+        return base_url(self.host, self.port, is_tls=self.is_tls) + self.path_prefix
+
+    @property
+    def place(self) -> str:
+        """The same for people, who cannot tell the socket by that."""
+        return f"{self.unix_socket} ({self.url})" if self.unix_socket else self.url
 
 
 def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
@@ -51,13 +67,13 @@ def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
 
 def banner(facts: BannerFacts) -> str:
     """The block, eight lines at most, with a line to copy."""
-    url = base_url(facts.host, facts.port, is_tls=facts.is_tls)
+    url = facts.url
     details = f" ({', '.join(facts.details)})" if facts.details else ""
-    lines = [f"dragoman {__version__} serves {facts.name} at {url}", f"  {facts.model_dir}{details}"]
+    lines = [f"dragoman {__version__} serves {facts.name} at {facts.place}", f"  {facts.model_dir}{details}"]
     if facts.others:
         lines.append(f"  and {', '.join(facts.others)} (`curl {url}/v1/models` lists all)")
     lines.append(f"  speaks {', '.join(spoken(facts))}; every route: {url}/docs")
-    if facts.has_playground and facts.can_generate and facts.pooling is None:
+    if facts.has_playground and not facts.unix_socket and facts.can_generate and facts.pooling is None:
         lines.append(f"  to try it in a browser: {url}/playground")
     if facts.can_generate:  # what a handler wants to be asked, only its author knows
         if facts.has_chat_template and facts.pooling is None:
@@ -80,11 +96,10 @@ def spoken(facts: BannerFacts) -> list[str]:
     ]
 
 
-def empty_banner(store: str, host: str, port: int, *, is_tls: bool = False) -> str:
-    """The block where no model is served yet."""
-    url = base_url(host, port, is_tls=is_tls)
+def empty_banner(store: str, place: str) -> str:
+    """The block where no model is served yet. `place`: where the server is."""
     lines = [
-        f"dragoman {__version__} serves no model yet at {url}",
+        f"dragoman {__version__} serves no model yet at {place}",
         f"  models are loaded from {store} on demand",
         "",
     ]
@@ -112,7 +127,8 @@ def _curl_lines(facts: BannerFacts, url: str) -> list[str]:
     key = " -H 'Authorization: Bearer YOUR_KEY'" if facts.needs_key else ""
     path, body = _call_to_try(facts)
     text = json.dumps(body)
-    return [f"  curl {url}{path} -H 'Content-Type: application/json'{key} \\", f"    -d '{text}'"]
+    socket = f" --unix-socket {shlex.quote(facts.unix_socket)}" if facts.unix_socket else ""
+    return [f"  curl{socket} {url}{path} -H 'Content-Type: application/json'{key} \\", f"    -d '{text}'"]
 
 
 def _call_to_try(facts: BannerFacts) -> tuple[str, dict[str, object]]:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NoReturn, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
 from dragoman.cli.banner import BannerFacts, banner, empty_banner
 from dragoman.cli.progress import ProgressDisplay
@@ -86,10 +86,20 @@ class _Startup:
         if problem:  # a full disk, or nobody who reads it
             logger.warning("what is served cannot be told on the standard output: %s", problem)
 
-    def _empty(self) -> str:
+    def _place(self) -> dict[str, Any]:
+        """Where the server is, as the banner takes it."""
         server = self.serving.process.server
-        is_tls = server.tls_cert is not None
-        return empty_banner(str(self.serving.store.root), server.host, self.address[1], is_tls=is_tls)
+        return {
+            "host": server.host,
+            "port": self.address[1],
+            "is_tls": server.tls_cert is not None,
+            "unix_socket": "" if server.unix_socket is None else str(server.unix_socket),
+            "path_prefix": server.path_prefix or "",
+        }
+
+    def _empty(self) -> str:
+        store = str(self.serving.store.root)
+        return empty_banner(store, BannerFacts("", store, **self._place()).place)
 
     def _facts(self, composed: Sequence[ComposedModel]) -> BannerFacts:
         first, server = self.serving.process, self.serving.process.server
@@ -97,15 +107,13 @@ class _Startup:
         return BannerFacts(
             name=first.name,
             model_dir=str(first.model_dir),
-            host=server.host,
-            port=self.address[1],
+            **self._place(),
             details=composed[0].facts,
             has_chat_template=composed[0].has_chat_template,
             can_generate=composed[0].can_generate,
             is_mixed=len({model.served.pooling is None for model in composed}) > 1,
             pooling=None if pooling is None else pooling.facts.kind,
             needs_key=server.has_keys and "inference" not in server.open_scopes,
-            is_tls=server.tls_cert is not None,
             has_playground=server.playground,
             chat_format=first.clients.chat_format,
             has_lmi_signs=first.has_lmi_signs,
@@ -220,6 +228,7 @@ def _listen_config(config: Config) -> ListenConfig:
     return ListenConfig(
         host=config.server.host,
         port=config.server.port,
+        unix_socket=config.server.unix_socket,
         drain_s=config.server.drain_timeout,
         drain_delay_s=config.server.drain_delay,
         tls=tls_of(config),

@@ -320,6 +320,33 @@ _HOST = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # what makes a host an address, if it ends in one. Source: WHATWG URL
 
 
+_PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
+
+
+@dataclass(frozen=True, slots=True)
+class PathPrefix:
+    """What paths of URLs begin with."""
+
+    @property
+    def allowed(self) -> str:
+        """The form."""
+        return (
+            "a path like /llm: segments of letters, digits, dots, dashes, underscores and tildes, none of them . or .."
+        )
+
+    @property
+    def placeholder(self) -> str:
+        """`/PATH`."""
+        return "/PATH"
+
+    def parse(self, text: str) -> str:
+        """The path, without a slash at its end. Raises: ValueError for another form."""
+        path = text.strip().rstrip("/")
+        if _PREFIX.fullmatch(path) is None or {".", ".."} & set(path.split("/")):
+            raise ValueError(text)
+        return path
+
+
 @dataclass(frozen=True, slots=True)
 class Hosts:
     """Hosts of the network, separated by commas or blanks: `*`, a name, `*.domain`, an address; each perhaps with a port."""

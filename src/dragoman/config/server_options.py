@@ -10,7 +10,19 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from dragoman.config.entries import ModelList
-from dragoman.config.kinds import Choice, CoreList, FilePath, Hosts, Integer, Number, Origins, Some, Switch, Text
+from dragoman.config.kinds import (
+    Choice,
+    CoreList,
+    FilePath,
+    Hosts,
+    Integer,
+    Number,
+    Origins,
+    PathPrefix,
+    Some,
+    Switch,
+    Text,
+)
 from dragoman.config.option import Alias, option
 
 
@@ -61,6 +73,23 @@ class ServerSettings:
         key="port",
         env=(Alias("SAGEMAKER_BIND_TO_PORT"),),
         keys=(Alias("inference_address", _address_port, "http://HOST:PORT"),),
+    )
+    unix_socket: Path | None = option(
+        None,
+        FilePath("FILE"),
+        "Socket to listen on in the place of host and port, for proxies and programs of this machine. Who may connect, the "
+        "directory's rights and the umask say. It is made at the start and removed at the end.",
+        unset="host and port",
+        key="unix_socket",
+        flags=("--uds",),
+    )
+    path_prefix: str | None = option(
+        None,
+        PathPrefix(),
+        "What all paths begin with, where a proxy in front passes them on as they are: with /llm, /llm/v1/models.",
+        unset="none",
+        key="path_prefix",
+        flags=("--api-prefix",),
     )
     api_key: str | None = option(
         None,
@@ -456,7 +485,9 @@ class ServerSettings:
 
     @property
     def is_local(self) -> bool:
-        """True if only this machine reaches what listens on `host`, an address or a name."""
+        """True if only this machine reaches what listens on the socket, or on `host`, an address or a name."""
+        if self.unix_socket is not None:
+            return True
         try:
             return ip_address(self.host.strip("[]")).is_loopback
         except ValueError:

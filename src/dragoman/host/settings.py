@@ -57,8 +57,9 @@ def server_config(config: Config) -> ServerConfig:
         traces=_traces(config),
         left_out=frozenset() if server.playground else frozenset({PLAYGROUND}),
         asks_again=config.engine.engine == "ray" or server.numa != "off",
-        # Who asks without a key from this machine may be its browser, for a page whose name leads here.
         store=_store(config),
+        path_prefix=server.path_prefix or "",
+        # Who asks without a key from this machine may be its browser, for a page whose name leads here.
         allowed_hosts=server.allowed_hosts or (() if server.is_local and not server.has_keys else (ANY,)),
     )
     try:

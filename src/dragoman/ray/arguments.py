@@ -71,7 +71,7 @@ _WHOLE = frozenset(
 )
 _OF_AUTOSCALING = ("min_replicas", "target_ongoing_requests")
 _WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
-    "whose proxies listen (see http_options)": ("host", "port"),
+    "whose proxies listen (see http_options)": ("host", "port", "unix_socket"),
     "whose proxies take the connections: TLS is for them or for a load balancer": (
         "tls_cert",
         "tls_key",

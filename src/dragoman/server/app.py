@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from dragoman.errors import WrongMethod
+from dragoman.errors import UnknownPath, WrongMethod
 from dragoman.panics import CATCH_PANICS
+from dragoman.server.api import Reply
 from dragoman.server.apis import all_apis
 from dragoman.server.batches.store import Store, StoreConfig
 from dragoman.server.describe.components import HEADERS
@@ -51,7 +52,7 @@ class ServerConfig:
     `api_keys`: bare ones, which open everything; `open_scopes`: what needs no key even where there are some.
     `left_out`: names of APIs that are not served. `asks_again`: engines have replicas, which may be lost while they compute.
     `allowed_hosts`: names that requests may be meant for, beside those of this machine. `store`: where files and batches are
-    kept; None = none are taken.
+    kept; None = none are taken. `path_prefix`: what all paths begin with.
     """
 
     max_request_size_bytes: int = 64 * 1024 * 1024  # LMI's max_request_size default
@@ -69,6 +70,7 @@ class ServerConfig:
     asks_again: bool = False
     allowed_hosts: tuple[str, ...] = (ANY,)
     store: StoreConfig | None = None
+    path_prefix: str = ""
 
     def read_keys(self) -> Keyring | None:
         """All keys as they are now; None = nobody asks for keys. Reads files. Raises: KeysError."""
@@ -90,13 +92,19 @@ class App:
     """The ASGI callable."""
 
     def __init__(
-        self, endpoints: Endpoints, rules: HeaderRules, cors: Cors | None = None, hosts: AllowedHosts | None = None
+        self,
+        endpoints: Endpoints,
+        rules: HeaderRules,
+        cors: Cors | None = None,
+        hosts: AllowedHosts | None = None,
+        path_prefix: str = "",
     ) -> None:
         self._endpoints = endpoints
         self._hosts = hosts or AllowedHosts()
         self._cors = cors
         self._table = RouteTable(joined_routes(list(endpoints.routes())))
         self._rules = rules
+        self._path_prefix = path_prefix
 
     def start(self) -> None:
         """Go on with what a process before has left."""
@@ -135,12 +143,25 @@ class App:
                 if exchange.api and not exchange.is_refused:
                     self._endpoints.watch.refused(exchange.api, exchange, failure)
 
+    async def _strip_prefix(self, exchange: Exchange) -> bool:
+        """Take away what all paths begin with; True if the call is answered. Raises: UnknownPath for other paths."""
+        prefix, path = self._path_prefix, exchange.path
+        if path == prefix:  # relative addresses in pages need the slash
+            await exchange.send_reply(Reply(307, b"", "", {"location": f"{prefix}/"}))
+            return True
+        if not path.startswith(f"{prefix}/"):
+            raise UnknownPath(f"Unknown path {shown(path)}: all paths begin with {prefix} here")
+        exchange.path = path.removeprefix(prefix)
+        return False
+
     async def _dispatch(self, exchange: Exchange) -> None:
         """Answer with the handler of path and method.
 
         Raises: Forbidden, UnknownPath, WrongMethod, and what the handler raises.
         """
         self._hosts.check(exchange.headers)
+        if self._path_prefix and await self._strip_prefix(exchange):
+            return None
         match = self._table.match(exchange.path)
         if match is None and "//" in exchange.path:
             exchange.path = re.sub("/{2,}", "/", exchange.path)
@@ -187,4 +208,4 @@ def build_app(
 
         make_desk = partial(Desk, Store(config.store))
     endpoints = Endpoints(apis, registry, gate, hosting, watch, config.switches, pulling, make_desk)
-    return App(endpoints, rules, cors, AllowedHosts(config.allowed_hosts))
+    return App(endpoints, rules, cors, AllowedHosts(config.allowed_hosts), config.path_prefix)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -17,6 +18,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -54,6 +56,7 @@ class ListenConfig:
     `drain_delay_s`: how long calls are still taken after readiness has flipped, for load balancers to see that.
     `keep_alive_s` exceeds the idle time of common load balancers (60 s), so that they, not we, close idle connections.
     `tls` None = plain HTTP. `reload_s`: between looks at the files of keys and certificates.
+    `unix_socket`: where to listen in the place of host and port.
     """
 
     host: str = "127.0.0.1"
@@ -66,6 +69,7 @@ class ListenConfig:
     backlog: int = 2048
     tls: Tls | None = None
     reload_s: float = INTERVAL_S
+    unix_socket: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +126,25 @@ class HttpServer:
         """Serve until `stop`, or until an engine is given up; the exit code. Raises: OSError if the port cannot be bound."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(tell_task)
-        listener = bind(self._listen.host, self._listen.port, self._listen.backlog)
+        unix_socket = self._listen.unix_socket
+        if unix_socket is None:
+            listener = bind(self._listen.host, self._listen.port, self._listen.backlog)
+        else:
+            listener = bind_unix(unix_socket, self._listen.backlog)
         http = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
         watching = asyncio.create_task(self._reloader.run())
         try:
             await self._until_listening(http)
             if self._on_listening is not None:
-                host, port = listener.getsockname()[:2]
+                host, port = ("", 0) if unix_socket is not None else listener.getsockname()[:2]
                 self._on_listening(host, port)
             self._app.start()
             return await self._run_models(http)
         finally:
             await self._shut_down(http)
             watching.cancel()
+            if unix_socket is not None:
+                unix_socket.unlink(missing_ok=True)
 
     @property
     def can_reload(self) -> bool:
@@ -326,6 +336,31 @@ def bind(host: str, port: int, backlog: int = 2048) -> socket.socket:
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while ")[0]  # Python adds the address once more
         raise OSError(error.errno, f"cannot listen on {host} port {port}: {reason}") from error
+
+
+def bind_unix(path: Path, backlog: int = 2048) -> socket.socket:
+    """A listening socket of that name; one that nobody listens on any more gives way. Raises: OSError naming the path."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            _refuse_living(path)
+            path.unlink()
+        listener.bind(str(path))
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"cannot listen on {path}: {error.strerror or error}") from error
+    return listener
+
+
+def _refuse_living(path: Path) -> None:
+    """Raises: OSError if somebody listens on that socket, or nobody can tell."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        try:
+            other.connect(str(path))
+        except ConnectionRefusedError:
+            return
+    raise OSError(errno.EADDRINUSE, "another server listens on it")
 
 
 def _uvicorn_config(app: object, listen: ListenConfig) -> uvicorn.Config:

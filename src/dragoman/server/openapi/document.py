@@ -53,7 +53,7 @@ def openapi_document(
             "description": f"{_DESCRIPTION}{_owners_text(apis)}.\n{_options_text(apis, profile)}",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/"}],
+        "servers": [{"url": "."}],
         "tags": [{"name": name} for name in dict.fromkeys(operation.tag for operation in operations)],
         "paths": paths,
         "components": {
