@@ -150,6 +150,17 @@ def test_what_processes_are_writing_has_its_room_reserved(tmp_path: Path, caplog
     assert stores[2].write(key(2), content(2))
 
 
+def test_a_process_that_writes_nothing_for_long_leaves_its_room_to_others(tmp_path: Path) -> None:
+    clock = Clock()
+    quiet, other = opened(tmp_path, 15_000, clock=clock), opened(tmp_path, 15_000, clock=clock)
+    assert quiet.write(key(0), content(0))
+    for passed, is_free in ((599, False), (2, True)):
+        clock.now += passed
+        quiet.refresh()
+        assert other.write(key(1), content(1)) == is_free
+    assert all_found(other, range(2)) == [0, 1]
+
+
 def test_what_others_write_is_seen_however_coarse_the_file_systems_times_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ class Segment:
     writer: OpenFile | None = None
     is_use_unwritten: bool = False  # last use and leases are not yet on the disk
     use_written_at: float = 0.0
+    appended_at: float = 0.0  # by this process
 
     @property
     def name(self) -> str:

@@ -32,6 +32,7 @@ UNLIMITED = 1 << 62
 """The budget of whoever only looks: nothing is deleted."""
 
 _RUN_BYTES = 8 << 20  # read and checked at once; the disk fetches as much meanwhile
+_IDLE_S = 600.0  # then a segment is sealed as it is, so that others have the room that is reserved for it
 _MAX_ACTIVE = 8  # segments that one process appends to: for each model, one with leases and one without
 _LARGEST_SEGMENT = 64 << 20
 _SMALLEST_SEGMENT = 8 << 20
@@ -109,6 +110,7 @@ class BlockStore:
         self._directory = directory
         self._budget = budget_bytes
         self._segment_bytes = segment_bytes
+        self._clock = clock
         self._catalogue = Catalogue(directory, clock)
         self._active: dict[_Kind, Segment] = {}  # what this process appends to; the last written last
         self._counts = _Counts()
@@ -298,6 +300,7 @@ class BlockStore:
             if active is None:
                 return False
             segment.append(active, key, parts)
+            active.appended_at = self._clock()
         except OSError as error:
             self._catalogue.tell(f"nothing can be written to {self._directory.path}: {reason_of(error)}")
             return False
@@ -363,8 +366,10 @@ class BlockStore:
             self._catalogue.tell(f"{self._directory.path} cannot be read: {reason_of(error)}")
         if self._writing.acquire(blocking=False):
             try:
+                now = self._clock()
                 for kind, active in list(self._active.items()):
-                    if not _is_intact(active):  # what was deleted takes room until it is closed
+                    is_idle = now - active.appended_at > _IDLE_S
+                    if is_idle or not _is_intact(active):  # what was deleted takes room until it is closed
                         self._seal(self._active.pop(kind))
             finally:
                 self._writing.release()
