@@ -7,6 +7,7 @@ added behind the first layers, plain ones. All in f32, where the order of sums i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -19,8 +20,11 @@ from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.pictures.prompt_pictures import EmbeddedPicture, PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import Prepared
+from dragoman.engine.rolling.stored_prefixes.store import StoredModel
+from dragoman.engine.rolling.stored_prefixes.stored import Storage
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.vision.tower import Tower
+from dragoman.prefix_store import BlockStore
 from dragoman.types import EngineRequest, PictureSpan
 from tests.engine.naive import Collector, make_request
 from tests.support.live_parts import criterion_of, masker_of
@@ -94,11 +98,14 @@ class Seeing:
         ids += picture_ids
 
     def answers(
-        self, keys: Sequence[int], config: RollingConfig, num_blocks: int
+        self, keys: Sequence[int], config: RollingConfig, num_blocks: int, directory: Path | None = None
     ) -> tuple[dict[int, list[list[int]]], Collector]:
-        """The tokens of every sequence of these requests, computed together."""
+        """The tokens of every sequence of these requests, computed together; behind what is on disk, in that directory."""
         runner = OpenVinoRunner(self.loaded, num_blocks)
-        core = EngineCore(runner, Sampler(runner.vocab_size), config)
+        storage = None
+        if directory is not None:
+            storage = Storage(BlockStore.open(directory, 1 << 28), runner, StoredModel(self.case.name))
+        core = EngineCore(runner, Sampler(runner.vocab_size), config, storage=storage)
         collector = Collector(core)
         for key in keys:
             request = self.requests[key]
@@ -109,7 +116,11 @@ class Seeing:
             pictures = PromptPictures(request, shown, self.tower.facts) if shown else None
             core.inbox.put(AddRequest(key, request, Prepared(masker_of(request), criterion_of(request), pictures)))
         collector.run()
+        while core.is_reading:
+            core.inbox.wait(core.has_work)
+            collector.run()
         assert not collector.errors
+        core.close()
         runner.close()
         found = {
             key: [list(collector.sequence(key, i).token_ids) for i in range(self.requests[key].sampling.n)]
@@ -152,6 +163,17 @@ def test_a_prefix_is_reused_up_to_the_first_picture_that_differs(seeing: Seeing)
         num_alike = seeing.requests[2].pictures[1].begin if is_shared else 0  # placeholders are alike, pictures are not
         assert collector.outputs[second][0].num_cached_tokens == num_alike // 32 * 32
         assert found[second] == seeing.alone[second]
+
+
+def test_a_prefix_comes_from_disk_up_to_the_first_picture_that_differs(seeing: Seeing, tmp_path: Path) -> None:
+    config = RollingConfig(max_batch_tokens=1024, max_num_seqs=1)
+    seeing.answers([2], config, 256, tmp_path / "store")
+    for key, is_shared in ((2, True), (4, True), (5, False)):
+        found, collector = seeing.answers([key], config, 256, tmp_path / "store")
+        num_stored = collector.outputs[key][0].num_stored_tokens
+        assert found[key] == seeing.alone[key]
+        least = seeing.requests[2].pictures[1].begin // 32 * 32 if key == 4 else 32
+        assert num_stored >= least if is_shared else num_stored == 0
 
 
 @pytest.mark.parametrize("max_batch_tokens", width([1024, 80], [80]))

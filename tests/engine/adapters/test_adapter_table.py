@@ -53,6 +53,18 @@ def load(table: AdapterTable, name: str, directory: Path, *, is_replacing: bool 
     asyncio.run(table.load(name, directory, at_once, is_replacing=is_replacing))
 
 
+def test_an_adapter_is_known_by_what_is_in_it_in_every_process(
+    table: AdapterTable, loaded: LoadedModel, files: Path
+) -> None:
+    first = table.use("a").key
+    load(table, "b", files / "b")
+    assert table.use("b").key != first
+    assert loaded.adapters is not None
+    again = AdapterTable(loaded.adapters, AdapterBank(loaded.adapters, 2, 8), takes_more=True)
+    load(again, "by another name", files / "a")
+    assert again.use("by another name").key == first
+
+
 def test_there_is_room_for_so_many_and_no_name_comes_twice(table: AdapterTable, files: Path) -> None:
     load(table, "b", files / "b")
     assert table.names == ("a", "b")

@@ -26,8 +26,7 @@ from dragoman.engine.rolling.needs import (
     settled_options,
 )
 from dragoman.engine.rolling.options import RollingOptions
-from dragoman.engine.rolling.stored_prefixes.opening import Stored, open_store, stored_model
-from dragoman.engine.rolling.stored_prefixes.store import StoredModel
+from dragoman.engine.rolling.stored_prefixes.opening import Stored, fact_of, open_store, stored_model
 from dragoman.models import BLOCK_SIZE, LoadedModel, load_model
 from dragoman.models.contents import contents_digest
 from dragoman.models.facts import CacheKind
@@ -53,13 +52,14 @@ class RollingFactory:
     def load(self, setup: EngineSetup) -> LoadedRolling:
         """The compiled model, and its draft model if there is one. Raises: ModelError, EngineOptionError."""
         options, report = settled_options(setup), setup.progress
+        store = open_store(options) if options.stores_prefixes else None  # first: it may not be ours to use
         kept = replace(options.model_options, has_neighbours=setup.has_neighbours)
         with ThreadPoolExecutor(1, "dragoman-contents") as beside:
-            contents = (
-                beside.submit(contents_digest, setup.model_dir, options.cache_dir) if options.stores_prefixes else None
-            )
+            contents = None if store is None else beside.submit(contents_digest, setup.model_dir, options.cache_dir)
             model = load_model(setup.model_dir, kept, report)
-        stored_as = None if contents is None else stored_model(setup.model_dir, model, contents.result(), options)
+        stored = None
+        if store is not None and contents is not None:
+            stored = Stored(store, stored_model(setup.model_dir, model, contents.result(), options))
         context = max_model_len(options, model.facts.max_position)
         draft = None
         if options.draft_model is not None:
@@ -73,14 +73,14 @@ class RollingFactory:
         # Imported here: this thread has time for it while the server is imported, and who builds would wait for it.
         from dragoman.engine.rolling.assembly import assemble
 
-        return LoadedRolling(options, model, draft, context, report, assemble, stored_as)
+        return LoadedRolling(options, model, draft, context, report, assemble, stored)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedRolling:
     """A model on its way to a rolling engine. `draft` has the model's own precisions; None = there is none.
 
-    `stored_as`: what its blocks on disk are found by; None = there are none.
+    `stored`: where prompts are kept on disk; None = they are not.
     """
 
     options: RollingOptions
@@ -89,7 +89,7 @@ class LoadedRolling:
     max_model_len: int
     progress: Progress
     assemble: Assemble
-    stored_as: StoredModel | None = None
+    stored: Stored | None = None
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
         """The engine over the loaded model. Raises: EngineOptionError."""
@@ -99,14 +99,14 @@ class LoadedRolling:
         shape = cache_shape(self.model.facts, self.model.block_bytes, drafted)
         blocks = num_blocks(self.options, shape, self.max_model_len, memory_bytes)
         self.progress("allocating the key/value cache", 0.0)
-        stored = None if self.stored_as is None else open_store(self.options, self.stored_as)
+        stored = self.stored
         engine = self.assemble(self.options, self.model, self.draft, blocks, self.max_model_len, tools, stored)
         facts = (
             self.model.facts.architecture,
             self.model.stored_as or f"{self.model.options.weight_type} weights",
             f"{engine.capabilities.max_model_len} tokens of context",
             f"{self.model.profile.kv_type} cache for {_room(blocks, self.model.facts.cache_kinds)}",
-            *(() if stored is None else (stored.fact,)),
+            *(() if stored is None else (fact_of(self.options, stored.store),)),
             *_adapter_facts(self.options, engine.capabilities.adapters),
             *self.model.facts.departures,
         )

@@ -5,9 +5,9 @@ Does: turn options into a store and a name. Does not: read or write blocks. Call
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.rolling.options import RollingOptions
@@ -21,13 +21,11 @@ from dragoman.prefix_store import BlockStore, StoreError
 _GB = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Where prompts are kept on disk, and as whose. `fact`: what is there, for people."""
+class Stored(NamedTuple):
+    """Where prompts are kept on disk, and as whose."""
 
     store: BlockStore
     model: StoredModel
-    fact: str
 
 
 def stored_model(model_dir: Path, model: LoadedModel, contents: str, options: RollingOptions) -> StoredModel:
@@ -37,14 +35,18 @@ def stored_model(model_dir: Path, model: LoadedModel, contents: str, options: Ro
     return StoredModel(model_identity(model, contents, code, options.prefix_cache), model_name(model_dir))
 
 
-def open_store(options: RollingOptions, stored_as: StoredModel) -> Stored:
-    """The store. Raises: EngineOptionError if its directory cannot be used."""
+def open_store(options: RollingOptions) -> BlockStore:
+    """The store of options that ask for one. Raises: EngineOptionError if its directory cannot be used."""
     directory, most_gb = options.prefix_store_dir, options.prefix_store_gb
     assert directory is not None
     assert most_gb is not None
     try:
-        store = BlockStore.open(directory, int(most_gb * _GB))
+        return BlockStore.open(directory, int(most_gb * _GB))
     except StoreError as error:
         raise EngineOptionError("prefix_store_dir", str(error)) from error
+
+
+def fact_of(options: RollingOptions, store: BlockStore) -> str:
+    """What is on disk, for people."""
     held = store.stats().bytes / _GB
-    return Stored(store, stored_as, f"prompts on disk: {held:.1f} of {most_gb:g} GB in {directory}")
+    return f"prompts on disk: {held:.1f} of {options.prefix_store_gb:g} GB in {options.prefix_store_dir}"
