@@ -174,6 +174,7 @@ DECODES_ELSEWHERE = {
     "apis/ollama/encoder.py": "what a model has written",
     "apis/anthropic/encoder.py": "what a model has written",
     "apis/anthropic/batches.py": "lines of our own",
+    "apis/responses/background.py": "an error of our own",
     "batches/desk.py": "lines of our own, and one field of a request that was read before",
     "batches/records.py": "documents of our own",
     "generation/output_parsers/json_call.py": "what a model has written",

@@ -87,7 +87,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"type": "function_call_output", "call_id": "x"}]}, "input[0].output"),
     ({"input": [{"type": "item_reference"}]}, "input[0].id"),
     ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].id"),
-    ({"background": True}, "background"),
+    ({"background": True, "store": False}, "background"),
     ({"conversation": "conv_1"}, "conversation"),
     ({"prompt": {"id": "p"}}, "prompt"),
     ({"context_management": []}, "context_management"),
@@ -174,7 +174,7 @@ def test_a_model_has_to_be_named_on_v3() -> None:
 
 
 def test_every_parameter_may_be_null() -> None:
-    nothing: dict[str, Any] = dict.fromkeys((*ResponsesBody.__struct_fields__, "background", "conversation", "prompt"))
+    nothing: dict[str, Any] = dict.fromkeys((*ResponsesBody.__struct_fields__, "conversation", "prompt"))
     call = respond(**{**nothing, "input": "Hi"})
     assert (call.ignored, call.stream, list(prompt(call).messages)) == ((), False, [USER])
 

@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import msgspec
+
 from dragoman import __version__
 from dragoman.errors import NotFound, ServerError, UnknownPath
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply
@@ -118,7 +120,7 @@ class Endpoints:
         exchange = Exchange(call.scope, call.receive, call.send, HeaderRules())
         exchange.api, exchange.caller, exchange.standing = api.name, caller, BACKGROUND_STANDING
         try:
-            await self._proceed(api, operation, body, {}, self._gate.bodies.hold(), exchange)
+            await self._proceed(api, operation, exchange.http_call(body), self._gate.bodies.hold(), exchange)
         except ConnectionAbortedError:
             raise
         except Exception as error:  # request boundary, as in the app
@@ -186,9 +188,10 @@ class Endpoints:
                 if check_body is not None:
                     await check_body(body)
                 body = await unpacked(body, early.headers, self._gate.max_request_size_bytes, held)
-                proceed = partial(self._proceed, api, operation, body, path_params, held)
+                http = exchange.http_call(body, path_params)
+                proceed = partial(self._proceed, api, operation, http, held)
                 # `before` does not go round the rest: each coroutine that waits for another costs something for every token
-                if operation.before is None or not await operation.before(exchange, early, self, proceed):
+                if operation.before is None or not await operation.before(exchange, http, self, proceed):
                     await proceed(exchange)
 
         return handle
@@ -197,8 +200,7 @@ class Endpoints:
         self,
         api: Api,
         operation: GenerateOperation,
-        body: bytes,
-        path_params: PathParams,
+        call: HttpCall,
         held: Body,
         waiting: Exchange,
     ) -> None:
@@ -206,7 +208,7 @@ class Endpoints:
         call_id = self._responder.claim_id(waiting.request_id)
         try:
             with held:
-                http = waiting.http_call(body, path_params, call_id)
+                http = call if call_id == call.request_id else msgspec.structs.replace(call, request_id=call_id)
                 record = self.watch.begin(api.name, waiting, http)
                 try:
                     await http.decoded()

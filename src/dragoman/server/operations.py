@@ -138,7 +138,7 @@ class GenerateOperation(Operation):
 
     `dialect`: the name of one of the model's dialects, or how the call chooses it. `model`: the name that the call means,
     None = the default model. `borrow` is asked first, where calls may name a model that is not loaded yet. `wrap` puts the
-    operation's own shape around the dialect. `before` sees the call without its body. `also_pools`: models that embed
+    operation's own shape around the dialect.. `also_pools`: models that embed
     or score texts answer it too.
     """
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from dragoman.server.api import Dialects, ModelProfile, model_of_body
+from dragoman.server.api import Dialects, HttpCall, ModelProfile, StreamedReply, model_of_body
 from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.ovms.errors import ERRORS as OVMS_ERRORS
 from dragoman.server.apis.responses import stored
-from dragoman.server.apis.responses.asking import enter_call
+from dragoman.server.apis.responses.asking import Asking, set_asking
+from dragoman.server.apis.responses.background import Backgrounds
 from dragoman.server.apis.responses.describe.bodies import PARAMETERS, request_body, request_schemas
 from dragoman.server.apis.responses.dialect import ResponsesDialect, ResponsesOptions
 from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, OVMS_RESPONSES
 from dragoman.server.apis.responses.request import COMPACTED
 from dragoman.server.apis.responses.schema import EVENTS, DeletedResponse, InputTokens, ItemList, Response
+from dragoman.server.apis.responses.store import ResponseStore
 from dragoman.server.describe.answers import Answer, ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import GENERATED, IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
+from dragoman.server.http.exchange import Exchange
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation
+from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation, Proceed, Server
+from dragoman.server.responder import send_streamed
 from dragoman.server.security.scopes import Scope
 
 V1 = "responses.v1"
@@ -49,6 +53,21 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
         "ResponsesRequestV1": request_body(OPENAI_RESPONSES, profile),
         "ResponsesRequestV3": request_body(OVMS_RESPONSES, profile),
     }
+
+
+async def enter_call(exchange: Exchange, http: HttpCall, server: Server, proceed: Proceed) -> bool:
+    """`before` of the operations that make responses; those that are made in the background are answered here."""
+    asking = Asking(server.shared(ResponseStore.of), server)
+    set_asking(asking)
+    await http.decoded()
+    if http.field("background") is not True:
+        return False
+    answer = await server.shared(Backgrounds.of).begin(exchange, asking, proceed)
+    if isinstance(answer, StreamedReply):
+        await send_streamed(exchange, answer, http)
+    else:
+        await exchange.send_reply(answer)
+    return True
 
 
 def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_name: str) -> Iterator[Operation]:
@@ -92,9 +111,10 @@ def _of_one(path: str, dialect: str, errors: ErrorFamily) -> Iterator[Operation]
     yield operation(
         method="GET",
         path=path,
-        parameters=("response_id",),
+        parameters=("response_id", "response_stream_query", "starting_after_query"),
         summary="A stored response, or one that is being made",
-        answers=merged({200: json_answer(Response)}, failures),
+        description="With `stream=true` its events, if it was made with `background` and `stream`.",
+        answers=merged({200: Answer("it", {JSON_MEDIA_TYPE: Response, SSE_MEDIA_TYPE: EVENTS})}, failures),
         answer=told(stored.retrieve),
     )
     yield operation(

@@ -6,22 +6,33 @@ message of the conversation came from which item. Does not: store. On the event 
 
 from __future__ import annotations
 
+import asyncio
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from dragoman.server.api import HttpCall
-from dragoman.server.apis.responses.store import ResponseStore
-from dragoman.server.http.exchange import Exchange
-from dragoman.server.operations import Proceed, Server
+from dragoman.server.apis.responses.store import ResponseStore, Running
+from dragoman.server.operations import Server
 
 
 @dataclass(slots=True)
 class Asking:
-    """One call. `paths`: for each message of its conversation, the name of the item that it came from."""
+    """One call. `paths`: for each message of its conversation, the name of the item that it came from.
+
+    `begun`: where somebody wants to know that the response is being made; `is_streamed`: it is, in events.
+    """
 
     store: ResponseStore
     server: Server | None = None
     paths: list[str] = field(default_factory=list)
+    begun: asyncio.Future[Running] | None = None
+    is_streamed: bool = False
+
+    def begin(self, running: Running, *, is_streamed: bool) -> None:
+        """The response is being made from now on."""
+        self.store.begin(running)
+        self.is_streamed = is_streamed
+        if self.begun is not None:
+            self.begun.set_result(running)
 
 
 _ASKING: ContextVar[Asking | None] = ContextVar("dragoman_responses_asking", default=None)
@@ -32,7 +43,6 @@ def current_asking() -> Asking | None:
     return _ASKING.get()
 
 
-async def enter_call(exchange: Exchange, http: HttpCall, server: Server, proceed: Proceed) -> bool:
-    """`before` of the operations that make responses; the call then takes its common path."""
-    _ASKING.set(Asking(server.shared(ResponseStore.of), server))
-    return False
+def set_asking(asking: Asking) -> None:
+    """From now on it is what this call has at hand, and what begins in it."""
+    _ASKING.set(asking)

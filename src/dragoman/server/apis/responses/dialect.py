@@ -122,7 +122,8 @@ class ResponsesDialect:
             parsed = parsed._replace(request=msgspec.structs.replace(parsed.request, prompt=fit.prompt))
         body, response = parsed.body, parsed.response
         if asking is not None:
-            asking.store.begin(Running(response, parsed.items, http.caller, http.request_id))
+            running = Running(response, parsed.items, http.caller, http.request_id)
+            asking.begin(running, is_streamed=bool(body.stream))
         ignored = self.without_effect(parsed)
         return Call(
             (parsed.request,),
@@ -288,6 +289,7 @@ class ResponsesDialect:
             reasoning=ToldReasoning(None if reasoning is None else reasoning.effort, summary),
             safety_identifier=body.safety_identifier,
             store=body.store is not False,
+            background=bool(body.background),
             temperature=request.sampling.temperature,
             text=_told_text(body),
             tool_choice=body.tool_choice or "auto",
@@ -322,7 +324,6 @@ class ResponsesDialect:
         """Names of what a body says and that changes nothing."""
         body, raw = parsed.body, parsed.raw
         names = without_effect(raw, body, parsed.request, Reading(self._profile.wire, self._options))
-        names = [name for name in names if name != "background"]
         if isinstance(body.input, list):
             names += [
                 f"input[{position}].encrypted_content"

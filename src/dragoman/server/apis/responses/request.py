@@ -61,14 +61,13 @@ def check_refused(raw: Mapping[str, Any]) -> None:
     for name, reason in REFUSED.items():
         if name in raw:
             raise UnsupportedFeature(f"{name} is not supported: {reason}", param=name)
-    if raw.get("background") not in (None, False):
-        message = "background is not supported: a response is made while its client waits; leave it out or send false"
-        raise UnsupportedFeature(message, param="background")
 
 
 def check_options(body: ResponsesBody, profile: ResponsesProfile) -> None:
     """Everything that can be wrong with the small parameters, one by one. Raises: InvalidRequest."""
     wire = profile.wire
+    if body.background and body.store is False:
+        raise wire.fault("background", "value", "background must be false where store is false: nobody could fetch it")
     if profile.refuses_stream_options and body.stream_options is not None:
         message = "stream_options is not supported: the last event always tells the usage"
         raise wire.fault("stream_options", "given", message)

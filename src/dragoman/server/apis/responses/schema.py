@@ -86,6 +86,7 @@ class ResponsesBody(SharedBody, kw_only=True):
     top_logprobs: int | None = None
     logprobs: bool | None = None
     truncation: str | None = None
+    background: bool | None = None
     previous_response_id: str | None = None
     store: bool | None = None
     metadata: dict[str, str] | None = None
@@ -102,7 +103,7 @@ class ResponsesBody(SharedBody, kw_only=True):
 # --- what is answered -------------------------------------------------------------------------------------------------
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
-ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 class OutputTopLogprob(msgspec.Struct):
@@ -258,7 +259,7 @@ class Response(msgspec.Struct, kw_only=True):
     safety_identifier: str | None = None
     service_tier: Literal["default"] = "default"
     store: bool = True
-    background: Literal[False] = False
+    background: bool = False
     temperature: float | None = None
     text: ToldText
     tool_choice: str | dict[str, Any] = "auto"

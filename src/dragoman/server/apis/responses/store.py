@@ -1,12 +1,13 @@
 """What is kept of responses: those that run, so that they can be cancelled, and those that were stored, to go on from.
 
 Does: keep a bounded number and size for a bounded time, each for the caller who asked; make ids by which it can be told
-later whether a response has gone or never was. Does not: know HTTP or write files: a restart forgets everything.
-One per server (`server.shared`), on the event loop.
+later whether a response has gone or never was. Does not: know HTTP. Where the server keeps files, what is stored outlives it
+(`disk`). One per server (`server.shared`), on the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -21,6 +22,7 @@ import msgspec
 
 from dragoman.errors import NotFound
 from dragoman.server.apis.openai_wire.fields import shown
+from dragoman.server.apis.responses.disk import ResponseDisk, ResponseDocument
 from dragoman.server.apis.responses.schema import Response
 from dragoman.server.operations import Server
 
@@ -82,15 +84,25 @@ class ResponseStore:
         clock: Callable[[], float] = time.monotonic,
         secret: bytes | None = None,
         running_calls: Callable[[], Collection[str]] = tuple,
+        disk: ResponseDisk | None = None,
     ) -> None:
-        """`running_calls`: the ids of the calls that are being answered."""
+        """`running_calls`: the ids of the calls that are being answered. `disk` None = a restart forgets everything."""
         self.limits = limits or StoreLimits()
         self._clock = clock
-        self._secret = secret or secrets.token_bytes(32)
+        self._disk = disk
+        self._secret = secret or (secrets.token_bytes(32) if disk is None else disk.secret)
         self._running_calls = running_calls
         self._places: OrderedDict[str, _Place] = OrderedDict()  # the longest unused first
         self._size_bytes = 0
         self._running: dict[str, Running] = {}
+        for document in () if disk is None else disk.read():
+            self._keep_read(document)
+
+    def _keep_read(self, document: ResponseDocument) -> None:
+        size_bytes = len(msgspec.json.encode(document))
+        kept = Kept(document.response, document.items, document.output, size_bytes)
+        used_s = self._clock() - max(time.time() - document.used_s, 0.0)
+        self._add(_Place(kept, document.owner, used_s))
 
     @classmethod
     def of(cls, server: Server) -> ResponseStore:
@@ -102,7 +114,13 @@ class ResponseStore:
             settings.get("max_stored_responses_mb", usual.max_size_bytes >> 20) << 20,
             settings.get("stored_responses_max_age_s", usual.max_age_s),
         )
-        return cls(limits, running_calls=lambda: [record.call_id for record in server.watch.running])
+        disk = None if server.desk is None else ResponseDisk(server.desk.store.config.directory / "responses")
+        return cls(limits, running_calls=lambda: [record.call_id for record in server.watch.running], disk=disk)
+
+    async def aclose(self) -> None:
+        """Return once what is kept is on the disk."""
+        if self._disk is not None:
+            await asyncio.to_thread(self._disk.close)
 
     @property
     def size_bytes(self) -> int:
@@ -139,6 +157,8 @@ class ResponseStore:
         """Note that a response is being made."""
         self._forget_ended()
         self._running[running.response.id] = running
+        if running.response.background:
+            self._write(running, running.response, (), has_ended=False)
 
     def running(self, response_id: str, caller: str) -> Running | None:
         """The caller's response of that id that is being made, None if there is none."""
@@ -155,6 +175,12 @@ class ResponseStore:
         size_bytes = len(msgspec.json.encode((response, running.items, output)))
         self._keep(running, Kept(response, running.items, tuple(output), size_bytes))
 
+    def _write(self, running: Running, response: Response, output: Collection[Item], *, has_ended: bool) -> None:
+        if self._disk is not None and self.limits.max_responses:
+            items, told = (tuple(dict(item) for item in part) for part in (running.items, output))
+            now_s = time.time()
+            self._disk.put(ResponseDocument(response.id, running.caller, now_s, has_ended, response, items, told))
+
     def _forget_ended(self) -> None:
         """Forget calls that ended without saying so: their clients left, or they failed before the first token."""
         if len(self._running) > 64:
@@ -168,8 +194,12 @@ class ResponseStore:
         self._expire()
         if kept.size_bytes > self.limits.max_size_bytes or not self.limits.max_responses:
             return
-        self._places[kept.response.id] = _Place(kept, running.caller, self._clock())
-        self._size_bytes += kept.size_bytes
+        self._add(_Place(kept, running.caller, self._clock()))
+        self._write(running, kept.response, kept.output, has_ended=True)
+
+    def _add(self, place: _Place) -> None:
+        self._places[place.kept.response.id] = place
+        self._size_bytes += place.kept.size_bytes
         while len(self._places) > self.limits.max_responses or self._size_bytes > self.limits.max_size_bytes:
             self._drop(next(iter(self._places)))
 
@@ -208,3 +238,5 @@ class ResponseStore:
 
     def _drop(self, response_id: str) -> None:
         self._size_bytes -= self._places.pop(response_id).kept.size_bytes
+        if self._disk is not None:
+            self._disk.drop(response_id)

@@ -12,10 +12,11 @@ from typing import Any, NoReturn
 import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidRequest, NotFound, ServerError, UnsupportedFeature
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import HttpCall, Reply, StreamedReply
 from dragoman.server.apis.openai_wire.errors import OpenAiError, OpenAiErrorDetails
 from dragoman.server.apis.openai_wire.fields import shown
 from dragoman.server.apis.responses.asking import Asking
+from dragoman.server.apis.responses.background import Backgrounds
 from dragoman.server.apis.responses.dialect import ResponsesDialect, model_named
 from dragoman.server.apis.responses.request import COMPACTED, INCLUDES
 from dragoman.server.apis.responses.schema import DeletedResponse, InputTokens, ItemList, Response, ResponseFailure
@@ -35,16 +36,34 @@ def _store(server: Server) -> ResponseStore:
     return server.shared(ResponseStore.of)
 
 
-async def retrieve(http: HttpCall, server: Server) -> Response:
-    """The response, as far as it is. Raises: NotFound, InvalidRequest."""
-    for name in ("stream", "starting_after"):
-        if http.query.get(name, "false").lower() not in ("false", "0", ""):
-            message = f"{name} is not supported: the events of a response are sent once, while it is made"
-            raise UnsupportedFeature(message, param=name)
+def _after(query: Mapping[str, str]) -> int | None:
+    """The number of the last event that the client has. Raises: InvalidParameter."""
+    text = query.get("starting_after")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 9):
+        raise InvalidParameter(
+            f"starting_after must be the number of an event, got {shown(text)}", param="starting_after"
+        )
+    return int(text)
+
+
+async def retrieve(http: HttpCall, server: Server) -> Response | StreamedReply:
+    """The response, as far as it is, or its events. Raises: NotFound, InvalidRequest."""
     _check_include(http.query)
     response_id = http.path_params["response_id"]
     running = _store(server).running(response_id, http.caller)
-    return _store(server).get(response_id, http.caller).response if running is None else running.response
+    response = _store(server).get(response_id, http.caller).response if running is None else running.response
+    after = _after(http.query)
+    if http.query.get("stream", "").lower() not in ("true", "1"):
+        if after is not None:
+            raise InvalidParameter("starting_after is for stream=true", param="starting_after")
+        return response
+    events = server.shared(Backgrounds.of).follow(response_id, -1 if after is None else after)
+    if events is None:
+        message = "stream must be false: this response was not made with background and stream, or its events are gone"
+        raise InvalidParameter(message, param="stream")
+    return events
 
 
 async def delete(http: HttpCall, server: Server) -> DeletedResponse:

@@ -31,6 +31,8 @@ from dragoman.server.apis.responses.schema import ResponsesBody
 from dragoman.server.apis.responses.stored import MAX_PAGE, PAGE
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import (
+    BOOLEAN,
+    INTEGER,
     NULL,
     TEXT,
     Schema,
@@ -68,6 +70,9 @@ ROWS: Mapping[str, Row] = {
         "with log-probabilities, this many likeliest tokens at each place; -1: all, if --max-logprobs allows as many", 0
     ),
     "logprobs": Row("the same as including `message.output_text.logprobs`; not in streams on `/v3`", False),
+    "background": Row(
+        "whether the call is answered at once, the response made meanwhile; not with `store: false`", False
+    ),
     "truncation": Row("auto: the oldest items go, until the input fits; disabled: it is refused", "disabled"),
     "previous_response_id": Row("the stored response that this one goes on from"),
     "store": Row("whether the response can be fetched and gone on from", True),
@@ -96,7 +101,7 @@ def request_body(profile: ResponsesProfile, model: ModelProfile) -> Schema:
     refused = "; ".join(f"`{name}`: {reason}" for name, reason in {**SHARED_REFUSED, **REFUSED}.items())
     ignored = ", ".join(f"`{name}`" for name in IGNORED)
     schema["description"] = (
-        f"null means not given, for every field. Refused by name: {refused}; `background: true`; built-in tools. "
+        f"null means not given, for every field. Refused by name: {refused}; built-in tools. "
         f"Accepted without effect, like every unknown field, and named in `x-dragoman-ignored`: {ignored}."
     )
     return schema
@@ -152,6 +157,8 @@ PARAMETERS: Mapping[str, dict[str, Any]] = {
         "most items on the page",
         described({"type": "integer", "minimum": 1, "maximum": MAX_PAGE}, "", PAGE),
     ),
+    "response_stream_query": parameter("query", "stream", "whether to send its events", BOOLEAN),
+    "starting_after_query": parameter("query", "starting_after", "the number of the last event that is known", INTEGER),
     "order": parameter("query", "order", "the last item first, or the first", {"enum": ["asc", "desc"]}),
 }
 """What calls say in paths and queries."""

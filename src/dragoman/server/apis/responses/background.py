@@ -1,0 +1,184 @@
+"""Responses that are made while nobody waits: begun by one call, looked after by others.
+
+Does: run a call with `background: true` as if its client stayed, keep its events, let readers follow them from any
+number on.
+Does not: generate or store responses. One per server (`server.shared`), on the event loop.
+Source: OpenAI API reference, responses, `background` and `starting_after`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dragoman.server.api import Head, Reply, StreamedReply
+from dragoman.server.apis.responses.asking import Asking
+from dragoman.server.apis.responses.schema import ResponseFailure
+from dragoman.server.apis.responses.store import Running
+from dragoman.server.http.exchange import Exchange, Message
+from dragoman.server.http.framing import SSE_MEDIA_TYPE
+from dragoman.server.operations import Proceed
+
+MAX_KEPT_BYTES = 64 << 20  # of the events of responses that have ended
+_EVENT_END = b"\n\n"
+
+logger = logging.getLogger("dragoman.server")
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one call has been answered so far. `events`: of a stream, each by its number, without comments."""
+
+    status: int = 0
+    media_type: str = ""
+    body: bytearray = field(default_factory=bytearray)
+    events: list[bytes] = field(default_factory=list)
+    is_over: bool = False
+    is_cut: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.events))
+
+    async def receive_message(self, message: Message) -> None:
+        """Take one ASGI message of the answer."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = {name.decode("ascii"): value.decode("latin-1") for name, value in message["headers"]}
+            self.media_type = headers.get("content-type", "")
+        elif message["type"] == "http.response.body":
+            self.body += message["body"]
+            if self.is_stream:
+                self._take_events()
+            self.is_over = not message["more_body"]
+        self.tell()
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is answered in events."""
+        return self.media_type.startswith(SSE_MEDIA_TYPE)
+
+    def tell(self) -> None:
+        """Wake those who follow."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def _take_events(self) -> None:
+        *whole, rest = bytes(self.body).split(_EVENT_END)
+        self.body = bytearray(rest)
+        self.events += [event + _EVENT_END for event in whole if not event.startswith(b":")]
+
+
+class Backgrounds:
+    """The responses that are made, or were, in the background; their events as long as there is room."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[str, _Run] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def of(cls, server: object) -> Backgrounds:
+        """Those of one server."""
+        return cls()
+
+    async def begin(self, exchange: Exchange, asking: Asking, proceed: Proceed) -> Reply | StreamedReply:
+        """Have the call answered without its client, who is told what has begun; or what is wrong with it."""
+        run = _Run()
+        asking.begun = begun = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._make(run, exchange.detached(run.receive_message), asking, proceed))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)
+        if not begun.done() or run.status >= 400:
+            await task
+            return Reply(run.status, bytes(run.body), run.media_type)
+        running: Running = begun.result()
+        self._keep(running.response.id, run)
+        if not asking.is_streamed:
+            queued = msgspec.structs.replace(running.response, status="queued")
+            return Reply(200, msgspec.json.encode(queued), "application/json")
+        return _stream(run, 0)
+
+    def follow(self, response_id: str, after: int) -> StreamedReply | None:
+        """The events behind number `after`, those that come included; None if the response has none that are kept."""
+        run = self._runs.get(response_id)
+        return None if run is None or not run.is_stream else _stream(run, after + 1)
+
+    async def aclose(self) -> None:
+        """End what still runs."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _keep(self, response_id: str, run: _Run) -> None:
+        self._runs[response_id] = run
+        size = sum(one.size_bytes for one in self._runs.values())
+        for name, one in list(self._runs.items()):
+            if size <= MAX_KEPT_BYTES:
+                break
+            if one.is_over:
+                size -= one.size_bytes
+                del self._runs[name]
+
+    async def _make(self, run: _Run, exchange: Exchange, asking: Asking, proceed: Proceed) -> None:
+        try:
+            await proceed(exchange)
+        except Exception:  # request boundary: a defect must not leave a response that never ends
+            logger.exception("request %s to %s failed", exchange.request_id, exchange.path)
+            run.is_cut = True
+        finally:
+            run.is_cut |= not run.is_over
+            run.is_over = True
+            self._end(run, asking)
+            run.tell()
+
+    def _end(self, run: _Run, asking: Asking) -> None:
+        """A response that has begun and was not made has failed."""
+        if asking.begun is None or not asking.begun.done():
+            return
+        response = asking.begun.result().response
+        message = "the response was not made to its end"
+        if run.status >= 400:
+            message = _message_of(bytes(run.body)) or message
+        failed = msgspec.structs.replace(response, status="failed", error=ResponseFailure("server_error", message))
+        asking.store.end(failed, ())  # nothing happens if it has ended
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+
+
+class _Body(msgspec.Struct):
+    error: _Error = msgspec.field(default_factory=_Error)
+
+
+def _message_of(body: bytes) -> str:
+    """What the body of an error says."""
+    try:
+        return msgspec.json.decode(body, type=_Body).error.message
+    except msgspec.DecodeError:
+        return ""
+
+
+def _stream(run: _Run, begin: int) -> StreamedReply:
+    return StreamedReply(Head(SSE_MEDIA_TYPE), _events(run, begin), lambda error: b"")
+
+
+async def _events(run: _Run, begin: int) -> AsyncGenerator[bytes, None]:
+    position = begin
+    while True:
+        changed = run.changed
+        if position < len(run.events):
+            piece = b"".join(run.events[position:])
+            position = len(run.events)
+            yield piece
+        elif run.is_over:
+            return
+        else:
+            await changed.wait()

@@ -1,0 +1,83 @@
+"""Stored responses on disk, where the server keeps files: they outlive it.
+
+Does: write and delete responses behind the loop's back, read what an earlier process has kept, end what it has begun. Does
+not: decide what is kept (`store` does). One per server; called on the event loop, writes on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dragoman.server.apis.responses.schema import Response, ResponseFailure
+from dragoman.server.batches.records import Records, write_whole
+
+_SECRET_BYTES = 32
+
+logger = logging.getLogger("dragoman.server")
+
+
+class ResponseDocument(msgspec.Struct, frozen=True):
+    """A response as it is kept. `used_s`: seconds since the epoch. `has_ended` False = it is made in the background."""
+
+    id: str
+    owner: str
+    used_s: float
+    has_ended: bool
+    response: Response
+    items: tuple[dict[str, Any], ...]
+    output: tuple[dict[str, Any], ...]
+
+
+class ResponseDisk:
+    """The directory of one server's responses."""
+
+    def __init__(self, directory: Path) -> None:
+        """Reads all of them. Raises: OSError."""
+        self._records = Records(directory, ResponseDocument)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="dragoman-responses")
+        secret = directory / "secret"
+        if not secret.exists():
+            write_whole(secret, secrets.token_bytes(_SECRET_BYTES))
+        self.secret = secret.read_bytes()
+
+    def read(self) -> Iterator[ResponseDocument]:
+        """What an earlier process has kept, the longest unused first; what it was making has failed."""
+        for found in sorted(self._records.all(), key=lambda one: one.used_s):
+            document = found
+            if not found.has_ended:
+                failure = ResponseFailure("server_error", "the server ended while the response was made")
+                response = msgspec.structs.replace(found.response, status="failed", error=failure)
+                document = msgspec.structs.replace(found, response=response, has_ended=True)
+                self.put(document)
+            yield document
+
+    def put(self, document: ResponseDocument) -> None:
+        """Keep it, soon."""
+        self._writer.submit(self._write, document)
+
+    def drop(self, response_id: str) -> None:
+        """Forget it, soon."""
+        self._writer.submit(self._delete, response_id)
+
+    def close(self) -> None:
+        """Return once everything is written."""
+        self._writer.shutdown(wait=True)
+
+    def _write(self, document: ResponseDocument) -> None:
+        try:
+            self._records.put(document)
+        except OSError as error:
+            logger.error("response %s is not kept on disk: %s", document.id, error)
+
+    def _delete(self, response_id: str) -> None:
+        try:
+            self._records.drop(response_id)
+        except OSError as error:
+            logger.error("response %s stays on disk: %s", response_id, error)
