@@ -53,6 +53,17 @@ def test_options_of_replicas_and_of_their_address_are_for_those_whom_they_concer
     assert ["Ray is asked with option.engine=ray only" in notice for notice in alone.notices] == [True]
 
 
+def test_who_ends_reasoning_is_told_what_an_operator_says_of_it() -> None:
+    said = {"option__reasoning_budget_message": "Enough.", "option__reasoning_repetition_detection": "off"}
+    assert given(**said, option__engine="ray", option__ray_application="engines").notices == ()
+    for engine, more in (("vllm", {}), ("remote", {"option__upstream": "http://a:1"})):
+        notices = given(**said, option__engine=engine, **more).notices
+        assert sum("that engine ends reasoning by itself" in notice for notice in notices) == 2
+    assert given(option__reasoning_budget="-1", option__engine="vllm").reasoning.reasoning_budget == -1
+    with pytest.raises(ConfigError, match=r"engine=vllm .*, which does not end reasoning"):
+        given(option__reasoning_budget="9", option__engine="vllm")
+
+
 def test_the_highest_source_wins(tmp_path: Path) -> None:
     (tmp_path / "serving.properties").write_text(
         "option.engine=vllm\noption.seed=1\noption.block_size=32", encoding="utf-8"

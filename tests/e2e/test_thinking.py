@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pytest
 
@@ -69,6 +70,19 @@ def test_anthropics_client_gets_a_block_of_thinking_that_is_as_long(bounded: Ser
     ]
     assert told.content[0].type == "thinking"
     assert told.content[0].thinking != THOUGHT
+
+
+def test_who_decided_the_budget_is_explained(bounded: ServerProcess) -> None:
+    told = []
+    for more in ({}, {"thinking_token_budget": 3}, {"chat_template_kwargs": {"thinking_budget": 4}}):
+        call = {"path": "/v1/chat/completions", "body": {"messages": QUESTION, **more}}
+        answer = httpx.post(f"{bounded.base_url}/explain", json=call, timeout=60).json()
+        told += [one for one in answer["parameters"] if one["name"] == "thinking_token_budget"]
+    assert [(one["value"], one["source"], one["names"]) for one in told] == [
+        (8, "server option", ["reasoning_budget"]),
+        (3, "request", ["thinking_token_budget"]),
+        (4, "request", ["chat_template_kwargs"]),
+    ]
 
 
 @pytest.mark.full("tests/engine/remote tells what is sent")

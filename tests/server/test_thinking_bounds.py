@@ -130,6 +130,28 @@ def test_choices_stop_strings_grammars_and_probabilities_are_those_of_the_answer
     assert len(beams[0][0]) == 5
 
 
+def test_nothing_that_a_request_asks_of_its_tokens_keeps_the_end_from_coming() -> None:
+    asked: dict[str, Any] = {
+        "thinking_token_budget": 5,
+        "temperature": 1.0,
+        "bad_words": ["<", "/t"],
+        "allowed_token_ids": [*b"abc"],
+        "min_tokens": 40,
+        "logit_bias": {str(ord("<")): -100},
+        "repetition_penalty": 1.5,
+        "dry_multiplier": 1.0,
+        "dry_allowed_length": 1,
+        "xtc_probability": 1.0,
+        "xtc_threshold": 0.01,
+        "top_n_sigma": 1.0,
+        "typical_p": 0.5,
+        "min_p": 0.1,
+        "top_k": 3,
+    }
+    [(reasoning, content, _)] = chat(**asked, n=1)
+    assert re.fullmatch("[abc]{5} [abc]{64}", f"{reasoning} {content}")
+
+
 def test_a_stream_tells_the_same() -> None:
     [(reasoning, content, _)] = chat(thinking_token_budget=5)
     _, text, _ = asked("/v1/chat/completions", {**CHAT, "thinking_token_budget": 5, "stream": True})

@@ -59,8 +59,7 @@ _OF_ENGINES_HERE = (
     "speculation", "speculation_across_keys", "draft_model", "num_assistant_tokens", "max_ngram_size",
     "speculative_max_batch",
     "limit_mm_per_prompt", "mm_processor_kwargs", "allow_image_hosts", "image_fetch_timeout_s",
-    "max_image_mb", "max_image_pixels", "step_log", "max_grammar_s", "reasoning_budget_message",
-    "reasoning_repetition_detection",
+    "max_image_mb", "max_image_pixels", "step_log", "max_grammar_s",
 )  # fmt: skip
 _OF_PICTURES = (
     "limit_mm_per_prompt", "allow_image_hosts", "image_fetch_timeout_s", "max_image_mb", "max_image_pixels",
@@ -151,11 +150,14 @@ _IDLE = (
             "prefix_store_dir",
             "speculation_across_keys",
             "max_grammar_s",
-            "reasoning_budget_message",
-            "reasoning_repetition_detection",
         ),
         lambda values: values["engine"] == "vllm",
         "vLLM has settings of its own for this",
+    ),
+    _Idle(
+        ("reasoning_budget_message", "reasoning_repetition_detection"),
+        lambda values: values["engine"] in ("remote", "vllm"),
+        "that engine ends reasoning by itself, or not at all",
     ),
     _Idle(
         ("open_scopes", "rate_limit_requests", "rate_limit_tokens"),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
@@ -15,10 +16,13 @@ from dragoman.engine.rolling.sequence import Prepared, SequenceGroup
 from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
 from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish, evidence
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
-from dragoman.types import EngineRequest, Foreseen, Grammar, TokenMasker
+from dragoman.tokenizer.answer_watch import AnswerWatch
+from dragoman.tokenizer.base import TokenPieces
+from dragoman.types import EngineRequest, Foreseen, Grammar, Thinking, TokenMasker
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request, naive_sequence
 from tests.engine.proposers import NoSumOfThree
+from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.live_parts import with_masker
 
 pytest.importorskip("llguidance")
@@ -99,6 +103,23 @@ def test_a_token_is_sure_only_if_no_other_mask_may_ban_it(request_options: dict[
 def test_nothing_is_proposed_where_text_is_free_or_behind_the_end() -> None:
     assert proposal_of(COMPILER.compile(Grammar("regex", "[a-z]+"))) == NOTHING
     assert proposal_of(COMPILER.compile(Grammar("regex", "x")), generated=[ord("x")]) == NOTHING
+
+
+def test_the_end_of_reasoning_is_proposed_as_it_comes_whatever_a_grammar_says() -> None:
+    thinking = Thinking("<t>", ("</t>",), tuple(range(40, 50)), is_open=True, budget=2)
+    made = msgspec.structs.replace(make_request([1, 2]), thinking=thinking)
+    watch = AnswerWatch(TokenPieces(ByteTokenizer()), thinking)
+    prepared = Prepared(COMPILER.compile(Grammar("regex", "[a-z]+")), watch=watch)
+    sequence = SequenceGroup(0, 0, made, Sampler(VOCAB_SIZE), prepared=prepared).sequences[0]
+    proposed = []
+    for token_id in (97, 98, 40):
+        proposed += ForcedTokensProposer().propose([Wish(sequence, 4)])
+        sequence.token_ids.append(token_id)
+        sequence.sampler_state.observe(token_id)
+    proposed += ForcedTokensProposer().propose([Wish(sequence, 4)])
+    assert proposed[:2] == [NOTHING, NOTHING]
+    assert [list(one.token_ids) for one in proposed[2:]] == [[40, 41, 42, 43], [41, 42, 43, 44]]
+    assert {kind for one in proposed[2:] for kind in one.evidence} == {FORCED}
 
 
 def test_a_grammar_that_breaks_is_left_to_sampling() -> None:

@@ -51,6 +51,11 @@ PARAMETERS = (
     CommandOption("top_k", Integer(-1, _MOST), "sample among so many of the likeliest tokens; -1 = all"),
     CommandOption("min_p", _FRACTION, "leave out tokens less likely than this fraction of the likeliest"),
     CommandOption("typical_p", Number(0.0, maximum=1.0), "sample among tokens about as likely as expected"),
+    CommandOption(
+        "thinking_token_budget",
+        Integer(-1, _MOST),
+        "most tokens of reasoning, which is ended then; 0 = none, -1 = as many as the model likes",
+    ),
     CommandOption("repetition_penalty", Number(), "above 1: tokens of prompt and answer become less likely"),
     CommandOption("presence_penalty", _PENALTY, "above 0: tokens of the answer become less likely"),
     CommandOption("frequency_penalty", _PENALTY, "likewise, for each time that they are there"),

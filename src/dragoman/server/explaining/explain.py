@@ -215,6 +215,14 @@ def _settled(parameter: Parameter, request: GenerationRequest, prepared: Prepare
         return Parameter("seed", None, "drawn")
     if parameter.name == "adapter" and run.adapter != request.adapter:
         return Parameter("adapter", run.adapter, "request", ["model"])
+    budget = run.sampling.thinking_token_budget
+    if parameter.name == "thinking_token_budget" and budget != request.sampling.thinking_token_budget:
+        told = getattr(request.prompt, "template_kwargs", {})
+        if "thinking_budget" in told:
+            return Parameter(parameter.name, budget, "request", ["chat_template_kwargs"])
+        if budget is not None:
+            return Parameter(parameter.name, budget, "server option", ["reasoning_budget"])
+        return Parameter(parameter.name, None, parameter.source, parameter.names)
     return parameter
 
 

@@ -7,12 +7,15 @@ the event loop. Sources: vLLM SamplingParams; OpenRouter, reasoning tokens; llam
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from dragoman.server.apis.openai_wire.fields import BOUNDS, check_number
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
+from dragoman.server.describe.json_schema import range_of
 from dragoman.types import Limits, RepetitionDetection
 
 BUDGETS = ("thinking_token_budget", "reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
@@ -24,27 +27,30 @@ NO_REASONING = "the model has no reasoning that could be told from its answer"
 REASONS: Mapping[str, str] = dict.fromkeys((*BUDGETS, REASONING_TOKENS), NO_REASONING)
 """Why they have no effect, where they have none."""
 
-_SIZES = Bounds(0, Limits().max_pattern_size)
-REPETITION_BOUNDS: Mapping[str, Bounds] = {
+_SIZES, _COUNTS = Bounds(0, Limits().max_pattern_size), Bounds(0, 1_000_000)
+_REPETITION_BOUNDS: Mapping[str, Bounds] = {
     "max_pattern_size": _SIZES,
     "min_pattern_size": _SIZES,
-    "min_count": Bounds(0, 1_000_000),
+    "min_count": _COUNTS,
 }
+_Size = Annotated[int, Meta(extra_json_schema=range_of(_SIZES))]
+_Count = Annotated[int, Meta(extra_json_schema=range_of(_COUNTS))]
+_Budget = Annotated[int, Meta(extra_json_schema=range_of(BOUNDS["thinking_token_budget"]))]
 _LEAST_COUNT = 2
 
 
 class RepetitionBody(msgspec.Struct, kw_only=True):
     """`repetition_detection`: the answer's end is the same pattern, of some size in tokens, so often in a row."""
 
-    max_pattern_size: int = 0
-    min_pattern_size: int = 0
-    min_count: int = 0
+    max_pattern_size: _Size = 0
+    min_pattern_size: _Size = 0
+    min_count: _Count = 0
 
 
 class ReasoningBody(msgspec.Struct, kw_only=True):
     """`reasoning` of a conversation, as OpenRouter has it."""
 
-    max_tokens: int | None = None
+    max_tokens: _Budget | None = None
     effort: str | None = None
     enabled: bool | None = None
     exclude: bool | None = None
@@ -74,7 +80,7 @@ def repetition_detection(asked: RepetitionBody | None, profile: Profile) -> Repe
     name = "repetition_detection"
     if asked is None:
         return None
-    for field, bounds in REPETITION_BOUNDS.items():
+    for field, bounds in _REPETITION_BOUNDS.items():
         check_number(f"{name}.{field}", getattr(asked, field), bounds, profile)
     if asked.min_pattern_size > asked.max_pattern_size:
         message = (
