@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from dragoman.errors import InvalidRequest
 from dragoman.server.api import Call
 from dragoman.server.apis.llamacpp.parameters import BANNED, NEUTRAL
 from dragoman.server.apis.llamacpp.schema import LlamaSharedBody
+from dragoman.server.progress import ProgressEncoder, ToldProgress
 from dragoman.types import Grammar, InfillPrompt, LineLimits, MixedPrompt, Prompt, SamplingParams
 from tests.dialects.llamacpp_calls import complete, infill
 from tests.support.real_dialects import fake_profile
@@ -162,11 +164,26 @@ def test_every_other_parameter_has_its_effect(body: dict[str, Any], neutral: str
         ({"temperature": 0, "top_p": 0.5}, ("top_p",)),
         ({"post_sampling_probs": True}, ("post_sampling_probs",)),
         ({"unheard_of": 1}, ("unheard_of",)),
+        ({"return_progress": True}, ("return_progress",)),
+        ({"return_progress": False}, ()),
         ({"grammar_lazy": False}, ()),
     ],
 )
 def test_what_has_no_effect_is_named(body: dict[str, Any], expected: tuple[str, ...]) -> None:
     assert complete(**body).ignored == expected
+
+
+def test_progress_is_told_in_streams_of_engines_that_know_it() -> None:
+    knowing = fake_profile(tells_progress=True)
+    call = complete(knowing, return_progress=True, stream=True)
+    assert (call.wants_progress, call.ignored) == (True, ())
+    assert isinstance(call.encoder, ProgressEncoder)
+    told = ToldProgress(total=9, cache=2, processed=4, time_ms=5, ahead=1, expected_ms=None)
+    piece = json.loads(call.encoder.progress(told).removeprefix(b"data: "))
+    assert (piece["content"], piece["stop"], piece["prompt_progress"]["processed"]) == ("", False, 4)
+    for profile, is_streamed in ((knowing, False), (fake_profile(), True)):
+        call = complete(profile, return_progress=True, stream=is_streamed)
+        assert (call.wants_progress, call.ignored) == (False, ("return_progress",))
 
 
 def test_no_parameter_without_effect_is_one_that_has_an_effect() -> None:

@@ -45,6 +45,7 @@ _TEXTS: Mapping[str, str] = {
     "n_indent": "end before a line that is indented by fewer blanks and tabs",
     "t_max_predict_ms": "end at the first end of a line that comes later after the first token",
     "cache_prompt": "false: neither use nor keep cached parts of the prompt",
+    "return_progress": "with stream: tell how far the prompt is, and who is before it",
     "return_tokens": "tell the token ids of the answer",
     "response_fields": "the fields of the answer; a slash leads into an object",
     "samplers": "those that are on",

@@ -13,7 +13,7 @@ from typing import Any
 from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect
 from dragoman.server.apis.llamacpp.encoder import AnswerFacts, LlamaEncoder
 from dragoman.server.apis.llamacpp.errors import LlamaErrors
-from dragoman.server.apis.llamacpp.parameters import WORDS, max_tokens_of, read_parameters, refuse_lazy
+from dragoman.server.apis.llamacpp.parameters import WORDS, max_tokens_of, read_parameters, refuse_lazy, tells_progress
 from dragoman.server.apis.llamacpp.prompts import read_prompts
 from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaInfillBody, LlamaSharedBody
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct
@@ -77,6 +77,7 @@ class _Dialect(LlamaErrors, PureDialect):
             stream=bool(body.stream),
             ignored=found.ignored,
             reasons=found.reasons,
+            wants_progress=tells_progress(body, self._profile),
         )
 
 

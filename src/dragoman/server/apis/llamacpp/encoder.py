@@ -21,6 +21,7 @@ from dragoman.server.apis.llamacpp.schema import LlamaAnswer, LlamaPiece, LlamaT
 from dragoman.server.apis.openai_wire.common import json_logprob
 from dragoman.server.http.framing import SSE_MEDIA_TYPE, sse
 from dragoman.server.http.replies import json_reply
+from dragoman.server.progress import ToldProgress
 from dragoman.server.timings import Measure, ShownTimings, Timings
 from dragoman.types import (
     LOWEST_LOGPROB,
@@ -99,6 +100,13 @@ class LlamaEncoder(Encoder):
     def head(self, events: Sequence[IndexedEvent]) -> Head:
         """200, server-sent events."""
         return Head(SSE_MEDIA_TYPE)
+
+    def progress(self, told: ToldProgress) -> bytes:
+        """A piece without text that tells how far the prompts are."""
+        piece = LlamaPiece(
+            index=0, content="", tokens=[], tokens_predicted=0, tokens_evaluated=told.processed, prompt_progress=told
+        )
+        return sse(_ENCODER.encode(piece))
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """What one step added, token by token where they have probabilities; and the end, if it is one."""

@@ -103,7 +103,6 @@ NEUTRAL: Mapping[str, tuple[object, str]] = {
     "min_keep": (0, "filters keep at least the most likely token"),
     "post_sampling_probs": (False, "probabilities are told as the model gives them"),
     "backend_sampling": (False, "there is one way to sample"),
-    "return_progress": (False, "how far a prompt is, is not told"),
     "sse_ping_interval": (-1, "the operator decides when silent streams are kept alive"),
     "verbose": (False, "answers have no further details"),
     "grammar_triggers": ([], "they are of lazy grammars"),
@@ -113,6 +112,7 @@ NEUTRAL: Mapping[str, tuple[object, str]] = {
 
 REASONS: Mapping[str, str] = {
     **{name: reason for name, (_, reason) in NEUTRAL.items()},
+    "return_progress": "the answer is not streamed, or the engine does not tell how far it is",
     "repeat_last_n": "penalties see the whole text; -1 means that, 0 turns them off",
     "samplers": f"those that are listed are on, in this order: {', '.join(ORDER)}; there is no {' or '.join(_LACKING)}",
     **IDLE_REASONS,
@@ -156,7 +156,8 @@ def read_parameters(
     max_tokens = max_tokens_of(body)
     stop = _stop_strings(body, profile)
     not_listed = {name for sampler in ORDER if sampler not in samplers for name in OF_SAMPLERS[sampler] if name in raw}
-    ignored = _without_effect(raw, body, sampling, samplers, not_listed)
+    idle = not_listed if not body.return_progress or tells_progress(body, profile) else {*not_listed, "return_progress"}
+    ignored = _without_effect(raw, body, sampling, samplers, idle)
     known = {**REASONS, **dict.fromkeys(not_listed, NOT_LISTED)}
     return Parameters(
         sampling=sampling,
@@ -169,6 +170,11 @@ def read_parameters(
         ignored=tuple(ignored),
         reasons={name: known[name] for name in ignored if name in known},
     )
+
+
+def tells_progress(body: LlamaSharedBody, profile: ModelProfile) -> bool:
+    """Whether its stream is to tell how far the prompts are, and can."""
+    return bool(body.stream and body.return_progress and profile.tells_progress)
 
 
 def default_settings(profile: ModelProfile) -> dict[str, Any]:
@@ -398,9 +404,9 @@ def _without_effect(
     body: LlamaSharedBody,
     sampling: SamplingParams,
     samplers: tuple[str, ...],
-    not_listed: Collection[str],
+    others: Collection[str],
 ) -> list[str]:
-    """Names in the body that change nothing, in its order."""
+    """Names in the body that change nothing, `others` among them, in its order."""
     idle = {name for name in raw if name not in body.__struct_fields__}
     idle -= {name for name, (value, _) in NEUTRAL.items() if raw.get(name) == value}
     idle -= {"grammar_lazy", "stream_options"} if not raw.get("grammar_lazy") else {"stream_options"}
@@ -408,7 +414,7 @@ def _without_effect(
         idle.add("repeat_last_n")
     if body.samplers is not None and (set(samplers) - set(ORDER) or list(samplers) != _in_order(samplers)):
         idle.add("samplers")
-    idle |= idle_samplers(sampling, body) | set(not_listed)
+    idle |= idle_samplers(sampling, body) | set(others)
     return [name for name in raw if name in idle]
 
 

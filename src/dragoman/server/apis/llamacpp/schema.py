@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from dragoman.server.progress import ToldProgress
 from dragoman.server.samplers import SamplerFields
 from dragoman.server.timings import Timings
 
@@ -46,6 +47,7 @@ class LlamaSharedBody(SamplerFields, kw_only=True):
     cache_prompt: bool | None = None
     return_tokens: bool | None = None
     timings_per_token: bool | None = None
+    return_progress: bool | None = None
     response_fields: list[str] | None = None
     samplers: str | list[str] | None = None
     temperature: float | None = None
@@ -125,6 +127,7 @@ class LlamaPiece(msgspec.Struct, kw_only=True):
     tokens_predicted: int
     tokens_evaluated: int
     timings: Timings | UnsetType = UNSET
+    prompt_progress: ToldProgress | UnsetType = UNSET
     completion_probabilities: list[LlamaToken] | UnsetType = UNSET
 
 

@@ -29,6 +29,7 @@ from dragoman.server.apis.lmstudio.schema import LmDetails, LmModelInfo, LmRunti
 from dragoman.server.http.framing import SSE_DONE, sse
 from dragoman.server.observation.measured import measure_of
 from dragoman.server.observation.record import current_call
+from dragoman.server.progress import ProgressEncoder, ToldProgress
 from dragoman.server.timings import Measure, ShownTimings, TimedEncoder
 from dragoman.types import FinishReason, GenerationEvent, GenerationRequest, GenerationResult
 
@@ -117,6 +118,10 @@ class _StatsEncoder(Encoder):
             self._end = event.finish_reason or self._end
             self._calls_tools |= bool(event.tool_calls)
         return self._inner.event(request_index, event)
+
+    def progress(self, told: ToldProgress) -> bytes:
+        """OpenAI's."""
+        return self._inner.progress(told) if isinstance(self._inner, ProgressEncoder) else b""
 
     def end(self) -> bytes:
         """The block, before OpenAI's end mark."""
