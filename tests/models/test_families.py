@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from dragoman.engine.rolling.needs import block_bytes
 from dragoman.models import ModelOptions, load_model
 from dragoman.models.facts import AttentionFacts
 from dragoman.models.families import FAMILIES, find_family, read_model
+from dragoman.models.loader import cache_layer, cache_ports
 from tests.support.family_checkpoint import case_names, first_case_names, read_case, write_family_checkpoint
 from tests.support.family_logits import PROMPTS, error_on_prompt
 from tests.support.tiers import width
@@ -82,6 +84,13 @@ def test_float32_logits_equal_the_reference(name: str, tmp_path: Path, record_pr
         errors["700 in chunks"] = error_on_prompt(loaded, name, 700, CUTS)
     record_property(f"{name}_f32_relative_error", max(errors.values()))
     assert max(errors.values()) < 1e-4, errors
+
+
+def test_layers_that_share_keys_and_values_have_one_cache(tmp_path: Path) -> None:
+    for kv_type in ("f32", "u8"):
+        loaded = load_model(write_family_checkpoint("gemma4", tmp_path), ModelOptions("f32", kv_type=kv_type))
+        assert {cache_layer(port) for port in cache_ports(loaded.compiled)} == {0, 1, 2}
+        assert loaded.block_bytes == block_bytes(loaded.facts, kv_type)
 
 
 # Experts, and products that are joined or cut in ways of their own.

@@ -33,6 +33,8 @@ from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
 from dragoman.models.runtime.kept_name import code_digest
 from dragoman.models.runtime.seal import SealedBytes, append_seal
 from tests.support.expert_models import write_experts
+from tests.support.family_checkpoint import write_family_checkpoint
+from tests.support.family_logits import error_on_prompt
 from tests.support.forward import forward_batch
 from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
 from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
@@ -77,6 +79,14 @@ def test_a_kept_graph_with_experts_computes_the_same(tmp_path: Path) -> None:
         first, second = load_model(directory, options), load_model(directory, options)
         assert (first.from_cache, second.from_cache) == (False, True)
         assert np.array_equal(answers(first), answers(second))
+
+
+def test_a_kept_graph_of_layers_with_other_heads_and_a_shared_cache_computes_what_it_should(tmp_path: Path) -> None:
+    directory = write_family_checkpoint("gemma4", tmp_path / "model")
+    for is_kept in (False, True):
+        loaded = load_model(directory, ModelOptions("f32", cache_dir=tmp_path / "cache"))
+        assert loaded.from_cache == is_kept
+        assert error_on_prompt(loaded, "gemma4", 90) < 1e-4
 
 
 PRECISIONS = {

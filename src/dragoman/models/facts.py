@@ -53,6 +53,7 @@ class AttentionFacts:
     `head_size`: of queries and keys; `value_size`: of values. `window`: the tokens that a token sees, itself included; 0 =
     all. `rotary` None = positions are not told by turning. `alibi_slopes`: per head, empty = none. `softcap`: scores are
     bounded by it, 0 = they are not. `has_sinks`: heads may attend to nothing. `growth` None = queries are as they are.
+    `cache`: the layer whose keys and values it reads; None = it has some of its own.
     """
 
     num_heads: int
@@ -66,6 +67,7 @@ class AttentionFacts:
     softcap: float = 0.0
     has_sinks: bool = False
     growth: QueryGrowth | None = None
+    cache: int | None = None
 
     @property
     def query_width(self) -> int:

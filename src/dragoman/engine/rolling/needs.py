@@ -256,6 +256,8 @@ def block_bytes(facts: ModelFacts, cache_type: str) -> tuple[int, ...]:
     """
     total = [0] * len(facts.cache_kinds)
     for layer, attention in facts.attention_layers.items():
+        if attention.cache is not None:
+            continue
         head_bytes = sum(_head_bytes(size, cache_type) for size in (attention.head_size, attention.value_size))
         total[facts.cache_kind(layer)] += BLOCK_SIZE * attention.num_kv_heads * head_bytes
     for layer, state in facts.state_layers.items():

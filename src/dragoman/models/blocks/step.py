@@ -67,6 +67,7 @@ class StepInputs:
         self.handed_on: dict[str, tuple[Node, ...]] = {}  # what families compute once for several layers, by a name
         self._angles: dict[RotaryRule, Angles] = {}
         self._growth: dict[QueryGrowth, Node] = {}
+        self._caches: dict[int, tuple[Any, Any]] = {}
         self._pictures = self._picture_inputs() if facts.pictures is not None else None
         sees_later = facts.pictures is not None and facts.pictures.is_bidirectional
         self.token_types = self._input(TOKEN_TYPES, ov.Type.i32) if sees_later else None
@@ -101,11 +102,13 @@ class StepInputs:
             vectors = add(gather_rows(x, rows), vectors)
         return ops.scatter_update(x, rows, vectors, ops.constant(np.array(0, dtype=np.int64))).output(0)
 
-    def cache(self, name: str) -> Any:
-        """A key or value cache: dynamic type and rank 4, so that the plugin chooses its own layout."""
-        parameter = cache_parameter(name)
-        self.parameters.append(parameter)
-        return parameter
+    def caches(self, layer: int) -> tuple[Any, Any]:
+        """A layer's key and value caches: dynamic type and rank 4, so that the plugin chooses its own layout."""
+        if layer not in self._caches:
+            key, value = (cache_parameter(f"{name}_cache.{layer}") for name in ("key", "value"))
+            self.parameters += [key, value]
+            self._caches[layer] = key, value
+        return self._caches[layer]
 
     def state(self, name: str, facts: DeltaFacts) -> Any:
         """A table of states, f32."""
@@ -162,8 +165,9 @@ class LayerInputs:
         return gather_rows(x, self.step.rows) if self._is_last else x
 
     def caches(self) -> tuple[Any, Any]:
-        """The layer's key and value caches."""
-        return self.step.cache(f"key_cache.{self.index}"), self.step.cache(f"value_cache.{self.index}")
+        """The key and value caches that the layer reads."""
+        shared = self.attention.cache
+        return self.step.caches(self.index if shared is None else shared)
 
     def convolve(self, x: Node, weights: Weights, *, bias: bool = False) -> Node:
         """The layer's convolution, see `ConvolutionInputs.convolve`. `weights`: stored [width, 1, length]."""

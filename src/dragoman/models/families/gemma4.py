@@ -45,26 +45,27 @@ class SharesKeys(Gemma3):
         self.num_per_layer_rows = config.count("vocab_size_per_layer_input", 262_144)
         self.num_sharing = config.count("num_kv_shared_layers", self.num_sharing, least=0)
         super().__init__(config)
-        first = len(self.facts.layers) - self.num_sharing
-        if first < 1 or set(self.slides[first:]) - set(self.slides[:first]):
-            raise config.error("num_kv_shared_layers", "a number that leaves layers of each kind that share nothing")
-        self.sources = [
-            index if index < first else max(i for i in range(first) if self.slides[i] == slides)
-            for index, slides in enumerate(self.slides)
-        ]
-        unneeded = "|".join(
-            str(index) for index in range(first, len(self.slides))
-        )  # which checkpoints have all the same
-        self.unread = (*self.unread, rf"\.layers\.({unneeded})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\.")
+        sharing = "|".join(str(index) for index, source in enumerate(self.sources) if source != index)
+        self.unread = (*self.unread, rf"\.layers\.({sharing})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\.")  # needless
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """Every so many layers one sees everything."""
+        """Every so many layers one sees everything. Those that share read the last layer of their kind that does not."""
         config.assume(sliding_window_pattern=self.pattern)
-        return super().read_slides(config)
+        slides = super().read_slides(config)
+        first = len(slides) - self.num_sharing
+        if first < 1 or set(slides[first:]) - set(slides[:first]):
+            raise config.error("num_kv_shared_layers", "a number that leaves layers of each kind that share nothing")
+        self.sources = [
+            index if index < first else max(i for i in range(first) if slides[i] == kind)
+            for index, kind in enumerate(slides)
+        ]
+        return slides
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
         """Not scaled: queries and keys are normed."""
-        facts = replace(Llama.attention_facts(self, config, index), scale=1.0)
+        source = self.sources[index]
+        facts = Llama.attention_facts(self, config, index)
+        facts = replace(facts, scale=1.0, cache=None if source == index else source)
         return replace(facts, rotary=self.local_rotary.rule) if self.slides[index] else facts
 
     def begin(self, x: Node, body: Weights, step: StepInputs) -> Node:
@@ -74,17 +75,17 @@ class SharesKeys(Gemma3):
         return x
 
     def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Llama`. Every layer has a cache, though some hold the same."""
-        facts, source = layer.attention, self.sources[layer.index]
-        if source == layer.index:
+        """See `Llama`. Layers that share keys and values write them once more into the cache that they share."""
+        facts = layer.attention
+        if facts.cache is None:
             q, k, v = self.queries_keys_values(x, weights, layer)
             k = self.norm(split_heads(k, facts.num_kv_heads), weights.at("k_norm"))
             ones = np.ones(facts.value_size, np.float32)
             v = rms_normalized(split_heads(v, facts.num_kv_heads), ones, self.norm_epsilon)
-            layer.step.handed_on[f"keys and values of {source}"] = k, v
+            layer.step.handed_on[f"keys and values of {layer.index}"] = k, v
         else:
             q = linear(x, weights.at("q_proj"), facts.query_width, bias=self.has_qkv_bias)
-            k, v = layer.step.handed_on[f"keys and values of {source}"]
+            k, v = layer.step.handed_on[f"keys and values of {facts.cache}"]
         q = self.norm(split_heads(q, facts.num_heads), weights.at("q_norm"))
         attended = attend(q, k, v, layer)
         return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)

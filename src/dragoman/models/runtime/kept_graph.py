@@ -12,7 +12,7 @@ bytes are checked beside that (`seal`): a weight that has changed on the disk wo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -97,9 +97,9 @@ def map_kept(
             if not is_new:
                 sealed.begin_check()
             graph = ov.Tensor(sealed.contents[_header_size(mapping) :], shared_memory=True)
-            core.add_extension(ov.OpExtension(_attention_extension(facts)))
+            core.add_extension(_extension(_ATTENTION, _attention_placeholder, facts.attention_layers.values()))
             if facts.delta_layers:
-                core.add_extension(ov.OpExtension(_delta_extension(facts)))
+                core.add_extension(_extension(_DELTA, delta_operation, facts.delta_layers.values()))
             compiled = core.import_model(graph, "CPU", properties)
             sealed.finish_check(progress)
             return compiled, mapping
@@ -113,37 +113,25 @@ def _header_size(mapping: Any) -> int:
     return int(mapping[:_HEADER_LIMIT].tobytes().index(b"\n")) + 1
 
 
-def _attention_extension(facts: ModelFacts) -> Any:
-    """The class from which the runtime makes an attention node when it reads one; it sets the inputs itself.
+def _extension(kind: Any, make: Callable[[Any], Any], shapes: Iterable[Any]) -> Any:
+    """From which the runtime makes an operation's nodes when it reads a graph; it sets the inputs itself.
 
-    It reads the nodes in the order of the layers, which may differ in the shapes of their heads.
+    It reads the nodes in the order of the layers, which may differ in the `shapes` of their heads, and makes one before.
     """
-    shapes = cycle(facts.attention_layers.values())
+    shapes = list(shapes)
+    left = cycle(shapes)
 
-    class Attention(ov.Op):  # type: ignore[misc]  # the package has no type information
+    class Operation(ov.Op):  # type: ignore[misc]  # the package has no type information
         @staticmethod
         def get_type_info() -> Any:
-            return _ATTENTION
+            return kind
 
         def __new__(cls) -> Any:
-            return _attention_placeholder(next(shapes))
+            return make(next(left))
 
-    return Attention
-
-
-def _delta_extension(facts: ModelFacts) -> Any:
-    """The same for the operation of gated delta rules, which the runtime gives its attributes, too."""
-    shapes = cycle(facts.delta_layers.values())
-
-    class Delta(ov.Op):  # type: ignore[misc]  # as above
-        @staticmethod
-        def get_type_info() -> Any:
-            return _DELTA
-
-        def __new__(cls) -> Any:
-            return delta_operation(next(shapes))
-
-    return Delta
+    extension = ov.OpExtension(Operation)
+    left = cycle(shapes)
+    return extension
 
 
 def _attention_placeholder(facts: AttentionFacts) -> Any:
