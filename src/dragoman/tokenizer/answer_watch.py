@@ -18,7 +18,6 @@ from dragoman.types import EngineRequest, RepetitionDetection, Thinking
 
 _BEFORE, _THINKING, _CLOSING, _ANSWERING = range(4)
 _MOST_OF_CHARACTER = 4  # bytes
-_NEVER = np.iinfo(np.int64).max
 
 
 def watch_answer(pieces: TokenPieces, request: EngineRequest) -> AnswerWatch | None:
@@ -28,36 +27,56 @@ def watch_answer(pieces: TokenPieces, request: EngineRequest) -> AnswerWatch | N
 
 
 class LoopDetector:
-    """Tells when the last tokens repeat themselves: for every size of a pattern it counts how many equal those before."""
+    """Tells when the last tokens repeat themselves: for every size of a pattern it counts how many equal those before.
 
-    __slots__ = ("_needed", "_recent", "_runs")
+    The newest tokens stand in `_tokens` from `_place` on, the newest first. No count is above `_most`.
+    """
+
+    __slots__ = ("_first", "_last", "_least", "_most", "_needed", "_place", "_runs", "_tokens")
 
     def __init__(self, rule: RepetitionDetection) -> None:
-        sizes = np.arange(1, rule.max_pattern_size + 1)
-        self._needed = np.where(sizes < rule.min_pattern_size, _NEVER, sizes * (rule.min_count - 1))
-        self._recent: npt.NDArray[np.int64] = np.full(sizes.size, -1, dtype=np.int64)  # the newest first
+        sizes = np.arange(rule.min_pattern_size, rule.max_pattern_size + 1)
+        self._first, self._last = rule.min_pattern_size - 1, rule.max_pattern_size
+        self._needed = sizes * (rule.min_count - 1)
+        self._least = int(self._needed[0])
+        self._most = 0
         self._runs: npt.NDArray[np.int64] = np.zeros(sizes.size, dtype=np.int64)
+        self._tokens: npt.NDArray[np.int64] = np.full(2 * self._last, -1, dtype=np.int64)
+        self._place = self._last
 
     def fork(self) -> LoopDetector:
         """An independent copy."""
         other = LoopDetector.__new__(LoopDetector)
-        other._needed, other._recent, other._runs = self._needed, self._recent.copy(), self._runs.copy()
+        other._first, other._last, other._needed, other._least = self._first, self._last, self._needed, self._least
+        other._most, other._place, other._runs, other._tokens = (
+            self._most, self._place, self._runs.copy(), self._tokens.copy(),
+        )  # fmt: skip
         return other
 
     def ends_with(self, token_id: int) -> bool:
         """True if this as the next token makes a loop."""
-        return bool((self._runs_with(token_id) >= self._needed).any())
+        if self._most + 1 < self._least:
+            return False
+        return bool(((self._runs + 1) * self._equal_to(token_id) >= self._needed).any())
 
     def push(self, token_id: int) -> bool:
         """Take in a token; True if it makes a loop."""
-        self._runs = self._runs_with(token_id)
-        self._recent[1:] = self._recent[:-1]
-        self._recent[:1] = token_id
+        self._runs += 1
+        self._runs *= self._equal_to(token_id)
+        if self._place == 0:
+            self._tokens[self._last :] = self._tokens[: self._last]
+            self._place = self._last
+        self._place -= 1
+        self._tokens[self._place] = token_id
+        self._most += 1
+        if self._most < self._least:
+            return False
+        self._most = int(self._runs.max())
         return bool((self._runs >= self._needed).any())
 
-    def _runs_with(self, token_id: int) -> npt.NDArray[np.int64]:
-        runs: npt.NDArray[np.int64] = (self._runs + 1) * (self._recent == token_id)
-        return runs
+    def _equal_to(self, token_id: int) -> npt.NDArray[np.bool_]:
+        """For every size, whether the token as many before the next one is this."""
+        return self._tokens[self._place + self._first : self._place + self._last] == token_id
 
 
 class AnswerWatch:

@@ -33,12 +33,13 @@ from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
-from dragoman.types import EngineOutput, EngineRequest, Grammar, SamplingParams
+from dragoman.types import EngineOutput, EngineRequest, Grammar, SamplingParams, Thinking
 from tests.engine.proposers import FunctionProposer
 from tests.support.cpu import EXACT_PACKED
 from tests.support.tiers import width
 
 MANY_BLOCKS, FEW_BLOCKS = 64, 13
+THINKING = Thinking("<t>", ("</t>",), (300, 7, 400, 301, 302, 9), is_open=True, budget=6)
 WHOLE = 512  # tokens of a step, more than a prompt has
 LENGTHS = (1, 2, 31, 32, 33, 34, 64, 65, 90, 130)  # of prompts: around the ends of blocks
 PRECISIONS = {
@@ -65,7 +66,7 @@ def loaded(request: pytest.FixtureRequest) -> LoadedModel:
 
 
 def asked() -> list[EngineRequest]:
-    """Greedy and seeded requests with prompts of random tokens; some begin alike, some say something twice."""
+    """Greedy and seeded requests with prompts of random tokens; some begin alike, some say something twice or think."""
     stream = random.Random(3)
     requests = []
     common = [stream.randrange(5, 1500) for _ in range(40)]
@@ -76,7 +77,9 @@ def asked() -> list[EngineRequest]:
         elif len(prompt) > len(common):
             prompt[: len(common)] = common
         sampling = SamplingParams(temperature=0.0 if number % 2 else 0.8, logprobs=0, ignore_eos=True)
-        requests.append(EngineRequest(f"{number}", tuple(prompt), sampling, stream.choice([20, 40]), seed=number))
+        thinking = THINKING if number % 4 == 1 else None
+        most = stream.choice([20, 40])
+        requests.append(EngineRequest(f"{number}", tuple(prompt), sampling, most, seed=number, thinking=thinking))
     return requests
 
 
@@ -88,7 +91,8 @@ def tools() -> EngineTools:
 def prepared(request: EngineRequest) -> Prepared:
     """With its grammar, if it has one."""
     grammar = request.sampling.grammar
-    return Prepared(None if grammar is None else tools().compile_grammar(grammar))
+    masker = None if grammar is None else tools().compile_grammar(grammar)
+    return Prepared(masker, watch=tools().watch_answer(request))
 
 
 def run(

@@ -204,14 +204,7 @@ class GrammarMask:
             logits[row, few_ids] = kept
 
 
-class ForcedToken:
-    """Masks every token but the one that has to come next because the reasoning is ended."""
-
-    def is_needed(self, state: SamplerState) -> bool:
-        return state.watch is not None
-
-    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        for row, state in zip(rows, states, strict=True):
-            if state.watch is not None and state.watch.forced_ids:
-                logits[row] = NEG_INF
-                logits[row, state.watch.forced_ids[0]] = 0.0
+def force_token(logits_row: FloatArray, token_id: int) -> None:
+    """Mask every token but the one that has to come next. Shapes: [V]. Mutates: the row."""
+    logits_row[:] = NEG_INF
+    logits_row[token_id] = 0.0

@@ -26,7 +26,6 @@ from dragoman.engine.rolling.sample.logits_processors import (
     AllowedTokens,
     BadWordsMask,
     Dry,
-    ForcedToken,
     FrequencyPenalty,
     GrammarMask,
     LogitBias,
@@ -34,6 +33,7 @@ from dragoman.engine.rolling.sample.logits_processors import (
     MinTokens,
     PresencePenalty,
     RepetitionPenalty,
+    force_token,
 )
 from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
 from dragoman.engine.rolling.sample.random_stream import uniforms
@@ -91,7 +91,6 @@ class Sampler:
             BadWordsMask(),
             MinTokens(),
             GrammarMask(self._masks),
-            ForcedToken(),
         )
 
     def new_state(
@@ -178,7 +177,8 @@ class Sampler:
         return {
             row: logits[row].copy()
             for row, state in enumerate(states)
-            if state.active and (state.plan.params.logprobs is not None or state.plan.rescue_ids.size == 0)
+            if (state.active or state.forced_id is not None)
+            and (state.plan.params.logprobs is not None or state.plan.rescue_ids.size == 0)
         }
 
     def _apply_processors(self, logits: FloatArray, states: Sequence[SamplerState]) -> None:
@@ -189,6 +189,9 @@ class Sampler:
             if active >> bit & 1:
                 rows = [row for row, state in enumerate(states) if state.active >> bit & 1]
                 processor.apply(logits, rows, [states[row] for row in rows])
+        for row, state in enumerate(states):
+            if (token_id := state.forced_id) is not None:
+                force_token(logits[row], token_id)
 
     def _most_likely(
         self, logits: FloatArray, states: Sequence[SamplerState], untouched: dict[int, FloatArray]

@@ -170,6 +170,11 @@ class SamplerState:
         """True if the most likely token is taken."""
         return self.plan.params.temperature == 0.0
 
+    @property
+    def forced_id(self) -> int | None:
+        """The only token that may come next, because reasoning is ended; None = any."""
+        return None if self.watch is None or not self.watch.forced_ids else self.watch.forced_ids[0]
+
     def observe(self, token_id: int) -> None:
         """Take in a token that was appended to the sequence.
 
