@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel
@@ -28,7 +29,8 @@ NUM_STEPS = 31
 class Life:
     """What happens to one engine from its start to its end.
 
-    `closed_steps`: in these no read goes on. `num_damaged`: of 256 blocks, about, which cannot be read.
+    `closed_steps`: in these no read goes on. `num_damaged`: of 256 blocks, about, which cannot be read. `failing`: numbers
+    of forward passes that fail.
     """
 
     arrivals: list[Arrival]
@@ -36,6 +38,7 @@ class Life:
     num_damaged: int
     is_full: bool
     is_whole: bool
+    failing: frozenset[int]
 
 
 @st.composite
@@ -60,6 +63,7 @@ def lives(draw: st.DrawFn) -> list[Life]:
         num_damaged=st.sampled_from([0, 0, 20, 128]),
         is_full=st.sampled_from([False, False, False, True]),
         is_whole=st.sampled_from([True, True, False]),
+        failing=st.sampled_from([frozenset(), frozenset(), frozenset([3]), frozenset([2, 9, 10])]),
     )
     return draw(st.lists(life, min_size=2, max_size=4))
 
@@ -73,6 +77,12 @@ def live(life: Life, runner: FakeRunner, config: RollingConfig, disk: FakeDisk) 
     """Run one engine to its end, and check what it said; returns the tokens that it did not compute for the disk."""
     disk.is_full = life.is_full
     disk.fails = lambda key: key[0] < life.num_damaged
+
+    def fail(_batch: ForwardBatch) -> None:
+        if runner.num_forwards in life.failing:
+            raise ValueError("this one fails")
+
+    runner.before_forward = fail
     store = FakeStore(disk)
     storage = Storage(store, runner, StoredModel("a model"))
     core = EngineCore(runner, Sampler(VOCAB_SIZE), config, storage=storage)
@@ -88,10 +98,12 @@ def live(life: Life, runner: FakeRunner, config: RollingConfig, disk: FakeDisk) 
     disk.gate.set()
     run_to_end(collector, life.arrivals)
     assert core.stats.num_used_blocks == 0
-    assert not collector.errors
+    assert not collector.errors or life.failing
     core.close(is_whole=life.is_whole)
     assert store.is_closed
     for key, arrival in enumerate(life.arrivals):
+        if key in collector.errors:
+            continue
         finished = [output for output in collector.outputs[key] if output.finish_reason is not None]
         if len(finished) == arrival.request.sampling.n:
             check_finished(collector, key, arrival.request, runner.model)

@@ -46,7 +46,7 @@ class Prefixes:
         """
         if self._config.prefix_cache == "off" or sequence.group.needs_prompt_logprobs:
             return shared
-        num_blocks = (sequence.num_tokens - 1) // self._blocks.block_size
+        num_blocks = self._most_blocks(sequence)
         sequence.extend_digests(self._blocks.block_size, num_blocks)
         while True:
             prefix = self._blocks.match_prefix(sequence.digests[:num_blocks], shared)
@@ -57,12 +57,16 @@ class Prefixes:
     def num_loadable(self, sequence: Sequence) -> int:
         """The blocks of the longest prefix, in memory or on disk, that leaves enough to compute (see `match`)."""
         assert self._loads is not None
-        num_blocks = (sequence.num_tokens - 1) // self._blocks.block_size
+        num_blocks = self._most_blocks(sequence)
         while True:
             length = self._loads.match(sequence.digests[:num_blocks])
             num_blocks = self._pieces.num_cuttable(sequence, length)
             if num_blocks == length:
                 return length
+
+    def _most_blocks(self, sequence: Sequence) -> int:
+        """The most that leave a token to compute."""
+        return (sequence.num_tokens - 1) // self._blocks.block_size
 
 
 def _is_alike(sibling: Sequence, sequence: Sequence) -> bool:

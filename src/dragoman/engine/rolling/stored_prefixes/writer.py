@@ -127,14 +127,17 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
+        refresh_s = perf_counter() + _REFRESH_S
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._jobs or self._is_closed, _REFRESH_S)
                 if self._is_closed:
                     return
                 job = self._jobs[0] if self._jobs else None  # it stays there until it is done: `close` waits for it
-            if job is None:
+            if perf_counter() >= refresh_s:
                 self._store.refresh()
+                refresh_s = perf_counter() + _REFRESH_S
+            if job is None:
                 continue
             try:
                 self._do(job)
