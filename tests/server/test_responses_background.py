@@ -72,7 +72,7 @@ def test_a_response_is_polled_until_it_is_there() -> None:
 def test_a_cancelled_response_stays_so() -> None:
     with serving() as (_, engine, client):
         begun = client.responses.create(model="m", input="Hi", background=True)
-        until(lambda: engine.num_outputs, lambda count: count == 1)
+        until(lambda: engine.num_outputs, lambda count: count == 2)
         assert client.responses.cancel(begun.id).status == "cancelled"
         until(lambda: engine.aborted, len)
         assert client.responses.retrieve(begun.id).status == "cancelled"
