@@ -16,6 +16,7 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from tests.support.cpu import EXACT_F32, EXACT_PACKED
 from tests.support.expert_models import write_experts
+from tests.support.family_checkpoint import write_family_checkpoint
 from tests.support.forward import forward_batch
 from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
@@ -31,11 +32,11 @@ DECODED = [int(token_id) for token_id in np.random.RandomState(2).randint(0, VOC
 KINDS = [
     *("dense-int8-auto", "dense-int8-u8", "dense-int4-u8", "dense-bf16-auto", "dense-f32-f32", "dense-f32-u8"),
     *("hybrid-bf16-auto", "hybrid-int8-u8", "hybrid-f32-f32", "states-int8-auto", "states-f32-f32"),
-    *("few-int8-auto", "few-f32-f32", "many-int8-auto", "many-f32-f32"),
+    *("few-int8-auto", "few-f32-f32", "many-int8-auto", "many-f32-f32", "shared-int8-auto", "shared-int8-u8"),
 ]
 FEW_KINDS = [
     *("dense-int8-bf16", "dense-int4-u8", "dense-f32-f32", "hybrid-int8-u8", "hybrid-f32-f32", "states-f32-f32"),
-    *("few-int8-bf16", "many-int8-bf16", "many-f32-f32"),
+    *("few-int8-bf16", "many-int8-bf16", "many-f32-f32", "shared-int8-bf16"),
 ]
 
 
@@ -46,6 +47,8 @@ def write(kind: str, directory: Path) -> Path:
         return write_hybrid(directory)
     if kind == "states":
         return write_stateful(directory)
+    if kind == "shared":  # layers that write the keys and values of others once more
+        return write_family_checkpoint("gemma4", directory)
     return write_experts("many" if kind == "many" else "few", directory)
 
 

@@ -57,13 +57,16 @@ def attend(
     layer: LayerInputs,
     sinks: Array | None = None,
     norms: tuple[HeadNorm, HeadNorm] | None = None,
+    *,
+    is_turned: bool = False,
 ) -> Node:
     """What the heads read, of the rows that the layer keeps. `norms`: of queries and keys that are normed once turned.
 
+    `is_turned`: they have been turned already.
     Shapes: q, k [T, heads, 1, size], v [T, 1, heads * size] -> [T or R, 1, heads * value size]; sinks f32 [heads].
     """
     facts = layer.attention
-    if facts.rotary is not None:
+    if facts.rotary is not None and not is_turned:
         angles = layer.step.angles(facts.rotary)
         q, k = apply_rotary(q, angles), apply_rotary(k, angles)
     if norms is not None:

@@ -18,6 +18,7 @@ from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
 from dragoman.models.blocks.nodes import add, gather_rows, multiply, split_heads, width
 from dragoman.models.blocks.norms import rms_normalized
 from dragoman.models.blocks.per_layer import hand_on_per_layer, let_in_per_layer
+from dragoman.models.blocks.rotary import apply_rotary
 from dragoman.models.blocks.step import LayerInputs, StepInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, MlpFacts, RoutingRule
@@ -75,19 +76,21 @@ class SharesKeys(Gemma3):
         return x
 
     def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Llama`. Layers that share keys and values write them once more into the cache that they share."""
+        """See `Llama`. Layers that share keys and values write the same ones once more into the cache that they share."""
         facts = layer.attention
+        assert facts.rotary is not None
+        angles = layer.step.angles(facts.rotary)
         if facts.cache is None:
             q, k, v = self.queries_keys_values(x, weights, layer)
-            k = self.norm(split_heads(k, facts.num_kv_heads), weights.at("k_norm"))
+            k = apply_rotary(self.norm(split_heads(k, facts.num_kv_heads), weights.at("k_norm")), angles)
             ones = np.ones(facts.value_size, np.float32)
             v = rms_normalized(split_heads(v, facts.num_kv_heads), ones, self.norm_epsilon)
             layer.step.handed_on[f"keys and values of {layer.index}"] = k, v
         else:
             q = linear(x, weights.at("q_proj"), facts.query_width, bias=self.has_qkv_bias)
             k, v = layer.step.handed_on[f"keys and values of {facts.cache}"]
-        q = self.norm(split_heads(q, facts.num_heads), weights.at("q_norm"))
-        attended = attend(q, k, v, layer)
+        q = apply_rotary(self.norm(split_heads(q, facts.num_heads), weights.at("q_norm")), angles)
+        attended = attend(q, k, v, layer, is_turned=True)
         return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)
 
     def queries_keys_values(self, x: Node, weights: Weights, layer: LayerInputs) -> list[Node]:
