@@ -97,6 +97,12 @@ export class Conversation {
   }
 }
 
+/** How far a prompt is, in words. */
+export function progressWords({ total, processed, time_ms: timeMs, ahead, expected_ms: expectedMs }) {
+  const words = ahead ? `${ahead} before you` : timeMs ? `reading the prompt: ${Math.floor((100 * processed) / total)} %` : "you are next";
+  return expectedMs ? `${words}, about ${Math.max(1, Math.round(expectedMs / 1000))} s` : words;
+}
+
 /** One answer: several choices, if several were asked for. */
 class Answer {
   constructor({ title, showsTokens, isWritten, grown, reader, again, results }) {
@@ -129,16 +135,33 @@ class Answer {
 
   /** Add a piece of `stream.js`. */
   take(piece) {
-    const { text, reasoning, call, tokens, alternatives } = piece;
+    const { progress, text, reasoning, call, tokens, alternatives } = piece;
+    if (progress) this.wait(progress);
     if (piece.usage) for (const [name, count] of Object.entries(piece.usage)) if (count !== undefined) this.usage[name] = count;
     if (piece.finish) this.finish = piece.finish;
     if (!text && !reasoning && !call && !tokens?.length && !alternatives) return;
+    this.endWait();
     this.last = performance.now();
     this.first ??= this.last;
     this.pieces += 1;
     this.choice(piece.choice ?? 0).add(piece);
     if (text && !piece.choice) this.reader.add(text);
     this.grown();
+  }
+
+  /** Tell how far the call is that has no token yet. */
+  wait(progress) {
+    this.bar ??= make("progress", { max: 1, "aria-label": "How far the prompt is" });
+    this.words ??= make("span", null);
+    this.waiting ??= this.node.insertBefore(make("div", { class: "waiting", role: "status" }, this.bar, this.words), this.body);
+    if (progress.time_ms) this.bar.value = progress.processed / progress.total;
+    this.words.textContent = progressWords(progress);
+    this.grown();
+  }
+
+  endWait() {
+    this.waiting?.remove();
+    this.waiting = null;
   }
 
   /** The answer as a message of the conversation: the first choice. */
@@ -149,6 +172,7 @@ class Answer {
 
   /** Nothing more comes. `ignored`: parameters without effect. */
   end(ignored) {
+    this.endWait();
     this.node.setAttribute("aria-busy", "false");
     this.reader.end();
     for (const one of this.choices.values()) one.end();

@@ -106,6 +106,7 @@ async function send() {
 /** Ask for an answer to the conversation as it stands, or to the prompt. */
 async function answer(question) {
   const request = ask(conversation.messages, question.text, question.pictures);
+  if (state.parameters?.tellsProgress && byId("streaming").checked) request.body.return_progress = true;
   const { shape } = state.api[state.mode];
   const isChat = state.mode === "chat";
   const run = { id: `playground-${crypto.randomUUID?.() ?? Math.random().toString(36).slice(2)}`, controller: new AbortController() };
@@ -240,8 +241,9 @@ function showParameters() {
   const { path, schemaHas } = state.api[state.mode];
   const key = `${path} ${schemaHas ?? ""}`;
   if (!state.kept.has(key)) {
-    const rows = describedParameters(state.document, bodySchema(state.document, path, schemaHas));
-    state.kept.set(key, new Parameters(rows, () => changed()));
+    const schema = bodySchema(state.document, path, schemaHas);
+    const parameters = new Parameters(describedParameters(state.document, schema), () => changed());
+    state.kept.set(key, Object.assign(parameters, { tellsProgress: "return_progress" in schema.properties }));
   }
   state.parameters = state.kept.get(key);
   state.parameters.choose(state.abilities?.usual ?? new Map());

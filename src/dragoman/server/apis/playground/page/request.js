@@ -35,7 +35,7 @@ export const APIS = [
 
 /** Fields that the page itself decides; the parameters are all others. */
 export const DECIDED = new Set([
-  "messages", "prompt", "inputs", "input", "model", "model_name", "stream", "stream_options", "system", "instructions",
+  "messages", "prompt", "inputs", "input", "model", "model_name", "stream", "stream_options", "return_progress", "system", "instructions",
   "tools", "functions", "images", "parameters", "options", "id", "adapters", "adapter_id", "previous_response_id", "store",
 ]);
 

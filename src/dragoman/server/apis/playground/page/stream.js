@@ -1,6 +1,6 @@
 // What comes back: the answers of all APIs, streamed or whole, as the same small pieces.
 //
-// A piece has any of: choice (0 if absent), text, reasoning, call {index, id, name, arguments}, tokens and alternatives
+// A piece has any of: progress (as the server tells it, before all others), choice (0 if absent), text, reasoning, call {index, id, name, arguments}, tokens and alternatives
 // (of all tokens, where an API tells them at the end), finish, usage {prompt, completion}, error.
 // A token is {text, logprob, top: [{text, logprob}]}.
 
@@ -69,6 +69,7 @@ const READERS = {
 const openAiUsage = (usage) => (usage ? { prompt: usage.prompt_tokens, completion: usage.completion_tokens } : undefined);
 
 function* chatPieces(value) {
+  if (value.prompt_progress) yield { progress: value.prompt_progress };
   if (value.error) yield { error: messageOf(value) };
   for (const choice of value.choices ?? []) {
     const said = choice.delta ?? choice.message ?? {};
@@ -95,6 +96,7 @@ const chatToken = (one) => ({
 });
 
 function* completionPieces(value) {
+  if (value.prompt_progress) yield { progress: value.prompt_progress };
   if (value.error) yield { error: messageOf(value) };
   for (const choice of value.choices ?? []) {
     const { tokens = [], token_logprobs: logprobs = [], top_logprobs: tops = [] } = choice.logprobs ?? {};
