@@ -69,6 +69,8 @@ MORE_BODIES: tuple[Any, ...] = (
     {**_CHAT, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
     {**_CHAT, "logprobs": True, "top_logprobs": 2, "stream": True, "stream_options": {"include_usage": True}},
     {**_CHAT, "chat_template_kwargs": {"enable_thinking": False, "messages": 1}},
+    {**_CHAT, "chat_template_kwargs": {"thinking_budget": 3}, "reasoning": {"max_tokens": 3, "exclude": True}},
+    {**_CHAT, "thinking_token_budget": 2, "repetition_detection": {"max_pattern_size": 2, "min_count": 3}},
     {**_COMPLETION, "prompt": ["a", "b"], "echo": True, "logprobs": 2},
     {**_COMPLETION, "prompt": [[5, 6], [7]], "stream": True, "n": 2, "best_of": 2},
     {**_COMPLETION, "guided_regex": "[ab]{1,3}", "stop": ["a"], "logit_bias": {"65": 1}},

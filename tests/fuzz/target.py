@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -23,7 +24,9 @@ from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.grammar.lazy import LazyGrammarCompiler
+from dragoman.server.generation.output_parsers import REASONING_FORMATS, OutputFormat
 from dragoman.server.generation.service import Extensions, Service
+from dragoman.tokenizer.answer_watch import watch_answer
 from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
@@ -36,7 +39,10 @@ from tests.support.running_server import RunningServer
 
 CONTEXT = 96
 NUM_BLOCKS = 96
-TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ tools or '' }}{{ enable_thinking }}"
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ tools or '' }}{{ enable_thinking }}<think>"
+)
+THINKS = OutputFormat(reasoning=REASONING_FORMATS["think"])
 
 
 class QuickRunner(TableRunner):
@@ -95,7 +101,8 @@ def _tools(tokenizer: ByteTokenizer) -> EngineTools:
     def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
         return StopOnTokens(pieces, stop.strings, min_tokens=min_tokens, skip_special_tokens=stop.skip_special_tokens)
 
-    return EngineTools(LazyGrammarCompiler(cast(HfTokenizer, tokenizer)), watch_stops)
+    compiler = LazyGrammarCompiler(cast(HfTokenizer, tokenizer))
+    return EngineTools(compiler, watch_stops, watch_answer=partial(watch_answer, pieces))
 
 
 @contextmanager
@@ -110,7 +117,7 @@ def running_target(*, has_hosting: bool = True) -> Iterator[Target]:
         engine=engine,
         tokenizer=tokenizer,
         chat_template=ChatTemplate(TEMPLATE),
-        extensions=Extensions(compile_grammar=tools.compile_grammar),
+        extensions=Extensions(compile_grammar=tools.compile_grammar, find_thought=THINKS.thought_marks),
     )
     server = RunningServer(dialects=real_dialects(), has_hosting=has_hosting)
     server.service, server.engine = service, engine  # type: ignore[assignment]  # instead of the fakes

@@ -76,7 +76,8 @@ class LoopDetector:
 
     def _equal_to(self, token_id: int) -> npt.NDArray[np.bool_]:
         """For every size, whether the token as many before the next one is this."""
-        return self._tokens[self._place + self._first : self._place + self._last] == token_id
+        equal: npt.NDArray[np.bool_] = self._tokens[self._place + self._first : self._place + self._last] == token_id
+        return equal
 
 
 class AnswerWatch:
