@@ -23,7 +23,7 @@ def test_the_table_tells_medians_and_the_stream_by_itself() -> None:
     ]
 
 
-@pytest.mark.full
+@pytest.mark.full("it starts a server, and asks it for ten seconds")
 def test_it_runs_with_the_bundled_model(capsys: pytest.CaptureFixture[str]) -> None:
     model = Path(dragoman.__file__).parent / "demo_model"
     assert main(["--model", str(model), "--rounds", "1", "--num-requests", "300", "--answer-tokens", "16"]) == 0
