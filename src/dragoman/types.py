@@ -265,6 +265,7 @@ class SamplingParams(FurtherSampling, frozen=True):
     early_stopping: bool | Literal["never"] = False
     logprobs: int | None = None  # None = none; 0 = the chosen token's; N = also the N most likely
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
+    post_sampling_probs: bool = False  # `logprobs` of what the token was drawn from, after all that shapes that
     grammar: Grammar | None = None
     thinking_token_budget: int | None = None  # of reasoning, which is ended then; -1 = no bound, None = the server's
     repetition_detection: RepetitionDetection | None = None  # of the content, which ends then; also of the reasoning

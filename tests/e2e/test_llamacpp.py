@@ -177,6 +177,22 @@ def test_llama_vscode_counts_the_tokens_of_a_conversation(client: httpx.Client) 
     assert client.get("/health").json()["status"] == "ok"
 
 
+def test_probabilities_after_sampling_are_those_of_what_could_be_drawn(client: httpx.Client) -> None:
+    body = {
+        "prompt": "This is",
+        "n_predict": 6,
+        "n_probs": 10,
+        "post_sampling_probs": True,
+        "top_k": 3,
+        "temperature": 2,
+    }
+    for token in post(client, "/completion", **body)["completion_probabilities"]:
+        chances = {one["id"]: one["prob"] for one in token["top_probs"]}
+        assert 1 <= len(chances) <= 3
+        assert sum(chances.values()) == pytest.approx(1.0, abs=1e-5)
+        assert chances[token["id"]] == pytest.approx(token["prob"])
+
+
 def test_a_completion_is_that_of_openais_api(client: httpx.Client) -> None:
     told = post(client, "/completion", prompt="This is a test", n_predict=12, temperature=0)
     expected = post(client, "/v1/completions", prompt="This is a test", max_tokens=12, temperature=0)

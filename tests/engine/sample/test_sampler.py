@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dragoman.engine.rolling.sample.sampler import Sampled, Sampler
+from dragoman.types import Logprob
 from tests.support.maskers import ByForks
 from tests.support.sampling import (
     FloatArray,
@@ -336,3 +337,34 @@ def test_an_infinite_logit_wins() -> None:
 def test_an_empty_batch_is_empty() -> None:
     sampled = Sampler(5).sample(np.zeros((0, 5), dtype=np.float32), [])
     assert (sampled.token_ids.size, sampled.logprobs, sampled.top_logprobs) == (0, [], [])
+
+
+def test_log_probabilities_can_be_those_that_the_token_was_drawn_with() -> None:
+    """After temperature, penalties, bias, filters and grammar; tokens that could not be drawn are not told."""
+    shapes: list[dict[str, Any]] = [
+        {},
+        {"top_k": 3},
+        {"top_p": 0.6, "min_p": 0.1},
+        {"logit_bias": {2: 5.0}, "frequency_penalty": 0.5},
+        {"masker": Allows(3, 4), "repetition_penalty": 1.5},
+        {"xtc_probability": 1.0, "top_n_sigma": 2.0},
+    ]
+    for shape in shapes:
+        logits = logits_of(0.3, 0.25, 0.2, 0.15, 0.1)
+        expected = distribution_of(logits.copy(), (1, 2), temperature=1.3, **shape)
+        sampled = sample_one(logits, (1, 2), temperature=1.3, logprobs=5, post_sampling_probs=True, **shape)
+        [token_id], [logprob], [top] = sampled.token_ids, sampled.logprobs, sampled.top_logprobs
+        assert logprob is not None
+        assert top is not None
+        assert math.exp(logprob) == pytest.approx(expected[token_id], abs=1e-6)
+        found = {one.token_id: math.exp(one.logprob) for one in top}
+        assert found == pytest.approx({i: value for i, value in enumerate(expected) if value > 0.0}, abs=1e-6)
+        assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+def test_a_token_that_is_not_drawn_has_the_whole_probability() -> None:
+    shapes: list[dict[str, Any]] = [{}, {"temperature": 1.0, "top_k": 1}]
+    for shape in shapes:
+        sampled = sample_one(logits_of(0.2, 0.5, 0.3), logprobs=2, post_sampling_probs=True, **shape)
+        assert sampled.logprobs == [0.0]
+        assert sampled.top_logprobs == [[Logprob(1, 0.0)]]

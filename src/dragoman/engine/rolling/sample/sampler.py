@@ -8,8 +8,9 @@ thread. A row's result never depends on the other rows: whatever reduces over th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,8 @@ _LARGEST_LOGIT = float(np.finfo(np.float32).max)
 class Sampled:
     """One chosen token per row. `logprobs[i]` and `top_logprobs[i]` are None unless row i asked for them.
 
-    `token_ids` [R] i64. Log-probabilities are raw: of the logits as the model gave them. `top_logprobs[i]` has the N most
+    `token_ids` [R] i64. Log-probabilities are raw: of the logits as the model gave them; or, where row i asked for that, of
+    what its token was drawn from, in which the tokens that could not be drawn have none. `top_logprobs[i]` has the N most
     likely tokens, best first, of equally likely ones the lowest id first; a chosen token in it has the very same value.
     """
 
@@ -136,8 +138,8 @@ class Sampler:
         with np.errstate(over="ignore"):  # quotients beyond float32 become -inf, which is what they mean
             self._apply_processors(logits, states)
             token_ids, maxima = self._most_likely(logits, states, untouched)
-            self._draw(logits, states, maxima, token_ids)
-        return self._report(logits, untouched, states, token_ids)
+            drawn = self._draw(logits, states, maxima, token_ids)
+        return self._report(logits, untouched, states, token_ids, drawn)
 
     def process(self, logits: FloatArray, states: Sequence[SamplerState]) -> FloatArray:
         """Log-probabilities after the processors (steps 1 to 9), for beam search; masked tokens have -inf.
@@ -205,11 +207,17 @@ class Sampler:
             maxima[row] = logits[row, token_ids[row]]
         return token_ids, maxima
 
-    def _draw(self, logits: FloatArray, states: Sequence[SamplerState], maxima: FloatArray, token_ids: IdArray) -> None:
-        """Replace the most likely token by a drawn one in every row that samples."""
+    def _draw(
+        self, logits: FloatArray, states: Sequence[SamplerState], maxima: FloatArray, token_ids: IdArray
+    ) -> dict[int, _Drawn]:
+        """Replace the most likely token by a drawn one in every row that samples.
+
+        What they were drawn from, of those rows that ask for it.
+        """
+        told: dict[int, _Drawn] = {}
         rows = [row for row, state in enumerate(states) if not state.is_greedy]
         if not rows:
-            return
+            return told
         drawn = [states[row] for row in rows]
         numbers = _numbers(drawn).tolist()
         for row, state, number, is_excluding in zip(rows, drawn, numbers, _excluding(drawn), strict=True):
@@ -217,6 +225,10 @@ class Sampler:
             if is_excluding:
                 survivors = without_top_choices(survivors, state.plan.params.xtc_threshold, state.plan.ending_ids)
             token_ids[row] = survivors.draw(number)
+            params = state.plan.params
+            if params.post_sampling_probs and params.logprobs is not None:
+                told[row] = _drawn_from(survivors, int(token_ids[row]), params.logprobs)
+        return told
 
     def _survivors(self, logits_row: FloatArray, maximum: np.float32, state: SamplerState) -> Survivors:
         params = state.plan.params
@@ -232,16 +244,37 @@ class Sampler:
         untouched: dict[int, FloatArray],
         states: Sequence[SamplerState],
         token_ids: IdArray,
+        drawn: Mapping[int, _Drawn],
     ) -> Sampled:
         logprobs: list[float | None] = [None] * len(states)
         top_logprobs: list[list[Logprob] | None] = [None] * len(states)
         for row, state in enumerate(states):
             top_n = state.plan.params.logprobs
-            if top_n is not None:
+            if top_n is not None and state.plan.params.post_sampling_probs:
+                token_id = int(token_ids[row])  # a greedy row has no other choice
+                told = drawn.get(row) or _Drawn(0.0, [Logprob(token_id, 0.0)][:top_n])
+                logprobs[row], top_logprobs[row] = told
+            elif top_n is not None:
                 raw = RawLogprobs(untouched.get(row, logits[row]), self._scratch)
                 logprobs[row] = raw.of(int(token_ids[row]))
                 top_logprobs[row] = raw.top(top_n)
         return Sampled(token_ids, logprobs, top_logprobs)
+
+
+class _Drawn(NamedTuple):
+    """The log-probability with which a token was drawn, and the most likely candidates."""
+
+    logprob: float
+    top: list[Logprob]
+
+
+def _drawn_from(survivors: Survivors, token_id: int, top_n: int) -> _Drawn:
+    """What a token was drawn from; at once, as the survivors' buffers are used again."""
+    weights, ids, offset = survivors.weights, survivors.ids, math.log(survivors.total)
+    index = token_id if ids is None else int(np.searchsorted(ids, token_id))
+    best = [one for one in ranked(weights, top_n).tolist() if weights[one] > 0.0]
+    top = [Logprob(one if ids is None else int(ids[one]), math.log(float(weights[one])) - offset) for one in best]
+    return _Drawn(math.log(float(weights[index])) - offset, top)
 
 
 def _numbers(states: Sequence[SamplerState], purpose: int = 0) -> npt.NDArray[np.float64]:

@@ -51,6 +51,7 @@ _TEXTS: Mapping[str, str] = {
     "samplers": "those that are on",
     "logit_bias": "pairs of a token id or text and its bias, or an object of them; false: never",
     "n_probs": "tell so many of the most likely tokens in the place of each",
+    "post_sampling_probs": "these are of what each was drawn from",
     "grammar": "in GBNF, or in Lark after %llguidance",
     "lora": "the adapter of this answer, by its place in the list",
 }

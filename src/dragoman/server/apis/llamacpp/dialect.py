@@ -66,6 +66,7 @@ class _Dialect(LlamaErrors, PureDialect):
             is_list=is_list or found.sampling.n > 1,
             is_streamed=bool(body.stream),
             measure=None if record is None else measure_of(record, ids),
+            are_drawn=found.sampling.post_sampling_probs,
             num_probs=found.sampling.logprobs or 0,
             fields=tuple(body.response_fields or ()),
             shows_tokens=bool(body.return_tokens),

@@ -7,6 +7,7 @@ Source: llama.cpp, tools/server/README.md, "Response format".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +18,12 @@ from msgspec import UNSET, UnsetType
 from dragoman.errors import ServerError
 from dragoman.server.api import Encoder, Head, IndexedEvent, Reply
 from dragoman.server.apis.llamacpp.errors import error_body
-from dragoman.server.apis.llamacpp.schema import LlamaAnswer, LlamaPiece, LlamaToken, LlamaTopToken
+from dragoman.server.apis.llamacpp.schema import (
+    LlamaAnswer,
+    LlamaPiece,
+    LlamaToken,
+    LlamaTopToken,
+)
 from dragoman.server.apis.openai_wire.common import json_logprob
 from dragoman.server.http.framing import SSE_MEDIA_TYPE, sse
 from dragoman.server.http.replies import json_reply
@@ -52,7 +58,8 @@ class AnswerFacts:
     """What the encoder needs to know of a call.
 
     `settings`: as the answer tells them, but for the seed. `num_answers`: to each prompt. `is_list`: a whole answer is a
-    list. `measure`: how long each request took, None = nobody measures. `fields`: of the answer, () = all.
+    list. `measure`: how long each request took, None = nobody measures. `fields`: of the answer, () = all. `are_drawn`:
+    probabilities are those of drawing.
     """
 
     model: str
@@ -63,6 +70,7 @@ class AnswerFacts:
     is_streamed: bool = False
     measure: Measure | None = None
     num_probs: int = 0
+    are_drawn: bool = False
     fields: tuple[str, ...] = ()
     shows_tokens: bool = False
     shows_timings: bool = False
@@ -222,7 +230,10 @@ class LlamaEncoder(Encoder):
 
     def _probabilities(self, tokens: Sequence[TokenOutput]) -> list[LlamaToken] | UnsetType:
         num_probs = self._facts.num_probs
-        return [_token(token, num_probs) for token in tokens] if num_probs and tokens else UNSET
+        if not num_probs or not tokens:
+            return UNSET
+        tell = _chance if self._facts.are_drawn else _token
+        return [tell(token, num_probs) for token in tokens]
 
 
 _TOKEN_ENDS = (FinishReason.EOS, FinishReason.STOP_TOKEN)
@@ -231,6 +242,15 @@ _TOKEN_ENDS = (FinishReason.EOS, FinishReason.STOP_TOKEN)
 def _token(token: TokenOutput, num_probs: int) -> LlamaToken:
     top = [LlamaTopToken(one.id, one.text, list(one.bytes), _logprob(one.logprob)) for one in token.top[:num_probs]]
     return LlamaToken(token.id, token.token_text, list(token.bytes), _logprob(token.logprob), top)
+
+
+def _chance(token: TokenOutput, num_probs: int) -> LlamaToken:
+    """The same with the probabilities of drawing."""
+    top = [
+        LlamaTopToken(one.id, one.text, list(one.bytes), prob=math.exp(one.logprob)) for one in token.top[:num_probs]
+    ]
+    chance = math.exp(token.logprob or 0.0)
+    return LlamaToken(token.id, token.token_text, list(token.bytes), prob=chance, top_probs=top)
 
 
 def _logprob(logprob: float | None) -> float:

@@ -101,7 +101,6 @@ NEUTRAL: Mapping[str, tuple[object, str]] = {
     "adaptive_target": (-1.0, _NO_ADAPTIVE),
     "adaptive_decay": (0.9, _NO_ADAPTIVE),
     "min_keep": (0, "filters keep at least the most likely token"),
-    "post_sampling_probs": (False, "probabilities are told as the model gives them"),
     "backend_sampling": (False, "there is one way to sample"),
     "sse_ping_interval": (-1, "the operator decides when silent streams are kept alive"),
     "verbose": (False, "answers have no further details"),
@@ -115,6 +114,7 @@ REASONS: Mapping[str, str] = {
     "return_progress": "the answer is not streamed, or the engine does not tell how far it is",
     "repeat_last_n": "penalties see the whole text; -1 means that, 0 turns them off",
     "samplers": f"those that are listed are on, in this order: {', '.join(ORDER)}; there is no {' or '.join(_LACKING)}",
+    "post_sampling_probs": "n_probs is 0",
     **IDLE_REASONS,
 }
 NOT_LISTED = "its sampler is not one of samplers"
@@ -225,6 +225,7 @@ def _sampling(
         ignore_eos=bool(body.ignore_eos),
         logit_bias=logit_bias,
         logprobs=_num_probs(body, profile),
+        post_sampling_probs=bool(body.post_sampling_probs and _num_probs(body, profile)),
         grammar=_grammar(body),
     )
 
@@ -385,6 +386,7 @@ def _settings(
         "stream": bool(body.stream),
         "logit_bias": biases,
         "n_probs": sampling.logprobs or 0,
+        "post_sampling_probs": sampling.post_sampling_probs,
         "grammar": grammar.source if grammar is not None and grammar.kind == "lark" else "",
         "samplers": [name for name in ORDER if name in samplers],
         "timings_per_token": bool(body.timings_per_token),
@@ -394,7 +396,7 @@ def _settings(
 
 _SHOWN = frozenset((
     "dynatemp_range", "dynatemp_exponent", "mirostat", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay",
-    "n_keep", "n_discard", "min_keep", "post_sampling_probs",
+    "n_keep", "n_discard", "min_keep",
 ))  # fmt: skip
 """Parameters without effect that settings tell all the same, at the values at which they ask for nothing."""
 
@@ -414,6 +416,8 @@ def _without_effect(
         idle.add("repeat_last_n")
     if body.samplers is not None and (set(samplers) - set(ORDER) or list(samplers) != _in_order(samplers)):
         idle.add("samplers")
+    if body.post_sampling_probs and not sampling.logprobs:
+        idle.add("post_sampling_probs")
     idle |= idle_samplers(sampling, body) | set(others)
     return [name for name in raw if name in idle]
 

@@ -63,6 +63,7 @@ class LlamaSharedBody(SamplerFields, kw_only=True):
     ignore_eos: bool | None = None
     logit_bias: list[list[int | float | str | bool]] | dict[str, float | bool] | None = None
     n_probs: int | None = None
+    post_sampling_probs: bool | None = None
     logprobs: int | None = None
     stop: str | list[str] | None = None
     grammar: str | None = None
@@ -98,22 +99,25 @@ class LlamaEmbedBody(msgspec.Struct, kw_only=True):
 
 
 class LlamaTopToken(msgspec.Struct):
-    """One of the most likely tokens."""
+    """One of the most likely tokens: its log-probability, or the probability that it is drawn with."""
 
     id: int
     token: str
     bytes: list[int]
-    logprob: float
+    logprob: float | UnsetType = UNSET
+    prob: float | UnsetType = UNSET
 
 
 class LlamaToken(msgspec.Struct):
-    """A token of the answer, and what was most likely in its place."""
+    """A token of the answer, and what was most likely in its place; as above."""
 
     id: int
     token: str
     bytes: list[int]
-    logprob: float
-    top_logprobs: list[LlamaTopToken]
+    logprob: float | UnsetType = UNSET
+    top_logprobs: list[LlamaTopToken] | UnsetType = UNSET
+    prob: float | UnsetType = UNSET
+    top_probs: list[LlamaTopToken] | UnsetType = UNSET
 
 
 class LlamaPiece(msgspec.Struct, kw_only=True):
