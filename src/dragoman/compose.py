@@ -387,7 +387,7 @@ def _extensions(text: _Text, tools: EngineTools) -> Extensions:
         output.constraint,
         text.turn_end_ids,
         unsearched=output.unsearched,
-        find_thought=output.thought_marks,
+        find_thought=None if output.names[1] is None else output.thought_marks,
     )
 
 

@@ -231,6 +231,8 @@ def test_reasoning_that_repeats_itself_ends_and_the_answer_follows() -> None:
          "reasoning_budget must be the same as thinking_token_budget (2), got 1; give one of them"),
         ("chat/completions", {"chat_template_kwargs": {"thinking_budget": 1.5}},
          "chat_template_kwargs.thinking_budget must be an integer of at least -1, got '1.5'"),
+        ("chat/completions", {"chat_template_kwargs": {"thinking_budget": 3}, "reasoning_budget": 2},
+         "chat_template_kwargs.thinking_budget must be the same as the budget that the request says elsewhere (2), got 3"),
         ("completions", {"repetition_detection": 4}, "repetition_detection must be an object, got 4"),
         ("completions", {"repetition_detection": {"max_pattern_size": 9999, "min_count": 2}},
          "repetition_detection.max_pattern_size must be between 0 and 1024, got 9999"),

@@ -140,7 +140,12 @@ def _extensions(parts: Parts) -> Extensions:
     output = parts.output
     if output is None:
         return found
-    return replace(found, make_parser=output.parser, constrain=output.constraint, find_thought=output.thought_marks)
+    return replace(
+        found,
+        make_parser=output.parser,
+        constrain=output.constraint,
+        find_thought=output.thought_marks if output.reasoning else None,
+    )
 
 
 def _profile(parts: Parts) -> ModelProfile:

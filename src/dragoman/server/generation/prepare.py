@@ -20,14 +20,7 @@ from dragoman.engine.base import Capabilities
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, UnsupportedFeature
 from dragoman.server.generation.pictures import Encoder, PicturePrompts, PlacedPicture
 from dragoman.server.generation.sequence_text import ParserFactory, parser_of
-from dragoman.server.generation.thinking import (
-    NO_BOUNDS,
-    FindThought,
-    ThinkingBounds,
-    budget_of,
-    thinking_of,
-    told_of,
-)
+from dragoman.server.generation.thinking import NO_BOUNDS, ThinkingBounds, ThinkingPlan, told_of
 from dragoman.server.pressure.prompt_size import num_characters
 from dragoman.tokenizer.base import FimTokens, Tokenizer, TokenPieces
 from dragoman.tokenizer.breakers import BreakerFinder
@@ -49,7 +42,6 @@ from dragoman.types import (
     Standing,
     StopStrings,
     TextPrompt,
-    Thinking,
     TokenMasker,
     TokenPrompt,
     Unsearched,
@@ -135,6 +127,7 @@ class Preparer:
     limits: ServiceLimits
     compile_grammar: GrammarCompiler | None
     draw_seed: Callable[[], int]
+    thinking: ThinkingPlan
     breakers: BreakerFinder
     constrain: Constrain | None = None
     turn_end_ids: frozenset[int] = frozenset()
@@ -142,7 +135,6 @@ class Preparer:
     plain: PlainContent | None = None
     make_parser: ParserFactory | None = None
     unsearched: FindUnsearched | None = None
-    find_thought: FindThought | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -182,7 +174,8 @@ class Preparer:
         if "" in request.stop:
             raise InvalidParameter("stop must not hold an empty string", param="stop")
         _check_truncation(request)
-        budget = self._thinking_budget(request)
+        template = self.chat_template
+        budget = self.thinking.budget_of(request, {} if template is None else template.default_kwargs)
         prompt = told_of(request.prompt, budget)
         text, token_ids, pictures = self.tokenize(prompt, self._max_prompt_len(request))
         token_ids = token_ids or self._empty_prompt()
@@ -190,7 +183,7 @@ class Preparer:
         if grammar is not sampling.grammar:
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
             request = msgspec.structs.replace(request, sampling=sampling)
-        thinking = self._thinking(request, text, budget)
+        thinking = self.thinking.thinking_of(request, text, budget)
         budget = budget if thinking is not None else None  # where nothing is thought, nothing is bounded
         if budget != sampling.thinking_token_budget:
             sampling = msgspec.structs.replace(sampling, thinking_token_budget=budget)
@@ -271,18 +264,6 @@ class Preparer:
                 f"{name} holds token id {token_id}, which is outside the vocabulary: allowed are 0 to {size - 1}",
                 param=name,
             )
-
-    def _thinking_budget(self, request: GenerationRequest) -> int | None:
-        """Tokens of its reasoning, None = any number. Raises: InvalidParameter."""
-        if self.find_thought is None:
-            return None
-        template = self.chat_template
-        return budget_of(request, self.limits.thinking, {} if template is None else template.default_kwargs)
-
-    def _thinking(self, request: GenerationRequest, prompt_text: str, budget: int | None) -> Thinking | None:
-        """What ends its reasoning, None if it has none, or nothing does."""
-        marks = None if self.find_thought is None else self.find_thought(request, prompt_text)
-        return None if marks is None else thinking_of(request, marks, budget, self.limits.thinking, self.tokenizer)
 
     def _watched_stops(self, request: GenerationRequest, prompt_text: str) -> StopStrings | None:
         """The stop strings as an engine has to watch for them; None where it need not, or cannot tell what is content."""

@@ -35,7 +35,7 @@ from dragoman.server.generation.prepare import (
     Turn,
 )
 from dragoman.server.generation.sequence_text import ParserFactory, SequenceText, parser_of, prompt_info
-from dragoman.server.generation.thinking import FindThought
+from dragoman.server.generation.thinking import FindThought, ThinkingPlan
 from dragoman.server.observation.record import RequestRecord, current_call, new_request
 from dragoman.server.pressure.prompt_size import num_characters
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
@@ -70,7 +70,7 @@ class Extensions:
     tokenizer's end-of-sequence tokens. `draw_seed` gives the seed of requests that name none. `pictures`: of a model that
     takes them. `plain`: keeps control tokens out of what clients say, None = they are tokenised as such.
     `unsearched`: the parts of an answer that are no content, as far as an engine can tell them. `find_thought`: where its
-    reasoning stands.
+    reasoning stands, None = it has none.
     """
 
     compile_grammar: GrammarCompiler | None = None
@@ -126,7 +126,7 @@ class Service:
             make_parser=extensions.make_parser,
             unsearched=extensions.unsearched,
             breakers=BreakerFinder(tokenizer),
-            find_thought=extensions.find_thought,
+            thinking=ThinkingPlan(extensions.find_thought, self._limits.thinking, tokenizer),
         )
 
     @property

@@ -23,6 +23,7 @@ FindThought = Callable[[GenerationRequest, str], ThoughtMarks | None]
 
 UNBOUNDED = -1
 _BUDGET = "thinking_budget"  # what templates call it that tell the model
+_TOLD = f"chat_template_kwargs.{_BUDGET}"
 _SWITCHES = ("enable_thinking", "thinking")
 
 
@@ -41,23 +42,69 @@ class ThinkingBounds:
 NO_BOUNDS = ThinkingBounds()
 
 
-def budget_of(request: GenerationRequest, bounds: ThinkingBounds, defaults: Mapping[str, Any]) -> int | None:
-    """The tokens that the request's reasoning may have, None = any number. Raises: InvalidParameter.
+class ThinkingPlan:
+    """Bounds the reasoning of one model's requests. `find` None = it has none. Any thread."""
 
-    `defaults`: what every conversation tells the template.
-    """
-    budget = request.sampling.thinking_token_budget
-    if isinstance(request.prompt, ChatPrompt):
-        told = {**defaults, **request.prompt.template_kwargs}.get(_BUDGET)
-        candidates = (budget, None if told is None else _checked(told), bounds.budget)
-        budget = next((one for one in candidates if one is not None), None)
-    return None if budget == UNBOUNDED else budget
+    def __init__(self, find: FindThought | None, bounds: ThinkingBounds, tokenizer: Tokenizer) -> None:
+        self._find = find
+        self._bounds = bounds
+        self._tokenizer = tokenizer
+        self._ids: dict[str, tuple[int, ...]] = {}  # of the few texts that end reasoning
+
+    def budget_of(self, request: GenerationRequest, defaults: Mapping[str, Any]) -> int | None:
+        """The tokens that the request's reasoning may have, None = any number. Raises: InvalidParameter.
+
+        `defaults`: what every conversation tells the template.
+        """
+        if self._find is None:
+            return None
+        budget = request.sampling.thinking_token_budget
+        if isinstance(request.prompt, ChatPrompt):
+            told = _told_budget(request.prompt.template_kwargs)
+            if None not in (budget, told) and budget != told:
+                message = (
+                    f"{_TOLD} must be the same as the budget that the request says elsewhere ({budget}), got {told}"
+                )
+                raise InvalidParameter(message, param=_TOLD)
+            candidates = (budget, told, _told_budget(defaults), self._bounds.budget)
+            budget = next((one for one in candidates if one is not None), None)
+        return None if budget == UNBOUNDED else budget
+
+    def thinking_of(self, request: GenerationRequest, prompt_text: str, budget: int | None) -> Thinking | None:
+        """What an engine has to know to end the reasoning; None if there is none, or nothing ends it."""
+        repetition = request.sampling.repetition_detection
+        if repetition is None and isinstance(request.prompt, ChatPrompt):
+            repetition = self._bounds.repetition
+        if self._find is None or (budget is None and (repetition is None or not repetition.max_pattern_size)):
+            return None
+        marks = self._find(request, prompt_text)
+        if marks is None:
+            return None
+        last_words = marks.last_words if self._bounds.last_words is None else self._bounds.last_words
+        return Thinking(
+            marks.begin,
+            marks.ends,
+            self._encoded(marks.closing if budget == 0 else last_words + marks.closing),
+            marks.is_open,
+            marks.recurs,
+            budget,
+            repetition,
+            self._encoded(marks.reclosing),
+        )
+
+    def _encoded(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text that goes on from others."""
+        if text not in self._ids:
+            self._ids[text] = tuple(self._tokenizer.encode_continuation(text)) if text else ()
+        return self._ids[text]
 
 
-def _checked(told: Any) -> int:
-    if type(told) is not int or told < UNBOUNDED:
-        name = f"chat_template_kwargs.{_BUDGET}"
-        raise InvalidParameter(f"{name} must be an integer of at least {UNBOUNDED}, got {str(told)[:60]!r}", param=name)
+def _told_budget(kwargs: Mapping[str, Any]) -> int | None:
+    """What a template is told of the budget. Raises: InvalidParameter."""
+    told = kwargs.get(_BUDGET)
+    if told is not None and (type(told) is not int or told < UNBOUNDED):
+        message = f"{_TOLD} must be an integer of at least {UNBOUNDED}, got {str(told)[:60]!r}"
+        raise InvalidParameter(message, param=_TOLD)
     return told
 
 
@@ -67,26 +114,3 @@ def told_of(prompt: Prompt, budget: int | None) -> Prompt:
         return prompt
     kwargs = {_BUDGET: budget, **prompt.template_kwargs, **({} if budget else dict.fromkeys(_SWITCHES, False))}
     return msgspec.structs.replace(prompt, template_kwargs=kwargs)
-
-
-def thinking_of(
-    request: GenerationRequest, marks: ThoughtMarks, budget: int | None, bounds: ThinkingBounds, tokenizer: Tokenizer
-) -> Thinking | None:
-    """What an engine has to know to end the reasoning; None if nothing does."""
-    repetition = request.sampling.repetition_detection
-    if repetition is None and isinstance(request.prompt, ChatPrompt):
-        repetition = bounds.repetition
-    if budget is None and (repetition is None or not repetition.max_pattern_size):
-        return None
-    last_words = marks.last_words if bounds.last_words is None else bounds.last_words
-    closing = marks.closing if budget == 0 else last_words + marks.closing
-    return Thinking(
-        marks.begin,
-        marks.ends,
-        tuple(tokenizer.encode_continuation(closing)),
-        marks.is_open,
-        marks.recurs,
-        budget,
-        repetition,
-        tuple(tokenizer.encode_continuation(marks.reclosing)) if marks.reclosing else (),
-    )
