@@ -22,12 +22,13 @@ class FakeDisk:
         self.fails: Callable[[bytes], bool] = lambda _key: False
         self.is_full = False
         self.num_reads = 0
-        self.gate = threading.Event()
+        self.gate, self.write_gate = threading.Event(), threading.Event()
         self.gate.set()
+        self.write_gate.set()
 
 
 class FakeStore:
-    """A `BlockStore` over such a disk. Reads wait while the disk's gate is closed."""
+    """A `BlockStore` over such a disk. Reads and writes wait while the disk's gates are closed."""
 
     def __init__(self, disk: FakeDisk) -> None:
         self.disk = disk
@@ -66,6 +67,7 @@ class FakeStore:
         namespace: bytes = b"",
     ) -> bool:
         assert not self.is_closed
+        assert self.disk.write_gate.wait(30)
         if self.disk.is_full:
             return False
         self.disk.contents[key] = bytes(content)

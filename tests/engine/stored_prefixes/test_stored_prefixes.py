@@ -16,6 +16,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.stored_prefixes.read_costs import ReadCosts
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel
 from dragoman.engine.rolling.stored_prefixes.stored import Storage
+from dragoman.errors import DeadlineTooShort
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request
@@ -249,6 +250,19 @@ def test_a_full_disk_changes_nothing() -> None:
     engine.close()
     assert not disk.contents
     assert stats.num_stored_hits == stats.num_stored_written_bytes == 0
+
+
+def test_a_deadline_is_not_refused_for_what_need_not_be_computed(disk: FakeDisk) -> None:
+    for has_disk in (False, True):
+        engine = Engine(disk if has_disk else FakeDisk())
+        engine.runner.before_forward = lambda _batch: time.sleep(0.01)
+        engine.add(0, [5] * 64, max_tokens=1)  # from here on it is known what tokens take: together 10 ms or more
+        engine.run()
+        request = make_request(PROMPT, 1, ignore_eos=True)
+        engine.collector.add(1, msgspec.structs.replace(request, deadline_s=time.time() + 0.004))
+        engine.step_until(lambda engine=engine: 1 in engine.collector.errors or engine.is_done(1))  # type: ignore[misc]
+        assert isinstance(engine.collector.errors.get(1), DeadlineTooShort) is not has_disk
+        engine.close()
 
 
 def test_with_one_place_nobody_takes_it_from_a_request_that_is_loaded(disk: FakeDisk) -> None:

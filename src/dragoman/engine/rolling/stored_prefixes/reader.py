@@ -3,7 +3,7 @@
 Does: one load after the other, in pieces; tell what came of each. Does not: decide what is read, or who waits (`loads`
 does). `submit` is called on the engine thread; `close` by whoever ends the engine, before the memory goes.
 
-A read takes a core from the kernels, whose steps wait for the slowest of their threads: so beside steps it rests nine
+A read takes a core from the kernels, whose steps wait for the slowest of their threads: so beside steps it rests twelve
 times as long as each of its pieces took. (A lower priority of the thread would not do: it would hold Python's lock while
 it waits for a core.)
 """
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _PIECE_BYTES = 16 << 20  # between which it looks whether anybody still waits
 _SMALL_PIECE_BYTES = 2 << 20  # beside steps
-_REST = 9.0  # times what a piece took
+_REST = 12.0  # times what a piece took
 _LOOK_S = 0.01  # after which it sees that nobody computes any more
 _MOST_REST_S = 0.2  # a piece that took so long has waited for the disk
 

@@ -5,6 +5,7 @@ Does: make and end them. Does not: anything else. Made by `core`, used by the sc
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,8 @@ from dragoman.engine.rolling.stored_prefixes.loads import Loads, Post
 from dragoman.engine.rolling.stored_prefixes.reader import Reader
 from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockNames, BlockStore, StoredModel
 from dragoman.engine.rolling.stored_prefixes.writer import Writer
+
+logger = logging.getLogger(__name__)
 
 FLUSH_S = 5.0  # at the end, for what is not written yet; most is, see `keeper`
 
@@ -62,5 +65,7 @@ class StoredPrefixes:
         end_s = self._clock() + FLUSH_S
         if is_whole:
             self.keeper.flush(end_s)
-        self._writer.close(max(end_s - self._clock(), 0.0) if is_whole else 0.0)
-        self._store.close()
+        if self._writer.close(max(end_s - self._clock(), 0.0) if is_whole else 0.0):
+            self._store.close()
+        else:
+            logger.warning("the prefix store's disk stands still: what was being written there is lost")

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 MOST_BYTES = 64 << 20  # of copies
 _REFRESH_S = 5.0  # after which it looks what other processes have written
+_PATIENCE_S = 10.0  # for a write that has begun when all ends
 _FEWEST_BLOCKS = 4  # for which there is room, however large they are
 
 
@@ -117,14 +118,15 @@ class Writer:
         with self._changed:
             return self._changed.wait_for(lambda: self.has_room, timeout_s)
 
-    def close(self, timeout_s: float) -> None:
-        """Write what waits, if that can be done in time; drop the rest."""
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits, if that can be done in time; drop the rest. False if a write stands still."""
         with self._changed:
             self._changed.wait_for(lambda: not self._jobs, timeout_s)
             self._is_closed = True
             self._jobs.clear()
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(_PATIENCE_S)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         refresh_s = perf_counter() + _REFRESH_S
