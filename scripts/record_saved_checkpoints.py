@@ -84,7 +84,7 @@ def main(names: list[str]) -> None:
             continue
         try:
             entries |= record(path.stem, case)
-        except (AttributeError, ImportError, ValueError) as error:
+        except (AttributeError, ImportError, KeyError, ValueError) as error:
             print(f"{path.stem}: not with {transformers.__version__}: {str(error)[:100]}")
     whole = json.loads(SAVED.read_text(encoding="utf-8")) if SAVED.exists() else {}
     if names:

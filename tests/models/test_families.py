@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.rolling.needs import block_bytes
+from dragoman.engine.rolling.needs import block_bytes, memory_needs
+from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import ModelOptions, load_model
 from dragoman.models.facts import AttentionFacts
 from dragoman.models.families import FAMILIES, find_family, read_model
 from dragoman.models.loader import cache_layer, cache_ports
-from tests.support.family_checkpoint import case_names, first_case_names, read_case, write_family_checkpoint
+from tests.support.family_checkpoint import case_names, first_case_names, read_case, write_case, write_family_checkpoint
 from tests.support.family_logits import PROMPTS, error_on_prompt
 from tests.support.tiers import width
 
@@ -91,6 +92,18 @@ def test_layers_that_share_keys_and_values_have_one_cache(tmp_path: Path) -> Non
         loaded = load_model(write_family_checkpoint("gemma4", tmp_path), ModelOptions("f32", kv_type=kv_type))
         assert {cache_layer(port) for port in cache_ports(loaded.compiled)} == {0, 1, 2}
         assert loaded.block_bytes == block_bytes(loaded.facts, kv_type)
+
+
+def test_a_table_for_each_layer_is_counted_as_it_is_stored(tmp_path: Path) -> None:
+    case = read_case("gemma3n")
+    options = [RollingOptions(dtype="f32"), RollingOptions(dtype="int8", kernels="openvino")]
+    needs = [memory_needs(write_case("gemma3n", case, tmp_path), one).weights for one in options]
+    case["config"]["vocab_size_per_layer_input"] = num_rows = 2000
+    case["tensors"]["model.embed_tokens_per_layer.weight"] = [num_rows, num_columns := 5 * 16]
+    more = (num_rows - 256) * num_columns
+    for before, one, num_bytes in zip(needs, options, (4, 2), strict=True):
+        found = memory_needs(write_case("gemma3n", case, tmp_path), one).weights - before
+        assert more * num_bytes <= found < 1.1 * more * num_bytes
 
 
 # Experts, and products that are joined or cut in ways of their own.

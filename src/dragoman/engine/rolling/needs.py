@@ -233,6 +233,9 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
             is_read = profile.kernels == "own" and (model.is_tied or (keeps_rows and name in packed))
             stored += as_head if is_read or model.is_tied else 0
             stored += 0 if is_read else _table_bytes(shape, weight_type)
+        elif model.large_table and name.endswith(f"{model.large_table}.weight"):
+            as_matrix = packed.get(name) or _stored_bytes(shape, careful_type)
+            stored += as_matrix if profile.kernels == "own" else _table_bytes(shape, weight_type)
         elif any(re.match(pattern, name) for pattern in seeing) or not any(
             re.search(pattern, name) for pattern in model.unread
         ):

@@ -18,6 +18,8 @@ from dragoman.models.blocks.step import LayerInputs, StepInputs
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
+TABLE = "embed_tokens_per_layer"
+
 _NAME = "per_layer"
 
 
@@ -31,7 +33,7 @@ def hand_on_per_layer(x: Node, body: Weights, step: StepInputs, num_rows: int, s
     if num_rows < step.facts.vocab_size:
         is_in_table = ops.less(token_ids, scalar(num_rows, np.int64))
         token_ids = ops.select(is_in_table, token_ids, scalar(0, np.int64)).output(0)
-    rows = embedding(token_ids, body.at("embed_tokens_per_layer"), num_rows, num_layers * size)
+    rows = embedding(token_ids, body.at(TABLE), num_rows, num_layers * size, is_large=True)
     projected = scaled(linear(x, body.at("per_layer_model_projection"), num_layers * size), width(x) ** -0.5)
     normed = rms_norm(reshape(projected, -1, num_layers, size), body.at("per_layer_projection_norm"), epsilon)
     both = add(reshape(normed, -1, 1, num_layers * size), scaled(rows, size**0.5))

@@ -35,7 +35,8 @@ class Family(ABC):
 
     `architectures`: the names in config.json that mean this family. `layouts`: of these, the first one whose table of
     embeddings is there is the checkpoint's. `packings`: the quant_methods that only this family has. `table`,
-    `layers`: names below the body. `unread`: patterns of tensors that checkpoints carry and that nothing needs.
+    `layers`: names below the body. `large_table`: that of a table besides, "" = there is none.
+    `unread`: patterns of tensors that checkpoints carry and that nothing needs.
     """
 
     architectures: ClassVar[tuple[str, ...]] = ()
@@ -46,6 +47,7 @@ class Family(ABC):
     packings: ClassVar[tuple[str, ...]] = ()
     table: ClassVar[str] = "embed_tokens"
     layers: ClassVar[str] = "layers"
+    large_table: ClassVar[str] = ""
     unread: tuple[str, ...] = (r"rotary_emb\.inv_freq$",)
 
     facts: ModelFacts

@@ -17,7 +17,7 @@ from dragoman.models.blocks.linear import linear, linears
 from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
 from dragoman.models.blocks.nodes import add, gather_rows, multiply, split_heads, width
 from dragoman.models.blocks.norms import rms_normalized
-from dragoman.models.blocks.per_layer import hand_on_per_layer, let_in_per_layer
+from dragoman.models.blocks.per_layer import TABLE, hand_on_per_layer, let_in_per_layer
 from dragoman.models.blocks.rotary import apply_rotary
 from dragoman.models.blocks.step import LayerInputs, StepInputs
 from dragoman.models.config import Config
@@ -37,6 +37,7 @@ class SharesKeys(Gemma3):
     attend to others' keys, where it does not say it.
     """
 
+    large_table = TABLE
     pattern: ClassVar[int] = 6
     num_sharing: int = 0
     norm = Llama.norm  # times the weight alone
