@@ -25,6 +25,7 @@ class FakeDisk:
         self.gate, self.write_gate = threading.Event(), threading.Event()
         self.gate.set()
         self.write_gate.set()
+        self.has_begun_to_write = threading.Event()
 
 
 class FakeStore:
@@ -67,6 +68,7 @@ class FakeStore:
         namespace: bytes = b"",
     ) -> bool:
         assert not self.is_closed
+        self.disk.has_begun_to_write.set()
         assert self.disk.write_gate.wait(30)
         if self.disk.is_full:
             return False

@@ -52,6 +52,7 @@ def test_a_disk_that_stands_still_does_not_hold_up_the_end(monkeypatch: pytest.M
     disk.write_gate.clear()
     writer = Writer(FakeStore(disk), StoredModel("model"), StoredCounts(), SIZE)
     assert all(put(writer, number) for number in range(3))
+    assert disk.has_begun_to_write.wait(PATIENCE_S)
     monkeypatch.setattr(writer_module, "_PATIENCE_S", 0.01)
     assert not writer.close(0.0)
     monkeypatch.undo()
