@@ -9,6 +9,8 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from shutil import which
 from typing import TYPE_CHECKING
 
@@ -152,6 +154,29 @@ class TestAnswers:
         page.until(lambda: "Hello!" in page.text("#code"))
         assert "assistant" not in page.text("#code")
 
+    def test_a_call_that_waits_shows_its_place_until_the_answer_begins(
+        self, page: PlaygroundPage, server: ServerProcess
+    ) -> None:
+        url, asked = f"{server.base_url}/v1/completions", {"model": "demo", "prompt": "The sea is", "max_tokens": 1}
+        filling = asked | {"max_tokens": 1900, "ignore_eos": True, "n": 16, "stream": True}
+        page.set("parameter-max_tokens", "8")
+        with ThreadPoolExecutor(2) as threads:
+            with ExitStack() as places:  # each call takes all places of this server
+                for _ in range(3):
+                    places.enter_context(httpx.stream("POST", url, json=filling, timeout=60))
+                before = threads.submit(httpx.post, url, json=asked, timeout=60)
+                page.until(lambda: len(httpx.get(f"{server.base_url}/debug/requests").json()) == 4)
+                page.send(QUESTION)
+                page.until(
+                    lambda: page.all(".waiting") and re.search(r"\d before you, about \d+ s", page.text(".waiting"))
+                )
+                page.shoot("waiting")
+            assert before.result().status_code == 200
+        page.wait_answered(1)
+        assert not page.all(".waiting")
+        assert len(page.answer_text()) > 5
+        assert not page.all(".answered > .note")
+
     def test_several_choices_stand_side_by_side(self, page: PlaygroundPage) -> None:
         page.set("parameter-n", "2")
         page.set("parameter-max_tokens", "8")
@@ -209,7 +234,7 @@ class TestParameters:
         schemas = httpx.get(f"{server.base_url}/openapi.json").json()["components"]["schemas"]
         described = set(schemas["ChatRequestV1"]["properties"])
         shown = {one.get_attribute("id") for one in page.all(".parameter [id^=parameter-]:not(p)")}
-        decided = {"messages", "model", "stream", "stream_options", "tools", "functions"}
+        decided = {"messages", "model", "stream", "stream_options", "return_progress", "tools", "functions"}
         assert {f"parameter-{name}" for name in described - decided} == shown
         assert "0 to 2" in page.text("#parameter-temperature-about")
         slider = page.one("[aria-label='temperature, slider']")

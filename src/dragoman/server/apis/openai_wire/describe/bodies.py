@@ -127,8 +127,6 @@ def body_schema(
     needed = {required, *(("model",) if profile.requires_model else ())}
     properties: dict[str, Schema] = {}
     for name, typed in body["properties"].items():
-        if name == "return_progress" and not model.tells_progress:
-            continue
         schema = _narrowed(name, without_null(typed), profile, model)
         row = rows.get(name, Row(""))
         schema = schema if name in needed else nullable(schema)

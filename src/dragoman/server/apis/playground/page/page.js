@@ -12,6 +12,7 @@ import { LANGUAGES } from "./snippets.js";
 import { piecesOf } from "./stream.js";
 import { hide } from "./tokens.js";
 
+const PROGRESS = "return_progress";
 const NARROW = matchMedia("(max-width: 900px)");
 const TABS = ["talk", "parameters", "code", "explain", "server"];
 const BEGINNINGS = {
@@ -29,7 +30,7 @@ const HEALTH_MS = { ready: 15_000, loading: 700 };
 const state = {
   models: [], abilities: null, document: null, isKeyNeeded: false, hasAskedForKey: false, isReady: false,
   api: APIS[0], mode: "chat", parameters: null, kept: new Map(), // parameters by operation: they outlive a look elsewhere
-  pictures: [], running: null, tab: "talk",
+  pictures: [], running: null, tab: "talk", hasNoProgress: false,
 };
 const conversation = new Conversation(byId("answers"), byId("announcer"));
 const explanation = new Explanation(byId("explanation"));
@@ -106,7 +107,6 @@ async function send() {
 /** Ask for an answer to the conversation as it stands, or to the prompt. */
 async function answer(question) {
   const request = ask(conversation.messages, question.text, question.pictures);
-  if (state.parameters?.tellsProgress && byId("streaming").checked) request.body.return_progress = true;
   const { shape } = state.api[state.mode];
   const isChat = state.mode === "chat";
   const run = { id: `playground-${crypto.randomUUID?.() ?? Math.random().toString(36).slice(2)}`, controller: new AbortController() };
@@ -121,8 +121,8 @@ async function answer(question) {
   let ignored = "";
   try {
     const headers = { ...request.headers, "x-request-id": run.id };
-    const response = await server.call(request.path, { ...request, headers, signal: run.controller.signal });
-    ignored = decodeURIComponent(response.headers.get("x-dragoman-ignored") ?? "").replaceAll(",", ", ");
+    const response = await withProgress(request, (asked) => server.call(request.path, { ...asked, headers, signal: run.controller.signal }));
+    ignored = ignoredBy(response).join(", ");
     for await (const piece of piecesOf(response, shape)) {
       if (piece.error) view.fail("The answer broke off", piece.error);
       view.take(piece);
@@ -137,6 +137,23 @@ async function answer(question) {
     keep(conversation.messages);
   }
   changed();
+}
+
+const ignoredBy = (response) => decodeURIComponent(response.headers.get("x-dragoman-ignored") ?? "").split(",").filter((one) => one && one !== PROGRESS);
+
+/** The response; with how far the prompt is, from APIs that tell it, as long as no engine was seen that does not. */
+async function withProgress(request, send) {
+  const { shape } = state.api[state.mode];
+  if (state.hasNoProgress || !byId("streaming").checked || (shape !== "chat" && shape !== "completion")) return send(request);
+  try {
+    const response = await send({ ...request, body: { ...request.body, [PROGRESS]: true } });
+    state.hasNoProgress = (response.headers.get("x-dragoman-ignored") ?? "").split(",").includes(PROGRESS);
+    return response;
+  } catch (error) {
+    if (!(error instanceof server.Refused) || !error.message.includes(PROGRESS)) throw error;
+    state.hasNoProgress = true; // and the server refuses what has no effect
+    return send(request);
+  }
 }
 
 async function failed(error, run, view) {
@@ -193,6 +210,7 @@ function options(select, pairs) {
 
 async function modelChosen() {
   const model = chosenModel();
+  state.hasNoProgress = false;
   options(byId("adapter"), [["", "none"], ...model.adapters.map((one) => [one, one])]);
   byId("adapter-picker").hidden = !model.adapters.length;
   try {
@@ -241,9 +259,8 @@ function showParameters() {
   const { path, schemaHas } = state.api[state.mode];
   const key = `${path} ${schemaHas ?? ""}`;
   if (!state.kept.has(key)) {
-    const schema = bodySchema(state.document, path, schemaHas);
-    const parameters = new Parameters(describedParameters(state.document, schema), () => changed());
-    state.kept.set(key, Object.assign(parameters, { tellsProgress: "return_progress" in schema.properties }));
+    const rows = describedParameters(state.document, bodySchema(state.document, path, schemaHas));
+    state.kept.set(key, new Parameters(rows, () => changed()));
   }
   state.parameters = state.kept.get(key);
   state.parameters.choose(state.abilities?.usual ?? new Map());
