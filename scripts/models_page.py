@@ -149,30 +149,36 @@ and 4 bits in groups of whole rows, kernels were not measured.
 QUANTISED_END = """
 Read are AWQ (AutoAWQ's gemm), GPTQ (`gptq`, `gptq_v2`; 4 and 8 bits, act-order, `quantize_config.json`), AutoRound in
 either of these, compressed-tensors (`pack-quantized` of 4 and 8 bits, `int-quantized`, `float-quantized`,
-`naive-quantized`), fp8 with one scale, one for each row or block (`fp8`, `fbgemm_fp8`), and gpt-oss's MXFP4.
-MXFP4, in safetensors as in GGUF files, stays in its groups of 32 where no type is asked for: twice its values are
-integers of 8 bits, which with half its scale lose nothing (scales below 2^-24 become 0, those above 2^15 are refused).
-Asked for by name, `--dtype int8` stores the numbers with a scale for each row: a product is up to a quarter faster, as
-then activations are rounded in groups of 128 instead of 32 in the whole graph, and its error is 1.2 % instead of 0.6
-([measured](performance-log.md)), beside 12 % that MXFP4 itself has lost. bf16 and f32 keep every value; so would the
-runtime's own 4-bit floats, in half the memory of int8, but more than twice as slowly.
-bitsandbytes, HQQ, AQLM, QuIP, EXL2, Quark, ModelOpt and 4-bit floats are refused by name: use the checkpoint that is
-not quantised, or one of the above. So are 2 and 3 bits, AWQ's other versions, sparsity, transforms, tensors of
-several matrices and matrices stored by columns (GPT-2) that are packed, and every key of `quantization_config` that
-is neither read nor known to change nothing."""
+`naive-quantized`), fp8 with one scale, one for each row or block (`fp8`, `fbgemm_fp8`), and gpt-oss's MXFP4. MXFP4,
+in safetensors as in GGUF files, stays in its groups of 32 where no type is asked for: dragoman's own kernels read its
+four bits. For OpenVINO's, twice its values are integers of 8 bits, which with half its scale lose nothing (scales
+below 2^-24 become 0, those above 2^15 are refused). Asked for by name, `--dtype int8` stores the numbers with a scale
+for each row: a product is up to a quarter faster, as then activations are rounded in groups of 128 instead of 32 in
+the whole graph, and its error is 1.2 % instead of 0.6 ([measured](performance-log.md)), beside 12 % that MXFP4 itself
+has lost. bf16 and f32 keep every value; so would the runtime's own 4-bit floats, in half the memory of int8, but more
+than twice as slowly. bitsandbytes, HQQ, AQLM, QuIP, EXL2, Quark, ModelOpt and 4-bit floats are refused by name: use
+the checkpoint that is not quantised, or one of the above. So are 2 and 3 bits, AWQ's other versions, sparsity,
+transforms, tensors of several matrices and matrices stored by columns (GPT-2) that are packed, and every key of
+`quantization_config` that is neither read nor known to change nothing.
+
+Checkpoints load as the hub has them and as transformers 5 and 4.57 save them. A config.json without `architectures`
+means the one that transformers pairs with its `model_type`. With **dynamic NTK scaling** the context is `factor`
+times the original one. A sequence that fits the original context is computed as transformers does; a longer one, from
+its first token on, with the frequencies of the longest context, as vLLM does."""
 GGUF = """`dragoman serve ./model-Q4_0.gguf`, or the directory with the file, or with the parts of a split one (any of
 them may be named). A directory with several models says which to name. Beside the file nothing is needed:
-config.json, tokenizer.json, chat template and the tokens that end a text are made from its metadata. A file
+config.json, tokenizer.json, chat template and the tokens that end a text are made from its metadata. Special tokens that
+are ends by their name end texts as well, such as `<|endoftext|>` beside `<|im_end|>`: files name one of them. A file
 with what sees (mmproj) is not read; texts alone are taken in, by models that see as by others. Layers that guess
 further tokens are not read either.
 
 - **Types**: {types}; a file with others is refused by their name.
-- **Exact**: Q8_0 and Q4_0 stay as they are, as groups of 32 columns with a scale each, and MXFP4 so as int8 where no
-  `--dtype` is given (above); only a table of embeddings becomes f16. F32, F16 and BF16 are compressed as other
-  checkpoints are. The values of all other types are computed, a part at a time, and stored anew: as int8,
-  which loses little beside what the file has lost (half a step of 255 in a row's range), or with `--dtype int4` in groups
-  of 128, which loses again what a Q4_K file has lost. The start says so in a line. `--dtype f32` computes
-  with the file's own values.
+- **Exact**: where no `--dtype` is given, dragoman's kernels compute with the file's own values in the file's own size,
+  whatever the type, F16 and BF16 among them. F32 is compressed as in other checkpoints. With a `--dtype` that is asked
+  for, and with OpenVINO's kernels, Q8_0 and Q4_0 stay as they are, and all others are stored anew: as int8, which loses
+  half a step of 255 in a row's range, or as int4 in groups of 128, which loses again what a Q4_K file has lost. The
+  start says so in a line.
+  `--dtype f32` computes with the file's own values in f32.
 - **Followed**: for every architecture below, logits with `--dtype f32` are those of the Hugging Face checkpoint,
   relative 1e-4, on files written as llama.cpp's converter writes them. A key of the metadata or a tensor that nobody
   looks up is named when the model is refused.
@@ -193,16 +199,22 @@ loses less.
 | type | file | int8 | int4 |
 |---|---|---|---|"""
 GGUF_RELEASED = """
-Of released files (`make test-models`), in thousandths of a nat for each token of 20 texts: what the default, the types of
-`--dtype` and llama.cpp (build 11549, AVX2) lose against exact arithmetic on the file's values: transformers' in f32.
-Counted are the 64 likeliest tokens, and all others as one. The default stores most of their types anew as int8;
-llama.cpp keeps them, and rounds activations to 8 bits. Its numbers move by a tenth with the tokens that it reads at once.
+Of released files (`make test-models`), in thousandths of a nat for each token of 20 texts: what the default, the types
+of `--dtype` and llama.cpp (build 11549, AVX2) lose against exact arithmetic on the file's values: transformers' in f32.
+Counted are the 64 likeliest tokens, and all others as one. The default, on our kernels, keeps the file's types as
+llama.cpp does; both round activations to 8 bits, in groups of 32 columns (llama.cpp for K types of 256). llama.cpp's
+numbers move by a tenth with the tokens that it reads at once, ours moved by up to a third between two versions: a
+single position may be a sixth of a sum. Measured on two cores of an AMD EPYC with AVX-512 and bf16, which what is not a
+product is computed in:
 
-| file | f32 | bf16 | f16 | default, int8 | int4 | llama.cpp |
+| file | f32 | bf16 | f16 | default | int4 | llama.cpp |
 |---|---|---|---|---|---|---|
-| SmolLM2 135M Instruct, Q4_1 | 0 | 2.3 | 2.8 | 8.2 | 233 | 3.8 |
-| Gemma 3 270M, Q4_K_M | 0 | 1.8 | 1.7 | 6.7 | 389 | 6.5 |
-| Qwen 2.5 Coder 0.5B Instruct, Q4_K_M | 0 | 0.8 | 0.8 | 1.8 | 87 | 1.2 |
+| SmolLM2 135M Instruct, Q4_1 | 0 | 2.3 | 2.8 | 4.3, 5.1 (two versions); with f32 in place of bf16 3.9 | 236 | 3.8 |
+| Gemma 3 270M, Q4_K_M | 0 | 1.8 | 1.7 | 3.9, 2.8 | 389 | 6.5 |
+| Qwen 2.5 Coder 0.5B Instruct, Q4_K_M | 0 | 0.8 | 0.8 | 0.9 | 87 | 1.2 |
+
+Of SmolLM2's values, stored anew with 8 bits, `int8` in groups of 128 columns lost 5.4, and with a scale for each output
+8.6. As Q8_0 they lose 6.2 with llama.cpp and 6.0 here. Of Gemma's values `int8` in groups lost 4.1.
 """
 
 
