@@ -521,6 +521,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     which others lose hardly any time. `deadline_s`: when the engine gives the request up, in seconds since the epoch, as
     it may have been made on another machine; `start_by_s`: when it gives it up unless its first step has begun; None =
     never.
+    `dry_breakers`: of the texts in `dry_sequence_breakers`, where DRY is on.
     `pictures`: in the order of their places in the prompt, which do not overlap. `trace`: the client's, which servers that
     an engine asks are to continue; None = it has named none. `thinking`: None = no reasoning is ended; engines elsewhere go
     by `SamplingParams.thinking_token_budget` instead.

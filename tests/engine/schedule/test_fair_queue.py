@@ -74,6 +74,27 @@ def steps_to_first_token(collector: Collector, key: int) -> int:
 # --- the queue alone --------------------------------------------------------------------------------------------------
 
 
+arrivals = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.integers(0, 1), st.sampled_from([1, 1, 3])), max_size=12
+)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(arrivals, arrivals, st.integers(0, 12))
+def test_the_order_that_is_told_is_that_in_which_they_begin(first: Any, later: Any, num_begun: int) -> None:
+    waiting = Waiting()
+    for caller, num_prompt, priority, share in first:
+        waiting.add(caller, num_prompt, priority, share)
+    for _ in range(min(num_begun, len(waiting.queue))):
+        waiting.begin()
+    for caller, num_prompt, priority, share in later:
+        waiting.add(caller, num_prompt, priority, share)
+    if len(waiting.queue):
+        waiting.queue.head()  # whoever is found to be next stays it
+    told = list(waiting.queue.in_order())
+    assert [waiting.begin() for _ in range(len(waiting.queue))] == told
+
+
 def test_a_caller_gets_as_many_turns_as_its_share_says() -> None:
     waiting = Waiting()
     for _ in range(40):

@@ -37,7 +37,11 @@ class Shares:
     def charge(self, caller: str, *, num_prompt: int = 0, num_generated: int = 0) -> None:
         """So many tokens were computed and generated for a caller that has waited before."""
         tokens = PROMPT_WEIGHT * num_prompt + COMPLETION_WEIGHT * num_generated
-        self._charged[caller] += tokens / self._share.get(caller, 1)
+        self._charged[caller] += self.of(caller, tokens)
+
+    def of(self, caller: str, tokens: int) -> float:
+        """Weighted tokens as they count for a caller."""
+        return tokens / self._share.get(caller, 1)
 
     def set_share(self, caller: str, share: int) -> None:
         """From now on the caller is given `share` times as much as one of share 1 while both wait."""
@@ -150,20 +154,28 @@ class FairQueue:
         first = self._next
         if first is not None:
             yield first
+            self._foresee(counters, first)
         for priority in reversed(self._priorities):
-            level = {caller: iter(groups) for caller, groups in self._levels[priority].items()}
-            turns = [(counters[caller], caller) for caller in level]
+            level = {
+                caller: [one for one in groups if one is not first] for caller, groups in self._levels[priority].items()
+            }
+            turns = [(counters[caller], place, caller) for place, caller in enumerate(level) if level[caller]]
             heapify(turns)
+            numbers = dict.fromkeys(level, 0)  # of those that have begun
             while turns:
-                given, caller = turns[0]
-                group = next(level[caller], None)
-                if group is None:
+                _, place, caller = turns[0]
+                group = level[caller][numbers[caller]]
+                yield group
+                numbers[caller] += 1
+                self._foresee(counters, group)
+                if numbers[caller] < len(level[caller]):
+                    heapreplace(turns, (counters[caller], place, caller))
+                else:
                     heappop(turns)
-                    continue
-                if group is not first:
-                    yield group
-                charged = PROMPT_WEIGHT * group.sequences[0].num_prompt_tokens / group.request.share
-                heapreplace(turns, (given + charged, caller))
+
+    def _foresee(self, counters: dict[str, float], group: SequenceGroup) -> None:
+        caller = group.request.caller
+        counters[caller] += self.shares.of(caller, PROMPT_WEIGHT * group.sequences[0].num_prompt_tokens)
 
     def ahead_of(self, group: SequenceGroup) -> Iterator[SequenceGroup]:
         """Those that surely begin before a request which waits: the more urgent ones, and older ones of its caller."""
