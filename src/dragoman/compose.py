@@ -230,6 +230,7 @@ async def _build_generating(
         profile,
         vocab_size=built.engine.capabilities.vocab_size,
         end_token_ids=text.tokenizer.eos_token_ids,
+        lacks=built.engine.capabilities.unsupported,
         max_model_len=service.max_model_len,
         dtype=built.dtype,
         abilities=_abilities(text, sees=built.pictures is not None),

@@ -254,6 +254,7 @@ class SamplingParams(FurtherSampling, frozen=True):
     allowed_token_ids: tuple[int, ...] | None = None
     min_tokens: int = 0  # end-of-sequence and stop tokens are banned until then
     ignore_eos: bool = False
+    infill: bool = False  # for gaps in code: tokens that are hardly likely are not drawn, the answer ends instead
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None  # None = the service draws one
     n: int = 1  # sequences returned

@@ -113,6 +113,8 @@ def test_the_models_own_defaults_come_before_llamacpps() -> None:
         ({"top_n_sigma": 1.5}, "top_n_sigma", 1.5),
         ({"top_n_sigma": -1}, "top_n_sigma", 0.0),
         ({"samplers": []}, "top_k", 0),
+        ({}, "infill", False),
+        ({"samplers": ["top_k", "infill"]}, "infill", True),
         ({"samplers": ["temperature"], "repeat_penalty": 2}, "repetition_penalty", 1.0),
         ({"dry_multiplier": 1, "dry_sequence_breakers": ["a"]}, "dry_sequence_breakers", ("a",)),
     ],
@@ -157,7 +159,8 @@ def test_every_other_parameter_has_its_effect(body: dict[str, Any], neutral: str
         ({"dry_base": 2.0, "xtc_probability": 0}, ("dry_base",)),
         ({"dry_multiplier": 0.8, "samplers": ["top_k"]}, ("dry_multiplier",)),
         ({"temperature": 0.0, "samplers": []}, ("temperature",)),
-        ({"samplers": ["top_k", "top_p", "infill"]}, ("samplers",)),
+        ({"samplers": ["top_k", "top_p", "infill"]}, ()),
+        ({"samplers": ["top_k", "adaptive_p"]}, ("samplers",)),
         ({"samplers": ["temperature", "top_k"]}, ()),
         ({"samplers": ["top_k", "temperature"]}, ("samplers",)),
         ({"repeat_penalty": 1.1, "repeat_last_n": 64}, ("repeat_last_n",)),
@@ -173,6 +176,11 @@ def test_every_other_parameter_has_its_effect(body: dict[str, Any], neutral: str
 )
 def test_what_has_no_effect_is_named(body: dict[str, Any], expected: tuple[str, ...]) -> None:
     assert complete(**body).ignored == expected
+
+
+def test_the_sampler_for_gaps_is_named_where_the_engine_lacks_it() -> None:
+    call = infill(fake_profile(lacks=frozenset({"infill"})), samplers=["top_k", "top_p", "infill"])
+    assert (sampling(call).infill, call.ignored) == (False, ("samplers",))
 
 
 def test_progress_is_told_in_streams_of_engines_that_know_it() -> None:

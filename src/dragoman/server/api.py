@@ -347,11 +347,12 @@ class ModelProfile:
     the names of `SamplingParams`, and `do_sample` if it wants sampling; empty = the APIs' own defaults.
     `overriding_defaults`: the same for APIs whose documents fix defaults. `proposer`: who guesses tokens for speculative
     decoding, if anybody. `keeps_prompts`: the engine keeps them as long as requests ask; `has_cache_keys`: it has replicas,
-    of which a request's key chooses one. `tells_progress`: it knows how far prompts are. `vocab_size`, `end_token_ids`
-    (what ends a text), `max_model_len`, `dtype`: of one that generates. `takes_adapters`: requests may ask for adapters,
-    now for `adapter_names`. `operator_code`: functions of the operator's own, for the API they are written for.
-    `pooling`: the `pooling.PoolingService` of a model that embeds or scores texts and generates nothing,
-    None for one that generates. `abilities`: what it can do besides going on with a text. `card`: what its files say.
+    of which a request's key chooses one. `tells_progress`: it knows how far prompts are; `lacks`: fields of
+    `SamplingParams` that it has not. `vocab_size`, `end_token_ids` (what ends a text), `max_model_len`, `dtype`: of one that
+    generates. `takes_adapters`: requests may ask for adapters, now for `adapter_names`. `operator_code`: functions of the
+    operator's own, for the API they are written for. `pooling`: the `pooling.PoolingService` of a model that embeds or
+    scores texts and generates nothing, None for one that generates. `abilities`: what it can do besides going on with a text.
+    `card`: what its files say.
     """
 
     name: str = "model"
@@ -363,6 +364,7 @@ class ModelProfile:
     overriding_defaults: Mapping[str, Any] = field(default_factory=dict)
     vocab_size: int = 0
     end_token_ids: frozenset[int] = frozenset()
+    lacks: frozenset[str] = frozenset()
     max_model_len: int = 0
     dtype: str = ""
     proposer: ProposerKind | None = None

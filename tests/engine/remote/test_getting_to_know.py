@@ -55,7 +55,7 @@ def test_a_parameter_that_a_release_refuses_is_refused_by_name_from_then_on() ->
         async with listening(upstream):
             able = (await load(upstream.url)).common.capabilities
             refused = {"bad_words", "allowed_token_ids", "thinking_token_budget", "repetition_detection"}
-            refused |= {"typical_p", "post_sampling_probs"}
+            refused |= {"typical_p", "post_sampling_probs", "infill"}
             assert able.unsupported == {*refused, *FurtherSampling.__struct_fields__}
             assert able.best_of
 

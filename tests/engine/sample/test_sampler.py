@@ -368,3 +368,20 @@ def test_a_token_that_is_not_drawn_has_the_whole_probability() -> None:
         sampled = sample_one(logits_of(0.2, 0.5, 0.3), logprobs=2, post_sampling_probs=True, **shape)
         assert sampled.logprobs == [0.0]
         assert sampled.top_logprobs == [[Logprob(1, 0.0)]]
+
+
+def test_a_gap_is_filled_with_what_is_likely_or_ends() -> None:
+    """Token 0 ends. A share of a fifth is likely; the end counts for more than its share."""
+    cases: list[tuple[tuple[float, ...], dict[str, Any], list[float]]] = [
+        ((0.0, 0.5, 0.3, 0.2), {}, [0.0, 0.625, 0.375, 0.0]),  # of the three, the last has less than a quarter
+        ((0.0, 0.7, 0.22, 0.08), {}, [0.0, 1.0, 0.0, 0.0]),  # with one fewer it takes a third
+        ((0.2, 0.5, 0.2, 0.1), {}, [1.0, 0.0, 0.0, 0.0]),  # the end is likely
+        ((0.01, 0.8, 0.1, 0.09), {}, [0.01 / 0.81, 0.8 / 0.81, 0.0, 0.0]),  # it may always be drawn
+        ((0.0001, 0.19, 0.19, *[0.1] * 6), {}, [1.0, *[0.0] * 8]),  # nothing is likely
+        ((0.0001, 0.19, 0.18, *[0.1] * 6), {"top_k": 3}, [0.0, 0.19 / 0.37, 0.18 / 0.37, *[0.0] * 6]),
+        ((0.0001, 0.19, 0.18, *[0.1] * 6), {"min_tokens": 9}, [0.0, 1.0, *[0.0] * 7]),  # it may not end yet
+        ((0.0, *[0.125] * 8), {"eos_token_ids": frozenset[int]()}, [0.0, 1.0, *[0.0] * 7]),  # nothing ends
+    ]
+    for chances, request, expected in cases:
+        found = distribution_of(logits_of(*chances), temperature=1.0, infill=True, **request)
+        assert found == pytest.approx(expected, abs=1e-5), (chances, request)

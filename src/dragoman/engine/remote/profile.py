@@ -119,7 +119,7 @@ def _capabilities(profiles: Sequence[Profile], max_model_len: int, vocab_size: i
     by_ids = all(profile.gives_ids for profile in profiles)
     has_logprobs = by_ids and len(known) == len(counts)
     unsupported = {name for name in SENT if any(name not in profile.names for profile in profiles)}
-    unsupported.add("post_sampling_probs")
+    unsupported |= {"post_sampling_probs", "infill"}
     if not by_ids:
         unsupported.add("stop_token_ids")  # nobody would see them come
     if not has_logprobs:

@@ -19,7 +19,7 @@ _SEED_MASK = 2**63 - 1  # torch's generators take 64 bits, with a sign; and vLLM
 
 UNSUPPORTED = frozenset({
     "typical_p", "num_assistant_tokens", "assistant_confidence_threshold",
-    "max_ngram_size", "dry_multiplier", "xtc_probability", "top_n_sigma", "post_sampling_probs",
+    "max_ngram_size", "dry_multiplier", "xtc_probability", "top_n_sigma", "post_sampling_probs", "infill",
 })  # fmt: skip
 """What vLLM has no parameter for."""
 

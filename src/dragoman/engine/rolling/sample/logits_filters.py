@@ -28,6 +28,7 @@ _NUM_BUCKETS = 4096
 _FIRST_SPAN = 20.0  # nats covered by the first histogram; the last bucket holds everything below
 _MIN_SPAN = 1e-30  # keys closer than this count as equal; dividing by the span stays within float32
 _MIN_TEMPERATURE = 1e-6  # below it float32 quotients overflow; the result is already greedy
+_GAP_SHARE = 0.2
 _NO_SCORE = -200.0  # exp(-200) is 0 in float32: stands for -inf where -inf * 0 would be NaN
 _POSITIVE_INF_BITS = np.uint32(0x7F800000)  # IEEE 754 single precision; with the sign bit set it is -inf
 
@@ -240,6 +241,26 @@ def without_top_choices(survivors: Survivors, threshold: float, kept_ids: IndexA
     mask: BoolArray = weights > 0
     mask[gone] = False
     return survivors.keep_mask(mask)
+
+
+def for_a_gap(survivors: Survivors, ending_ids: IndexArray) -> Survivors | None:
+    """What may fill a gap in code: the end alone where that is likely, else tokens that are likely by far; None = neither.
+
+    Source: llama.cpp's sampler `infill`, but that tokens of which one begins another are not taken together.
+    """
+    weights, ids = survivors.weights, survivors.ids
+    is_known: BoolArray = weights > 0
+    is_end: BoolArray = np.isin(np.arange(weights.size) if ids is None else ids, ending_ids) & is_known
+    total, ends = survivors.total, float(np.add.reduce(weights[is_end]))
+    if 3.0 * ends * np.count_nonzero(is_known) > total - ends:
+        return survivors.keep(np.flatnonzero(is_end))
+    is_likely: BoolArray = (weights >= np.float32(_GAP_SHARE * total)) & ~is_end
+    count = int(np.count_nonzero(is_likely))
+    if not count:
+        return None
+    kept: BoolArray = is_likely | is_end
+    least = float(np.add.reduce(weights[kept])) / (count + 1)
+    return survivors.keep(np.flatnonzero(kept & (is_end | (weights >= np.float32(least)))))
 
 
 # --- exact selection without sorting everything -----------------------------------------------------------------------

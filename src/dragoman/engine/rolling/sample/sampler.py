@@ -20,6 +20,7 @@ from dragoman.engine.rolling.sample.logits_filters import (
     Scratch,
     Survivors,
     Temperature,
+    for_a_gap,
     ranked,
     without_top_choices,
 )
@@ -66,9 +67,9 @@ class Sampler:
     1. repetition penalty   2. frequency penalty   3. presence penalty   4. DRY
     5. logit bias           6. allowed tokens      7. bad words          8. minimum length      9. grammar,
        then the end of reasoning
-    10. temperature (0 = take the most likely token, the lowest id of equals; steps 11 to 17 do not apply)
+    10. temperature (0 = take the most likely token, the lowest id of equals; steps 11 to 18 do not apply)
     11. top-n sigma         12. top-k              13. top-p             14. min-p             15. locally typical
-    16. XTC                 17. one draw from what is left
+    16. what fills a gap    17. XTC                18. one draw from what is left
 
     Penalties see the model's own logits, the bias has the last word among the scores, and masks come after everything
     that adds: no bias lifts a ban. If the masks leave nothing, the sequence may only end: its end-of-sequence tokens
@@ -236,7 +237,21 @@ class Sampler:
         for logits_filter in FILTERS:
             if logits_filter.is_needed(params):
                 survivors = logits_filter.apply(survivors, params)
-        return survivors
+        return self._for_a_gap(logits_row, maximum, state, survivors) if params.infill else survivors
+
+    def _for_a_gap(
+        self, logits_row: FloatArray, maximum: np.float32, state: SamplerState, survivors: Survivors
+    ) -> Survivors:
+        """What may fill a gap: if nothing is likely, the end, or the likeliest token where the end is banned."""
+        narrowed = for_a_gap(survivors, state.plan.ending_ids)
+        if narrowed is not None:
+            return narrowed
+        ends = [one for one in state.plan.ending_ids.tolist() if logits_row[one] > -np.inf]
+        if not ends:
+            return survivors.keep(ranked(survivors.weights, 1))
+        best = max(ends, key=lambda one: logits_row[one])
+        every = self._temperature.apply(logits_row, maximum, state.plan.params, self._scratch)
+        return every.keep(np.array([best], dtype=np.intp))
 
     def _report(
         self,

@@ -70,11 +70,13 @@ OF_SAMPLERS: Mapping[str, tuple[str, ...]] = {
     "top_p": ("top_p",),
     "min_p": ("min_p",),
     "typ_p": ("typical_p",),
+    "infill": (),
     "xtc": ("xtc_probability", "xtc_threshold"),
 }
 """The parameters of our samplers, these by llama.cpp's names and in the order in which they are applied."""
 ORDER = tuple(OF_SAMPLERS)
-_LACKING = ("infill", "adaptive_p")
+_LACKING = ("adaptive_p",)
+_DEFAULT = tuple(name for name in ORDER if name != "infill")
 _OTHER_NAMES = {"temp": "temperature", "typical": "typ_p", "typical_p": "typ_p", "typ": "typ_p"}
 _OTHER_NAMES |= {"top-k": "top_k", "top-p": "top_p", "nucleus": "top_p", "min-p": "min_p", "top-n-sigma": "top_n_sigma"}
 _LETTERS = {
@@ -150,7 +152,7 @@ def read_parameters(
     for name, bounds in RANGES.items():
         if (value := getattr(body, name)) is not None:
             check_number(name, value, bounds, WORDS)
-    samplers = _samplers(body.samplers)
+    samplers = tuple(name for name in _samplers(body.samplers) if name not in profile.lacks)
     bias = _logit_bias(body, profile)
     sampling = _sampling(body, profile, frozenset(samplers), bias.token_ids)
     max_tokens = max_tokens_of(body)
@@ -188,7 +190,7 @@ def default_settings(profile: ModelProfile) -> dict[str, Any]:
 def _samplers(asked: str | list[str] | None) -> tuple[str, ...]:
     """The samplers' own names. Raises: InvalidParameter for one that nobody has."""
     if asked is None:
-        return ORDER
+        return _DEFAULT
     names = [_LETTERS.get(one, one) for one in asked] if isinstance(asked, str) else asked
     known = [_OTHER_NAMES.get(name, name) for name in names]
     allowed = (*ORDER, *_LACKING)
@@ -223,6 +225,7 @@ def _sampling(
         seed=None if body.seed in (None, -1, UINT32_MAX) else _or(body.seed, 0) % 2**64,
         n=_num_answers(body, profile),
         ignore_eos=bool(body.ignore_eos),
+        infill="infill" in on,
         logit_bias=logit_bias,
         logprobs=_num_probs(body, profile),
         post_sampling_probs=bool(body.post_sampling_probs and _num_probs(body, profile)),
@@ -414,7 +417,7 @@ def _without_effect(
     idle -= {"grammar_lazy", "stream_options"} if not raw.get("grammar_lazy") else {"stream_options"}
     if body.repeat_last_n not in (None, -1, 0) and _has_penalty(sampling):
         idle.add("repeat_last_n")
-    if body.samplers is not None and (set(samplers) - set(ORDER) or list(samplers) != _in_order(samplers)):
+    if body.samplers is not None and _samplers(body.samplers) != _in_order(samplers):
         idle.add("samplers")
     if body.post_sampling_probs and not sampling.logprobs:
         idle.add("post_sampling_probs")
@@ -427,8 +430,8 @@ def _has_penalty(sampling: SamplingParams) -> bool:
     return sampling.repetition_penalty != 1.0 or any(penalties)
 
 
-def _in_order(samplers: tuple[str, ...]) -> list[str]:
-    return [name for name in ORDER if name in samplers]
+def _in_order(samplers: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in ORDER if name in samplers)
 
 
 def _or(value: ValueT | None, default: ValueT) -> ValueT:
