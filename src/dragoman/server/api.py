@@ -351,8 +351,8 @@ class ModelProfile:
     `SamplingParams` that it has not. `vocab_size`, `end_token_ids` (what ends a text), `max_model_len`, `dtype`: of one that
     generates. `takes_adapters`: requests may ask for adapters, now for `adapter_names`. `operator_code`: functions of the
     operator's own, for the API they are written for. `pooling`: the `pooling.PoolingService` of a model that embeds or
-    scores texts and generates nothing, None for one that generates. `abilities`: what it can do besides going on with a text.
-    `card`: what its files say.
+    scores texts and generates nothing, None for one that generates. `abilities`: what it can do besides going on with a
+    text. `card`: what its files say.
     """
 
     name: str = "model"
