@@ -21,7 +21,7 @@ from dragoman.config.resolve import ADAPTERS, Config, ConfigError
 from dragoman.engine.base import Capabilities, Engine, EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.engine.renewable import RenewableEngine
-from dragoman.errors import InvalidRequest
+from dragoman.errors import InvalidParameter, InvalidRequest
 from dragoman.grammar.lark import lark_of
 from dragoman.grammar.lazy import LazyGrammarCompiler
 from dragoman.host.cards import model_card
@@ -51,7 +51,7 @@ from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.prepare import ServiceLimits
 from dragoman.server.generation.service import Extensions, Service
-from dragoman.server.generation.thinking import UNBOUNDED, ThinkingBounds
+from dragoman.server.generation.thinking import UNBOUNDED, ThinkingBounds, told_budget
 from dragoman.server.hosting import ModelMemory
 from dragoman.server.pooling.base import PoolingFacts, PoolingKind
 from dragoman.server.pooling.service import TextsService
@@ -320,12 +320,16 @@ def _service_limits(config: Config, engine: Engine) -> ServiceLimits:
 
 
 def _thinking_bounds(config: Config, engine: Engine) -> ThinkingBounds:
-    """The operator's bounds on reasoning. Raises: ConfigError for one that the engine cannot keep."""
+    """The operator's bounds on reasoning. Raises: ConfigError for one that the engine cannot keep, or that is none."""
     reasoning = config.reasoning
     budget = None if reasoning.reasoning_budget == UNBOUNDED else reasoning.reasoning_budget
     if budget is not None and not engine.capabilities.has_budgets:
         problem = f"engine {config.engine.engine} does not end reasoning here; leave it out"
         raise ConfigError([f"{config.cite('reasoning_budget')}: {problem}"])
+    try:
+        told_budget(msgspec.json.decode(config.model.default_chat_template_kwargs or "{}"))
+    except InvalidParameter as error:
+        raise ConfigError([f"{config.cite('default_chat_template_kwargs')}: {error.message}"]) from error
     rule = reasoning.reasoning_repetition_detection
     repetition = None if rule == "off" else msgspec.json.decode(rule, type=RepetitionDetection)
     return ThinkingBounds(budget, repetition, reasoning.reasoning_budget_message)

@@ -77,6 +77,21 @@ def test_a_budget_of_reasoning_is_refused_at_the_start_for_an_engine_that_does_n
     )
 
 
+def test_a_budget_that_is_none_is_refused_where_the_operator_has_every_conversation_tell_it(module: str) -> None:
+    kwargs = '{"thinking_budget": "much"}'
+    givens = [
+        Given("--engine", "option.engine", f"{module}:factory", "command line"),
+        Given("--chat-template-kwargs", "option.default_chat_template_kwargs", kwargs, "command line"),
+    ]
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(build_served_model(resolve(givens, {}, demo_model_dir()), lambda stage, fraction: None))
+    (problem,) = caught.value.problems
+    assert problem == (
+        f"--chat-template-kwargs={kwargs} (command line): chat_template_kwargs.thinking_budget must be an integer "
+        'between -1 and 4294967295, got "much"'
+    )
+
+
 @pytest.mark.parametrize("name", ["no_such_module:factory", "json:nothing", "json:loads"])
 def test_a_wrong_address_stops_the_start_with_one_line_that_says_what_is_allowed(name: str) -> None:
     request = GenerationRequest("r", TextPrompt("a"))

@@ -15,6 +15,7 @@ import msgspec
 
 from dragoman.errors import InvalidParameter
 from dragoman.server.generation.output_parsers.reasoning import ThoughtMarks
+from dragoman.server.json_body import shown_json
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.types import ChatPrompt, GenerationRequest, Prompt, RepetitionDetection, Thinking
 
@@ -22,6 +23,7 @@ FindThought = Callable[[GenerationRequest, str], ThoughtMarks | None]
 """(request, prompt text) -> where its answer's reasoning stands, None if it has none."""
 
 UNBOUNDED = -1
+_MOST = 2**32 - 1  # as of all numbers of tokens
 _BUDGET = "thinking_budget"  # what templates call it that tell the model
 _TOLD = f"chat_template_kwargs.{_BUDGET}"
 _SWITCHES = ("enable_thinking", "thinking")
@@ -60,13 +62,13 @@ class ThinkingPlan:
             return None
         budget = request.sampling.thinking_token_budget
         if isinstance(request.prompt, ChatPrompt):
-            told = _told_budget(request.prompt.template_kwargs)
+            told = told_budget(request.prompt.template_kwargs)
             if None not in (budget, told) and budget != told:
                 message = (
                     f"{_TOLD} must be the same as the budget that the request says elsewhere ({budget}), got {told}"
                 )
                 raise InvalidParameter(message, param=_TOLD)
-            candidates = (budget, told, _told_budget(defaults), self._bounds.budget)
+            candidates = (budget, told, told_budget(defaults), self._bounds.budget)
             budget = next((one for one in candidates if one is not None), None)
         return None if budget == UNBOUNDED else budget
 
@@ -99,11 +101,11 @@ class ThinkingPlan:
         return self._ids[text]
 
 
-def _told_budget(kwargs: Mapping[str, Any]) -> int | None:
+def told_budget(kwargs: Mapping[str, Any]) -> int | None:
     """What a template is told of the budget. Raises: InvalidParameter."""
     told = kwargs.get(_BUDGET)
-    if told is not None and (type(told) is not int or told < UNBOUNDED):
-        message = f"{_TOLD} must be an integer of at least {UNBOUNDED}, got {str(told)[:60]!r}"
+    if told is not None and (type(told) is not int or not UNBOUNDED <= told <= _MOST):
+        message = f"{_TOLD} must be an integer between {UNBOUNDED} and {_MOST}, got {shown_json(told, 60)}"
         raise InvalidParameter(message, param=_TOLD)
     return told
 
