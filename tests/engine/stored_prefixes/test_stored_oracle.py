@@ -18,6 +18,7 @@ from dragoman.engine.rolling.stored_prefixes.store import StoredModel
 from dragoman.engine.rolling.stored_prefixes.stored import Storage
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector
+from tests.engine.proposers import CheckedDraft
 from tests.engine.stored_prefixes.fake_store import FakeDisk, FakeStore
 from tests.engine.test_oracle import VOCAB_SIZE, Arrival, check_aborted, check_finished, requests, runners
 from tests.support.tiers import examples
@@ -73,7 +74,7 @@ def _kept(request: msgspec.Struct) -> st.SearchStrategy[msgspec.Struct]:
     return keeps.map(lambda keep_s: msgspec.structs.replace(request, cache_keep_s=keep_s))
 
 
-def live(life: Life, runner: FakeRunner, config: RollingConfig, disk: FakeDisk) -> int:
+def live(life: Life, runner: FakeRunner, config: RollingConfig, disk: FakeDisk, drafts: list[CheckedDraft]) -> int:
     """Run one engine to its end, and check what it said; returns the tokens that it did not compute for the disk."""
     disk.is_full = life.is_full
     disk.fails = lambda key: key[0] < life.num_damaged
@@ -85,7 +86,7 @@ def live(life: Life, runner: FakeRunner, config: RollingConfig, disk: FakeDisk) 
     runner.before_forward = fail
     store = FakeStore(disk)
     storage = Storage(store, runner, StoredModel("a model"))
-    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, storage=storage)
+    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, drafts, storage=storage)
     collector = Collector(core)
     for step in range(NUM_STEPS):
         (disk.gate.clear if step in life.closed_steps else disk.gate.set)()
@@ -101,6 +102,7 @@ def live(life: Life, runner: FakeRunner, config: RollingConfig, disk: FakeDisk) 
     assert not collector.errors or life.failing
     core.close(is_whole=life.is_whole)
     assert store.is_closed
+    assert not any(draft.mistakes for draft in drafts), "a draft model takes blocks for its own that came from disk"
     for key, arrival in enumerate(life.arrivals):
         if key in collector.errors:
             continue
@@ -141,12 +143,13 @@ def run_to_end(collector: Collector, arrivals: Sequence[Arrival]) -> None:
         assumed_output_tokens=st.sampled_from([1, 256]),
     ),
     has_states=st.booleans(),
+    has_draft=st.booleans(),
 )
 @settings(
     max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 def test_every_request_gets_the_tokens_of_a_naive_loop(
-    engines: list[Life], runner: FakeRunner, config: RollingConfig, has_states: bool
+    engines: list[Life], runner: FakeRunner, config: RollingConfig, has_states: bool, has_draft: bool
 ) -> None:
     disk = FakeDisk()
     num_loaded = 0
@@ -161,5 +164,7 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
         )
         again.has_states = tuple(has_states and bool(pool.window) for pool in pools)
         again.tell_rows(config.prefix_cache)
-        num_loaded += live(life, again, config, disk)
+        draft = FakeRunner(num_blocks=pools[0].num_blocks, block_size=size, vocab_size=VOCAB_SIZE)
+        drafts = [CheckedDraft(draft, again)] if has_draft and not pools[0].window else []
+        num_loaded += live(life, again, config, disk, drafts)
     event(f"loaded: {num_loaded > 0}")
