@@ -90,7 +90,13 @@ def scripted_prompt(request: GenerationRequest) -> PromptInfo:
 
 
 def scripted_events(request: GenerationRequest) -> Iterator[GenerationEvent]:
-    """The events of a request, interleaved by sequence as an engine would."""
+    """The events of a request, interleaved by sequence as an engine would.
+
+    With a budget the first two tokens are reasoning; where repetitions are looked for, the end is one.
+    """
+    sampling = request.sampling
+    num_thought = min(2, sampling.thinking_token_budget or 0) if request.parse_reasoning else 0
+    last = FinishReason.EOS if sampling.repetition_detection is None else FinishReason.REPETITION
     limit = len(WORDS) + 1 if request.max_tokens is None else min(request.max_tokens, len(WORDS) + 1)
     prompt = scripted_prompt(request)
     total = 0.0
@@ -103,14 +109,15 @@ def scripted_events(request: GenerationRequest) -> Iterator[GenerationEvent]:
         for index in range(request.sampling.n):
             finish = None
             if position == limit - 1:
-                finish = FinishReason.EOS if position == len(WORDS) else FinishReason.LENGTH
+                finish = last if position == len(WORDS) else FinishReason.LENGTH
             yield GenerationEvent(
                 index,
                 token.text,
                 tokens=(token,),
                 finish_reason=finish,
                 prompt=prompt if position == 0 and index == 0 else None,
-                content=token.text,
+                content="" if position < num_thought else token.text,
+                reasoning=token.text if position < num_thought else "",
                 cumulative_logprob=total if finish else None,
             )
 
@@ -130,7 +137,8 @@ def scripted_result(request: GenerationRequest) -> GenerationResult:
                 text=text,
                 tokens=tuple(token for event in own for token in event.tokens),
                 finish_reason=finish,
-                content=text,
+                content="".join(event.content for event in own),
+                reasoning="".join(event.reasoning for event in own),
                 cumulative_logprob=own[-1].cumulative_logprob,
             )
         )
