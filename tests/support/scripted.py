@@ -1,7 +1,7 @@
 """A scripted generation, for golden tests of dialects: a pure function of the request, no engine and no tokenizer.
 
 The answer is always " Deep learning is fun." token by token, then end-of-sequence; max_tokens, n, logprobs and
-prompt_logprobs are honoured, nothing else is.
+prompt_logprobs are honoured, and a budget of reasoning and the search for repetitions in a way (`scripted_events`).
 """
 
 from __future__ import annotations
