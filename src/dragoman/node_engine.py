@@ -15,16 +15,19 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Coroutine
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dragoman.config.resolve import ConfigError
 from dragoman.cores.core_list import parse_cores
 from dragoman.cores.placement import Placement, apply
+from dragoman.engine.base import TellingProgress
 from dragoman.engine.spread import Description, Failure
 from dragoman.errors import EngineFailed, ServerError
 from dragoman.logs import BackgroundWriter, OperatorFormatter, start_logging
 from dragoman.nodes.messages import (
+    AskProgress,
     Build,
     Built,
     Cancel,
@@ -37,6 +40,7 @@ from dragoman.nodes.messages import (
     Loading,
     Refused,
     Replied,
+    ToldProgress,
     packed,
     read,
     receive,
@@ -160,12 +164,26 @@ class NodeRequests:
                 case Cancel(key):
                     if key in self._running:
                         self._running[key].cancel()
+                case AskProgress():
+                    self._begin(self._tell_progress(message))
                 case ChangeAdapter():
-                    task = asyncio.create_task(self._change(message))
-                    self._changing.add(task)
-                    task.add_done_callback(self._changing.discard)
+                    self._begin(self._change(message))
                 case _:  # Stop
                     return
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+
+    async def _tell_progress(self, asked: AskProgress) -> None:
+        if not isinstance(self._engine, TellingProgress):
+            return
+        progress = self._engine.progress(asked.request_id)
+        if progress is None:  # it looks now that it was asked
+            await asyncio.sleep(GAUGES_S)
+            progress = self._engine.progress(asked.request_id)
+        self._writer.write(packed(ToldProgress(asked.key, progress)))
 
     async def _watch(self) -> None:
         """Tell how the engine is, whenever that has changed; return when it has died, and all has been told."""

@@ -9,9 +9,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import msgspec
 import pytest
 
-from dragoman.engine.base import Capabilities, Engine
+from dragoman.engine.base import Capabilities, Engine, PromptProgress
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.sample.sampler import Sampler
@@ -127,6 +128,37 @@ def test_prompts_that_begin_alike_go_to_one_node_and_others_to_all() -> None:
                 await answer(nodes, asking(beginning))
             assert all(num_computed(process) for process in nodes.near)
             assert nodes.stats().num_generated_tokens == 4 * (3 + len(beginnings))
+        finally:
+            await nodes.shutdown(0.0)
+
+    run(test)
+
+
+def test_how_far_a_request_is_comes_from_the_node_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.node_engine.GAUGES_S", 0.005)
+
+    async def test() -> None:
+        gate = Gate()
+        gate.is_open.set()
+        nodes = OnNearNodes(engine(gate))
+        await nodes.start()
+        try:
+            filling = msgspec.structs.replace(asking(PROMPT, 240), sampling=SamplingParams(n=8, ignore_eos=True))
+            running = asyncio.create_task(answer(nodes, filling))
+            await until(gate.is_reached.is_set)
+            waiting = asyncio.create_task(answer(nodes, msgspec.structs.replace(asking(PROMPT), request_id="later")))
+            found: list[PromptProgress] = []
+
+            def is_told() -> bool:
+                progress = nodes.progress("later")
+                found.extend([] if progress is None else [progress])
+                return bool(found) or waiting.done()
+
+            await until(is_told)
+            running.cancel()
+            assert (found[0].num_tokens, found[0].has_begun, found[0].num_ahead) == (len(PROMPT), False, 0)
+            assert len(await waiting) == 4
+            assert nodes.progress("later") is None
         finally:
             await nodes.shutdown(0.0)
 

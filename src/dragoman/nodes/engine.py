@@ -17,10 +17,11 @@ from itertools import count
 from pathlib import Path
 
 from dragoman.engine.affinity import preferred, prefix_key
-from dragoman.engine.base import Capabilities, EngineStats, Health, UpstreamHealth
+from dragoman.engine.base import Capabilities, EngineStats, Health, PromptProgress, UpstreamHealth
 from dragoman.engine.spread import Failure, ReplicaLost, Replies, SpreadEngine
 from dragoman.errors import EngineDead, ServerError
 from dragoman.nodes.messages import (
+    AskProgress,
     Built,
     Cancel,
     ChangeAdapter,
@@ -29,6 +30,7 @@ from dragoman.nodes.messages import (
     Generate,
     Replied,
     Stop,
+    ToldProgress,
     packed,
     receive,
 )
@@ -45,7 +47,9 @@ _Item = EngineOutput | Failure | ReplicaLost | None
 
 @dataclass
 class Node:
-    """One node. `process` and `writer`, the link to it, None = it has none; `is_live`: it has one that takes requests.
+    """One node. `keys`: of the requests that run there, by their ids; `progress`: what it told last of those.
+
+    `process` and `writer`, the link to it, None = it has none; `is_live`: it has one that takes requests.
 
     `past`: what its processes before this one counted.
     """
@@ -55,6 +59,8 @@ class Node:
     writer: asyncio.StreamWriter | None = None
     is_live: bool = False
     replies: dict[int, asyncio.Queue[_Item]] = field(default_factory=dict)
+    keys: dict[str, int] = field(default_factory=dict)
+    progress: dict[int, PromptProgress | None] = field(default_factory=dict)
     changes: dict[int, asyncio.Future[tuple[str, ...]]] = field(default_factory=dict)
     health: Health = field(default_factory=lambda: Health(True))
     stats: EngineStats = field(default_factory=EngineStats)
@@ -84,6 +90,7 @@ class NodesEngine(SpreadEngine):
     ) -> None:
         """`started`: a process for each node, in their order. `memory_bytes`: of each node's engine."""
         super().__init__(capabilities, self._send_to)
+        self._capabilities = capabilities  # with progress, which nodes tell
         self._nodes = list(nodes)
         self._started = list(started)
         self._processes = processes
@@ -128,6 +135,15 @@ class NodesEngine(SpreadEngine):
         for node in self._nodes:
             total = total.plus(node.past).plus(node.stats)
         return total
+
+    def progress(self, request_id: str) -> PromptProgress | None:
+        """See `base.TellingProgress`."""
+        node = next((node for node in self._nodes if request_id in node.keys), None)
+        if node is None:
+            return None
+        key = node.keys[request_id]
+        node.send(AskProgress(key, request_id))
+        return node.progress.get(key)
 
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
         """See `AdapterLoading`: on all nodes, or on none."""
@@ -294,6 +310,9 @@ def _take(node: Node, message: object) -> None:
             for key, item in items:
                 if key in node.replies:  # else it was cancelled meanwhile
                     node.replies[key].put_nowait(item)
+        case ToldProgress(key, progress):
+            if key in node.replies:
+                node.progress[key] = progress
         case Gauged(health, stats):
             node.health, node.stats = health, stats
         case Changed(number, error, adapters):
@@ -317,7 +336,9 @@ class _NodeReplies:
         self._key = key
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
         self._is_open = True
+        self._request_id = request.request_id
         node.replies[key] = self._queue
+        node.keys[request.request_id] = key
         node.send(Generate(key, request))
 
     def __aiter__(self) -> AsyncIterator[EngineOutput | Failure]:
@@ -344,3 +365,6 @@ class _NodeReplies:
     def _close(self) -> None:
         self._is_open = False
         self._node.replies.pop(self._key, None)
+        self._node.progress.pop(self._key, None)
+        if self._node.keys.get(self._request_id) == self._key:
+            del self._node.keys[self._request_id]

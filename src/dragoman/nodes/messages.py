@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config.resolve import Config
-from dragoman.engine.base import EngineStats, Health
+from dragoman.engine.base import EngineStats, Health, PromptProgress
 from dragoman.engine.spread import Description, Failure
 from dragoman.types import EngineOutput, EngineRequest
 
@@ -58,6 +58,14 @@ class Cancel:
     """Nobody wants the answer any more."""
 
     key: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskProgress:
+    """How far is that request? Answered with ToldProgress; and by the next step again, if it is not known yet."""
+
+    key: int
+    request_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,14 @@ class Replied:
     """Outputs of a step by their requests' keys; None = that request has ended."""
 
     items: tuple[tuple[int, EngineOutput | Failure | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToldProgress:
+    """`progress` None = not known."""
+
+    key: int
+    progress: PromptProgress | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from dragoman.server.observation.record import CallRecord
 from dragoman.server.operations import Server
 from dragoman.server.progress import ToldProgress, progress_of
 
-_LOOK_S = 0.3  # in which most steps end
+_LOOK_S = 0.15
+_MOST_LOOKS = 3  # in whose time most steps end
 
 
 class RunningCall(msgspec.Struct, frozen=True):
@@ -60,8 +61,10 @@ async def cancel_call(http: HttpCall, server: Server) -> CancelledCalls:
 async def running_calls(http: HttpCall, server: Server) -> list[RunningCall]:
     """Those that run now, the oldest first."""
     progress = _progress(server)
-    if None in progress.values():  # the engine looks when it is asked
-        await asyncio.sleep(_LOOK_S)
+    for _ in range(_MOST_LOOKS):
+        if None not in progress.values():
+            break
+        await asyncio.sleep(_LOOK_S)  # the engine looks when it is asked
         progress = _progress(server)
     now_s = perf_counter()
     return [_told(record, now_s, progress.get(id(record))) for record in server.watch.running]
