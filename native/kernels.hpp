@@ -34,6 +34,8 @@ constexpr float kSmallest = 1e-35f;
 // Which of the sums is that of a part of a chunk; `sub`: the columns that share a scale.
 constexpr int sum_index(int sub, int part) { return sub == 16 ? part : 2; }
 
+struct AttentionKernels;  // attention_kernels.hpp
+
 // How one instruction set computes. Panels are those of one matrix.
 struct Kernels {
     const char* name;
@@ -47,19 +49,24 @@ struct Kernels {
     // y[row, output] for all rows and the panels [first, last). `y` points to the first row and output 0.
     void (*product)(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t first, int64_t last, float* y,
                     int64_t y_stride);
+    const AttentionKernels* attention;
 };
 
+extern const AttentionKernels kPlainAttention;
 extern const Kernels kPlain;
 #if defined(DRAGOMAN_HAS_AVX2)
+extern const AttentionKernels kAvx2Attention;
 extern const Kernels kAvx2;
 #endif
 #if defined(DRAGOMAN_HAS_AVXVNNI)
 extern const Kernels kAvxVnni;
 #endif
 #if defined(DRAGOMAN_HAS_AVX512VNNI)
+extern const AttentionKernels kAvx512Attention;
 extern const Kernels kAvx512Vnni;
 #endif
 #if defined(DRAGOMAN_HAS_NEON)
+extern const AttentionKernels kNeonAttention;
 extern const Kernels kNeon;
 #endif
 #if defined(DRAGOMAN_HAS_I8MM)

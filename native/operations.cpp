@@ -148,6 +148,7 @@ OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>({
     std::make_shared<ov::OpExtension<dragoman::ProductsOperation>>(),
     std::make_shared<ov::OpExtension<dragoman::GatedMlpOperation>>(),
     std::make_shared<ov::OpExtension<dragoman::RowsOperation>>(),
+    dragoman::attention_extension(),
     dragoman::experts_extension(),
     dragoman::normed_products_extension(),
     dragoman::output_and_mlp_extension(),

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "activation.hpp"
+#include "attention_tile.hpp"
 #include "kernels.hpp"
 #include "pack.hpp"
 #include "quantise.hpp"
@@ -15,10 +16,29 @@ namespace {
 struct One {
     using Int = int32_t;
     using Flt = float;
-    static constexpr int lanes = 1;
+    static constexpr int lanes = 1, attention_rows = 2, attention_units = 4;
 
     static Flt load(const float* from) { return *from; }
     static void store(float* to, Flt value) { *to = value; }
+    static void prefetch(const uint8_t*) {}
+    static Flt zero() { return 0; }
+    static Flt from_bytes(const uint8_t* from) { return *from; }
+    static Flt from_bf16(const uint8_t* from) {
+        uint32_t bits = 0;
+        std::memcpy(reinterpret_cast<uint8_t*>(&bits) + 2, from, 2);
+        return of_bits(bits);
+    }
+    static Flt from_halves(const uint8_t* from) {
+        uint16_t half;
+        std::memcpy(&half, from, 2);
+        const uint32_t sign = uint32_t{half} >> 15 << 31, rest = half & 0x7FFF;
+        if (rest >= 0x7C00) return of_bits(sign | 0x7F800000 | (rest & 0x3FF) << 13);
+        return sign ? -float_of(static_cast<uint16_t>(rest)) : float_of(static_cast<uint16_t>(rest));
+    }
+    static void store_halves(uint16_t* to, Flt value) {
+        const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+        *to = static_cast<uint16_t>(sign | (std::isnan(value) ? 0x7E00 : half_of(std::fabs(value))));
+    }
     static Flt broadcast(float value) { return value; }
     static Flt mul(Flt first, Flt second) { return first * second; }
     static Flt add(Flt first, Flt second) { return first + second; }
@@ -30,6 +50,11 @@ struct One {
     static Flt where_negative(Flt value, Flt then, Flt otherwise) { return std::signbit(value) ? then : otherwise; }
     static Int nearest(Flt value) { return static_cast<Int>(std::nearbyint(value)); }
     static Flt to_floats(Int value) { return static_cast<Flt>(value); }
+    static Flt of_bits(uint32_t bits) {
+        float value;
+        std::memcpy(&value, &bits, 4);
+        return value;
+    }
     static Flt times_power(Flt value, Int power) {
         int32_t bits;
         std::memcpy(&bits, &value, 4);
@@ -126,6 +151,8 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
 
 }  // namespace
 
-const Kernels kPlain = {"plain", quantise, codes_with<One>, activate_with<One>, product};
+const AttentionKernels kPlainAttention = attention_of<One>();
+
+const Kernels kPlain = {"plain", quantise, codes_with<One>, activate_with<One>, product, &kPlainAttention};
 
 }  // namespace dragoman

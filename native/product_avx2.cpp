@@ -22,6 +22,6 @@ struct Avx2 : Vectors256 {
 
 }  // namespace
 
-const Kernels kAvx2 = kernels_of<Avx2>();
+const Kernels kAvx2 = kernels_of<Avx2>(kAvx2Attention);
 
 }  // namespace dragoman

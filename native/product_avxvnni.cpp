@@ -17,6 +17,6 @@ struct AvxVnni : Vectors256 {
 
 }  // namespace
 
-const Kernels kAvxVnni = kernels_of<AvxVnni>();
+const Kernels kAvxVnni = kernels_of<AvxVnni>(kAvx2Attention);
 
 }  // namespace dragoman

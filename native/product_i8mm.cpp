@@ -33,6 +33,6 @@ struct I8mm : VectorsNeon {
 
 }  // namespace
 
-const Kernels kI8mm = kernels_of<I8mm>();
+const Kernels kI8mm = kernels_of<I8mm>(kNeonAttention);
 
 }  // namespace dragoman

@@ -13,6 +13,6 @@ struct Neon : VectorsNeon {
 
 }  // namespace
 
-const Kernels kNeon = kernels_of<Neon>();
+const Kernels kNeon = kernels_of<Neon>(kNeonAttention);
 
 }  // namespace dragoman

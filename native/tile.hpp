@@ -584,8 +584,8 @@ void quantise_with(const float* x, int64_t columns, const Rows& row) {
 }
 
 template <class Isa>
-constexpr Kernels kernels_of() {
-    return {Isa::name, quantise_with<Isa>, codes_with<Isa>, activate_with<Isa>, product_with<Isa>};
+constexpr Kernels kernels_of(const AttentionKernels& attention) {
+    return {Isa::name, quantise_with<Isa>, codes_with<Isa>, activate_with<Isa>, product_with<Isa>, &attention};
 }
 
 }  // namespace dragoman

@@ -13,6 +13,7 @@ struct Vectors256 {
     using Flt = __m256;
     static constexpr int lanes = 8, units = 2, registers = 16;
     static constexpr bool has_two_rows = false;
+    static constexpr int attention_rows = 3, attention_units = 4;
 
     static Int load(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const Int*>(from)); }
     static Flt load(const float* from) { return _mm256_loadu_ps(from); }
@@ -72,6 +73,13 @@ struct Vectors256 {
     static Flt to_floats(Int values) { return _mm256_cvtepi32_ps(values); }
     static Flt from_halves(const uint8_t* from) {
         return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    }
+    static void store_halves(uint16_t* to, Flt values) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+    }
+    static Flt from_bf16(const uint8_t* from) {
+        Int values = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(values, 16));
     }
     // Of two bf16 in each four bytes the first ones, and the second ones.
     static Flt even_bf16(const uint8_t* from) { return _mm256_castsi256_ps(_mm256_slli_epi32(load(from), 16)); }

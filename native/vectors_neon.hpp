@@ -13,6 +13,7 @@ struct VectorsNeon {
     using Flt = float32x4_t;
     static constexpr int lanes = 4, units = 4, registers = 32;
     static constexpr bool has_dot = true, flips = false;
+    static constexpr int attention_rows = 4, attention_units = 4;
 
     static Int load(const uint8_t* from) { return vreinterpretq_s32_u8(vld1q_u8(from)); }
     static Flt load(const float* from) { return vld1q_f32(from); }
@@ -79,6 +80,10 @@ struct VectorsNeon {
     }
     static Flt to_floats(Int values) { return vcvtq_f32_s32(values); }
     static Flt from_halves(const uint8_t* from) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from))); }
+    static void store_halves(uint16_t* to, Flt values) { vst1_u16(to, vreinterpret_u16_f16(vcvt_f16_f32(values))); }
+    static Flt from_bf16(const uint8_t* from) {
+        return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(from)), 16));
+    }
     // Of two bf16 in each four bytes the first ones, and the second ones.
     static Flt even_bf16(const uint8_t* from) { return vreinterpretq_f32_s32(vshlq_n_s32(load(from), 16)); }
     static Flt odd_bf16(const uint8_t* from) {

@@ -242,8 +242,9 @@ void check_activations() {
 
 }  // namespace
 
-int count_failures_of_experts();  // experts.cpp
-int count_failures_of_layers();   // layers.cpp
+int count_failures_of_attention();  // attention.cpp
+int count_failures_of_experts();    // experts.cpp
+int count_failures_of_layers();     // layers.cpp
 
 int main() {
     check_activations();
@@ -278,7 +279,7 @@ int main() {
     check(Format::i4z, 32, 300000, 32, {1});
     check(Format::bf16, 32, 300000, 32, {1});
     check(Format::i8, 64, 40, 96, {200});
-    failures += count_failures_of_experts() + count_failures_of_layers();
+    failures += count_failures_of_attention() + count_failures_of_experts() + count_failures_of_layers();
     std::printf("%s: %d failures\n", dragoman::instruction_set(), failures);
     return failures ? 1 : 0;
 }

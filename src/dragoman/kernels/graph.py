@@ -7,14 +7,21 @@ on any thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import openvino as ov
+from openvino import opset13 as ops
 from openvino.utils.node_factory import NodeFactory
 
 from dragoman.kernels.memory import Memory
 from dragoman.kernels.native import Layout, library
+
+BLOCK_SLOTS = 32  # tokens of a block of keys or values
+_PADDING = 16  # of which values in a cache are a multiple
+_CACHE_NUMBERS = {"f32": np.float32, "bf16": np.uint16, "f16": np.float16, "u8": np.uint8}
 
 
 class PlacedMatrix(NamedTuple):
@@ -83,6 +90,55 @@ def output_and_mlp(rows: Any, residual: Any, matrices: str, how: str, activation
     """What a layer computes behind attention, in the residual's shape f32 [..., hidden]; see `normed_products`."""
     attributes = {"matrices": matrices, "how": how, "activation": activation}
     return _made("OutputAndMlp", [rows, residual, numbers], attributes).output(0)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayout:
+    """How a layer attends, and what its caches hold: f32, bf16, f16 or u8. `window`, `cap`: 0 = there is none."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    value_size: int
+    cache_type: str
+    scale: float
+    window: int = 0
+    cap: float = 0.0
+
+    @property
+    def block_shapes(self) -> tuple[list[int], list[int]]:
+        """The shapes of a block of keys and of one of values, whose elements are bytes; see native/attention.hpp."""
+        size = np.dtype(_CACHE_NUMBERS[self.cache_type]).itemsize
+        beside = 2 * BLOCK_SLOTS * 4 if self.cache_type == "u8" else 0
+        padded = -(-self.value_size // _PADDING) * _PADDING
+        widths = [numbers * BLOCK_SLOTS * size + beside for numbers in (self.head_size, padded)]
+        return [self.num_kv_heads, widths[0]], [self.num_kv_heads, widths[1]]
+
+
+def attention(
+    qkv: Sequence[Any],
+    caches: tuple[Any, Any],
+    positions: Any,
+    tables: Sequence[Any],
+    layout: AttentionLayout,
+    sinks: Any = None,
+    slopes: Any = None,
+    token_types: Any = None,
+) -> Any:
+    """What the heads read, f32 [T, heads * value size]; the step's keys and values are written into the caches.
+
+    Shapes: q, k, v f32 [T, heads * size]; caches u8 [blocks, *block shape]; positions i64 [T]; `tables`: past_lens,
+    subsequence_begins, block_indices, block_indices_begins, as `ForwardBatch` has them; sinks, slopes f32 [heads];
+    token_types i32 [T]. Raises: as `products`.
+    """
+    heads = [layout.num_heads, layout.num_kv_heads, layout.head_size, layout.value_size]
+    numbers = [np.asarray(each, np.float32).ravel() for each in (sinks, slopes) if each is not None]
+    others = [token_types] if token_types is not None else []
+    flags = [sinks is not None, slopes is not None, bool(others)]
+    how = [*heads, repr(layout.scale), repr(layout.cap), layout.window, layout.cache_type, *map(int, flags)]
+    constant = ops.constant(np.concatenate([np.zeros(0, np.float32), *numbers]))
+    inputs = [*qkv, *caches, positions, *tables, constant, *others]
+    return _made("Attention", inputs, {"how": " ".join(map(str, how))}).output(0)
 
 
 def _node(

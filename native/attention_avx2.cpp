@@ -1,0 +1,9 @@
+// Attention with AVX2, which those of AVX-VNNI are, too.
+#include "attention_tile.hpp"
+#include "vectors_avx2.hpp"
+
+namespace dragoman {
+
+const AttentionKernels kAvx2Attention = attention_of<Vectors256>();
+
+}  // namespace dragoman

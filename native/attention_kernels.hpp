@@ -1,0 +1,43 @@
+// What the file of each instruction set provides for attention. Called by attention.cpp, which shares work among threads, and by tests.
+#pragma once
+
+#include "attention.hpp"
+
+namespace dragoman {
+
+// One part of the context, for rows of one head of keys that read the same blocks of it. A row is a token's head of queries.
+struct PartOfRows {
+    const Attention* how;
+    int64_t num_rows;
+    const float* q;                // [rows, head], scaled
+    const float* q_sums;           // [rows], of these numbers
+    const float* slopes;           // [rows], null = there are none
+    const float* distances;        // [rows]: from the row's token to the part's first slot
+    const int32_t *begins, *ends;  // [rows]: the slots of the part that a row sees
+    int32_t begin, end;            // those that any row sees
+    const uint8_t* const* keys;    // by blocks of the part; those outside of these slots are never read
+    const uint8_t* const* values;
+    const uint8_t* next;  // keys that are read next, or any others
+    // Memory. `scores` [rows, kPartTokens], `widened` [32 * max(head, padded)], `minima` [rows].
+    float *scores, *widened, *minima;
+    // Results. The highest score, [rows], minus infinity where a row sees nothing; the sum of exponentials, [rows]; values mixed by
+    // these, [rows, padded].
+    float *most, *sums, *mixed;
+};
+
+// What a row has read so far, joined in the order of parts.
+struct RowState {
+    float most, sum;
+    float* mixed;  // [padded]
+};
+
+struct AttentionKernels {
+    void (*read)(const PartOfRows& part);
+    void (*join)(RowState& state, float most, float sum, const float* mixed, int64_t padded);
+    // y = mixed / sum; zeros where nothing was seen.
+    void (*finish)(const RowState& state, int64_t value, float* y);
+    // Writes keys and values of a token and a head into their slot.
+    void (*write)(const Attention& how, const float* k, const float* v, int64_t slot, uint8_t* keys, uint8_t* values);
+};
+
+}  // namespace dragoman

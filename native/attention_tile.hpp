@@ -1,0 +1,410 @@
+// Attention as templates over an instruction set. Included by the file of each.
+//
+// Scores are sums over a head's numbers in their order, and what is mixed are sums over slots in theirs: one chain of
+// `fma` for each result, so that it does not matter how many rows and vectors are computed at once. Slots that a row does not see have
+// the weight 0, which adds nothing. Many rows read a block that is widened to f32 once.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "activation.hpp"
+#include "attention_kernels.hpp"
+#include "kernels.hpp"
+#include "quantise.hpp"
+#include "static_for.hpp"
+
+namespace dragoman {
+
+// The first lane.
+template <class Isa>
+DRAGOMAN_INLINE float first_of(typename Isa::Flt values) {
+    float all[Isa::lanes];
+    Isa::store(all, values);
+    return all[0];
+}
+
+// As many numbers of a cache as a vector has, from number `index` on.
+template <class Isa, CacheType C>
+DRAGOMAN_INLINE typename Isa::Flt numbers_at(const uint8_t* from, int64_t index) {
+    if constexpr (C == CacheType::f32) return Isa::load(reinterpret_cast<const float*>(from) + index);
+    if constexpr (C == CacheType::bf16) return Isa::from_bf16(from + 2 * index);
+    if constexpr (C == CacheType::f16) return Isa::from_halves(from + 2 * index);
+    if constexpr (C == CacheType::u8) return Isa::from_bytes(from + index);
+}
+
+constexpr int64_t bytes_of(CacheType type) { return type == CacheType::f32 ? 4 : type == CacheType::u8 ? 1 : 2; }
+
+template <class Isa, CacheType C>
+class PartReader {
+    using Flt = typename Isa::Flt;
+    static constexpr int kLanes = Isa::lanes;
+    static constexpr int kRows = Isa::attention_rows, kWide = Isa::attention_units;  // that are computed at once
+    static constexpr int64_t kMany = 3 * kRows;                                      // rows, for which a block is widened
+    static constexpr int64_t kBytes = bytes_of(C);
+    static constexpr int kSums = 16 / kLanes;
+
+public:
+    explicit PartReader(const PartOfRows& part)
+        : part_(part),
+          how_(*part.how),
+          padded_(how_.padded()),
+          first_(part.begin / kSlots),
+          last_((part.end + kSlots - 1) / kSlots),
+          widens_(C != CacheType::f32 && part.num_rows > kMany) {}
+
+    void run() const {
+        for (int64_t block = first_; block < last_; ++block) scores_of(block);
+        if constexpr (C == CacheType::u8) gather_scales();
+        for (int64_t row = 0; row < part_.num_rows; ++row) soften(row);
+        for (int64_t block = first_; block < last_; ++block) mix(block);
+        if constexpr (C == CacheType::u8) {
+            for (int64_t row = 0; row < part_.num_rows; ++row) {
+                const Flt minimum = Isa::broadcast(part_.minima[row]);
+                float* mixed = part_.mixed + row * padded_;
+                for (int64_t i = 0; i < padded_; i += kLanes) Isa::store(mixed + i, Isa::add(Isa::load(mixed + i), minimum));
+            }
+        }
+    }
+
+private:
+    // Calls `body` with constants and first rows of groups of nearly equal numbers of rows.
+    template <class Body>
+    void by_rows(const Body& body) const {
+        const int64_t all = part_.num_rows;
+        for (int64_t row = 0, groups = (all + kRows - 1) / kRows, count; groups; row += count, --groups) {
+            count = (all - row + groups - 1) / groups;
+            static_for<1, kRows + 1>([&](auto rows) {
+                if (rows == count) body(rows, row);
+            });
+        }
+    }
+
+    const uint8_t* following(const uint8_t* const* blocks, int64_t block, const uint8_t* behind) const {
+        return block + 1 < last_ ? blocks[block + 1] : behind;
+    }
+
+    // A block's numbers as f32, and lines of the next one asked for.
+    void widen(const uint8_t* from, int64_t count, const uint8_t* next) const {
+        constexpr int64_t kStep = kLine / kBytes;
+        for (int64_t i = 0; i < count; i += kStep) {
+            Isa::prefetch(next + i * kBytes);
+            for (int64_t j = i; j < i + kStep && j < count; j += kLanes)
+                Isa::store(part_.widened + j, numbers_at<Isa, C>(from, j));
+        }
+    }
+
+    // --- scores -----------------------------------------------------------------------------------------------------------
+
+    void scores_of(int64_t block) const {
+        const uint8_t* keys = part_.keys[block];
+        const uint8_t* next = following(part_.keys, block, part_.values[first_]);
+        if (widens_) {
+            widen(keys, how_.head * kSlots, next);
+            const auto* wide = reinterpret_cast<const uint8_t*>(part_.widened);
+            by_rows([&](auto rows, int64_t row) { add_scores<CacheType::f32, rows>(wide, keys, block, row, nullptr); });
+        } else {
+            by_rows([&](auto rows, int64_t row) { add_scores<C, rows>(keys, keys, block, row, row ? nullptr : next); });
+        }
+    }
+
+    // `keys` are read, those of the cache or widened ones; `block_keys` are the cache's.
+    template <CacheType From, int R>
+    [[gnu::flatten, gnu::noinline]] void add_scores(const uint8_t* keys, const uint8_t* block_keys, int64_t block, int64_t row,
+                                                    const uint8_t* next) const {
+        const int64_t head = how_.head;
+        const float* q = part_.q + row * head;
+        float* scores = part_.scores + row * kPartTokens + block * kSlots;
+        for (int64_t slot = 0; slot < kSlots; slot += kWide * kLanes) {
+            Flt total[R][kWide];
+            static_for<0, R>([&](auto r) { static_for<0, kWide>([&](auto n) { total[r][n] = Isa::zero(); }); });
+            const uint8_t* at = keys + slot * bytes_of(From);
+            for (int64_t i = 0; i < head; ++i, at += kSlots * bytes_of(From)) {
+                if (slot == 0 && next != nullptr) {
+                    static_for<0, (kSlots * kBytes + kLine - 1) / kLine>(
+                        [&](auto line) { Isa::prefetch(next + i * kSlots * kBytes + line * kLine); });
+                }
+                Flt factor[R];
+                static_for<0, R>([&](auto r) { factor[r] = Isa::broadcast(q[r * head + i]); });
+                static_for<0, kWide>([&](auto n) {
+                    const Flt key = numbers_at<Isa, From>(at, n * kLanes);
+                    static_for<0, R>([&](auto r) { total[r][n] = Isa::fma(key, factor[r], total[r][n]); });
+                });
+            }
+            if constexpr (C == CacheType::u8) {
+                const auto* scales = reinterpret_cast<const float*>(block_keys + how_.key_codes()) + slot;
+                static_for<0, R>([&](auto r) {
+                    const Flt sum = Isa::broadcast(part_.q_sums[row + r]);
+                    static_for<0, kWide>([&](auto n) {
+                        const Flt minima = Isa::mul(Isa::load(scales + kSlots + n * kLanes), sum);
+                        total[r][n] = Isa::fma(Isa::load(scales + n * kLanes), total[r][n], minima);
+                    });
+                });
+            }
+            static_for<0, R>([&](auto r) {
+                static_for<0, kWide>([&](auto n) { Isa::store(scores + r * kPartTokens + slot + n * kLanes, total[r][n]); });
+            });
+        }
+    }
+
+    // --- weights ----------------------------------------------------------------------------------------------------------
+
+    // Scales and minima of values in 8 bits, zeros for slots that nobody sees.
+    void gather_scales() const {
+        std::memset(scales_, 0, sizeof(scales_));
+        for (int64_t block = first_; block < last_; ++block) {
+            const auto* from = reinterpret_cast<const float*>(part_.values[block] + how_.value_codes());
+            const int64_t begin = most(block * kSlots, part_.begin), end = least((block + 1) * kSlots, part_.end);
+            for (int64_t slot = begin; slot < end; ++slot) {
+                scales_[0][slot] = from[slot - block * kSlots];
+                scales_[1][slot] = from[kSlots + slot - block * kSlots];
+            }
+        }
+    }
+
+    static int64_t least(int64_t one, int64_t other) { return one < other ? one : other; }
+    static int64_t most(int64_t one, int64_t other) { return one > other ? one : other; }
+
+    // Scores become weights.
+    [[gnu::flatten]] void soften(int64_t row) const {
+        const int64_t from = first_ * kSlots, to = last_ * kSlots;
+        const int64_t begin = part_.begins[row], end = part_.ends[row];
+        float* scores = part_.scores + row * kPartTokens;
+        if (begin >= end) {
+            std::fill(scores + from, scores + to, 0.0f);
+            part_.most[row] = -INFINITY;
+            part_.sums[row] = 0;
+            if constexpr (C == CacheType::u8) part_.minima[row] = 0;
+            return;
+        }
+        if (how_.cap != 0) {
+            const Flt cap = Isa::broadcast(how_.cap), twice = Isa::broadcast(2 / how_.cap), minus = Isa::broadcast(-how_.cap);
+            for (int64_t i = from; i < to; i += kLanes) {
+                const Flt share = sigmoid<Isa>(Isa::mul(Isa::load(scores + i), twice));  // tanh(x) = 2 sigmoid(2 x) - 1
+                Isa::store(scores + i, Isa::fma(Isa::add(share, share), cap, minus));
+            }
+        }
+        if (part_.slopes != nullptr) {
+            const Flt slope = Isa::broadcast(part_.slopes[row]);
+            for (int64_t i = from; i < to; i += kLanes) {
+                const Flt distance = Isa::add(Isa::load(kNumbers.all + i), Isa::broadcast(part_.distances[row]));
+                Isa::store(scores + i, Isa::fma(slope, distance, Isa::load(scores + i)));
+            }
+        }
+        std::fill(scores + from, scores + begin, -INFINITY);
+        std::fill(scores + end, scores + to, -INFINITY);
+        Flt highest = Isa::load(scores + from);
+        for (int64_t i = from + kLanes; i < to; i += kLanes) highest = Isa::most(highest, Isa::load(scores + i));
+        float all[kLanes];
+        Isa::store(all, highest);
+        float top = all[0];
+        for (int lane = 1; lane < kLanes; ++lane) top = top > all[lane] ? top : all[lane];
+        const Flt minus = Isa::broadcast(-top);
+        for (int64_t i = from; i < to; i += kLanes) {
+            const Flt below = Isa::add(Isa::load(scores + i), minus);
+            // What is no number stays none.
+            Isa::store(scores + i, Isa::fma(below, Isa::zero(), exponential<Isa>(below)));
+        }
+        std::fill(scores + from, scores + begin, 0.0f);
+        std::fill(scores + end, scores + to, 0.0f);
+        // Sums of every 16th weight, however many lanes there are, so that all instruction sets have the same bits.
+        Flt sum[kSums], minimum[kSums];
+        static_for<0, kSums>([&](auto n) { sum[n] = minimum[n] = Isa::zero(); });
+        for (int64_t i = from; i < to; i += kSums * kLanes) {
+            static_for<0, kSums>([&](auto n) {
+                float* at = scores + i + n * kLanes;
+                const Flt weight = Isa::load(at);
+                sum[n] = Isa::add(sum[n], weight);
+                if constexpr (C == CacheType::u8) {
+                    minimum[n] = Isa::fma(weight, Isa::load(scales_[1] + (at - scores)), minimum[n]);
+                    Isa::store(at, Isa::mul(weight, Isa::load(scales_[0] + (at - scores))));
+                }
+            });
+        }
+        part_.most[row] = top;
+        part_.sums[row] = total(sum);
+        if constexpr (C == CacheType::u8) part_.minima[row] = total(minimum);
+    }
+
+    static float total(const Flt (&sums)[kSums]) {
+        float all[kSums * kLanes];
+        static_for<0, kSums>([&](auto n) { Isa::store(all + n * kLanes, sums[n]); });
+        float sum = all[0];
+        for (int i = 1; i < kSums * kLanes; ++i) sum += all[i];
+        return sum;
+    }
+
+    // --- values -----------------------------------------------------------------------------------------------------------
+
+    void mix(int64_t block) const {
+        const uint8_t* values = part_.values[block];
+        const uint8_t* next = following(part_.values, block, part_.next);
+        if (widens_) {
+            widen(values, padded_ * kSlots, next);
+            const auto* wide = reinterpret_cast<const uint8_t*>(part_.widened);
+            by_rows([&](auto rows, int64_t row) { add_values<CacheType::f32, rows>(wide, block, row, nullptr); });
+        } else {
+            by_rows([&](auto rows, int64_t row) { add_values<C, rows>(values, block, row, row ? nullptr : next); });
+        }
+    }
+
+    template <CacheType From, int R>
+    [[gnu::flatten, gnu::noinline]] void add_values(const uint8_t* values, int64_t block, int64_t row,
+                                                    const uint8_t* next) const {
+        for (int64_t column = 0; column < padded_;) {
+            const int64_t left = (padded_ - column) / kLanes;
+            static_for<1, kWide + 1>([&](auto units) {
+                if (units == (left < kWide ? left : kWide)) add_columns<From, R, units>(values, block, row, column, next);
+            });
+            column += kWide * kLanes;
+        }
+    }
+
+    template <CacheType From, int R, int N>
+    DRAGOMAN_INLINE void add_columns(const uint8_t* values, int64_t block, int64_t row, int64_t column,
+                                     const uint8_t* next) const {
+        const int64_t first = most(part_.begin - block * kSlots, 0), last = least(part_.end - block * kSlots, kSlots);
+        const float* weights = part_.scores + row * kPartTokens + block * kSlots;
+        float* mixed = part_.mixed + row * padded_ + column;
+        Flt total[R][N];
+        static_for<0, R>([&](auto r) {
+            static_for<0, N>(
+                [&](auto n) { total[r][n] = block == first_ ? Isa::zero() : Isa::load(mixed + r * padded_ + n * kLanes); });
+        });
+        for (int64_t slot = first; slot < last; ++slot) {
+            const int64_t at = slot * padded_ + column;
+            if (next != nullptr) {
+                static_for<0, (N * kLanes * kBytes + kLine - 1) / kLine>(
+                    [&](auto line) { Isa::prefetch(next + at * kBytes + line * kLine); });
+            }
+            Flt weight[R];
+            static_for<0, R>([&](auto r) { weight[r] = Isa::broadcast(weights[r * kPartTokens + slot]); });
+            static_for<0, N>([&](auto n) {
+                const Flt value = numbers_at<Isa, From>(values, at + n * kLanes);
+                static_for<0, R>([&](auto r) { total[r][n] = Isa::fma(value, weight[r], total[r][n]); });
+            });
+        }
+        static_for<0, R>(
+            [&](auto r) { static_for<0, N>([&](auto n) { Isa::store(mixed + r * padded_ + n * kLanes, total[r][n]); }); });
+    }
+
+    struct Numbers {
+        float all[kPartTokens] = {};
+        constexpr Numbers() {
+            for (int i = 0; i < kPartTokens; ++i) all[i] = static_cast<float>(i);
+        }
+    };
+    static constexpr Numbers kNumbers{};
+
+    const PartOfRows& part_;
+    const Attention& how_;
+    const int64_t padded_, first_, last_;
+    const bool widens_;
+    mutable float scales_[C == CacheType::u8 ? 2 : 1][C == CacheType::u8 ? kPartTokens : 1];
+};
+
+template <class Isa>
+void read_with(const PartOfRows& part) {
+    switch (part.how->type) {
+        case CacheType::f32: return PartReader<Isa, CacheType::f32>(part).run();
+        case CacheType::bf16: return PartReader<Isa, CacheType::bf16>(part).run();
+        case CacheType::f16: return PartReader<Isa, CacheType::f16>(part).run();
+        default: return PartReader<Isa, CacheType::u8>(part).run();
+    }
+}
+
+template <class Isa>
+void join_with(RowState& state, float most, float sum, const float* mixed, int64_t padded) {
+    if (sum == 0) return;
+    if (state.sum == 0) {
+        state.most = most;
+        state.sum = sum;
+        std::memcpy(state.mixed, mixed, sizeof(float) * padded);
+        return;
+    }
+    const float top = state.most > most ? state.most : most;
+    const auto before = exponential<Isa>(Isa::broadcast(state.most - top)), here = exponential<Isa>(Isa::broadcast(most - top));
+    state.most = top;
+    state.sum = state.sum * first_of<Isa>(before) + sum * first_of<Isa>(here);
+    for (int64_t i = 0; i < padded; i += Isa::lanes) {
+        const auto now = Isa::mul(Isa::load(mixed + i), here);
+        Isa::store(state.mixed + i, Isa::fma(Isa::load(state.mixed + i), before, now));
+    }
+}
+
+template <class Isa>
+void finish_with(const RowState& state, int64_t value, float* y) {
+    const float sum = state.sum;
+    for (int64_t i = 0; i < value; ++i) y[i] = sum == 0 ? 0.0f : state.mixed[i] / sum;
+}
+
+// --- writing ------------------------------------------------------------------------------------------------------------
+
+DRAGOMAN_INLINE uint16_t bf16_of(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    const bool is_none = (bits & 0x7FFFFFFF) > 0x7F800000;
+    return static_cast<uint16_t>(is_none ? bits >> 16 | 0x40 : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+// Codes of 8 bits of numbers, whose scale and minimum are written, too.
+DRAGOMAN_INLINE void bytes_of_numbers(const float* from, int64_t count, uint8_t* codes, float* scale, float* minimum) {
+    float lowest = from[0], highest = from[0];
+    for (int64_t i = 0; i < count; ++i) {
+        lowest = from[i] < lowest || std::isnan(from[i]) ? from[i] : lowest;
+        highest = from[i] > highest ? from[i] : highest;
+    }
+    const float range = highest - lowest, inverse = range > kSmallest && range < INFINITY ? 255.0f / range : 0.0f;
+    for (int64_t i = 0; i < count; ++i) {
+        const float code = (from[i] - lowest) * inverse + 0.5f;
+        codes[i] = code > 0 ? static_cast<uint8_t>(code < 255 ? code : 255.0f) : 0;
+    }
+    *scale = inverse != 0 || std::isnan(range) ? range / 255.0f : range < INFINITY ? 0.0f : range;
+    *minimum = lowest;
+}
+
+template <class Isa>
+DRAGOMAN_INLINE void write_numbers(CacheType type, const float* from, int64_t count, int64_t step, int64_t at, uint8_t* to,
+                                   float* scale, float* minimum) {
+    if (type == CacheType::f32) {
+        auto* numbers = reinterpret_cast<float*>(to) + at;
+        for (int64_t i = 0; i < count; ++i) numbers[i * step] = from[i];
+        return;
+    }
+    if (type == CacheType::u8) {
+        constexpr int64_t kMost = 1024;
+        uint8_t codes[kMost];
+        bytes_of_numbers(from, count, codes, scale, minimum);
+        for (int64_t i = 0; i < count; ++i) to[at + i * step] = codes[i];
+        return;
+    }
+    auto* numbers = reinterpret_cast<uint16_t*>(to) + at;
+    if (type == CacheType::bf16) {
+        for (int64_t i = 0; i < count; ++i) numbers[i * step] = bf16_of(from[i]);
+        return;
+    }
+    for (int64_t i = 0; i < count; i += Isa::lanes) {
+        float some[Isa::lanes] = {};
+        uint16_t halves[Isa::lanes];
+        const int64_t here = count - i < Isa::lanes ? count - i : Isa::lanes;
+        std::memcpy(some, from + i, sizeof(float) * here);
+        Isa::store_halves(halves, Isa::load(some));
+        for (int64_t j = 0; j < here; ++j) numbers[(i + j) * step] = halves[j];
+    }
+}
+
+template <class Isa>
+void write_with(const Attention& how, const float* k, const float* v, int64_t slot, uint8_t* keys, uint8_t* values) {
+    auto* key_scales = reinterpret_cast<float*>(keys + how.key_codes()) + slot;
+    auto* value_scales = reinterpret_cast<float*>(values + how.value_codes()) + slot;
+    write_numbers<Isa>(how.type, k, how.head, kSlots, slot, keys, key_scales, key_scales + kSlots);
+    write_numbers<Isa>(how.type, v, how.value, 1, slot * how.padded(), values, value_scales, value_scales + kSlots);
+}
+
+template <class Isa>
+constexpr AttentionKernels attention_of() {
+    return {read_with<Isa>, join_with<Isa>, finish_with<Isa>, write_with<Isa>};
+}
+
+}  // namespace dragoman
