@@ -111,9 +111,9 @@ class Layers:
                 outputs = (pair[0].output(0), pair[1].output(0))
                 results.append(attention(rows, outputs, nodes["positions"], [nodes[name] for name in names], layout))
             else:
-                tables = BlockTables(nodes["past"], nodes["blocks"], nodes["block_begins"])
+                where = BlockTables(nodes["past"], nodes["blocks"], nodes["block_begins"])
                 facts = AttentionFacts(*heads, heads.size, heads.size**-0.5)
-                results.append(paged_attention(rows, pair, tables, (nodes["begins"], nodes["longest"]), facts))
+                results.append(paged_attention(rows, pair, where, (nodes["begins"], nodes["longest"]), facts))
         model = ov.Model(results, [*qkv, *inputs.values(), *caches])
         properties = {
             "INFERENCE_PRECISION_HINT": "bf16" if cache_type == "bf16" else "f32",

@@ -125,9 +125,11 @@ def stored(numbers: Floats, cache_type: str) -> npt.NDArray[np.float64]:
     if cache_type == "u8":
         low, high = numbers.min(-1, keepdims=True).astype(np.float64), numbers.max(-1, keepdims=True).astype(np.float64)
         scale = np.where(high > low, (high - low) / 255, 1)
-        return np.round((numbers - low) / scale) * scale + low
+        codes: npt.NDArray[np.float64] = np.round((numbers - low) / scale)
+        return codes * scale + low
     kinds = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
-    return numbers.astype(kinds[cache_type]).astype(np.float64)
+    kept: npt.NDArray[np.float64] = numbers.astype(kinds[cache_type]).astype(np.float64)
+    return kept
 
 
 def expected(kind: Kind, texts: Texts, row: Row) -> npt.NDArray[np.float64]:

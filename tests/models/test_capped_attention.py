@@ -18,6 +18,7 @@ from dragoman.engine.rolling.factory import RollingFactory
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.kernels import presence
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
 from tests.support.family_checkpoint import FAMILIES, write_family_checkpoint
@@ -119,16 +120,28 @@ def test_a_kept_graph_caps_too(directory: Path, tmp_path: Path) -> None:
 
 def test_a_cache_of_another_type_leaves_the_cap_out_and_says_so(directory: Path) -> None:
     facts = load_model(directory, ModelOptions("f32", kv_type="u8")).facts
-    assert facts.departures == ("attention scores are not capped at 5; dtype f32 with a cache of f32 caps them",)
+    assert facts.departures == (
+        "attention scores are not capped at 5; kernels own cap them, and so does dtype f32 with a cache of f32",
+    )
     assert {attention.softcap for attention in facts.attention_layers.values()} == {0.0}
 
 
 def test_where_the_cap_is_left_out_a_start_says_so(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     tools = EngineTools(lambda _grammar: None, lambda _stop, _min: None)  # type: ignore[arg-type, return-value]
-    for dtype, are_told in (("int8", True), ("f32", False)):
+    for dtype, kernels, are_told in (("int8", "openvino", True), ("f32", "auto", False)):
         caplog.clear()
-        setup = EngineSetup(directory, {"dtype": dtype, "max_model_len": 64})
+        setup = EngineSetup(directory, {"dtype": dtype, "kernels": kernels, "max_model_len": 64})
         with caplog.at_level(logging.WARNING):
             built = RollingFactory().load(setup).build(tools, 1 << 28)
         assert ("attention scores are not capped at 5" in caplog.text) == are_told
         assert any("not capped" in fact for fact in built.facts) == are_told
+
+
+def test_kernels_of_our_own_cap_whatever_the_cache_holds(directory: Path) -> None:
+    if presence.why_not():
+        pytest.skip("there is no library of kernels")
+    for kv_type in ("auto", "u8"):
+        loaded = load_model(directory, ModelOptions("int8", kv_type=kv_type, kernels="own"))
+        assert loaded.facts.departures == ()
+        assert {attention.softcap for attention in loaded.facts.attention_layers.values()} == {5.0}
+        assert error_on_prompt(loaded, "gemma2", 90) < 0.5

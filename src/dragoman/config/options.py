@@ -144,8 +144,9 @@ class ModelSettings:
     kernels: str = option(
         "auto",
         Choice(("auto", "own", "openvino")),
-        "Whose kernels compute products with weight matrices: own, dragoman's, for all weights but f32, with GGUF files' "
-        "values as they are; they need the library that is built where there is a C++ compiler. openvino: the runtime's. "
+        "Whose kernels compute products with weight matrices, and attention: own, dragoman's, for all weights but f32, with "
+        "GGUF files' values as they are; they need the library that is built where there is a C++ compiler. openvino: the "
+        "runtime's. "
         "auto: own, but openvino's where the library is missing, on Arm and processors with AMX, and for bf16 and f16 where "
         "the processor computes in bf16.",
     )

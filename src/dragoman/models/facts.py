@@ -296,7 +296,8 @@ class ModelFacts:
             for layer in self.layers
         )
         limits = " and ".join(f"{cap:g}" for cap in caps)
-        departure = f"attention scores are not capped at {limits}; dtype f32 with a cache of f32 caps them"
+        remedy = "kernels own cap them, and so does dtype f32 with a cache of f32"
+        departure = f"attention scores are not capped at {limits}; {remedy}"
         return replace(self, layers=layers, departures=(*self.departures, departure))
 
     def cache_kind(self, layer: int) -> int:

@@ -316,7 +316,8 @@ def _profile(model: Family, options: ModelOptions, smallest_group: int | None = 
     if options.kernels == "auto":
         tell_lack()
     profile = kernel_profile(options, has_states=bool(model.facts.delta_layers), smallest_group=smallest_group)
-    if not profile.is_exact:
+    model.cache_type = profile.kv_type if profile.attends else None
+    if not profile.is_exact and not profile.attends:
         model.facts = model.facts.without_caps()
     departures = (*model.facts.departures, *profile_departures(options, profile))
     model.facts = replace(model.facts, departures=departures)

@@ -1,6 +1,6 @@
 """A row's attention has the same bits whatever other rows a step has, in every type of the cache, behind a long context too.
 
-The kernels divide a long context among threads when a step has fewer rows than threads; the runner then adds some.
+OpenVINO's kernels divide a long context among threads when a step has fewer rows than threads; the runner then adds some.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.kernels import presence
 from dragoman.models import LoadedModel, ModelError, ModelOptions, load_model
 from tests.support.cpu import EXACT_PACKED
 from tests.support.forward import forward_batch
@@ -94,9 +95,25 @@ def test_rows_that_are_added_are_of_no_sequence(tmp_path: Path, monkeypatch: pyt
 def test_a_step_of_few_rows_gets_some_where_there_are_more_threads(
     num_threads: int, sizes: list[int], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = OpenVinoRunner(load(checkpoint), 3 * BLOCKS_EACH)
+    runner = OpenVinoRunner(load(checkpoint, weight_type="f32"), 3 * BLOCKS_EACH)
     monkeypatch.setattr(runner, "_num_threads", num_threads)
     runner.forward(forward_batch([([5], 0, blocks(0))], [0]))
     assert np.diff(runner.output("subsequence_begins")).tolist() == [1, *sizes]
     runner.forward(forward_batch([([5], 1, blocks(0)), ([6, 7], 0, blocks(1))], [0]))
     assert np.diff(runner.output("subsequence_begins")).tolist() == [1, 2], "a prompt is enough"
+
+
+@pytest.mark.varies("each instruction set has kernels of its own")
+@pytest.mark.skipif(bool(presence.why_not()), reason="there is no library of kernels")
+def test_with_kernels_of_our_own_a_prompts_tokens_have_the_bits_of_decoded_ones(checkpoint: Path) -> None:
+    tokens = PROMPT[:300]
+    for kv_type in ("auto", "u8"):
+        loaded = load_model(checkpoint, ModelOptions("int8", kv_type, kernels="own"))
+        whole, pieces = OpenVinoRunner(loaded, BLOCKS_EACH), OpenVinoRunner(loaded, BLOCKS_EACH)
+        expected = whole.forward(forward_batch([(tokens, 0, blocks(0))], range(len(tokens)))).copy()
+        found = [pieces.forward(forward_batch([(tokens[:255], 0, blocks(0))], range(255))).copy()]
+        assert pieces.output("subsequence_begins").tolist() == [0, 255]
+        for place in range(255, 300):
+            found.append(pieces.forward(forward_batch([(tokens[place : place + 1], place, blocks(0))], [0])).copy())
+        assert pieces.output("subsequence_begins").tolist() == [0, 1], "no rows are added"
+        np.testing.assert_array_equal(np.concatenate(found), expected)

@@ -1,4 +1,4 @@
-"""Attention over the block tables: projections to heads, and the plugin's paged-attention operation.
+"""Attention over the block tables: projections to heads, and the library's operation that attends, or the plugin's.
 
 Does: what is the same in all families. Does not: norm queries or keys (families do, between the two).
 """
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from openvino.op import _PagedAttentionExtension  # private: pinned by openvino~=2026.4.1 and held by tests/models
 
+from dragoman.kernels.graph import AttentionLayout, attention
 from dragoman.models.blocks.capped_attention import capped_attention
 from dragoman.models.blocks.linear import linear, linears
 from dragoman.models.blocks.nodes import multiply, reshape, scalar, unsqueeze
@@ -80,12 +81,27 @@ def attend(
     if layer.whole_texts is not None:
         return layer.keep(unsqueeze(layer.whole_texts.attend(flat[0], flat[1], flat[2], facts), 1))
     step = layer.step
+    if step.cache_type is not None:
+        return layer.keep(unsqueeze(_own_attention(flat, layer, step.cache_type, sinks), 1))
     shared = (step.subsequence_begins, step.max_context_len)
     caches = layer.caches()
     attended = paged_attention(flat, caches, layer.tables, shared, facts, sinks, step.token_types)
     if facts.softcap:
         attended = capped_attention(flat[0], caches, layer.tables, step.subsequence_begins, attended, facts)
     return layer.keep(unsqueeze(attended, 1))
+
+
+def _own_attention(qkv: list[Node], layer: LayerInputs, cache_type: str, sinks: Array | None) -> Node:
+    """`paged_attention` by the library of kernels, which caps scores, too."""
+    facts, step, tables = layer.attention, layer.step, layer.tables
+    sizes = (facts.num_heads, facts.num_kv_heads, facts.head_size, facts.value_size)
+    layout = AttentionLayout(*sizes, cache_type, facts.scale, facts.window, facts.softcap)
+    keys, values = layer.own_caches(layout)
+    where = [tables.past_lens, step.subsequence_begins, tables.block_indices, tables.block_indices_begins]
+    slopes = np.array(facts.alibi_slopes, np.float32) if facts.alibi_slopes else None
+    caches = (keys.output(0), values.output(0))
+    attended: Node = attention(qkv, caches, step.positions, where, layout, sinks, slopes, step.token_types)
+    return attended
 
 
 def paged_attention(

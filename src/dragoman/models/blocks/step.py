@@ -13,6 +13,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
+from dragoman.kernels.graph import AttentionLayout
 from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP, ConvolutionInputs
 from dragoman.models.blocks.delta import STATE_INPUTS, gated_delta
 from dragoman.models.blocks.nodes import add, columns, gather_rows, unsqueeze
@@ -41,10 +42,10 @@ class StepInputs:
     """The inputs of one step as nodes, shared by all layers.
 
     Shapes (T tokens, S sequences, R rows of logits): input_ids, position_ids i64 [T]; subsequence_begins i32 [S+1];
-    max_context_len i32 []; sampled_tokens_indices i64 [R]; rotary_regime i64 [T] where sequences have a long regime. For
-    each kind of cache past_lens i32 [S], block_indices i32 [B], block_indices_begins i32 [S+1], from the second kind on with
-    its number at the end of the name ("past_lens.1"). Layers add key_cache.N and value_cache.N. Of a model with
-    convolutions see `blocks.convolution`.
+    max_context_len i32 [] where OpenVINO's attention reads it; sampled_tokens_indices i64 [R]; rotary_regime i64 [T] where
+    sequences have a long regime. For each kind of cache past_lens i32 [S], block_indices i32 [B], block_indices_begins i32
+    [S+1], from the second kind on with its number at the end of the name ("past_lens.1"). Layers add key_cache.N and
+    value_cache.N. Of a model with convolutions see `blocks.convolution`.
     Of a model that takes in pictures picture_rows i64 [M], the tokens of the step that are placeholders, and
     picture_embeddings f32 [M, hidden * levels]; token_types i32 [T], 1 for a placeholder, where these see each other;
     rotary_positions i64 [3, T] where tokens have three positions.
@@ -53,15 +54,16 @@ class StepInputs:
     last token. Layers add state_cache.N.
     """
 
-    def __init__(self, facts: ModelFacts) -> None:
-        self.facts = facts
+    def __init__(self, facts: ModelFacts, cache_type: str | None = None) -> None:
+        """`cache_type`: what caches hold of which the library of kernels reads; None = OpenVINO's attention does."""
+        self.facts, self.cache_type = facts, cache_type
         self.parameters: list[Any] = []
         self.token_ids, self.positions = self._input("input_ids"), self._input("position_ids")
         self.subsequence_begins = self._input("subsequence_begins", ov.Type.i32)
         windows = [number for number, kind in enumerate(facts.cache_kinds) if not kind.has_states]
         self.tables = tuple(self._tables(f".{number}" if number else "") for number in windows)
         self.states = tuple(self._input(name, ov.Type.i32) for name in STATE_INPUTS) if facts.delta_layers else ()
-        self.max_context_len = self._input("max_context_len", ov.Type.i32, ov.PartialShape([]))
+        self.max_context_len = None if cache_type else self._input("max_context_len", ov.Type.i32, ov.PartialShape([]))
         self.rows = self._input("sampled_tokens_indices")
         self._regimes = None if facts.long_context_from is None else self._input("rotary_regime")
         self.handed_on: dict[str, tuple[Node, ...]] = {}  # what families compute once for several layers, by a name
@@ -109,6 +111,11 @@ class StepInputs:
             self.parameters += [key, value]
             self._caches[layer] = key, value
         return self._caches[layer]
+
+    def own_cache(self, name: str, shape: list[int]) -> Any:
+        """A cache of the library of kernels. `shape`: of a block, in bytes."""
+        self._input(name, ov.Type.u8, ov.PartialShape([-1, *shape]))
+        return self.parameters[-1]
 
     def state(self, name: str, facts: DeltaFacts) -> Any:
         """A table of states, f32."""
@@ -168,6 +175,14 @@ class LayerInputs:
         """The key and value caches that the layer reads."""
         shared = self.attention.cache
         return self.step.caches(self.index if shared is None else shared)
+
+    def own_caches(self, layout: AttentionLayout) -> tuple[Any, Any]:
+        """The same where the library of kernels attends."""
+        keys, values = layout.block_shapes
+        return (
+            self.step.own_cache(f"key_cache.{self.index}", keys),
+            self.step.own_cache(f"value_cache.{self.index}", values),
+        )
 
     def convolve(self, x: Node, weights: Weights, *, bias: bool = False) -> Node:
         """The layer's convolution, see `ConvolutionInputs.convolve`. `weights`: stored [width, 1, length]."""

@@ -98,7 +98,7 @@ class Family(ABC):
         Its weights are complete when the storage's parts have finished. Raises: ModelError if tensors are missing, have
         other shapes, or are there and nobody knows what for.
         """
-        step = StepInputs(self.facts)
+        step = StepInputs(self.facts, self.cache_type)
         layout = self._layout(weights)
         head = self._head_weights(weights, layout)
         weights = weights.tying(head.name())
@@ -131,6 +131,9 @@ class Family(ABC):
             return head
         head.skip("weight")
         return weights.at(layout.body).at(self.table)
+
+    cache_type: str | None = None
+    """What caches hold where the library of kernels attends; None = OpenVINO's attention does, whose caches are its own."""
 
     is_tied: bool = False
     """True if the head's matrix is the table of embeddings, whatever else the checkpoint has."""

@@ -3,11 +3,11 @@
 Does: own the KV cache tensors and one infer request; pad steps of few rows; copy blocks; have the rows of convolutions kept.
 Does not: schedule, sample, or know what a request is. Runs on the engine thread only; `infer` releases the GIL.
 
-Determinism: attention has two ways to divide a step. If every row is a single token and there are fewer rows than threads,
-each thread sums up some blocks of a row's values, and which ones depends on the step's other rows. In all other steps one
-thread sums up a row's values in their order. So a step of the first kind gets dummy tokens in a scratch block: single ones
-up to as many rows as threads, or one row of two tokens where that is less. A request's tokens then do not depend on what
-else is in the batch.
+Determinism: the library's attention computes a row alike in all company. OpenVINO's has two ways to divide a step. If every
+row is a single token and there are fewer rows than threads, each thread sums up some blocks of a row's values; which ones
+depends on the step's other rows. In all other steps one thread sums up a row's values in their order. So a step of the first
+kind gets dummy tokens in a scratch block: single ones up to as many rows as threads, or one row of two tokens where that is
+less. A request's tokens then do not depend on what else is in the batch.
 
 In the second way attention divides a step of two rows among threads by heads of queries, each of which reads its keys anew,
 and a step of three by heads of keys if there is one for each thread, with the same bits. So behind a long context a step of
@@ -79,7 +79,7 @@ class OpenVinoRunner:
         self.pools = tuple(CachePool(count, kind.window) for count, kind in zip(counts, facts.cache_kinds, strict=True))
         self.vocab_size = facts.vocab_size
         self.max_model_len = facts.max_position
-        self._known_context = KnownContext(facts.max_position)
+        self._known_context = None if loaded.profile.attends else KnownContext(facts.max_position)
         self._loaded: LoadedModel | None = loaded  # its weights are mapped from a file as long as it lives
         self._request = loaded.compiled.create_infer_request()
         self._caches: list[list[Any]] = [[] for _ in self.pools]
@@ -138,7 +138,8 @@ class OpenVinoRunner:
             self._set(name, values)
         if self._bank is not None:
             self._bank.set_inputs(self._request, batch.adapter_slots, len(batch.input_ids))
-        self._set("max_context_len", np.array(self._known_context.tell(batch.max_context_len), dtype=np.int32))
+        if self._known_context is not None:
+            self._set("max_context_len", np.array(self._known_context.tell(batch.max_context_len), dtype=np.int32))
         self._set(self._indices_input, batch.logit_indices)
         if self._has_states:
             zero_block = self.pools[-1].num_blocks + 1
@@ -191,6 +192,8 @@ class OpenVinoRunner:
     def _dummies(self, batch: ForwardBatch) -> list[int]:
         """The tokens of each row that the step gets besides its own."""
         dummies = [1] * batch.num_padding
+        if self._known_context is None:  # the library of kernels attends, alike in all company
+            return dummies
         num_rows = len(batch.past_lens) + batch.num_padding
         if len(batch.input_ids) > len(batch.past_lens):  # some row has several tokens
             return dummies
