@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "attention.hpp"
 #include "memory.hpp"
 #include "pack.hpp"
 #include "product.hpp"
@@ -78,6 +79,16 @@ DRAGOMAN_EXPORT int64_t dragoman_gguf_row_bytes(int32_t format, int64_t group, i
 DRAGOMAN_EXPORT void dragoman_unpack_rows(int32_t format, int64_t group, int64_t outputs, int64_t columns, const uint8_t* data,
                                           const int64_t* rows, int64_t count, float* out) {
     dragoman::unpack_rows(matrix_of(format, group, outputs, columns, data), rows, count, out);
+}
+
+// The bytes of a block of keys of one head, and of a block of values. `type`: f32, bf16, f16, u8.
+DRAGOMAN_EXPORT void dragoman_block_bytes(int32_t type, int64_t head, int64_t value, int64_t* keys, int64_t* values) {
+    dragoman::Attention attention{};
+    attention.head = head;
+    attention.value = value;
+    attention.type = static_cast<dragoman::CacheType>(type);
+    *keys = attention.key_bytes();
+    *values = attention.value_bytes();
 }
 
 // The product on the calling thread.

@@ -125,8 +125,8 @@ def stored(numbers: Floats, cache_type: str) -> npt.NDArray[np.float64]:
     if cache_type == "u8":
         low, high = numbers.min(-1, keepdims=True).astype(np.float64), numbers.max(-1, keepdims=True).astype(np.float64)
         scale = np.where(high > low, (high - low) / 255, 1)
-        codes: npt.NDArray[np.float64] = np.round((numbers - low) / scale)
-        return codes * scale + low
+        decoded: npt.NDArray[np.float64] = np.round((numbers - low) / scale) * scale + low
+        return decoded
     kinds = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
     kept: npt.NDArray[np.float64] = numbers.astype(kinds[cache_type]).astype(np.float64)
     return kept

@@ -20,8 +20,6 @@ from dragoman.kernels.memory import Memory
 from dragoman.kernels.native import Layout, library
 
 BLOCK_SLOTS = 32  # tokens of a block of keys or values
-_PADDING = 16  # of which values in a cache are a multiple
-_CACHE_NUMBERS = {"f32": np.float32, "bf16": np.uint16, "f16": np.float16, "u8": np.uint8}
 
 
 class PlacedMatrix(NamedTuple):
@@ -107,11 +105,8 @@ class AttentionLayout:
 
     @property
     def block_shapes(self) -> tuple[list[int], list[int]]:
-        """The shapes of a block of keys and of one of values, whose elements are bytes; see native/attention.hpp."""
-        size = np.dtype(_CACHE_NUMBERS[self.cache_type]).itemsize
-        beside = 2 * BLOCK_SLOTS * 4 if self.cache_type == "u8" else 0
-        padded = -(-self.value_size // _PADDING) * _PADDING
-        widths = [numbers * BLOCK_SLOTS * size + beside for numbers in (self.head_size, padded)]
+        """The shapes of a block of keys and of one of values, whose elements are bytes."""
+        widths = library().block_bytes(self.cache_type, self.head_size, self.value_size)
         return [self.num_kv_heads, widths[0]], [self.num_kv_heads, widths[1]]
 
 

@@ -27,6 +27,7 @@ Bytes = npt.NDArray[np.uint8]
 
 _MATRIX = (ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)  # format, group, outputs, columns
 _POINTERS = (ctypes.c_void_p, ctypes.c_void_p)
+_CACHES = ("f32", "bf16", "f16", "u8")  # in the order of native/attention.hpp
 _NUMBERS = ("float32", "float16", "bfloat16")  # in the order of native/pack.hpp
 
 
@@ -152,6 +153,20 @@ class Library:
         entry = self.entry("dragoman_unpack_rows", None, *_MATRIX, *_POINTERS, ctypes.c_int64, ctypes.c_void_p)
         entry(*self.words(layout), self._data(layout, packed), indices.ctypes.data, len(indices), results.ctypes.data)
         return results
+
+    @property
+    def attends(self) -> bool:
+        """False of a library that an earlier version has built, which knows products alone."""
+        return hasattr(self.entries, "dragoman_block_bytes")
+
+    def block_bytes(self, cache_type: str, head_size: int, value_size: int) -> tuple[int, int]:
+        """The bytes of a block of keys of one head, and of a block of values."""
+        keys, values = ctypes.c_int64(), ctypes.c_int64()
+        pointer = ctypes.POINTER(ctypes.c_int64)
+        takes = (ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, pointer, pointer)
+        numbers = (_CACHES.index(cache_type), head_size, value_size)
+        self.entry("dragoman_block_bytes", None, *takes)(*numbers, ctypes.byref(keys), ctypes.byref(values))
+        return keys.value, values.value
 
     def entry(self, name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
         """An entry point. ctypes keeps one object for each name, so declaring it again changes nothing."""

@@ -32,8 +32,6 @@ COMPRESSED: tuple[WeightType, ...] = ("int8", "int4")
 CPU_INFO = Path("/proc/cpuinfo")
 BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
 
-ATTENDS = True  # whether the library's attention goes with its products
-
 _AT_HWCAP, _HWCAP_SVE = 16, 1 << 22  # Linux, its arm64/elf_hwcaps
 
 # Columns of activations that OpenVINO's kernels quantise together, at most: with 32, their default, they compute prompts a
@@ -125,7 +123,7 @@ class KernelProfile:
     @property
     def attends(self) -> bool:
         """True if the library's attention is used, too, whose caches are its own."""
-        return ATTENDS and self.kernels == "own"
+        return self.kernels == "own" and library().attends
 
     @property
     def keeps_bf16(self) -> bool:
