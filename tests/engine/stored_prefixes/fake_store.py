@@ -26,6 +26,7 @@ class FakeDisk:
         self.gate.set()
         self.write_gate.set()
         self.has_begun_to_write = threading.Event()
+        self.is_refreshed = threading.Event()
 
 
 class FakeStore:
@@ -82,7 +83,7 @@ class FakeStore:
             self.disk.keeps.update(dict.fromkeys(keys, (keep_until, group)))
 
     def refresh(self) -> None:
-        pass
+        self.disk.is_refreshed.set()
 
     def close(self) -> None:
         self.is_closed = True

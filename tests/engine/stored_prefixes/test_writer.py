@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from time import monotonic
 
 import pytest
 
@@ -60,3 +61,16 @@ def test_a_disk_that_stands_still_does_not_hold_up_the_end(monkeypatch: pytest.M
     released.start()
     assert writer.close(0.0)
     assert len(disk.contents) == 1, "the one that had begun, and no other"
+
+
+def test_what_other_processes_write_is_looked_for_whether_there_is_work_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "_REFRESH_S", 0.01)
+    disk = FakeDisk()
+    writer = Writer(FakeStore(disk), StoredModel("model"), StoredCounts(), SIZE)
+    assert disk.is_refreshed.wait(PATIENCE_S)
+    disk.is_refreshed.clear()
+    end_s = monotonic() + PATIENCE_S
+    while not disk.is_refreshed.is_set():
+        assert monotonic() < end_s
+        writer.touch([b"k" * 16])
+    writer.close(PATIENCE_S)
