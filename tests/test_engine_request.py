@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.types import EngineRequest, Grammar, Picture, PictureSpan, SamplingParams, StopStrings
+from dragoman.types import (
+    EngineRequest,
+    Grammar,
+    Picture,
+    PictureSpan,
+    RepetitionDetection,
+    SamplingParams,
+    StopStrings,
+    Thinking,
+)
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 token_ids = st.integers(0, 300_000)
@@ -24,6 +33,19 @@ grammars = st.builds(
     frame=texts,
     covers_tool_calls=st.booleans(),
     needs_frame=st.booleans(),
+)
+repetitions = st.builds(RepetitionDetection, counts, counts, counts)
+ids = st.lists(token_ids, max_size=4).map(tuple)
+thinking = st.builds(
+    Thinking,
+    begin=texts,
+    ends=st.lists(texts, max_size=3).map(tuple),
+    closing_ids=ids,
+    is_open=st.booleans(),
+    recurs=st.booleans(),
+    budget=st.one_of(st.none(), counts),
+    repetition=st.one_of(st.none(), repetitions),
+    reclosing_ids=ids,
 )
 samplings = st.builds(
     SamplingParams,
@@ -44,6 +66,8 @@ samplings = st.builds(
     logprobs=st.one_of(st.none(), counts),
     grammar=st.one_of(st.none(), grammars),
     assistant_confidence_threshold=st.one_of(st.none(), numbers),
+    thinking_token_budget=st.one_of(st.none(), counts),
+    repetition_detection=st.one_of(st.none(), repetitions),
 )
 pictures = st.builds(
     PictureSpan,
@@ -69,6 +93,7 @@ requests = st.builds(
     pictures=st.lists(pictures, max_size=2).map(tuple),
     cache_keep_s=st.one_of(st.none(), st.floats(0, 1e6)),
     cache_key=texts,
+    thinking=st.one_of(st.none(), thinking),
 )
 
 
