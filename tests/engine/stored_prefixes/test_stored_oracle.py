@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
+import numpy as np
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +17,9 @@ from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.stored_prefixes.store import StoredModel
+from dragoman.engine.rolling.stored_prefixes.store import BlockStore, StoredModel
 from dragoman.engine.rolling.stored_prefixes.stored import Storage
+from dragoman.prefix_store import BlockStore as RealStore
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector
 from tests.engine.proposers import CheckedDraft
@@ -74,17 +78,41 @@ def _kept(request: msgspec.Struct) -> st.SearchStrategy[msgspec.Struct]:
     return keeps.map(lambda keep_s: msgspec.structs.replace(request, cache_keep_s=keep_s))
 
 
-def live(life: Life, runner: FakeRunner, config: RollingConfig, disk: FakeDisk, drafts: list[CheckedDraft]) -> int:
+class Place:
+    """Where blocks are kept from one engine to the next: a disk in memory, or a real directory."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.directory = directory
+        self.disk = FakeDisk()
+
+    def open(self, life: Life) -> BlockStore:
+        """The store as that engine finds it."""
+        self.disk.is_full = life.is_full
+        self.disk.fails = lambda key: key[0] < life.num_damaged
+        if self.directory is None:
+            return FakeStore(self.disk)
+        self.damage(life.num_damaged)
+        return RealStore.open(self.directory, 1 << 12 if life.is_full else 1 << 22)
+
+    def damage(self, num_damaged: int) -> None:
+        """Change about so many of 2560 bytes, and cut a file."""
+        assert self.directory is not None
+        stream = np.random.RandomState(num_damaged)
+        for path in sorted(self.directory.glob("*.blocks")) if num_damaged else ():
+            content = np.frombuffer(path.read_bytes(), dtype=np.uint8).copy()
+            content[stream.randint(0, len(content), len(content) * num_damaged // 2560)] ^= 4
+            path.write_bytes(content[: stream.randint(len(content) // 2, 2 * len(content))].tobytes())
+
+
+def live(life: Life, runner: FakeRunner, config: RollingConfig, place: Place, drafts: list[CheckedDraft]) -> int:
     """Run one engine to its end, and check what it said; returns the tokens that it did not compute for the disk."""
-    disk.is_full = life.is_full
-    disk.fails = lambda key: key[0] < life.num_damaged
+    disk, store = place.disk, place.open(life)
 
     def fail(_batch: ForwardBatch) -> None:
         if runner.num_forwards in life.failing:
             raise ValueError("this one fails")
 
     runner.before_forward = fail
-    store = FakeStore(disk)
     storage = Storage(store, runner, StoredModel("a model"))
     core = EngineCore(runner, Sampler(VOCAB_SIZE), config, drafts, storage=storage)
     collector = Collector(core)
@@ -101,7 +129,6 @@ def live(life: Life, runner: FakeRunner, config: RollingConfig, disk: FakeDisk, 
     assert core.stats.num_used_blocks == 0
     assert not collector.errors or life.failing
     core.close(is_whole=life.is_whole)
-    assert store.is_closed
     assert not any(draft.mistakes for draft in drafts), "a draft model takes blocks for its own that came from disk"
     for key, arrival in enumerate(life.arrivals):
         if key in collector.errors:
@@ -131,6 +158,20 @@ def run_to_end(collector: Collector, arrivals: Sequence[Arrival]) -> None:
     raise AssertionError(f"unfinished: {arrivals}")
 
 
+def fresh(runner: FakeRunner, config: RollingConfig, has_states: bool) -> FakeRunner:
+    """One like it, in whose memory nothing is."""
+    again = FakeRunner(
+        num_blocks=[pool.num_blocks for pool in runner.pools],
+        block_size=runner.block_size,
+        vocab_size=VOCAB_SIZE,
+        windows=[pool.window for pool in runner.pools],
+        long_context_from=runner.long_context_from,
+    )
+    again.has_states = tuple(has_states and bool(pool.window) for pool in runner.pools)
+    again.tell_rows(config.prefix_cache)
+    return again
+
+
 @given(
     engines=lives(),
     runner=runners(st.integers(48, 72), [1, 2, 3, 4, 8]),
@@ -144,27 +185,20 @@ def run_to_end(collector: Collector, arrivals: Sequence[Arrival]) -> None:
     ),
     has_states=st.booleans(),
     has_draft=st.booleans(),
+    is_real=st.sampled_from([False, False, True]),
 )
 @settings(
     max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 def test_every_request_gets_the_tokens_of_a_naive_loop(
-    engines: list[Life], runner: FakeRunner, config: RollingConfig, has_states: bool, has_draft: bool
+    engines: list[Life], runner: FakeRunner, config: RollingConfig, has_states: bool, has_draft: bool, is_real: bool
 ) -> None:
-    disk = FakeDisk()
-    num_loaded = 0
-    for life in engines:
-        pools, size = runner.pools, runner.block_size
-        again = FakeRunner(
-            num_blocks=[pool.num_blocks for pool in pools],
-            block_size=size,
-            vocab_size=VOCAB_SIZE,
-            windows=[pool.window for pool in pools],
-            long_context_from=runner.long_context_from,
-        )
-        again.has_states = tuple(has_states and bool(pool.window) for pool in pools)
-        again.tell_rows(config.prefix_cache)
-        draft = FakeRunner(num_blocks=pools[0].num_blocks, block_size=size, vocab_size=VOCAB_SIZE)
-        drafts = [CheckedDraft(draft, again)] if has_draft and not pools[0].window else []
-        num_loaded += live(life, again, config, disk, drafts)
-    event(f"loaded: {num_loaded > 0}")
+    with TemporaryDirectory() as name:
+        place = Place(Path(name) if is_real else None)
+        num_loaded = 0
+        for life in engines:
+            again = fresh(runner, config, has_states)
+            draft = FakeRunner(num_blocks=again.pools[0].num_blocks, block_size=again.block_size, vocab_size=VOCAB_SIZE)
+            drafts = [CheckedDraft(draft, again)] if has_draft and not again.pools[0].window else []
+            num_loaded += live(life, again, config, place, drafts)
+    event(f"loaded: {num_loaded > 0}, real: {is_real}")
