@@ -102,6 +102,7 @@ def with_grammars() -> list[Calling]:
         "responses": {"text": {"format": {"type": "json_object"}}},
         "anthropic": {"output_format": {"type": "json_schema", "schema": {"type": "object"}}},
         "ollama": {"format": "json"},
+        "llamacpp": {"json_schema": {}},
     }
     kinds = ((calling, kind_of(calling)) for calling in CALLS)
     return [asking(calling, **of_dialects[kind]) for calling, kind in kinds if kind in of_dialects]

@@ -99,7 +99,7 @@ SHAPES = [
     ("/v2/health/alive", "/v2/health/live", ["error"]),
     ("/v1/config/load", "/v1/config/reload", ["error"]),
     ("/tokenize/", "/tokenize", OPENAI),
-    ("/api/chat/completions", "/api/chat", ["error"]),
+    ("/api/chat/completions", "/api/v0/chat/completions", ["error"]),
     ("/api/embed/all", "/api/embed", ["error"]),
     ("/generate/it", "/generate", ["error", "error_type"]),
     ("/score/all", "/score", None),

@@ -78,7 +78,7 @@ def name_of_dialect(calling: Calling) -> str:
 def kind_of(calling: Calling) -> str:
     """What the call's body is written in: chat and completions are the same in every API that has them."""
     family, _, name = name_of_dialect(calling).rpartition(".")
-    return family if family in ("responses", "anthropic", "ollama", "tgi") else name.removeprefix("v1_")
+    return family if family in ("responses", "anthropic", "ollama", "tgi", "llamacpp") else name.removeprefix("v1_")
 
 
 def example_bodies(first: Operation | None = None) -> list[Any]:

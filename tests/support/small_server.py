@@ -379,7 +379,7 @@ def distinct(calls: Sequence[Calling]) -> list[Calling]:
 
 def length_of(body: bytes) -> int:
     """Of an answer, without how long it took."""
-    return len(re.sub(rb'_duration": ?\d+', b"", body))
+    return len(re.sub(rb'_duration": ?\d+|"(timings|stats)": ?\{[^}]*\}', b"", body))
 
 
 def id_of(calling: Calling) -> str:

@@ -121,7 +121,11 @@ API = Api(
             path="/infill",
             summary="Fill a gap in code",
             body={JSON_MEDIA_TYPE: ref("LlamaInfillRequest")},
-            example={"input_prefix": "def add(a, b):\n", "input_suffix": "\n\nprint(add(1, 2))\n", "n_predict": 32},
+            example={
+                "input_prefix": f"# {QUESTION}\ndef answer():\n",
+                "input_suffix": "\n\nprint(answer())\n",
+                "n_predict": 32,
+            },
             dialect=INFILL,
         ),
         _embeds(path="/embedding"),

@@ -106,7 +106,7 @@ API = Api(
             summary="A conversation, with statistics",
             answers=_generated(LmChatCompletion, ChatCompletionChunk),
             body={JSON_MEDIA_TYPE: ref("LmChatRequest")},
-            example={"model": "default", "messages": MESSAGES, "max_tokens": -1, "temperature": 0, "stream": True},
+            example={"model": "default", "messages": MESSAGES, "max_tokens": 32, "temperature": 0, "stream": True},
             dialect=CHAT,
         ),
         _generates(

@@ -123,7 +123,9 @@ def check_number(name: str, value: float, bounds: Bounds, profile: Profile) -> N
         raise profile.fault(name, "type", f"{name} must be a finite number, got {value}")
     problem = bounds.problem(value)
     if problem:
-        raise profile.fault(name, problem, f"{name} must be {bounds}, got {value}")
+        text = str(value)
+        told = text if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}..."
+        raise profile.fault(name, problem, f"{name} must be {bounds}, got {told}")
 
 
 def check_count(name: str, count: int, most: int, profile: Profile) -> None:
