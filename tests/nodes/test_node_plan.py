@@ -16,6 +16,7 @@ from dragoman.nodes.process import node_plan
 def test_each_node_has_its_part_of_the_cache_and_files_of_its_own(tmp_path: Path) -> None:
     """All nodes wrote one step log, so that the second one ended with a message about other models."""
     options = {"kv_cache_gb": "3", "step_log": str(tmp_path / "steps"), "cache_dir": str(tmp_path / "graphs")}
+    options |= {"prefix_store_gb": "2"}
     config = resolve(
         [Given(name, f"option.{name}", text, "a test") for name, text in options.items()], {}, demo_model_dir()
     )
@@ -23,6 +24,8 @@ def test_each_node_has_its_part_of_the_cache_and_files_of_its_own(tmp_path: Path
     assert [plan.config.engine.kv_cache_gb for plan in plans] == [1.5, 1.5]
     assert [plan.config.engine.step_log for plan in plans] == [tmp_path / "steps.node0", tmp_path / "steps.node1"]
     assert [plan.config.model.cache_dir for plan in plans] == [tmp_path / "graphs/node0", tmp_path / "graphs/node1"]
+    stores = {(plan.config.engine.prefix_store_dir, plan.config.engine.prefix_store_gb) for plan in plans}
+    assert stores == {(tmp_path / "graphs/prefixes", 2.0)}, "they keep prompts in one place"
 
 
 class Weighing(EngineFactory):
