@@ -14,6 +14,7 @@ import pytest
 
 from dragoman.engine.rolling.needs import block_bytes, memory_needs
 from dragoman.engine.rolling.options import RollingOptions
+from dragoman.kernels import presence
 from dragoman.models import ModelOptions, load_model
 from dragoman.models.facts import AttentionFacts
 from dragoman.models.families import FAMILIES, find_family, read_model
@@ -92,6 +93,13 @@ def test_layers_that_share_keys_and_values_have_one_cache(tmp_path: Path) -> Non
         loaded = load_model(write_family_checkpoint("gemma4", tmp_path), ModelOptions("f32", kv_type=kv_type))
         assert {cache_layer(port) for port in cache_ports(loaded.compiled)} == {0, 1, 2}
         assert loaded.block_bytes == block_bytes(loaded.facts, kv_type)
+    if not presence.why_not():
+        loaded = load_model(
+            write_family_checkpoint("gemma4", tmp_path), ModelOptions("int8", kv_type="u8", kernels="own")
+        )
+        assert {cache_layer(port) for port in cache_ports(loaded.compiled)} == {0, 1, 2}
+        assert loaded.block_bytes == block_bytes(loaded.facts, "u8", attends=True)
+        assert error_on_prompt(loaded, "gemma4", 90) < 0.5
 
 
 def test_a_table_for_each_layer_is_counted_as_it_is_stored(tmp_path: Path) -> None:

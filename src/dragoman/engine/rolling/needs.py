@@ -35,6 +35,7 @@ _PACKED = 1.05  # buffers and machine code beside the weights, of a small model 
 _USUAL_RANK = 16  # vLLM's and LMI's default of max_lora_rank
 _STATE_BYTES = 4  # of a number
 _U8_OVERHEAD = 8  # bytes of scale and zero point per token and head
+_VALUE_STEP = 16  # of which values are a multiple in caches of the library of kernels
 
 
 class _ModelSize(NamedTuple):
@@ -240,7 +241,7 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
             re.search(pattern, name) for pattern in model.unread
         ):
             stored += packed.get(name) or _stored_bytes(shape, careful_type if name.endswith(careful) else weight_type)
-    total = list(block_bytes(facts, profile.kv_type))
+    total = list(block_bytes(facts, profile.kv_type, attends=profile.attends))
     total[facts.convolution_kind] += kept_bytes_per_block(facts, options, profile)
     return _ModelSize(int(stored * _PACKED), tuple(total), facts, profile)
 
@@ -252,16 +253,17 @@ def _exported_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     return _ModelSize(int(exported.weights_bytes * _PACKED), sizes, exported.facts, exported.profile)
 
 
-def block_bytes(facts: ModelFacts, cache_type: str) -> tuple[int, ...]:
+def block_bytes(facts: ModelFacts, cache_type: str, *, attends: bool = False) -> tuple[int, ...]:
     """Bytes of one block's keys and values, or of its state, of each cache kind over all its layers.
 
-    `cache_type`: one of the kernels'.
+    `cache_type`: one of the kernels'. `attends`: the library's attention is used, whose values are filled up.
     """
     total = [0] * len(facts.cache_kinds)
     for layer, attention in facts.attention_layers.items():
         if attention.cache is not None:
             continue
-        head_bytes = sum(_head_bytes(size, cache_type) for size in (attention.head_size, attention.value_size))
+        value_size = -(-attention.value_size // _VALUE_STEP) * _VALUE_STEP if attends else attention.value_size
+        head_bytes = sum(_head_bytes(size, cache_type) for size in (attention.head_size, value_size))
         total[facts.cache_kind(layer)] += BLOCK_SIZE * attention.num_kv_heads * head_bytes
     for layer, state in facts.state_layers.items():
         total[facts.cache_kind(layer)] += prod(state.state_shape) * _STATE_BYTES

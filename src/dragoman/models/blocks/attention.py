@@ -96,7 +96,7 @@ def _own_attention(qkv: list[Node], layer: LayerInputs, cache_type: str, sinks: 
     facts, step, tables = layer.attention, layer.step, layer.tables
     sizes = (facts.num_heads, facts.num_kv_heads, facts.head_size, facts.value_size)
     layout = AttentionLayout(*sizes, cache_type, facts.scale, facts.window, facts.softcap)
-    keys, values = layer.own_caches(layout)
+    keys, values = layer.caches(layout)
     where = [tables.past_lens, step.subsequence_begins, tables.block_indices, tables.block_indices_begins]
     slopes = np.array(facts.alibi_slopes, np.float32) if facts.alibi_slopes else None
     caches = (keys.output(0), values.output(0))

@@ -104,18 +104,15 @@ class StepInputs:
             vectors = add(gather_rows(x, rows), vectors)
         return ops.scatter_update(x, rows, vectors, ops.constant(np.array(0, dtype=np.int64))).output(0)
 
-    def caches(self, layer: int) -> tuple[Any, Any]:
-        """A layer's key and value caches: dynamic type and rank 4, so that the plugin chooses its own layout."""
+    def caches(self, layer: int, layout: AttentionLayout | None = None) -> tuple[Any, Any]:
+        """A layer's key and value caches. `layout`: of those of the library of kernels; None = the plugin chooses one."""
         if layer not in self._caches:
-            key, value = (cache_parameter(f"{name}_cache.{layer}") for name in ("key", "value"))
+            shapes = (None, None) if layout is None else layout.block_shapes
+            names = (f"key_cache.{layer}", f"value_cache.{layer}")
+            key, value = (cache_parameter(name, shape) for name, shape in zip(names, shapes, strict=True))
             self.parameters += [key, value]
             self._caches[layer] = key, value
         return self._caches[layer]
-
-    def own_cache(self, name: str, shape: list[int]) -> Any:
-        """A cache of the library of kernels. `shape`: of a block, in bytes."""
-        self._input(name, ov.Type.u8, ov.PartialShape([-1, *shape]))
-        return self.parameters[-1]
 
     def state(self, name: str, facts: DeltaFacts) -> Any:
         """A table of states, f32."""
@@ -143,9 +140,10 @@ class StepInputs:
         return parameter.output(0)
 
 
-def cache_parameter(name: str) -> Any:
-    """A cache input that the plugin gives type and shape."""
-    parameter = ops.parameter(ov.PartialShape([-1, -1, -1, -1]), ov.Type.dynamic, name=name)
+def cache_parameter(name: str, block: list[int] | None = None) -> Any:
+    """A cache input. `block`: the shape of a block's bytes; None = the plugin gives it type and shape."""
+    shape, dtype = ([-1, -1, -1, -1], ov.Type.dynamic) if block is None else ([-1, *block], ov.Type.u8)
+    parameter = ops.parameter(ov.PartialShape(shape), dtype, name=name)
     parameter.output(0).set_names({name})
     return parameter
 
@@ -171,18 +169,10 @@ class LayerInputs:
         """
         return gather_rows(x, self.step.rows) if self._is_last else x
 
-    def caches(self) -> tuple[Any, Any]:
-        """The key and value caches that the layer reads."""
+    def caches(self, layout: AttentionLayout | None = None) -> tuple[Any, Any]:
+        """The key and value caches that the layer reads, see `StepInputs.caches`."""
         shared = self.attention.cache
-        return self.step.caches(self.index if shared is None else shared)
-
-    def own_caches(self, layout: AttentionLayout) -> tuple[Any, Any]:
-        """The same where the library of kernels attends."""
-        keys, values = layout.block_shapes
-        return (
-            self.step.own_cache(f"key_cache.{self.index}", keys),
-            self.step.own_cache(f"value_cache.{self.index}", values),
-        )
+        return self.step.caches(self.index if shared is None else shared, layout)
 
     def convolve(self, x: Node, weights: Weights, *, bias: bool = False) -> Node:
         """The layer's convolution, see `ConvolutionInputs.convolve`. `weights`: stored [width, 1, length]."""
