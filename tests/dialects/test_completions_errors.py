@@ -225,7 +225,7 @@ def test_numbers_beyond_all_bounds_never_pass_unseen(name: str, value: Any) -> N
     unbounded = name in ("length_penalty", "diversity_penalty", "repetition_penalty")
     if unbounded and value == 1e300:
         assert completions().parse(http_call(body)).requests
-    elif name == "max_completion_tokens":
+    elif name in ("max_completion_tokens", "n_predict"):  # of conversations
         assert refusal(chats("invocations"), http_call(body)).status == 424
     else:
         assert refusal(completions(), http_call(body)).status == 400
