@@ -26,7 +26,7 @@ from dragoman.engine.rolling.needs import (
     settled_options,
 )
 from dragoman.engine.rolling.options import RollingOptions
-from dragoman.engine.rolling.stored_prefixes.opening import Stored, fact_of, open_store, stored_model
+from dragoman.engine.rolling.stored_prefixes.opening import Stored, fact_of, offer_of, open_store, stored_model
 from dragoman.models import BLOCK_SIZE, LoadedModel, load_model
 from dragoman.models.contents import contents_digest
 from dragoman.models.facts import CacheKind
@@ -106,7 +106,7 @@ class LoadedRolling:
             self.model.stored_as or f"{self.model.options.weight_type} weights",
             f"{engine.capabilities.max_model_len} tokens of context",
             f"{self.model.profile.kv_type} cache for {_room(blocks, self.model.facts.cache_kinds)}",
-            *(() if stored is None else (fact_of(self.options, stored.store),)),
+            *self._disk_facts(),
             *_adapter_facts(self.options, engine.capabilities.adapters),
             *self.model.facts.departures,
         )
@@ -119,6 +119,14 @@ class LoadedRolling:
         adapters = engine if self.options.enable_lora else None
         bytes_taken = shape.bytes_of(blocks)
         return BuiltEngine(engine, facts, self.model.options.weight_type, bytes_taken, pictures, adapters)
+
+    def _disk_facts(self) -> tuple[str, ...]:
+        """What is on disk, or could be, for people."""
+        if self.stored is not None:
+            return (fact_of(self.options, self.stored.store),)
+        if self.options.prefix_cache == "off":
+            return ()
+        return (offer_of(sum(self.model.block_bytes), self.model.profile.block_size),)
 
 
 def _adapter_facts(options: RollingOptions, names: Sequence[str]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from dragoman.models.runtime.kept_name import code_digest
 from dragoman.prefix_store import BlockStore, StoreError
 
 _GB = 1e9
+_OFFERED_GB = 10
 
 
 class Stored(NamedTuple):
@@ -44,6 +45,12 @@ def open_store(options: RollingOptions) -> BlockStore:
         return BlockStore.open(directory, int(most_gb * _GB))
     except StoreError as error:
         raise EngineOptionError("prefix_store_dir", str(error)) from error
+
+
+def offer_of(block_bytes: int, block_size: int) -> str:
+    """What a store would bring, for people. `block_bytes`: of all cache kinds together."""
+    num_tokens = int(_OFFERED_GB * _GB / block_bytes) * block_size
+    return f"prompts forgotten at the end; --prefix-store-gb {_OFFERED_GB} would keep {num_tokens:,} tokens on disk"
 
 
 def fact_of(options: RollingOptions, store: BlockStore) -> str:
