@@ -131,6 +131,7 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
         ("hunyuan_v1_moe", {"moe_topk": [3, 2, 3]}, r"num_experts_per_tok is \[3, 2, 3\], allowed: an integer"),
         ("gpt_neo", {"attention_types": [[["global"], 3]]}, "allowed: pairs of kinds .*, for 4 layers"),
         ("codegen", {"n_head": 2}, "n_head is 2, allowed: a multiple of 4"),
+        ("llama4", {"no_rope_layers": [1, 1, 2, 0]}, "allowed: at least 4 zeros and ones"),
         ("llama4", {"moe_layers": 1}, "moe_layers is 1, allowed: a list of layers"),
         ("gemma3n", {"altup_active_idx": 4}, "altup_active_idx is 4, allowed: below altup_num_inputs, 4"),
         ("gemma3n", {"intermediate_size": [96.5] * 5}, "allowed: integers"),
@@ -210,6 +211,14 @@ def test_experts_stand_where_config_says() -> None:
 
     assert kinds("qwen3_moe_sparse_step") == [False, True, False, False]
     assert kinds("deepseek_v3") == kinds("ernie4_5_moe") == kinds("glm4_moe") == [False, True, True]
+
+
+def test_a_released_spelling_means_the_same() -> None:
+    config = config_of("exaone_moe", architectures=["ExaoneMoEForCausalLM"])
+    config["first_last_k_dense_replace"] = config.pop("first_k_dense_replace")
+    assert read_model(config).facts == facts_of("exaone_moe")
+    assert facts_of("gemma3n", altup_lr_multiplier=1.0) == facts_of("gemma3n")
+    assert facts_of("llama4_dense", no_rope_layers=[1] * 5) == facts_of("llama4_dense")
 
 
 def test_latent_attention_is_told_with_its_heads_expanded() -> None:

@@ -69,6 +69,13 @@ def test_every_architecture_builds_the_graph_of_its_checkpoint(tmp_path: Path) -
                 assert difference(path, tmp_path / name / "checkpoint") is None
 
 
+def test_queries_that_grow_by_nothing_are_those_of_mistral(tmp_path: Path) -> None:
+    """As Devstral 2's files say it, with keys that are 0."""
+    zeros = {f"mistral3.{key}": 0.0 for key in ("attention.temperature_scale", "rope.scaling.yarn_log_multiplier")}
+    path = write_gguf("mistral3", case_of("mistral3"), tmp_path, changes=zeros)
+    assert difference(path, tmp_path / "checkpoint") is None
+
+
 def test_a_graph_that_computes_otherwise_is_told_apart(tmp_path: Path) -> None:
     """So that the test above can fail: by a key of the config that becomes a constant, or by one value of a tensor."""
     path = write_gguf("granite", read_case("granite"), tmp_path)

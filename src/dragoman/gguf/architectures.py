@@ -412,7 +412,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "lfm2": _LFM2,
     "llama": LLAMA,
-    "mistral3": LLAMA,
+    "mistral3": replace(LLAMA, unread=MINISTRAL3.unread),
     "mpt": _MPT,
     "olmo": _OLMO,
     "olmo2": _OLMO2,

@@ -30,6 +30,7 @@ FAMILIES: dict[str, str] = {
     "Ernie4_5_MoeForCausalLM": "ernie_experts.ErnieExperts",
     "Ernie4_5ForCausalLM": "relatives.Ernie45",
     "Exaone4ForCausalLM": "exaone4.Exaone4",
+    "ExaoneMoEForCausalLM": "exaone_experts.ExaoneExperts",
     "ExaoneMoeForCausalLM": "exaone_experts.ExaoneExperts",
     "FalconForCausalLM": "falcon.Falcon",
     "Gemma2ForCausalLM": "gemma.Gemma2",

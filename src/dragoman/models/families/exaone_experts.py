@@ -12,12 +12,13 @@ from dragoman.models.families.llama import LayerNorms
 class ExaoneExperts(BiasedExperts, Exaone4):
     """K-EXAONE 236B-A23B. The layers that guess further tokens are not read."""
 
-    architectures = ("ExaoneMoeForCausalLM",)
+    architectures = ("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM")  # type: ignore[assignment]
     layer_norms = LayerNorms()
     bias_name = "e_score_correction_bias"
 
     def __init__(self, config: Config) -> None:
         config.rename({"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"})
+        config.rename({"first_last_k_dense_replace": "first_k_dense_replace"})
         config.assume(first_k_dense_replace=1, n_shared_experts=1, routed_scaling_factor=2.5)
         super().__init__(config)
         self.unread = (*self.unread, r"^mtp\.")

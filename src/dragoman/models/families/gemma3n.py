@@ -33,7 +33,9 @@ class Gemma3n(SharesKeys):
     num_sharing = 15
 
     def __init__(self, config: Config) -> None:
-        config.skip("altup_coef_clip", "query_pre_attn_scalar")  # of training; queries are normed
+        config.skip(
+            "altup_coef_clip", "altup_lr_multiplier", "query_pre_attn_scalar"
+        )  # of training; queries are normed
         config.assume(final_logit_softcapping=30.0, rope_theta=1_000_000.0)
         self.num_streams = config.count("altup_num_inputs", 4)
         if self.num_streams > _MOST_STREAMS:

@@ -29,7 +29,7 @@ _KINDS = ("full_attention", "chunked_attention")
 
 
 class Llama4(WithExperts):
-    """Llama 4 Scout and Maverick, their texts, in a context of one chunk of attention (8,192 tokens)."""
+    """Llama 4 Scout, Maverick and Guard, MobileLLM-R1: texts in a context of one chunk of attention (8,192 tokens)."""
 
     architectures = ("Llama4ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
@@ -54,8 +54,8 @@ class Llama4(WithExperts):
     # --- config.json --------------------------------------------------------------------------------------------------
 
     def _expert_layers(self, config: Config, num_layers: int) -> list[int]:
-        step = config.count("interleave_moe_layer_step", 1)
-        layers = config.value("moe_layers", list(range(step - 1, num_layers, step)))
+        step = config.count("interleave_moe_layer_step", 1, least=0)  # 0 where none has any
+        layers = config.value("moe_layers", list(range(step - 1, num_layers, step)) if step else [])
         if not isinstance(layers, list) or not all(isinstance(layer, int) for layer in layers):
             raise config.error("moe_layers", "a list of layers")
         return layers
@@ -76,7 +76,10 @@ class Llama4(WithExperts):
         return facts if self.turns[index] else replace(facts, rotary=None, growth=self.growth)
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
-        """In every layer, or in some."""
+        """In every layer, in some, or in none."""
+        if not self.expert_layers:
+            config.skip("num_local_experts", "num_experts_per_tok")
+            return None
         num_experts, inner_size = config.count("num_local_experts", 16), config.count("intermediate_size")
         active = active_count(config, "num_experts_per_tok", num_experts)
         facts = ExpertFacts(
@@ -131,8 +134,10 @@ class Llama4(WithExperts):
 
 
 def _flags(config: Config, key: str, length: int) -> list[bool]:
-    """A list of zeros and ones; empty if there is none."""
+    """A list of zeros and ones, of which there may be more than layers; empty if there is none."""
     found = config.value(key, [])
     if found == []:
         return []
-    return [number != 0 for number in config.numbers(key, length)]
+    if not isinstance(found, list) or len(found) < length or any(flag not in (0, 1) for flag in found):
+        raise config.error(key, f"at least {length} zeros and ones")
+    return [flag == 1 for flag in found[:length]]

@@ -21,7 +21,7 @@ _OUT = -1e30  # the score of an expert that does not count: its exponential is 0
 
 
 class PhiExperts(Mixtral):
-    """Phi-3.5 MoE and Phi mini and tiny MoE."""
+    """Phi-3.5 MoE."""
 
     architectures = ("PhiMoEForCausalLM", "PhimoeForCausalLM")  # type: ignore[assignment]
 
