@@ -7,7 +7,8 @@ For each case (tests/support/pooling_checkpoint.py explains them) it
     1. asks transformers how the family's files lay their tensors out and writes that into <case>.json,
     2. writes the directory and has sentence-transformers load it as it loads any model,
     3. records in <case>.npz `embeddings` f32 [texts, dimensions] and, for each of the case's prompts, `embeddings_<name>`;
-       or `scores` f32 [pairs], and `logits` before the activation.
+       or `scores` f32 [pairs], and `logits` before the activation; `probabilities` and `logits` of labels; `words` of
+       sparse ones; `query_<n>` and `document_<n>` of late interaction, and their `scores`.
 The scores of a causal reranker are those of its model card: a question about each pair, the logits of yes and no.
 """
 
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors import safe_open
-from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
@@ -31,6 +32,7 @@ from tests.support.pooling_checkpoint import (  # noqa: E402
     CASES,
     Array,
     Case,
+    case_classified,
     case_names,
     case_pairs,
     case_texts,
@@ -55,10 +57,54 @@ def record(name: str) -> None:
     (CASES / f"{name}.json").write_text(json.dumps(case, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     with tempfile.TemporaryDirectory() as root:
         directory = str(write_pooling_case(name, Path(root), case))
-        arrays = scores(case, directory) if "pairs" in case else embeddings(case, directory)
+        arrays = recorder(case)(case, directory)
     np.savez_compressed(CASES / f"{name}.npz", allow_pickle=False, **arrays)
     told = {key: (list(value.shape), round(float(np.std(value)), 4)) for key, value in arrays.items()}
     print(f"{name}: {told}, {(CASES / f'{name}.npz').stat().st_size} bytes", flush=True)
+
+
+def recorder(case: Case) -> Any:
+    """What records the case."""
+    if "pairs" in case:
+        return scores
+    if "classified" in case:
+        return classes
+    return {"words": words, "tokens": tokens}.get(case.get("records", ""), embeddings)
+
+
+def words(case: Case, directory: str) -> dict[str, Array]:
+    """The weights of all words that SparseEncoder gives for the texts."""
+    model = SparseEncoder(directory, device="cpu", model_kwargs={"attn_implementation": "eager"})
+    rows = [model.encode([text], convert_to_tensor=True)[0].to_dense().numpy() for text in case_texts(case)]
+    return {"words": np.stack(rows)}
+
+
+def tokens(case: Case, directory: str) -> dict[str, Array]:
+    """The tokens' vectors that MultiVectorEncoder gives for the texts as queries and documents, and how similar they are."""
+    model = MultiVectorEncoder(directory, device="cpu", model_kwargs={"attn_implementation": "eager"})
+    texts = case_texts(case)
+    queries = [np.asarray(model.encode_query([text])[0]) for text in texts]
+    documents = [np.asarray(model.encode_document([text])[0]) for text in texts]
+    arrays = {f"query_{index}": row for index, row in enumerate(queries)}
+    arrays |= {f"document_{index}": row for index, row in enumerate(documents)}
+    similar = [[np.asarray(model.similarity([q], [d])).item() for d in documents] for q in queries]
+    return arrays | {"scores": np.array(similar, dtype=np.float32)}
+
+
+def classes(case: Case, directory: str) -> dict[str, Array]:
+    """What transformers' pipeline gives for the texts and pairs, one at a time."""
+    model = transformers.pipeline("text-classification", model=directory, device="cpu", top_k=None)
+    names = [case["config"]["id2label"][str(index)] for index in range(len(case["config"]["id2label"]))]
+    arrays = {}
+    for key, function in (("probabilities", None), ("logits", "none")):
+        rows = []
+        for text in case_classified(case):
+            asked = {"text": text} if isinstance(text, str) else {"text": text[0], "text_pair": text[1]}
+            told = model(asked, function_to_apply=function)
+            by_name = {one["label"]: one["score"] for one in told}
+            rows.append([by_name[name] for name in names])
+        arrays[key] = np.array(rows, dtype=np.float32)
+    return arrays
 
 
 def layout(case: Case) -> dict[str, list[int]]:

@@ -30,7 +30,7 @@ from dragoman.host.making import EngineMaking
 from dragoman.host.templates import find_chat_template
 from dragoman.models import ModelError
 from dragoman.models.fingerprint import model_fingerprint
-from dragoman.models.pooling.facts import Recipe
+from dragoman.models.pooling.facts import LateRule, Recipe
 from dragoman.models.pooling.recipe import chosen_of, read_recipe
 from dragoman.operator_code import hook_options, load_operator_file, start_handler
 from dragoman.pictures import PictureLoader
@@ -55,7 +55,7 @@ from dragoman.server.generation.thinking import UNBOUNDED, ThinkingBounds, told_
 from dragoman.server.hosting import ModelMemory
 from dragoman.server.pooling.base import PoolingFacts, PoolingKind
 from dragoman.server.pooling.service import TextsService
-from dragoman.server.pooling.texts import PairQuestion, TextPreparer
+from dragoman.server.pooling.texts import LateWriting, PairQuestion, TextPreparer
 from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.tokenizer.answer_watch import watch_answer
 from dragoman.tokenizer.base import TokenPieces
@@ -267,7 +267,8 @@ def _build_pooling(
     question = None
     if template is not None:
         question = PairQuestion(template.before, template.body, template.after, template.instruction)
-    preparer = TextPreparer(tokenizer, facts, question, recipe.lowers_case)
+    late = None if recipe.late is None else late_writing(recipe.late, tokenizer)
+    preparer = TextPreparer(tokenizer, facts, question, recipe.lowers_case, late)
     service = TextsService(config.name, engine, preparer, config.server.predict_timeout)
     profile = replace(model_profile(config, code), pooling=service)
     refusing = NoTexts(config.name, service)
@@ -278,20 +279,44 @@ def _build_pooling(
     return ComposedModel(served, built.facts, False, memory=memory, hooks=hooks, renewal=renewal)
 
 
+def late_writing(rule: LateRule, tokenizer: HfTokenizer) -> LateWriting:
+    """What late interaction puts around texts, in tokens. Raises: ModelError if there is no mask token."""
+
+    def prefix(text: str) -> tuple[int, ...]:
+        found = next((one for one in map(tokenizer.token_to_id, (text, text.strip())) if one is not None), None)
+        return tuple(tokenizer.encode_all([text])[0]) if found is None else (found,)
+
+    mask_id = tokenizer.token_to_id(rule.mask_token)
+    if rule.expands and mask_id is None:
+        raise ModelError(f"tokenizer.json has no token {rule.mask_token!r}, with which queries are filled up")
+    skipped = (tokenizer.token_to_id(word) for word in rule.skipped)
+    return LateWriting(
+        prefix(rule.query_prefix),
+        prefix(rule.document_prefix),
+        rule.document_length,
+        rule.query_length if rule.expands else 0,
+        mask_id or 0,
+        rule.sees_expansion,
+        frozenset(one for one in skipped if one is not None),
+    )
+
+
 def _pooling_facts(recipe: Recipe, built: BuiltEngine, capabilities: Capabilities) -> PoolingFacts:
-    is_embedding = recipe.kind == "embed"
+    late, is_embedding = recipe.late, recipe.kind in ("embed", "tokens")
+    prompts = recipe.prompts if late is None else {"query": late.query_prefix, "document": late.document_prefix}
     return PoolingFacts(
         kind=PoolingKind(recipe.kind),
         architecture=built.facts[0],
         max_tokens=capabilities.max_model_len,
         vocab_size=capabilities.vocab_size,
         dimensions=built.row_size if is_embedding else 0,
-        pooling=" and ".join(recipe.pooling),
+        pooling="splade" if recipe.sparse else " and ".join(recipe.pooling),
         is_normalized=recipe.is_normalized,
         similarity=recipe.similarity,
-        prompts=recipe.prompts,
-        default_prompt_name=recipe.default_prompt_name,
+        prompts=prompts,
+        default_prompt_name=recipe.default_prompt_name if late is None else "document",
         activation=recipe.activation,
+        labels=recipe.labels,
         takes_instruction=recipe.template is not None,
     )
 

@@ -737,9 +737,12 @@ class PooledText:
     """One text, or pair of texts, of which a model makes one vector or one score.
 
     `second_from`: where the second text of a pair begins, 0 = there is but one. `num_prompt_tokens`: at its beginning, of
-    what goes before the text itself.
+    what goes before the text itself. `num_seen`: the first tokens, which all tokens see; those behind them read and are not
+    read; 0 = all are seen. `wants_tokens`: a vector of each token is wanted.
     """
 
     token_ids: Sequence[int]
     second_from: int = 0
     num_prompt_tokens: int = 0
+    num_seen: int = 0
+    wants_tokens: bool = False

@@ -7,21 +7,27 @@ from pathlib import Path
 import msgspec
 
 from dragoman.server.apis.openai_wire.embeddings.schema import EmbeddingsBody
+from dragoman.server.apis.pooling.api import API as POOLING
+from dragoman.server.apis.pooling.schema import ClassifyBody, PoolingBody
 from dragoman.server.apis.rerank.api import API as RERANK
 from dragoman.server.apis.rerank.schema import RerankBody, ScoreBody
 from dragoman.server.apis.tei.api import API as TEI
-from dragoman.server.apis.tei.schema import TeiEmbedBody, TeiRerankBody
+from dragoman.server.apis.tei.schema import TeiEmbedAllBody, TeiEmbedBody, TeiPredictBody, TeiRerankBody
 from dragoman.server.operations import Api
 from tests.support.tables import table
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "dialects" / "embeddings.md").read_text(encoding="utf-8")
 
 
-@table("schema", [EmbeddingsBody, RerankBody, ScoreBody, TeiEmbedBody, TeiRerankBody])
+SCHEMAS = [EmbeddingsBody, RerankBody, ScoreBody, ClassifyBody, PoolingBody]
+TEI_SCHEMAS = [TeiEmbedBody, TeiEmbedAllBody, TeiPredictBody, TeiRerankBody]
+
+
+@table("schema", [*SCHEMAS, *TEI_SCHEMAS])
 def test_every_parameter_is_documented(schema: type[msgspec.Struct]) -> None:
     assert [name for name in schema.__struct_fields__ if f"`{name}`" not in PAGE] == []
 
 
-@table("api", [RERANK, TEI], ids=lambda api: api.name)
+@table("api", [RERANK, TEI, POOLING], ids=lambda api: api.name)
 def test_every_route_is_documented(api: Api) -> None:
     assert [one.path for one in api.operations if one.path not in PAGE] == []

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from dragoman.errors import ModelError
 from dragoman.models.pooling.facts import PoolingMode
 from dragoman.models.pooling.families import read_text_model
 from dragoman.models.pooling.families.bert import distance_buckets
-from dragoman.models.pooling.model import load_pooler, pooled
+from dragoman.models.pooling.model import LoadedPooler, load_pooler, pooled
 from dragoman.models.pooling.recipe import purpose_of, read_recipe
 from dragoman.models.profile import ModelOptions
 from dragoman.types import PooledText
@@ -30,6 +32,18 @@ def drawn_texts(name: str, longest: int) -> list[PooledText]:
     return [PooledText(tuple(stream.randint(0, size, size=min(length, longest)).tolist())) for length in LENGTHS]
 
 
+def flat(rows: Any, model: LoadedPooler) -> Any:
+    """Rows of one length; those of tokens one below the other."""
+    if model.recipe.kind == "tokens":
+        return np.concatenate(list(rows))
+    if model.recipe.kind != "sparse":
+        return np.stack(list(rows))
+    words = np.zeros((len(rows), model.dimensions), dtype=np.float32)
+    for place, row in enumerate(rows):
+        words[place, row["index"]] = row["value"]
+    return words
+
+
 # An encoder of each kind, a decoder, a head.
 FEW = ["bert_mean", "distilbert_dense", "modernbert_cls", "mpnet_mean", "qwen3_last", "xlmr_reranker"]
 
@@ -39,8 +53,8 @@ def test_a_text_has_the_same_vector_in_any_company(name: str, tmp_path: Path) ->
     directory = write_pooling_case(name, tmp_path)
     model = load_pooler(directory, read_recipe(directory), ModelOptions("f32"))
     texts = drawn_texts(name, model.max_tokens)
-    alone = np.concatenate([model.run([text]) for text in texts])
-    together, backwards = model.run(texts), model.run(texts[::-1])[::-1]
+    alone = flat([row for text in texts for row in model.run([text])], model)
+    together, backwards = flat(model.run(texts), model), flat(model.run(texts[::-1])[::-1], model)
     scale = np.abs(alone).max()
     assert np.abs(together - alone).max() <= 2e-6 * max(scale, 1.0)
     assert np.abs(backwards - alone).max() <= 2e-6 * max(scale, 1.0)
@@ -140,11 +154,62 @@ def test_what_cannot_be_used_is_refused_by_name(file: str, content: Any, told: s
         read_recipe(directory)
 
 
-def test_several_labels_are_refused_by_name(tmp_path: Path) -> None:
+def test_several_labels_classify_and_do_not_rerank(tmp_path: Path) -> None:
     case = read_case("bert_reranker")
     case["config"]["id2label"] = {"0": "a", "1": "b"}
+    directory = write_pooling_case("bert_reranker", tmp_path, case)
+    recipe = read_recipe(directory)
+    assert (recipe.kind, recipe.labels, recipe.activation) == ("classify", ("a", "b"), "softmax")
     with pytest.raises(ModelError, match="num_labels"):
-        read_recipe(write_pooling_case("bert_reranker", tmp_path, case))
+        read_recipe(directory, "rerank")
+
+
+@pytest.mark.parametrize(
+    ("said", "activation"),
+    [
+        ({"problem_type": "multi_label_classification"}, "sigmoid"),
+        ({"problem_type": "regression"}, "identity"),
+        ({"problem_type": "regression", "function_to_apply": "softmax"}, "softmax"),
+        ({"function_to_apply": "none"}, "identity"),
+        ({"function_to_apply": "tanh"}, None),
+        ({"problem_type": "guessing"}, None),
+        ({"id2label": {"0": "a", "2": "b"}}, None),
+        ({"num_labels": 3}, None),
+    ],
+)
+def test_what_becomes_of_labels_is_what_config_json_says(
+    said: dict[str, Any], activation: str | None, tmp_path: Path
+) -> None:
+    case = read_case("bert_reranker")
+    case["config"] |= {"id2label": {"0": "a", "1": "b"}, **said}
+    directory = write_pooling_case("bert_reranker", tmp_path, case)
+    if activation is None:
+        with pytest.raises(ModelError, match=next(iter(said))):
+            read_recipe(directory)
+    else:
+        assert read_recipe(directory).activation == activation
+
+
+def test_colbert_s_own_files_say_what_pylate_s_do(tmp_path: Path) -> None:
+    directory = write_pooling_case("bert_colbert", tmp_path)
+    late = read_recipe(directory)
+    dense = load_file(directory / "1_Dense" / "model.safetensors")
+    found = load_file(directory / "model.safetensors")
+    theirs = load_pooler(directory, late, ModelOptions("f32"))
+    save_file({**{f"bert.{name}": found[name] for name in found}, **dense}, directory / "model.safetensors")
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        (directory / name).unlink()
+    config = {**json.loads((directory / "config.json").read_text()), "architectures": ["HF_ColBERT"]}
+    (directory / "config.json").write_text(json.dumps(config))
+    said = {"query_maxlen": 24, "doc_maxlen": 40, "query_token_id": "[Q] ", "doc_token_id": "[D] ", "dim": 16}
+    (directory / "artifact.metadata").write_text(json.dumps(said))
+    recipe = read_recipe(directory)
+    assert recipe.late is not None
+    assert late.late is not None
+    assert replace(recipe.late, skipped=late.late.skipped) == late.late
+    ours = load_pooler(directory, recipe, ModelOptions("f32"))
+    text = PooledText((2, 30, 40, 4, 4), num_seen=3)
+    assert np.array_equal(ours.run([text])[0], theirs.run([text])[0])
 
 
 def test_an_encoder_without_a_head_does_not_score() -> None:

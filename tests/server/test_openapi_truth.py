@@ -79,7 +79,7 @@ COUNTING = [
     Family("/api/pull", "", "OllamaPullRequest", {"model": "fake"}),
 ]
 
-EMBED, SCORE = PoolingKind.EMBED, PoolingKind.SCORE
+EMBED, SCORE, CLASSIFY, SPARSE = PoolingKind.EMBED, PoolingKind.SCORE, PoolingKind.CLASSIFY, PoolingKind.SPARSE
 _DOCUMENTS = {"query": "a", "documents": ["a", "b"]}
 POOLING = [
     Family("/v1/embeddings", "openai.embeddings", "EmbeddingsRequestV1", {"input": "a"}, model=EMBED),
@@ -94,6 +94,11 @@ POOLING = [
     Family("/v2/rerank", "rerank.v2", "RerankRequest", _DOCUMENTS, model=SCORE),
     Family("/v3/rerank", "rerank.v3", "RerankRequestV3", {"model": "fake", **_DOCUMENTS}, model=SCORE),
     Family("/rerank", "tei.rerank", "TeiRerankRequest", {"query": "a", "texts": ["a"]}, model=SCORE),
+    Family("/embed_all", "tei.embed_all", "TeiEmbedAllRequest", {"inputs": "a"}, model=EMBED),
+    Family("/embed_sparse", "tei.embed_sparse", "TeiEmbedAllRequest", {"inputs": "a"}, model=SPARSE),
+    Family("/predict", "tei.predict", "TeiPredictRequest", {"inputs": "a"}, model=CLASSIFY),
+    Family("/classify", "pooling.classify", "ClassifyRequest", {"input": "a"}, model=CLASSIFY),
+    Family("/pooling", "pooling", "PoolingRequest", {"input": "a"}, model=EMBED),
     Family("/v1/score", "rerank.score", "ScoreRequest", {"text_1": "a", "text_2": "b"}, model=SCORE),
 ]
 
@@ -194,12 +199,14 @@ def shared_server() -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="module")
 def pooling_servers() -> Iterator[dict[PoolingKind, RunningServer]]:
-    """Servers of models that embed, and that score."""
+    """Servers of models that embed, score, classify and weigh words."""
     with (
         running_server(dialects=real_dialects(pooling=FakePooling(EMBED))) as embeds,
         running_server(dialects=real_dialects(pooling=FakePooling(SCORE))) as scores,
+        running_server(dialects=real_dialects(pooling=FakePooling(CLASSIFY))) as classifies,
+        running_server(dialects=real_dialects(pooling=FakePooling(SPARSE))) as weighs,
     ):
-        yield {EMBED: embeds, SCORE: scores}
+        yield {EMBED: embeds, SCORE: scores, CLASSIFY: classifies, SPARSE: weighs}
 
 
 @table("family", POOLING, ids=lambda family: family.path)

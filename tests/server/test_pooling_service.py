@@ -20,6 +20,7 @@ from dragoman.errors import CapacityError, InvalidParameter, ServerError, Unsupp
 from dragoman.server.api import ModelProfile
 from dragoman.server.generation.text_service import text_service
 from dragoman.server.pooling import (
+    ClassifyRequest,
     EmbedRequest,
     PoolingFacts,
     PoolingKind,
@@ -33,6 +34,7 @@ from dragoman.server.pooling.texts import PairQuestion, TextPreparer
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.types import GenerationRequest, TextPrompt
 from tests.support.pooling_checkpoint import (
+    case_classified,
     case_names,
     case_pairs,
     case_texts,
@@ -44,7 +46,7 @@ from tests.support.pooling_checkpoint import (
 from tests.support.tables import table
 from tests.support.tiers import width
 
-EMBEDDING = [name for name in case_names() if "texts" in read_case(name)]
+EMBEDDING = [name for name in case_names() if "texts" in read_case(name) and "records" not in read_case(name)]
 SCORING = [name for name in case_names() if "pairs" in read_case(name)]
 RIGHT = Truncation.RIGHT
 TOLERANCE = 1e-4
@@ -150,6 +152,111 @@ def test_scores_are_those_of_the_reference(name: str, models: Models) -> None:
     assert np.ptp(reference["logits"]) > 1000 * TOLERANCE
 
 
+@table("name", ["bert_classifier", "xlmr_labels"])
+def test_labels_are_those_of_transformers(name: str, models: Models) -> None:
+    texts, reference = case_classified(read_case(name)), recorded(name)
+
+    async def work(service: PoolingService) -> Any:
+        assert service.facts.kind is PoolingKind.CLASSIFY
+        assert service.facts.labels == tuple(read_case(name)["config"]["id2label"].values())
+        return [(await service.classify(ClassifyRequest(texts=texts, raw=raw))).values for raw in (False, True)]
+
+    for found, key in zip(models.ask(name, work), ("probabilities", "logits"), strict=True):
+        assert np.abs(found - reference[key]).max() <= TOLERANCE
+        assert np.ptp(reference[key], axis=0).max() > 100 * TOLERANCE
+
+
+@table("name", ["bert_splade", "distilbert_splade"])
+def test_weights_of_words_are_those_of_sentence_transformers(
+    name: str, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, reference = case_texts(read_case(name)), recorded(name)["words"]
+    monkeypatch.setattr("dragoman.models.pooling.model._LOGITS", 168 * 7)  # seven tokens at once
+
+    async def work(service: PoolingService) -> Any:
+        return (await service.weigh(EmbedRequest(texts=texts))).rows
+
+    for row, expected in zip(models.ask(name, work), reference, strict=True):
+        found = np.zeros_like(expected)
+        found[row["index"]] = row["value"]
+        assert np.abs(found - expected).max() <= TOLERANCE
+        assert list(row["index"]) == np.flatnonzero(found).tolist()
+        assert np.ptp(expected) > 100 * TOLERANCE
+
+
+@table("name", ["bert_colbert", "modernbert_colbert"])
+def test_vectors_of_tokens_are_those_of_sentence_transformers(name: str, models: Models) -> None:
+    texts, reference = case_texts(read_case(name)), recorded(name)
+
+    async def work(service: PoolingService) -> Any:
+        found: dict[str, Any] = {}
+        for kind in ("query", "document"):
+            made = await service.token_vectors(EmbedRequest(texts=texts, prompt_name=kind, truncation=RIGHT))
+            found |= {f"{kind}_{index}": row for index, row in enumerate(made.rows)}
+        pairs = [(query, document) for query in texts for document in texts]
+        scores = await service.score(ScoreRequest(pairs=pairs, truncation=RIGHT))
+        return found | {"scores": scores.values.reshape(len(texts), -1)}
+
+    found = models.ask(name, work)
+    assert found.keys() == reference.keys()
+    for key, expected in reference.items():
+        assert found[key].shape == expected.shape
+        assert np.abs(found[key] - expected).max() <= (10 if key == "scores" else 1) * TOLERANCE
+
+
+def test_the_tokens_of_a_model_that_embeds_are_those_it_pools(models: Models) -> None:
+    async def work(service: PoolingService) -> Any:
+        texts = ["the way of water", "people"]
+        beside = asyncio.gather(
+            service.token_vectors(EmbedRequest(texts=texts, normalize=False)),
+            service.embed(EmbedRequest(texts=texts, normalize=False)),
+        )
+        return await beside
+
+    for name, pooling in (("bert_mean", "mean"), ("bert_cls", "cls"), ("qwen3_last", "last")):
+        tokens, whole = models.ask(name, work, "--normalize", "false")
+        for row, vector, count in zip(tokens.rows, whole.vectors, tokens.num_tokens, strict=True):
+            assert len(row) == count
+            own = {"mean": row.mean(axis=0), "cls": row[0], "last": row[-1]}[pooling]
+            assert own == pytest.approx(vector, abs=1e-5)
+
+
+@table("name", ["bert_reranker", "qwen3_reranker"])
+def test_the_best_piece_of_a_long_document_counts(name: str, models: Models) -> None:
+    async def work(service: PoolingService) -> Any:
+        query, document = "who", words(service.facts.max_tokens * 2)
+        length = len(await service.tokenize(document))
+
+        async def scored(document: str, max_pieces: int) -> Any:
+            asked = ScoreRequest(
+                pairs=[("a", "b"), (query, document)], truncation=RIGHT, max_pieces=max_pieces, raw=True
+            )
+            made = await service.score(asked)
+            return made.values[1], made.num_tokens[1]
+
+        cut, pieces = await scored(document, 1), [await scored(document, count) for count in (2, 3, 100)]
+        short = await service.score(ScoreRequest(pairs=[(query, "water")], raw=True, max_pieces=9))
+        return cut, pieces, length, short.num_tokens[0], service.facts.max_tokens
+
+    cut, pieces, length, short, longest = models.ask(name, work)
+    assert cut[1] == longest
+    assert pieces[0][1] > longest
+    assert [count for _, count in pieces] == sorted(count for _, count in pieces)
+    assert pieces[-1][1] > length  # all of it, and the query beside each piece
+    assert short < longest
+    values = [cut[0], *(value for value, _ in pieces)]
+    assert values == sorted(values)  # the first piece is among all
+    assert values[-1] > values[0]
+
+
+def test_too_many_pieces_are_refused(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.server.pooling.texts._MOST_PIECES", 2)
+    asked = ScoreRequest(pairs=[("who", words(400))], truncation=RIGHT, max_pieces=100)
+    error = refused(models, "bert_reranker", InvalidParameter, asked)
+    assert error.param == "pairs"
+    assert "at most 2 pieces" in error.message
+
+
 def test_all_at_once_is_one_at_a_time(models: Models) -> None:
     texts = case_texts(read_case("bert_mean")) * 5
 
@@ -252,10 +359,11 @@ def test_megabytes_are_neither_tokenised_nor_put_together_for_a_few_tokens(
         ScoreRequest(pairs=[("a", long)] * 500),
         ScoreRequest(pairs=[("a", long + str(number)) for number in range(500)]),
     ]
-    for prepare in [
+    prepares: list[Callable[[], Any]] = [
         *(partial(embedding.embedded, request) for request in embeds),
         *(partial(preparer.scored, request) for request in scores for preparer in (scoring, asking)),
-    ]:
+    ]
+    for prepare in prepares:
         with pytest.raises(CapacityError):
             prepare()
     assert sum(sizes) < 20 * 65_536

@@ -85,9 +85,18 @@ def test_the_operator_decides_for_calls_that_say_nothing() -> None:
         assert lax.status_code == 200
 
 
-EMBED, SCORE = PoolingKind.EMBED, PoolingKind.SCORE
+EMBED, SCORE, SPARSE = PoolingKind.EMBED, PoolingKind.SCORE, PoolingKind.SPARSE
+
+
+def kind_for(path: str) -> PoolingKind:
+    """A model that answers the path."""
+    if "sparse" in path:
+        return SPARSE
+    return SCORE if any(word in path for word in ("score", "rerank", "predict", "classify")) else EMBED
+
+
 ANSWERED = [
-    (SCORE if "score" in operation.path or "rerank" in operation.path else EMBED, operation.path, example)
+    (kind_for(operation.path), operation.path, example)
     for api in APIS
     for operation in api.operations
     if isinstance(operation, PoolingOperation)
@@ -103,13 +112,14 @@ ANSWERED = [
 
 @pytest.fixture(scope="module")
 def strict_servers() -> Iterator[dict[PoolingKind, RunningServer]]:
-    """Servers of models that embed, and that score, whose operator wants strict reading."""
+    """Servers of models that embed, score or weigh words, whose operator wants strict reading."""
     config = ServerConfig(switches=Switches(is_strict=True))
     with (
         running_server(config, dialects=dialects_of(fake_profile(pooling=FakePooling(EMBED)))) as embeds,
         running_server(config, dialects=dialects_of(fake_profile(pooling=FakePooling(SCORE)))) as scores,
+        running_server(config, dialects=dialects_of(fake_profile(pooling=FakePooling(SPARSE)))) as weighs,
     ):
-        yield {EMBED: embeds, SCORE: scores}
+        yield {EMBED: embeds, SCORE: scores, SPARSE: weighs}
 
 
 @table(("kind", "path", "body"), ANSWERED)

@@ -12,13 +12,17 @@ import numpy as np
 
 from dragoman.errors import CapacityError, InvalidParameter, ServerError
 from dragoman.server.pooling import (
+    Classes,
+    ClassifyRequest,
     Embeddings,
     EmbedRequest,
     PoolingFacts,
     PoolingKind,
     ScoreRequest,
     Scores,
+    TokenVectors,
     Truncation,
+    WordWeights,
 )
 from dragoman.server.pooling.base import Text
 from dragoman.tokenizer.base import Tokenizer
@@ -26,6 +30,7 @@ from dragoman.tokenizer.base import Tokenizer
 DIMENSIONS = 4
 LONGEST = 12
 VOCABULARY = 100
+LABELS = ("short", "long")
 
 
 class FakePooling:
@@ -39,9 +44,11 @@ class FakePooling:
             vocab_size=VOCABULARY,
             dimensions=DIMENSIONS,
             prompts={"query": "find: "},
+            labels=LABELS if kind in (PoolingKind.CLASSIFY, PoolingKind.SCORE) else (),
         )
         self.embedded: list[EmbedRequest] = []
         self.scored: list[ScoreRequest] = []
+        self.classified: list[ClassifyRequest] = []
         self.failure: ServerError | None = None
 
     @property
@@ -73,6 +80,28 @@ class FakePooling:
         cut = self._cut(counts, self._longest(request.max_tokens), "pair", request.truncation)
         values = scores_of(request.pairs) * np.float32(10 if request.raw else 1)
         return Scores(values.astype(np.float32), cut)
+
+    async def classify(self, request: ClassifyRequest) -> Classes:
+        """Pairs are long, other texts short; the outputs themselves are ten times that."""
+        self.classified.append(request)
+        self._fail()
+        parts = [text if isinstance(text, tuple) and isinstance(text[0], str) else (text,) for text in request.texts]
+        counts = [sum(_num_tokens(part) for part in one) for one in parts]
+        cut = self._cut(counts, self._longest(request.max_tokens), "text", request.truncation)
+        values = np.array([[0.25, 0.75] if len(one) > 1 else [0.75, 0.25] for one in parts], dtype=np.float32)
+        return Classes(values * np.float32(10 if request.raw else 1), cut)
+
+    async def token_vectors(self, request: EmbedRequest) -> TokenVectors:
+        """The text's vector, as often as it has tokens."""
+        made = await self.embed(request)
+        rows = [np.repeat(row[None], count, axis=0) for row, count in zip(made.vectors, made.num_tokens, strict=True)]
+        return TokenVectors(rows, made.num_tokens)
+
+    async def weigh(self, request: EmbedRequest) -> WordWeights:
+        """One word: the number of tokens, of weight a half."""
+        made = await self.embed(request)
+        kind = np.dtype([("index", "<i4"), ("value", "<f4")])
+        return WordWeights([np.array([(count, 0.5)], dtype=kind) for count in made.num_tokens], made.num_tokens)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """As many as the text has."""

@@ -13,6 +13,9 @@ A case is tests/models/pooling/<case>.json with these keys:
     tokenizer      "bert", "roberta" or "qwen": whose special tokens stand around texts; "qwen_plain": none
     values         see tests/support/family_checkpoint.py
     texts, pairs   what is recorded of it; `prompts`: names of prompts that are recorded besides
+    records        "words" or "tokens": weights of words, or tokens' vectors, of texts; absent: embeddings
+    classified     texts and pairs whose labels are recorded
+    added          tokens that the tokenizer has besides
     directory      the name that the directory has
 """
 
@@ -26,7 +29,7 @@ from zlib import crc32
 
 import numpy as np
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from tests.support.family_checkpoint import case_tensors
 
@@ -80,6 +83,15 @@ def case_pairs(case: Case) -> list[tuple[str, str]]:
     ]
 
 
+def case_classified(case: Case) -> list[str | tuple[str, str]]:
+    """The texts and pairs of a case whose labels are recorded."""
+    parts = [
+        [words(one) if isinstance(one, int) else one for one in (text if isinstance(text, list) else [text])]
+        for text in case.get("classified", [])
+    ]
+    return [one[0] if len(one) == 1 else (one[0], one[1]) for one in parts]
+
+
 def write_pooling_case(name: str, root: Path, case: Case | None = None) -> Path:
     """Write the directory of the case below `root`, and return it."""
     case = case or read_case(name)
@@ -92,11 +104,13 @@ def write_pooling_case(name: str, root: Path, case: Case | None = None) -> Path:
     for path, (num_inputs, num_outputs) in case.get("dense", {}).items():
         stream = np.random.RandomState(crc32(f"{name}/{path}".encode()))
         weight = stream.standard_normal((num_outputs, num_inputs)) / num_inputs**0.5
-        tensors = {"linear.weight": weight, "linear.bias": 0.1 * stream.standard_normal(num_outputs)}
+        tensors = {"linear.weight": weight}
+        if case["files"][f"{path}/config.json"]["bias"]:
+            tensors["linear.bias"] = 0.1 * stream.standard_normal(num_outputs)
         save_file(
             {key: value.astype(np.float32) for key, value in tensors.items()}, directory / path / "model.safetensors"
         )
-    tokenizer, special = TOKENIZERS[case["tokenizer"]]()
+    tokenizer, special = case_tokenizer(case)
     tokenizer.save(str(directory / "tokenizer.json"))
     longest = case.get("model_max_length", 512)
     described = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": longest, **special}
@@ -114,8 +128,15 @@ def describe(name: str, root: Path) -> dict[str, Any]:
 
 def vocabulary(case: Case) -> int:
     """How many tokens the case's tokenizer has."""
-    size: int = TOKENIZERS[case["tokenizer"]]()[0].get_vocab_size()
+    size: int = case_tokenizer(case)[0].get_vocab_size()
     return size
+
+
+def case_tokenizer(case: Case) -> tuple[Tokenizer, dict[str, str]]:
+    """The case's tokenizer, and the names of its special tokens."""
+    tokenizer, special = TOKENIZERS[case["tokenizer"]]()
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in case.get("added", [])])
+    return tokenizer, special
 
 
 def _letters() -> list[str]:

@@ -135,6 +135,12 @@ def _call_to_try(facts: BannerFacts) -> tuple[str, dict[str, object]]:
     """A path and a body that the model answers."""
     question, beginning = "What is deep learning?", "Deep learning is"
     match facts.pooling:
+        case PoolingKind.CLASSIFY:
+            return "/classify", {"input": [question]}
+        case PoolingKind.SPARSE:
+            return "/embed_sparse", {"inputs": [question]}
+        case PoolingKind.TOKENS:
+            return "/pooling", {"input": [question]}
         case PoolingKind.EMBED:
             return "/v1/embeddings", {"input": [question]}
         case PoolingKind.SCORE:

@@ -85,15 +85,18 @@ REASONING_PARSERS = Choice(
     short="{auto,none,FORMAT}",
 )  # fmt: skip
 TASKS = Choice(
-    ("auto", "generate", "embed", "rerank"),
+    ("auto", "generate", "embed", "rerank", "classify"),
     {
         "text-generation": "generate", "text_generation": "generate", "text-embedding": "embed", "text_embedding": "embed",
         "feature-extraction": "embed", "sentence-similarity": "embed", "text-similarity": "rerank",
-        "text_similarity": "rerank", "score": "rerank",
+        "text_similarity": "rerank", "score": "rerank", "text-classification": "classify",
+        "text_classification": "classify",
     },
 )  # fmt: skip
 POOLINGS = Choice(
-    ("auto", "cls", "mean", "max", "last", "mean_sqrt_len", "weightedmean"), {"lasttoken": "last"}, short="MODE"
+    ("auto", "cls", "mean", "max", "last", "mean_sqrt_len", "weightedmean", "splade"),
+    {"lasttoken": "last"},
+    short="MODE",
 )
 KV_DTYPES = Choice(("auto", "u8", "bf16", "f16", "f32"), {"int8": "u8", "bfloat16": "bf16", "fp16": "f16"})
 

@@ -372,7 +372,7 @@ class AdapterLoading(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PooledRows:
-    """What an engine made of texts: a row each, f32 [texts, size], in their order.
+    """What an engine made of texts, in their order: a row each, f32 [texts, size], or a list of what has no common shape.
 
     `queue_s`: until the first of them was computed. `num_tokens`: of all.
     """

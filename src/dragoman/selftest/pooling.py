@@ -79,14 +79,27 @@ def _rows(pooler: LoadedPooler, batches: Sequence[Sequence[PooledText]]) -> tupl
     rows, seconds = [], []
     for _ in range(_RUNS):
         begin = perf_counter()
-        rows = [pooler.run(batch) for batch in batches]
+        rows = [row for batch in batches for row in pooler.run(batch)]
         seconds.append(perf_counter() - begin)
-    return np.concatenate(rows), median(seconds)
+    return np.stack([_flat(row, pooler) for row in rows]), median(seconds)
+
+
+def _flat(row: Any, pooler: LoadedPooler) -> Any:
+    """A row of the same length for each text: of words' weights all words, of tokens' vectors their mean."""
+    match pooler.recipe.kind:
+        case "sparse":
+            words = np.zeros(pooler.dimensions, dtype=np.float32)
+            words[row["index"]] = row["value"]
+            return words
+        case "tokens":
+            return row.mean(axis=0)
+        case _:
+            return row
 
 
 def distance(one: Any, other: Any, pooler: LoadedPooler) -> float:
     """The largest of the texts: 1 - cosine of vectors, the difference of scores."""
-    if pooler.recipe.kind == "score":
+    if pooler.recipe.kind in ("score", "classify"):
         return float(np.max(np.abs(one - other)))
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
     return float(np.max(1 - np.sum(one * other, axis=1, dtype=np.float64) / lengths))

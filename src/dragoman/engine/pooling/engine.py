@@ -38,7 +38,7 @@ class Pooler(Protocol):
     def dimensions(self) -> int: ...
 
     def run(self, texts: Sequence[PooledText]) -> Any:
-        """A row for each text, f32 [texts, dimensions]."""
+        """What is made of each text: a row f32 [dimensions], or an array of another shape."""
         ...
 
     def close(self) -> None: ...
@@ -48,7 +48,7 @@ class Pooler(Protocol):
 class _Job:
     """A request. `rows`: of its texts, as far as they are computed."""
 
-    rows: Any
+    rows: list[Any]
     num_left: int
     num_tokens: int
     done: asyncio.Future[None]
@@ -101,10 +101,11 @@ class PoolingEngine:
         """See `TextPooling`."""
         loop = asyncio.get_running_loop()
         num_tokens = sum(len(text.token_ids) for text in texts)
-        rows = np.empty((len(texts), self._model.dimensions), dtype=np.float32)
+        rows: list[Any] = [None] * len(texts)
         job = _Job(rows, len(texts), num_tokens, loop.create_future(), loop)
+        size = self._model.dimensions
         if not texts:
-            return PooledRows(rows, 0.0, 0)
+            return PooledRows(np.empty((0, size), dtype=np.float32), 0.0, 0)
         with self._changed:
             self._check_open(num_tokens)
             self._jobs.add(job)
@@ -118,7 +119,8 @@ class PoolingEngine:
                 if job.num_left:
                     self._queue.drop(job)
                 self._changed.notify_all()
-        return PooledRows(rows, job.queue_s, num_tokens)
+        are_alike = all(row.shape == (size,) for row in rows)
+        return PooledRows(np.stack(rows) if are_alike else rows, job.queue_s, num_tokens)
 
     def health(self) -> Health:
         """Alive or not, and gauges; for any thread."""

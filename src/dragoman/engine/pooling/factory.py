@@ -93,8 +93,15 @@ class LoadedPooling:
 
 def _words(recipe: Recipe, dimensions: int) -> list[str]:
     """What it does, for people."""
-    if recipe.kind == "score":
-        return [f"scores pairs of texts ({recipe.activation})"]
+    match recipe.kind:
+        case "score":
+            return [f"scores pairs of texts ({recipe.activation})"]
+        case "classify":
+            return [f"classifies texts, {dimensions} labels ({recipe.activation})"]
+        case "sparse":
+            return [f"weighs {dimensions} words of texts"]
+        case "tokens":
+            return [f"embeds tokens of texts in {dimensions} dimensions, for late interaction"]
     length = ", of length 1" if recipe.is_normalized else ""
     return [f"embeds texts in {dimensions} dimensions ({' and '.join(recipe.pooling)}{length})"]
 

@@ -24,6 +24,7 @@ _CHUNK = 64  # queries of a window's chunk: with fewer the keys beside them weig
 def graph_inputs(texts: Sequence[PooledText], facts: TextFacts, kept: Kept) -> dict[str, Array]:
     """The inputs by name; all that any graph of such facts has."""
     lengths = np.array([len(text.token_ids) for text in texts], dtype=np.int64)
+    seen = np.array([text.num_seen or len(text.token_ids) for text in texts], dtype=np.int64)
     starts = np.cumsum(lengths) - lengths
     longest, total = int(lengths.max()), int(lengths.sum())
     within = np.arange(total) - np.repeat(starts, lengths)  # of each token, its position in its text
@@ -36,16 +37,17 @@ def graph_inputs(texts: Sequence[PooledText], facts: TextFacts, kept: Kept) -> d
         names.ROWS: within + np.repeat(np.arange(len(texts)) * longest, lengths),
     }
     if not facts.is_causal:
-        inputs[names.MASK] = np.where(is_there, np.float32(0.0), _HIDDEN)[:, None, None]
+        inputs[names.MASK] = np.where(columns < seen[:, None], np.float32(0.0), _HIDDEN)[:, None, None]
     if facts.num_types > 1:
         seconds = np.array([text.second_from or len(text.token_ids) for text in texts])
         inputs[names.TOKEN_TYPES] = (within >= np.repeat(seconds, lengths)).astype(np.int64)
     if facts.window_reach:
-        inputs |= _windows(lengths, starts, facts.window_reach)
+        inputs |= _windows(lengths, seen, starts, facts.window_reach)
     if facts.num_distances:
         inputs[names.DISTANCES] = columns - columns[:, None] + (facts.num_distances - 1)
     if kept != "all":
-        inputs[names.KEPT] = starts if kept == "first" else starts + lengths - 1
+        is_kept = within == (0 if kept == "first" else np.repeat(lengths - 1, lengths))
+        inputs[names.KEPT] = np.flatnonzero(is_kept | np.repeat([text.wants_tokens for text in texts], lengths))
     return inputs
 
 
@@ -59,7 +61,7 @@ def members(texts: Sequence[PooledText]) -> dict[str, Array]:
     }
 
 
-def _windows(lengths: Array, starts: Array, reach: int) -> dict[str, Array]:
+def _windows(lengths: Array, seen: Array, starts: Array, reach: int) -> dict[str, Array]:
     """Chunks of queries, and the keys that any of them may see; places outside of the text are masked."""
     counts = -(-lengths // _CHUNK)  # chunks of each text
     owners = np.repeat(np.arange(len(lengths)), counts)
@@ -67,7 +69,7 @@ def _windows(lengths: Array, starts: Array, reach: int) -> dict[str, Array]:
     queries = firsts[:, None] + np.arange(_CHUNK)
     keys = firsts[:, None] + np.arange(-reach, _CHUNK + reach)
     ends, begins = lengths[owners][:, None], starts[owners][:, None]
-    has_key = (keys >= 0) & (keys < ends)
+    has_key = (keys >= 0) & (keys < seen[owners][:, None])
     distance = np.abs(queries[:, :, None] - keys[:, None, :])
     # a query behind the text's end sees something, whatever it is: nobody reads it
     sees = (has_key[:, None, :] & (distance <= reach)) | (queries >= ends)[:, :, None]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["embed", "score"]
+Kind = Literal["embed", "score", "classify", "sparse", "tokens"]
 PoolingMode = Literal["cls", "mean", "max", "last", "mean_sqrt_len", "weightedmean"]
 POOLING_MODES: tuple[PoolingMode, ...] = ("cls", "mean", "max", "last", "mean_sqrt_len", "weightedmean")
 
@@ -61,13 +61,43 @@ class PairTemplate:
 
 
 @dataclass(frozen=True, slots=True)
+class SparseRule:
+    """How logits of tokens become weights of words, as SPLADE has it. `sums`: of all tokens, else the highest counts;
+    `logarithms`: that are taken, one after the other.
+    """
+
+    sums: bool = False
+    logarithms: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LateRule:
+    """How texts are written for late interaction, as ColBERT has it.
+
+    `query_prefix`, `document_prefix`: texts before each. `query_length`, `document_length`: tokens of the longest.
+    `expands`: queries are filled up with `mask_token` to their length, which other tokens see if `sees_expansion`.
+    `skipped`: words of documents whose vectors do not count.
+    """
+
+    query_prefix: str
+    document_prefix: str
+    query_length: int = 32
+    document_length: int = 180
+    expands: bool = True
+    sees_expansion: bool = False
+    skipped: tuple[str, ...] = ()
+    mask_token: str = "[MASK]"
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """What a directory says of how its network is used.
 
     `pooling`: how the tokens' vectors become one, several = side by side. `includes_prompt` False: the prompt's tokens are
     left out then. `denses`: products behind it. `is_normalized`: the result has length 1. `max_tokens` None = as many as the
     network takes. `prompts`, `default_prompt_name`, `similarity`: as sentence-transformers lists them. `activation`: what
-    becomes of a score. `answer_ids`: the tokens that a causal model's score compares, (yes, no) or (yes,). `template`: None
+    becomes of a score. `labels`: the classes, in the order of the head's outputs. `sparse`, `late`: where vectors are words'
+    weights, or tokens'. `answer_ids`: the tokens that a causal model's score compares, (yes, no) or (yes,). `template`: None
     = pairs are two texts in one sequence. `lowers_case`: texts are lower-cased before. `departures`: for people, at the
     start.
     """
@@ -82,6 +112,9 @@ class Recipe:
     default_prompt_name: str | None = None
     similarity: str = "cosine"
     activation: str = ""
+    labels: tuple[str, ...] = ()
+    sparse: SparseRule | None = None
+    late: LateRule | None = None
     answer_ids: tuple[int, ...] = ()
     template: PairTemplate | None = None
     lowers_case: bool = False

@@ -1,7 +1,7 @@
-"""A model that embeds or scores texts, from its directory to vectors and scores.
+"""A model that embeds, scores or classifies texts, from its directory to vectors and scores.
 
-Does: load and compile, run a batch, pool its tokens. Does not: tokenise, choose batches, or bring vectors to length 1.
-Loaded on any thread; `LoadedPooler.run` is the engine thread's.
+Does: load and compile, run a batch, pool its tokens, weigh words. Does not: tokenise, choose batches, or bring vectors to
+length 1. Loaded on any thread; `LoadedPooler.run` is the engine thread's.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ from dragoman.types import PooledText
 
 Vectors = npt.NDArray[np.float32]
 
+WORD_WEIGHTS = np.dtype([("index", "<i4"), ("value", "<f4")])
+"""A word of the vocabulary and its weight."""
+_LOGITS = 1 << 23  # of words, at once: 32 MB
+
 
 @dataclass(frozen=True, slots=True)
 class _Dense:
@@ -53,7 +57,13 @@ class LoadedPooler:
     """A compiled network with what is computed behind it. One thread runs it."""
 
     def __init__(
-        self, compiled: Any, model: TextFamily, recipe: Recipe, denses: Sequence[_Dense], profile: KernelProfile
+        self,
+        compiled: Any,
+        model: TextFamily,
+        recipe: Recipe,
+        denses: Sequence[_Dense],
+        profile: KernelProfile,
+        words: Any = None,
     ) -> None:
         self.facts: TextFacts = model.facts
         self.recipe = recipe
@@ -62,6 +72,7 @@ class LoadedPooler:
         self._has_members = model.scores and model.scores_mean
         self._denses = tuple(denses)
         self._request: Any = compiled.create_infer_request()
+        self._words: Any = None if words is None else words.create_infer_request()
 
     @property
     def max_tokens(self) -> int:
@@ -71,47 +82,79 @@ class LoadedPooler:
 
     @property
     def dimensions(self) -> int:
-        """Of an embedding; 1 of a score."""
-        if self.recipe.kind == "score":
-            return 1
+        """Of an embedding or a token's vector; the number of scores, or of words that may have weights."""
+        if self.recipe.kind in ("score", "classify"):
+            return max(len(self.recipe.labels), 1)
+        if self.recipe.kind == "sparse":
+            return self.facts.vocab_size
         if self._denses:
             return int(self._denses[-1].weight.shape[0])
-        return self.facts.hidden_size * len(self.recipe.pooling)
+        return self.facts.hidden_size * max(len(self.recipe.pooling), 1)
 
-    def run(self, texts: Sequence[PooledText]) -> Vectors:
-        """The vector of each text as the modules make it, but not brought to length 1; or its score before the activation.
+    def run(self, texts: Sequence[PooledText]) -> Any:
+        """The vector of each text as the modules make it, but not brought to length 1; or its scores before the activation.
 
-        Shape: f32 [texts, dimensions].
+        Shapes: f32 [dimensions]; of a text whose tokens' vectors are wanted f32 [tokens, size]; of one whose words are
+        weighed `WORD_WEIGHTS` [words], those above 0.
         """
         inputs = graph_inputs(texts, self.facts, self._kept)
         if self._has_members:
             inputs |= members(texts)
         self._request.infer(inputs, share_inputs=True)
         output: Vectors = self._request.get_output_tensor(0).data
-        if self.recipe.kind == "score":
+        if self.recipe.kind in ("score", "classify"):
             return output.copy()
-        return self._embedded(output, texts)
+        rows = [self._row(hidden, text) for hidden, text in zip(self._rows_of(output, texts), texts, strict=True)]
+        return np.stack(rows) if self.recipe.kind == "embed" and not any(text.wants_tokens for text in texts) else rows
 
     def close(self) -> None:
         """Let the runtime go."""
-        self._request = None
+        self._request = self._words = None
 
-    def _embedded(self, output: Vectors, texts: Sequence[PooledText]) -> Vectors:
-        if self._kept != "all":
-            vectors = output.copy()
+    def _rows_of(self, output: Vectors, texts: Sequence[PooledText]) -> list[Vectors]:
+        """The hidden states of each text's tokens, as far as they are kept."""
+        are_all = self._kept == "all"
+        counts = [len(text.token_ids) if are_all or text.wants_tokens else 1 for text in texts]
+        return np.split(output, np.cumsum(counts)[:-1])
+
+    def _row(self, hidden: Vectors, text: PooledText) -> npt.NDArray[Any]:
+        recipe = self.recipe
+        if recipe.kind == "sparse":
+            return self._weighed(hidden)
+        if text.wants_tokens and recipe.kind == "embed":
+            return hidden.copy()
+        if recipe.kind == "tokens":
+            made = hidden.copy()
+        elif self._kept != "all":  # what is pooled stands at one end
+            made = hidden[0 if self._kept == "first" else -1].copy()[None]
         else:
-            lengths = [len(text.token_ids) for text in texts]
-            ends = np.cumsum(lengths)
-            skipped = [0 if self.recipe.includes_prompt else text.num_prompt_tokens for text in texts]
-            vectors = np.stack(
-                [
-                    pooled(output[end - length : end], self.recipe.pooling, first)
-                    for end, length, first in zip(ends, lengths, skipped, strict=True)
-                ]
-            )
+            made = pooled(hidden, recipe.pooling, 0 if recipe.includes_prompt else text.num_prompt_tokens)[None]
         for dense in self._denses:
-            vectors = dense(vectors)
-        return np.ascontiguousarray(vectors, dtype=np.float32)
+            made = dense(made)
+        made = np.ascontiguousarray(made, dtype=np.float32)
+        return made if recipe.kind == "tokens" else made[0]
+
+    def _weighed(self, hidden: Vectors) -> npt.NDArray[Any]:
+        """The words of a text, as SPLADE weighs them; of a few tokens at once, as each has a logit of every word."""
+        rule = self.recipe.sparse
+        assert rule is not None
+        step, total = max(_LOGITS // self.facts.vocab_size, 1), None
+        for begin in range(0, len(hidden), step):
+            self._words.infer([np.ascontiguousarray(hidden[begin : begin + step])], share_inputs=True)
+            part: Vectors = self._words.get_output_tensor(0).data[0]
+            if total is None:
+                total = part.copy()
+            else:
+                (np.add if rule.sums else np.maximum)(total, part, out=total)
+        assert total is not None
+        if not rule.sums:
+            total = np.maximum(total, np.float32(0.0))
+            for _ in range(rule.logarithms):
+                total = np.log1p(total)
+        found = np.flatnonzero(total > 0)
+        row = np.empty(len(found), WORD_WEIGHTS)
+        row["index"], row["value"] = found, total[found]
+        return row
 
 
 def pooled(hidden: Vectors, modes: Sequence[PoolingMode], num_skipped: int = 0) -> Vectors:
@@ -155,7 +198,9 @@ def load_pooler(model_dir: Path, recipe: Recipe, options: ModelOptions, progress
         stored.open() as source,
         RowParts(progress=lambda done: report(BUILDING, min(done / num_values, 1.0))) as parts,
     ):
-        graph = model.build(Weights(source, WeightStorage(profile.weights, parts)))
+        weights = Weights(source, WeightStorage(profile.weights, parts))
+        words = None if recipe.sparse is None else model.build_words(weights, recipe.sparse)
+        graph = model.build(weights)
         parts.finish()
     memory.bound_shared_cache()
     properties = dict(profile.properties) | memory.PROPERTIES
@@ -164,10 +209,12 @@ def load_pooler(model_dir: Path, recipe: Recipe, options: ModelOptions, progress
     if options.has_neighbours:
         properties |= kernel_threads.SHARED
     report(COMPILING, 0.0)
-    compiled = runtime(has_operations=profile.kernels == "own").compile_model(graph, "CPU", properties)
-    del graph
+    core = runtime(has_operations=profile.kernels == "own")
+    compiled = core.compile_model(graph, "CPU", properties)
+    told = None if words is None else core.compile_model(words, "CPU", properties)
+    del graph, words
     denses = [_read_dense(model_dir, module) for module in recipe.denses]
-    pooler = LoadedPooler(compiled, model, recipe, denses, profile)
+    pooler = LoadedPooler(compiled, model, recipe, denses, profile, told)
     report(WARMING_UP, 0.0)
     pooler.run([PooledText((0, 0))])
     report(WARMING_UP, 1.0)
@@ -176,16 +223,18 @@ def load_pooler(model_dir: Path, recipe: Recipe, options: ModelOptions, progress
 
 def text_family(model_dir: Path, recipe: Recipe) -> TextFamily:
     """The network of a directory, not built yet. Raises: ModelError."""
-    model = read_text_model(read_config(model_dir), scores=recipe.kind == "score", answer_ids=recipe.answer_ids)
+    scores = recipe.kind in ("score", "classify")
+    model = read_text_model(read_config(model_dir), scores=scores, answer_ids=recipe.answer_ids)
+    model.num_scores = max(len(recipe.labels), 1)
     model.kept = _kept(model, recipe)
     return model
 
 
 def _kept(model: TextFamily, recipe: Recipe) -> Kept:
-    """Of which tokens the last hidden states are wanted."""
+    """Of which tokens the last hidden states are wanted, where nobody asks for those of all."""
     if model.scores:
         return "all" if model.scores_mean else "last" if model.facts.is_causal else "first"
-    if len(recipe.pooling) > 1 or not recipe.includes_prompt:
+    if len(recipe.pooling) != 1 or not recipe.includes_prompt:  # no pooling: all tokens count
         return "all"
     return {"cls": "first", "last": "last"}.get(recipe.pooling[0], "all")  # type: ignore[return-value]
 

@@ -5,24 +5,33 @@ head; settle what an operator chose. Does not: read weights, or know layers. Cal
 any thread.
 
 Which it is, if nobody chose: a directory with modules.json does what its modules do; without one, an encoder with a head for
-sequences scores, any other encoder embeds, a decoder with such a head scores, and any other decoder generates, unless its
-name says that it is a reranker. Without modules.json the vector is that of the first token where the name has "bge", "gte",
-"arctic" or "mxbai" in it, of the last token for a decoder, else the mean; and has length 1.
+sequences scores (of several labels: classifies), any other encoder embeds, a decoder with such a head scores, and any other
+decoder generates, unless its name says that it is a reranker. Without modules.json the vector is that of the first token
+where the name has "bge", "gte", "arctic" or "mxbai" in it, of the last token for a decoder, else the mean; and has length 1.
 """
 
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from dragoman.model_texts import is_gguf, model_name, model_text
 from dragoman.models.config import Config, ModelError, read_config, shown
-from dragoman.models.pooling.facts import POOLING_MODES, DenseModule, PairTemplate, PoolingMode, Recipe
-from dragoman.models.pooling.families import GENERATOR, SCORER, architecture_of, is_encoder, parts_of
+from dragoman.models.pooling.facts import (
+    POOLING_MODES,
+    DenseModule,
+    LateRule,
+    PairTemplate,
+    PoolingMode,
+    Recipe,
+    SparseRule,
+)
+from dragoman.models.pooling.families import COLBERT, GENERATOR, MASKED, SCORER, architecture_of, is_encoder, parts_of
 
-Task = Literal["auto", "generate", "embed", "rerank"]
+Task = Literal["auto", "generate", "embed", "rerank", "classify"]
 Purpose = Literal["generate", "embed", "score"]
 
 ACTIVATIONS = ("identity", "sigmoid", "tanh", "gelu", "relu", "silu")
@@ -30,6 +39,14 @@ _LENGTH_FILES = tuple(
     f"sentence_{name}_config.json" for name in ("bert", "roberta", "distilbert", "xlm-roberta", "mpnet", "transformer")
 )
 _ANSWERS = ("yes", "no")
+SPLADE = "splade"
+_MOST_LABELS = 100_000
+_FUNCTIONS = {"softmax": "softmax", "sigmoid": "sigmoid", "none": "identity"}
+_PROBLEMS = {
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+    "regression": "identity",
+}
 _FIRST_TOKEN = ("bge", "gte", "arctic", "mxbai")  # of the models that were published without modules.json, these
 
 _MODES: Mapping[str, PoolingMode] = {
@@ -93,7 +110,13 @@ def read_recipe(
     purpose = purpose_of(model_dir, task)
     raw_config = read_config(model_dir)
     if purpose == "score":
-        return _scoring(model_dir, raw_config)
+        return _scoring(model_dir, raw_config, task)
+    kinds = _module_kinds(model_dir)
+    if pooling == SPLADE or (pooling is None and "SpladePooling" in kinds):
+        return _weighing(model_dir, raw_config)
+    late = _late(model_dir, raw_config) if pooling is None and "Pooling" not in kinds else None
+    if late is not None:
+        return _by_tokens(model_dir, raw_config, late)
     return _embedding(model_dir, raw_config, pooling, normalize)
 
 
@@ -148,6 +171,106 @@ def _embedding(model_dir: Path, raw_config: Mapping[str, Any], chosen: str | Non
     )
 
 
+def _weighing(model_dir: Path, raw_config: Mapping[str, Any]) -> Recipe:
+    """How words are weighed: `SpladePooling` of sentence-transformers, or SPLADE's rule for a head without modules."""
+    rule = SparseRule()
+    for kind, path in _modules(model_dir):
+        if kind == "SpladePooling":
+            config = Config(_object(model_dir / path, "config.json") or {}, str(model_dir / path / "config.json"))
+            activation = config.choice("activation_function", ("relu", "log1p_relu"), "relu")
+            sums = config.choice("pooling_strategy", ("max", "sum"), "max") == "sum"
+            rule = SparseRule(sums, 2 if activation == "log1p_relu" else 1)
+        elif kind not in ("Transformer", "MLMTransformer"):
+            allowed = "Transformer, MLMTransformer, SpladePooling"
+            raise ModelError(
+                f"{model_dir / 'modules.json'} has a module {kind!r} beside SpladePooling, allowed: {allowed}"
+            )
+    architecture = architecture_of(raw_config)
+    parts = parts_of(architecture)
+    if parts is None or parts[1] != MASKED:
+        raise ModelError(f"architecture {architecture} has no head that tells words, which pooling splade reads")
+    prompts, default_name, _ = _prompts(model_dir)
+    max_tokens, lowers_case = _lengths(model_dir)
+    return Recipe(
+        kind="sparse",
+        max_tokens=max_tokens,
+        prompts=prompts,
+        default_prompt_name=default_name,
+        similarity="dot",
+        sparse=rule,
+        lowers_case=lowers_case,
+    )
+
+
+_PYLATE_KEYS = ("query_prefix", "document_prefix", "attend_to_expansion_tokens", "do_query_expansion", "skiplist_words")
+
+
+def _late(model_dir: Path, raw_config: Mapping[str, Any]) -> LateRule | None:
+    """How a model of late interaction is asked, None if it is none. Sources: PyLate's files, those of ColBERT itself."""
+    if architecture_of(raw_config) == COLBERT:
+        config = Config(_object(model_dir, "artifact.metadata") or {}, str(model_dir / "artifact.metadata"))
+        return LateRule(
+            query_prefix=str(config.value("query_token_id", "[unused0]")),
+            document_prefix=str(config.value("doc_token_id", "[unused1]")),
+            query_length=config.count("query_maxlen", 32),
+            document_length=config.count("doc_maxlen", 180),
+            sees_expansion=config.flag("attend_to_mask_tokens"),
+            skipped=tuple(string.punctuation) if config.flag("mask_punctuation", True) else (),
+            mask_token=_mask_token(model_dir),
+        )
+    name = "config_sentence_transformers.json"
+    found = _object(model_dir, name) or {}
+    if not any(key in found for key in _PYLATE_KEYS) and found.get("model_type") != "ColBERT":
+        return None
+    config = Config(found, str(model_dir / name))
+    skipped = config.value("skiplist_words", list(string.punctuation))
+    if not isinstance(skipped, list) or not all(isinstance(word, str) for word in skipped):
+        raise config.error("skiplist_words", "a list of words")
+    prefixes = [config.value(key, usual) for key, usual in (("query_prefix", "[Q] "), ("document_prefix", "[D] "))]
+    if not all(isinstance(prefix, str) for prefix in prefixes):
+        raise config.error("query_prefix", "a text, as document_prefix")
+    return LateRule(
+        query_prefix=prefixes[0],
+        document_prefix=prefixes[1],
+        query_length=config.count("query_length", 32),
+        document_length=config.count("document_length", 180),
+        expands=config.flag("do_query_expansion", True),
+        sees_expansion=config.flag("attend_to_expansion_tokens"),
+        skipped=tuple(skipped),
+        mask_token=_mask_token(model_dir),
+    )
+
+
+def _mask_token(model_dir: Path) -> str:
+    found = (_object(model_dir, "tokenizer_config.json") or {}).get("mask_token")
+    return str(found.get("content") if isinstance(found, dict) else found or "[MASK]")
+
+
+def _by_tokens(model_dir: Path, raw_config: Mapping[str, Any], late: LateRule) -> Recipe:
+    """A vector of each token, of length 1."""
+    denses = []
+    for kind, path in _modules(model_dir):
+        if kind == "Dense":
+            denses.append(_dense(model_dir / path, path, of_tokens=True))
+        elif kind not in ("Transformer", "Normalize"):
+            allowed = "Transformer, Dense, Normalize"
+            raise ModelError(f"{model_dir / 'modules.json'} has a module {kind!r} without Pooling, allowed: {allowed}")
+    if architecture_of(raw_config) == COLBERT and not denses:
+        dim = Config(_object(model_dir, "artifact.metadata") or {}, str(model_dir / "artifact.metadata")).count(
+            "dim", 128
+        )
+        denses.append(DenseModule("", Config(raw_config).count("hidden_size"), dim, False, "identity"))
+    max_tokens, lowers_case = _lengths(model_dir)
+    return Recipe(
+        kind="tokens",
+        denses=tuple(denses),
+        is_normalized=True,
+        max_tokens=max_tokens,
+        late=late,
+        lowers_case=lowers_case,
+    )
+
+
 def _usual_pooling(model_dir: Path, raw_config: Mapping[str, Any]) -> PoolingMode:
     """See the module's first lines."""
     if not is_encoder(architecture_of(raw_config)):
@@ -168,12 +291,16 @@ def _pooling(directory: Path) -> tuple[tuple[PoolingMode, ...], bool]:
     return tuple(_MODES[mode] for mode in modes), config.get("include_prompt") is not False
 
 
-def _dense(directory: Path, path: str) -> DenseModule:
+def _dense(directory: Path, path: str, *, of_tokens: bool = False) -> DenseModule:
     config = Config(_object(directory, "config.json") or {}, str(directory / "config.json"))
     activation = _activation(config.value("activation_function", "torch.nn.modules.activation.Tanh"))
     if activation is None:
         raise config.error("activation_function", f"one of torch's: {', '.join(ACTIVATIONS)}")
-    config.expect(module_input_name="sentence_embedding", module_output_name="sentence_embedding")
+    if of_tokens:
+        config.skip("module_input_name", "module_output_name")
+        config.expect(use_residual=False)
+    else:
+        config.expect(module_input_name="sentence_embedding", module_output_name="sentence_embedding")
     sizes = config.count("in_features"), config.count("out_features")
     return DenseModule(path, *sizes, config.flag("bias", True), activation)
 
@@ -214,20 +341,54 @@ def _count(value: object) -> int | None:
 # --- scoring ----------------------------------------------------------------------------------------------------------
 
 
-def _scoring(model_dir: Path, raw_config: Mapping[str, Any]) -> Recipe:
+def _scoring(model_dir: Path, raw_config: Mapping[str, Any], task: Task) -> Recipe:
     architecture = architecture_of(raw_config)
     parts = parts_of(architecture)
     max_tokens, _ = _lengths(model_dir)
     asks = parts is not None and parts[1] == GENERATOR
     is_decoder = not is_encoder(architecture)
     template = QWEN3_TEMPLATE if is_decoder and (asks or _is_reranker(model_dir) or _was_asked(raw_config)) else None
-    labels = raw_config.get("id2label")
-    num_labels = raw_config.get("num_labels") or (len(labels) if isinstance(labels, dict) else 2)
-    if not asks and num_labels != 1:
-        raise ModelError(f"config.json num_labels is {shown(num_labels)}, allowed: 1, the relevance of a pair")
+    labels = () if asks else _labels(raw_config)
+    if len(labels) > 1:
+        if task == "rerank":
+            raise ModelError(f"config.json num_labels is {len(labels)}, allowed: 1, the relevance of a pair")
+        return Recipe(kind="classify", max_tokens=max_tokens, activation=_class_activation(raw_config), labels=labels)
     activation = _score_activation(model_dir, raw_config, asks=asks)
     answers = _answers(model_dir) if asks else ()
-    return Recipe(kind="score", max_tokens=max_tokens, activation=activation, answer_ids=answers, template=template)
+    return Recipe(
+        kind="score", max_tokens=max_tokens, activation=activation, labels=labels, answer_ids=answers, template=template
+    )
+
+
+def _labels(raw_config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the head's outputs, in their order; transformers' where config.json has none."""
+    given, count = raw_config.get("id2label"), raw_config.get("num_labels")
+    if given is None:
+        count = 2 if count is None else count
+        if not isinstance(count, int) or not 1 <= count <= _MOST_LABELS:
+            raise ModelError(f"config.json num_labels is {shown(count)}, allowed: 1 to {_MOST_LABELS}")
+        return tuple(f"LABEL_{index}" for index in range(count))
+    places = [str(index) for index in range(len(given))] if isinstance(given, dict) else []
+    if not places or sorted(places) != sorted(map(str, given)):
+        raise ModelError(
+            f"config.json id2label is {shown(given)}, allowed: a name of each label by its number from 0 on"
+        )
+    if count is not None and count != len(places):
+        raise ModelError(f"config.json num_labels is {shown(count)}, allowed: {len(places)}, as id2label has")
+    return tuple(str(given[place]) for place in places)
+
+
+def _class_activation(raw_config: Mapping[str, Any]) -> str:
+    """What makes the probabilities of several labels; a softmax where nothing is said, as in transformers' pipeline."""
+    said = raw_config.get("function_to_apply")
+    if said is not None:
+        if said not in _FUNCTIONS:
+            raise ModelError(f"config.json function_to_apply is {shown(said)}, allowed: {', '.join(_FUNCTIONS)}")
+        return _FUNCTIONS[said]
+    problem = raw_config.get("problem_type")
+    if problem is not None and problem not in _PROBLEMS:
+        raise ModelError(f"config.json problem_type is {shown(problem)}, allowed: {', '.join(_PROBLEMS)}")
+    return "softmax" if problem is None else _PROBLEMS[problem]
 
 
 def _score_activation(model_dir: Path, raw_config: Mapping[str, Any], *, asks: bool) -> str:

@@ -25,6 +25,7 @@ NAMES = (
     "dragoman.server.apis.lmstudio.api",
     "dragoman.server.apis.tei.api",
     "dragoman.server.apis.rerank.api",
+    "dragoman.server.apis.pooling.api",
     "dragoman.server.apis.anthropic.api",
     "dragoman.server.apis.management.api",
     "dragoman.server.apis.playground.api",

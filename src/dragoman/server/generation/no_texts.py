@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.server.generation.prepare import PromptTokens, check_num_chars
-from dragoman.server.pooling.base import PoolingKind, PoolingService
+from dragoman.server.pooling.base import PoolingService
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Prompt, TextPrompt
 
@@ -22,8 +22,7 @@ class NoTexts:
     chat_template = None
 
     def __init__(self, name: str, service: PoolingService) -> None:
-        does = "embeds texts" if service.facts.kind is PoolingKind.EMBED else "scores pairs of texts"
-        self._message = f"model {name} {does} and does not generate"
+        self._message = f"model {name} {service.facts.kind.does} and does not generate"
         self._service = service
 
     @property

@@ -1,6 +1,8 @@
-"""Models that embed texts or score pairs of them: what APIs ask of them (`base`), and the service that answers."""
+"""Models that embed, score or classify texts: what APIs ask of them (`base`), and the service that answers."""
 
 from dragoman.server.pooling.base import (
+    Classes,
+    ClassifyRequest,
     Embeddings,
     EmbedRequest,
     PoolingFacts,
@@ -8,13 +10,20 @@ from dragoman.server.pooling.base import (
     PoolingService,
     ScoreRequest,
     Scores,
+    TokenVectors,
     Truncation,
+    WordWeights,
+    classifier,
     embedder,
     opening,
     scorer,
+    token_embedder,
+    weigher,
 )
 
 __all__ = [
+    "Classes",
+    "ClassifyRequest",
     "EmbedRequest",
     "Embeddings",
     "PoolingFacts",
@@ -22,8 +31,13 @@ __all__ = [
     "PoolingService",
     "ScoreRequest",
     "Scores",
+    "TokenVectors",
     "Truncation",
+    "WordWeights",
+    "classifier",
     "embedder",
     "opening",
     "scorer",
+    "token_embedder",
+    "weigher",
 ]

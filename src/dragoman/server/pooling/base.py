@@ -27,10 +27,29 @@ Text = str | tuple[int, ...]
 
 
 class PoolingKind(StrEnum):
-    """What a model was trained for. EMBED: a text becomes a vector. SCORE: a pair of texts becomes a number."""
+    """What a model was trained for. EMBED: a text becomes a vector. SCORE: a pair of texts becomes a number. CLASSIFY: a
+    text becomes a number for each label. SPARSE: its words get weights. TOKENS: each of its tokens becomes a vector.
+    """
 
     EMBED = "embed"
     SCORE = "score"
+    CLASSIFY = "classify"
+    SPARSE = "sparse"
+    TOKENS = "tokens"
+
+    @property
+    def does(self) -> str:
+        """The verb of a sentence about such a model."""
+        return _DOES[self]
+
+
+_DOES = {
+    PoolingKind.EMBED: "embeds texts",
+    PoolingKind.SCORE: "scores pairs of texts",
+    PoolingKind.CLASSIFY: "classifies texts",
+    PoolingKind.SPARSE: "weighs the words of texts",
+    PoolingKind.TOKENS: "embeds the tokens of texts",
+}
 
 
 class Truncation(StrEnum):
@@ -48,12 +67,13 @@ class Truncation(StrEnum):
 class PoolingFacts:
     """What a model is.
 
-    `dimensions`: of its embeddings; 0 for a model that scores. `max_tokens`: of one text or pair, special tokens included.
-    `pooling`: how tokens become one vector (cls, mean, max, last, ...). `is_normalized`: embeddings have length 1 unless a
-    request asks otherwise. `similarity`: what compares two of them (cosine, dot, euclidean, manhattan). `prompts`: texts
-    that go before a text, by name, as the checkpoint lists them; `default_prompt_name`: the one that counts where a request
-    names none, None = no prompt. `activation`: what makes a score of a model's output (sigmoid, identity), "" for one that
-    embeds. `takes_instruction`: pairs can be scored by an instruction of the client's (Qwen3-Reranker).
+    `dimensions`: of its embeddings, or of its tokens'; 0 for any other model. `max_tokens`: of one text or pair, special
+    tokens included. `pooling`: how tokens become one vector (cls, mean, max, last, ...). `is_normalized`: embeddings have
+    length 1 unless a request asks otherwise. `similarity`: what compares two of them (cosine, dot, euclidean, manhattan).
+    `prompts`: texts that go before a text, by name, as the checkpoint lists them; `default_prompt_name`: the one that counts
+    where a request names none, None = no prompt. `activation`: what makes a score of a model's output (sigmoid, softmax,
+    identity), "" for one that embeds. `labels`: what a model that classifies, or scores, tells. `takes_instruction`: pairs
+    can be scored by an instruction of the client's (Qwen3-Reranker).
     """
 
     kind: PoolingKind
@@ -67,6 +87,7 @@ class PoolingFacts:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     activation: str = ""
+    labels: tuple[str, ...] = ()
     takes_instruction: bool = False
 
 
@@ -95,7 +116,9 @@ class EmbedRequest:
 class ScoreRequest:
     """Pairs (query, document) to score; higher is more relevant.
 
-    `truncation`, `max_tokens`: as of `EmbedRequest`, of the pair as one sequence. `raw`: the model's output before its
+    `truncation`, `max_tokens`: as of `EmbedRequest`, of the pair as one sequence. `max_pieces`: into how many pieces a
+    document is cut that is longer than there is room for; the best piece counts, and what is behind the last is left out.
+    Models that embed take the first. `raw`: the model's output before its
     activation. `instruction`: what relevance means here, only where the facts say so; None = the model's own.
     """
 
@@ -103,8 +126,21 @@ class ScoreRequest:
     request_id: str = ""
     truncation: Truncation = Truncation.NONE
     max_tokens: int | None = None
+    max_pieces: int = 1
     raw: bool = False
     instruction: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifyRequest:
+    """Texts, token ids, or pairs of texts, to classify. The rest is as of `ScoreRequest`."""
+
+    texts: Sequence[Text | tuple[str, str]]
+    request_id: str = ""
+    truncation: Truncation = Truncation.NONE
+    max_tokens: int | None = None
+    add_special_tokens: bool = True
+    raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +156,32 @@ class Scores:
     """One number (f32) for each pair, in order. `num_tokens`: of each pair, as it was computed."""
 
     values: npt.NDArray[np.float32]
+    num_tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """One row of `values` (f32 [texts, labels]) for each text, in order. `num_tokens`: of each, as it was computed."""
+
+    values: npt.NDArray[np.float32]
+    num_tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenVectors:
+    """An array (f32 [tokens, dimensions]) for each text, in order. `num_tokens`: of each, as it was computed; some may have
+    no vector.
+    """
+
+    rows: Sequence[npt.NDArray[np.float32]]
+    num_tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WordWeights:
+    """An array for each text, in order: `index` of a word and its `value` above 0, by index. `num_tokens`: of each."""
+
+    rows: Sequence[npt.NDArray[np.void]]
     num_tokens: tuple[int, ...]
 
 
@@ -161,6 +223,25 @@ class PoolingService(Protocol):
         """
         ...
 
+    async def classify(self, request: ClassifyRequest) -> Classes:
+        """The probabilities of the labels, or the head's outputs if they are wanted raw.
+
+        Raises: UnsupportedFeature for a model without labels, or one that is asked about pairs. Else as `embed`.
+        """
+        ...
+
+    async def token_vectors(self, request: EmbedRequest) -> TokenVectors:
+        """The vectors of the texts' tokens: last hidden states, or what a model of late interaction makes of them.
+
+        `prompt_name` "query" has such a model read texts as queries, else they are documents. Raises: UnsupportedFeature for
+        a model that does not embed; InvalidParameter (`dimensions`, or `texts` with too many vectors). Else as `embed`.
+        """
+        ...
+
+    async def weigh(self, request: EmbedRequest) -> WordWeights:
+        """The weights of the texts' words. Raises: as `token_vectors`."""
+        ...
+
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """The tokens of a text as they would be computed, without a prompt."""
         ...
@@ -168,11 +249,24 @@ class PoolingService(Protocol):
 
 def embedder(profile: ModelProfile) -> PoolingService:
     """The service of a model that embeds. Raises: UnsupportedFeature, in one line, for any other model."""
-    service = _service(profile)
-    if service is None:
-        raise UnsupportedFeature(f"model {profile.name} generates text and does not embed", param="model")
-    if service.facts.kind is not PoolingKind.EMBED:
-        raise UnsupportedFeature(f"model {profile.name} scores pairs of texts and does not embed", param="model")
+    return _found(profile, "embed", PoolingKind.EMBED)
+
+
+def token_embedder(profile: ModelProfile) -> PoolingService:
+    """The service of a model that makes vectors of tokens. Raises: UnsupportedFeature, in one line, for any other model."""
+    return _found(profile, "embed tokens", PoolingKind.EMBED, PoolingKind.TOKENS)
+
+
+def weigher(profile: ModelProfile) -> PoolingService:
+    """The service of a model that weighs words. Raises: UnsupportedFeature, in one line, for any other model."""
+    return _found(profile, "weigh words", PoolingKind.SPARSE)
+
+
+def classifier(profile: ModelProfile) -> PoolingService:
+    """The service of a model that has labels. Raises: UnsupportedFeature, in one line, for any other model."""
+    service = _found(profile, "classify", PoolingKind.CLASSIFY, PoolingKind.SCORE)
+    if not service.facts.labels:
+        raise UnsupportedFeature(f"model {profile.name} {service.facts.kind.does} and does not classify", param="model")
     return service
 
 
@@ -181,12 +275,8 @@ def scorer(profile: ModelProfile, *, by_similarity: bool = False) -> PoolingServ
 
     Raises: UnsupportedFeature, in one line, for any other model.
     """
-    service = _service(profile)
-    if service is None:
-        raise UnsupportedFeature(f"model {profile.name} generates text and does not score or rerank", param="model")
-    if service.facts.kind is not PoolingKind.SCORE and not by_similarity:
-        raise UnsupportedFeature(f"model {profile.name} embeds texts and does not score or rerank", param="model")
-    return service
+    by = (PoolingKind.EMBED,) if by_similarity else ()
+    return _found(profile, "score or rerank", PoolingKind.SCORE, PoolingKind.TOKENS, *by)
 
 
 def opening(answer: Callable[[CallSwitches], Awaitable[Reply]]) -> Opening:
@@ -198,6 +288,9 @@ def opening(answer: Callable[[CallSwitches], Awaitable[Reply]]) -> Opening:
     return Opening(parse, answer=answer)
 
 
-def _service(profile: ModelProfile) -> PoolingService | None:
+def _found(profile: ModelProfile, what: str, *kinds: PoolingKind) -> PoolingService:
     service: PoolingService | None = profile.pooling
+    if service is None or service.facts.kind not in kinds:
+        does = "generates text" if service is None else service.facts.kind.does
+        raise UnsupportedFeature(f"model {profile.name} {does} and does not {what}", param="model")
     return service

@@ -1,4 +1,4 @@
-"""Embeds texts and scores pairs with one model: `base.PoolingService` over the engine.
+"""Embeds, scores and classifies texts with one model: `base.PoolingService` over the engine.
 
 Does: have texts tokenised, ask the engine, bring vectors to the length and size that was asked for. Does not: know wire
 formats, admit calls (the responder does), or choose batches. Runs on the event loop; long texts are tokenised on `pool`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -18,8 +19,19 @@ import numpy.typing as npt
 from dragoman.engine.base import PooledRows, TextPooling
 from dragoman.errors import InvalidParameter, RequestTimeout, UnsupportedFeature
 from dragoman.server.observation.record import current_call, new_request
-from dragoman.server.pooling.base import Embeddings, EmbedRequest, PoolingFacts, PoolingKind, ScoreRequest, Scores
-from dragoman.server.pooling.texts import TextPreparer
+from dragoman.server.pooling.base import (
+    Classes,
+    ClassifyRequest,
+    Embeddings,
+    EmbedRequest,
+    PoolingFacts,
+    PoolingKind,
+    ScoreRequest,
+    Scores,
+    TokenVectors,
+    WordWeights,
+)
+from dragoman.server.pooling.texts import TextPreparer, parts_of
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.types import PooledText
 
@@ -27,6 +39,7 @@ T = TypeVar("T")
 Vectors = npt.NDArray[np.float32]
 
 _INLINE_CHARS = 2_000  # tokenising takes about a microsecond per character
+_MOST_NUMBERS = 1 << 24  # in the answer to one call: 64 MB, and several times that as JSON
 _LEAST_LENGTH = np.float32(1e-12)  # of a vector that is divided by it, as torch has it
 
 
@@ -59,8 +72,7 @@ class TextsService:
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """See `PoolingService`."""
-        if self.facts.kind is not PoolingKind.EMBED:
-            raise UnsupportedFeature(f"model {self._name} scores pairs of texts and does not embed", param="model")
+        self._check_kind("embed", PoolingKind.EMBED)
         prepare = self._preparer.embedded
         rows, texts = await self._run(request.request_id, prepare, request, _num_chars(request.texts))
         vectors: Vectors = rows.rows
@@ -74,14 +86,87 @@ class TextsService:
         """See `PoolingService`."""
         if not request.pairs:
             raise InvalidParameter("pairs must hold at least one pair, got none", param="pairs")
-        if self.facts.kind is PoolingKind.EMBED:
+        if self.facts.kind in (PoolingKind.EMBED, PoolingKind.TOKENS):
             return await self._similarities(request)
-        prepare, num_chars = self._preparer.scored, _num_chars([text for pair in request.pairs for text in pair])
-        rows, pairs = await self._run(request.request_id, prepare, request, num_chars)
-        values: Vectors = rows.rows[:, 0]
-        if self.facts.activation == "sigmoid" and not request.raw:
-            values = np.asarray(0.5 * (1.0 + np.tanh(0.5 * values)), dtype=np.float32)
-        return Scores(values, tuple(len(pair.token_ids) for pair in pairs))
+        self._check_kind("score", PoolingKind.SCORE)
+        counts: list[int] = []
+
+        def prepare(request: ScoreRequest) -> list[PooledText]:
+            pieces = self._preparer.scored(request)
+            counts.extend(map(len, pieces))
+            return [piece for pair in pieces for piece in pair]
+
+        num_chars = _num_chars([text for pair in request.pairs for text in pair])
+        rows, texts = await self._run(request.request_id, prepare, request, num_chars)
+        begins = np.cumsum(counts) - np.array(counts, dtype=np.int64)
+        values: Vectors = np.maximum.reduceat(rows.rows[:, 0], begins)  # the best piece counts
+        num_tokens = np.add.reduceat([len(text.token_ids) for text in texts], begins).tolist()
+        return Scores(values if request.raw else activated(values, self.facts.activation), tuple(num_tokens))
+
+    async def classify(self, request: ClassifyRequest) -> Classes:
+        """See `PoolingService`."""
+        self._check_kind("classify", PoolingKind.CLASSIFY, PoolingKind.SCORE)
+        if not self.facts.labels:
+            raise UnsupportedFeature(f"model {self._name} has no labels and does not classify", param="model")
+        if not request.texts:
+            raise InvalidParameter("texts must hold at least one text, got none", param="texts")
+        num_chars = _num_chars([part for text in request.texts for part in parts_of(text)])
+        rows, texts = await self._run(request.request_id, self._preparer.classified, request, num_chars)
+        values: Vectors = rows.rows
+        values = values if request.raw else activated(values, self.facts.activation)
+        return Classes(values, tuple(len(text.token_ids) for text in texts))
+
+    async def token_vectors(self, request: EmbedRequest) -> TokenVectors:
+        """See `PoolingService`."""
+        self._check_kind("embed tokens", PoolingKind.EMBED, PoolingKind.TOKENS)
+        is_late, size = self.facts.kind is PoolingKind.TOKENS, self.facts.dimensions
+        if request.dimensions is not None and not 1 <= request.dimensions <= size:
+            raise InvalidParameter(
+                f"dimensions must be between 1 and {size}, got {request.dimensions}", param="dimensions"
+            )
+
+        def prepare(request: EmbedRequest) -> list[PooledText]:
+            if not request.texts:
+                raise InvalidParameter("texts must hold at least one text, got none", param="texts")
+            texts = self._preparer.written(request) if is_late else self._preparer.embedded(request)
+            self._check_numbers(sum(len(text.token_ids) for text in texts) * (request.dimensions or size))
+            return [replace(text, wants_tokens=True) for text in texts]
+
+        rows, texts = await self._run(request.request_id, prepare, request, _num_chars(request.texts))
+        normalizes = self.facts.is_normalized if request.normalize is None else request.normalize
+        skipped = self._preparer.late.skipped if is_late and self._preparer.late is not None else frozenset()
+        is_query = request.prompt_name == "query"
+
+        def finish() -> list[Vectors]:
+            made = []
+            for row, text in zip(rows.rows, texts, strict=True):
+                counts = [is_query or token not in skipped for token in text.token_ids]
+                kept = row[counts, : request.dimensions]
+                made.append(np.ascontiguousarray(normalized(kept) if normalizes else kept))
+            return made
+
+        return TokenVectors(
+            await self._off_loop(finish, len(texts) * size), tuple(len(text.token_ids) for text in texts)
+        )
+
+    async def weigh(self, request: EmbedRequest) -> WordWeights:
+        """See `PoolingService`."""
+        self._check_kind("weigh words", PoolingKind.SPARSE)
+        rows, texts = await self._run(request.request_id, self._preparer.embedded, request, _num_chars(request.texts))
+        self._check_numbers(sum(map(len, rows.rows)))
+        return WordWeights(rows.rows, tuple(len(text.token_ids) for text in texts))
+
+    def _check_kind(self, what: str, *kinds: PoolingKind) -> None:
+        if self.facts.kind not in kinds:
+            message = f"model {self._name} {self.facts.kind.does} and does not {what}"
+            raise UnsupportedFeature(message, param="model")
+
+    def _check_numbers(self, count: int) -> None:
+        if count > _MOST_NUMBERS:
+            message = (
+                f"texts would be answered with {count} numbers, allowed: at most {_MOST_NUMBERS}; send fewer texts"
+            )
+            raise InvalidParameter(message, param="texts")
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """See `PoolingService`."""
@@ -93,28 +178,35 @@ class TextsService:
         return await self._off_loop(encode, len(text))
 
     async def _similarities(self, request: ScoreRequest) -> Scores:
-        """The pairs' scores as the similarity of their embeddings; each different text is embedded once."""
+        """The pairs' scores as the similarity of their embeddings; each different text is embedded once.
+
+        Of tokens' vectors, each of the query's counts as much as it is like the most similar one of the document's.
+        """
         if request.instruction is not None:
             raise InvalidParameter("instruction must be left out: this model takes none", param="instruction")
-        prompts = self.facts.prompts
-        sides: list[tuple[dict[str, int], Embeddings]] = []
+        prompts, is_late = self.facts.prompts, self.facts.kind is PoolingKind.TOKENS
+        sides: list[tuple[dict[str, int], Any]] = []
         for side, names in enumerate((("query",), ("document", "passage"))):
             texts = {text: index for index, text in enumerate(dict.fromkeys(pair[side] for pair in request.pairs))}
             name = next((one for one in names if one in prompts), None)
-            embedded = await self.embed(
-                EmbedRequest(
-                    texts=tuple(texts),
-                    request_id=request.request_id,
-                    prompt_name=name,
-                    truncation=request.truncation,
-                    max_tokens=request.max_tokens,
-                )
+            asked = EmbedRequest(
+                texts=tuple(texts),
+                request_id=request.request_id,
+                prompt_name=name,
+                truncation=request.truncation,
+                max_tokens=request.max_tokens,
             )
+            embedded = await (self.token_vectors(asked) if is_late else self.embed(asked))
             sides.append((texts, embedded))
         (queries, first), (documents, second) = sides
         places = [(queries[query], documents[document]) for query, document in request.pairs]
-        left, right = first.vectors[[one for one, _ in places]], second.vectors[[other for _, other in places]]
         num_tokens = tuple(first.num_tokens[one] + second.num_tokens[other] for one, other in places)
+        if is_late:
+            values = await self._off_loop(
+                lambda: [most_similar(first.rows[one], second.rows[other]) for one, other in places], sum(num_tokens)
+            )
+            return Scores(np.array(values, dtype=np.float32), num_tokens)
+        left, right = first.vectors[[one for one, _ in places]], second.vectors[[other for _, other in places]]
         return Scores(similarity(left, right, self.facts.similarity), num_tokens)
 
     async def _run(
@@ -141,6 +233,25 @@ class TextsService:
         if num_chars <= _INLINE_CHARS:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def activated(values: Vectors, activation: str) -> Vectors:
+    """What becomes of outputs: each between 0 and 1 (sigmoid), all of a row together 1 (softmax), or what they are."""
+    match activation:
+        case "sigmoid":
+            values = 0.5 * (1.0 + np.tanh(0.5 * values))
+        case "softmax":
+            powers = np.exp(values - values.max(axis=-1, keepdims=True))
+            values = powers / powers.sum(axis=-1, keepdims=True)
+    return np.asarray(values, dtype=np.float32)
+
+
+def most_similar(query: Vectors, document: Vectors) -> float:
+    """The sum of each query vector's product with the document's most similar one; 0 without any.
+
+    Source: arXiv:2004.12832.
+    """
+    return float((query @ document.T).max(axis=1).sum()) if len(document) else 0.0
 
 
 def normalized(vectors: Vectors) -> Vectors:

@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from dragoman.errors import CapacityError, InvalidParameter
-from dragoman.server.pooling.base import EmbedRequest, PoolingFacts, ScoreRequest, Text, Truncation
+from dragoman.server.pooling.base import ClassifyRequest, EmbedRequest, PoolingFacts, ScoreRequest, Text, Truncation
 from dragoman.tokenizer.frames import Frame, Side, cut, cut_pair
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.types import PooledText, id_outside
 
 _SHORT_CHARS = 65_536  # a text that is tokenised however few tokens it may have: it may be made of blanks
 _GROUP_CHARS = 262_144  # that are tokenised together, before the next texts are looked at
+
+_MOST_PIECES = 10_000  # of all documents of a call
 
 _PLACES = re.compile(r"\{(?:instruction|query|document)\}")
 
@@ -33,6 +35,23 @@ class PairQuestion(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class LateWriting:
+    """How texts are written for late interaction: tokens before queries and documents, the most tokens of a document.
+
+    `query_length`: to which queries are filled up with `mask_id`, 0 = they are not; `sees_expansion`: whether other tokens
+    see those. `skipped`: tokens of documents whose vectors do not count.
+    """
+
+    query_prefix: tuple[int, ...]
+    document_prefix: tuple[int, ...]
+    document_length: int
+    query_length: int
+    mask_id: int
+    sees_expansion: bool
+    skipped: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class TextPreparer:
     """Prepares the requests for one model. `lowers_case`: texts are lower-cased before."""
 
@@ -40,6 +59,7 @@ class TextPreparer:
     facts: PoolingFacts
     question: PairQuestion | None = None
     lowers_case: bool = False
+    late: LateWriting | None = None
 
     # --- embedding ----------------------------------------------------------------------------------------------------
 
@@ -48,7 +68,7 @@ class TextPreparer:
         if not request.texts:
             raise InvalidParameter("texts must hold at least one text, got none", param="texts")
         self._check_dimensions(request.dimensions)
-        longest = self._longest(request.max_tokens, request.truncation)
+        longest = self._longest(request.max_tokens)
         prompt = self.prompt(request)
         tokens = self._encoded(
             self._bounded((prompt, text), f"text {index}", longest, request.truncation)
@@ -66,18 +86,21 @@ class TextPreparer:
 
     def prompt(self, request: EmbedRequest) -> str:
         """What goes before each text. Raises: InvalidParameter."""
-        name, prompts = request.prompt_name, self.facts.prompts
         if request.prompt is not None:
-            if name is not None:
+            if request.prompt_name is not None:
                 raise InvalidParameter("prompt must not be given beside prompt_name", param="prompt")
             return request.prompt
+        name = self._prompt_name(request)
+        return "" if name is None else self.facts.prompts[name]
+
+    def _prompt_name(self, request: EmbedRequest) -> str | None:
+        name, prompts = request.prompt_name, self.facts.prompts
         if name is None:
-            name = self.facts.default_prompt_name
-            return "" if name is None else prompts[name]
+            return self.facts.default_prompt_name
         if name not in prompts:
             allowed = ", ".join(prompts) or "none, as this model has no prompts"
             raise InvalidParameter(f"prompt_name {name[:80]!r} is not known, allowed: {allowed}", param="prompt_name")
-        return prompts[name]
+        return name
 
     def _embedded(
         self,
@@ -110,37 +133,110 @@ class TextPreparer:
         if (wrong := id_outside(token_ids, most)) is not None:
             raise InvalidParameter(f"text {index} has token {wrong}, allowed: 0 to {most - 1}", param="texts")
 
+    # --- tokens of late interaction -----------------------------------------------------------------------------------
+
+    def written(self, request: EmbedRequest) -> list[PooledText]:
+        """The texts of a request, as queries or documents of late interaction. Raises: InvalidParameter, CapacityError."""
+        late = self.late
+        assert late is not None
+        if request.prompt is not None:
+            raise InvalidParameter("prompt must be left out: this model has its own", param="prompt")
+        is_query = self._prompt_name(request) == "query"
+        prefix = late.query_prefix if is_query else late.document_prefix
+        longest = self._longest(request.max_tokens)
+        longest = min(longest, (late.query_length or longest) if is_query else late.document_length)
+        frame = self.tokenizer.frame if request.add_special_tokens else Frame((), (), ())
+        frame = Frame((*frame.before, *prefix), (), frame.behind)
+        tokens = self._encoded(
+            self._bounded((text,), f"text {index}", longest, request.truncation)
+            for index, text in enumerate(request.texts)
+            if isinstance(text, str)
+        )
+        made = [
+            self._embedded(text, index, tokens, frame, 0, longest, request.truncation)
+            for index, text in enumerate(request.texts)
+        ]
+        return [self._expanded(text, late) for text in made] if is_query else made
+
+    def _expanded(self, text: PooledText, late: LateWriting) -> PooledText:
+        count = len(text.token_ids)
+        more = min(late.query_length, self.facts.max_tokens) - count
+        if more <= 0:
+            return text
+        return PooledText((*text.token_ids, *[late.mask_id] * more), num_seen=0 if late.sees_expansion else count)
+
+    # --- classifying --------------------------------------------------------------------------------------------------
+
+    def classified(self, request: ClassifyRequest) -> list[PooledText]:
+        """The texts of a request, or its pairs. Raises: InvalidParameter, CapacityError."""
+        longest = self._longest(request.max_tokens)
+        tokens = self._encoded(
+            self._bounded((part,), f"text {index}", longest, request.truncation)
+            for index, text in enumerate(request.texts)
+            for part in parts_of(text)
+        )
+        frame = self.tokenizer.frame if request.add_special_tokens else Frame((), (), ())
+        made = []
+        for index, text in enumerate(request.texts):
+            if is_pair(text):
+                made += self._pair(next(tokens), next(tokens), f"text {index}", longest, request.truncation, 1)
+            else:
+                alone = cast(Text, text)
+                made.append(self._embedded(alone, index, tokens, frame, 0, longest, request.truncation))
+        return made
+
     # --- scoring ------------------------------------------------------------------------------------------------------
 
-    def scored(self, request: ScoreRequest) -> list[PooledText]:
-        """The pairs of a request. Raises: InvalidParameter, CapacityError."""
-        longest = self._longest(request.max_tokens, request.truncation)
+    def scored(self, request: ScoreRequest) -> list[list[PooledText]]:
+        """The pieces of each pair of a request. Raises: InvalidParameter, CapacityError."""
+        pieces = self._scored(request)
+        count = sum(map(len, pieces))
+        if count > max(_MOST_PIECES, len(pieces)):
+            raise InvalidParameter(
+                f"pairs must make at most {_MOST_PIECES} pieces, got {count}: send fewer documents, or shorter ones",
+                param="pairs",
+            )
+        return pieces
+
+    def _scored(self, request: ScoreRequest) -> list[list[PooledText]]:
+        longest = self._longest(request.max_tokens)
         if request.instruction is not None and self.question is None:
             raise InvalidParameter("instruction must be left out: this model takes none", param="instruction")
         if self.question is not None:
             return self._asked(request, self.question, longest)
         tokens = self._encoded(
-            self._bounded((text,), f"pair {index}", longest, request.truncation)
+            self._bounded((text,), f"pair {index}", longest, request.truncation, request.max_pieces)
             for index, pair in enumerate(request.pairs)
             for text in pair
         )
         return [
-            self._pair(next(tokens), next(tokens), index, longest, request.truncation)
+            self._pair(next(tokens), next(tokens), f"pair {index}", longest, request.truncation, request.max_pieces)
             for index in range(len(request.pairs))
         ]
 
     def _pair(
-        self, first: Sequence[int], second: Sequence[int], index: int, longest: int, truncation: Truncation
-    ) -> PooledText:
+        self,
+        first: Sequence[int],
+        second: Sequence[int],
+        label: str,
+        longest: int,
+        truncation: Truncation,
+        max_pieces: int,
+    ) -> list[PooledText]:
         frame = self.tokenizer.pair_frame
         room = max(longest - frame.num_special, 0)
+        pieces = [second]
         if len(first) + len(second) > room:
-            self._refuse(len(first) + len(second) + frame.num_special, longest, f"pair {index}", truncation)
-            first, second = cut_pair(first, second, room, _side(truncation))
-        pair = frame.pair(first, second)
-        return PooledText(pair.token_ids, pair.second_from)
+            self._refuse(len(first) + len(second) + frame.num_special, longest, label, truncation)
+            if max_pieces > 1 and 2 * len(first) <= room:  # a longer query leaves a document no room that is worth it
+                pieces = _pieces(second, room - len(first), max_pieces)
+            else:
+                first, second = cut_pair(first, second, room, _side(truncation))
+                pieces = [second]
+        pairs = (frame.pair(first, piece) for piece in pieces)
+        return [PooledText(pair.token_ids, pair.second_from) for pair in pairs]
 
-    def _asked(self, request: ScoreRequest, question: PairQuestion, longest: int) -> list[PooledText]:
+    def _asked(self, request: ScoreRequest, question: PairQuestion, longest: int) -> list[list[PooledText]]:
         before, behind = self.tokenizer.encode_all([question.before, question.after])
         instruction = question.instruction if request.instruction is None else request.instruction
         parts = _PLACES.split(question.body)
@@ -150,20 +246,32 @@ class TextPreparer:
                 f"text {index}",
                 longest,
                 request.truncation,
+                request.max_pieces,
             )
             for index, (query, document) in enumerate(request.pairs)
         )
         num_around = len(before) + len(behind)
-        return [
-            PooledText(
-                (
-                    *before,
-                    *self._fitted(body, max(longest - num_around, 0), index, num_around, longest, request.truncation),
-                    *behind,
-                )
-            )
-            for index, body in enumerate(self._encoded(texts))
-        ]
+        room = max(longest - num_around, 0)
+        made = []
+        for index, body in enumerate(self._encoded(texts)):
+            bodies = None
+            if len(body) > room and request.max_pieces > 1 and request.truncation is not Truncation.NONE:
+                head = "".join((parts[0], instruction, parts[1], request.pairs[index][0], parts[2]))
+                bodies = self._pieces_asked(head, body, room, request.max_pieces)
+            if bodies is None:
+                bodies = [self._fitted(body, room, index, num_around, longest, request.truncation)]
+            made.append([PooledText((*before, *piece, *behind)) for piece in bodies])
+        return made
+
+    def _pieces_asked(self, head: str, body: Sequence[int], room: int, max_pieces: int) -> list[Sequence[int]] | None:
+        """The question with each piece of its document; None if what is before the document leaves too little room."""
+        tokens = next(self._encoded([head]))
+        count = 0
+        while count < min(len(tokens), len(body)) and tokens[count] == body[count]:
+            count += 1
+        if 2 * count > room:
+            return None
+        return [(*body[:count], *piece) for piece in _pieces(body[count:], room - count, max_pieces)]
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
@@ -188,12 +296,15 @@ class TextPreparer:
         found = dict(zip(different, encoded, strict=True))
         return (found[text] for text in texts)
 
-    def _bounded(self, parts: Sequence[str], label: str, longest: int, truncation: Truncation) -> str:
+    def _bounded(
+        self, parts: Sequence[str], label: str, longest: int, truncation: Truncation, max_pieces: int = 1
+    ) -> str:
         """The text made of `parts`, without what surely lies behind its last token; so megabytes are not tokenised in vain.
 
         Raises: CapacityError if it may not be truncated.
         """
         num_chars, most = sum(map(len, parts)), max(2 * longest * self.tokenizer.max_token_chars, _SHORT_CHARS)
+        most *= max_pieces
         if num_chars <= most:
             return "".join(parts)
         if truncation is Truncation.NONE:
@@ -209,7 +320,7 @@ class TextPreparer:
             most -= len(kept[-1])
         return "".join(kept if truncation is Truncation.RIGHT else reversed(kept))
 
-    def _longest(self, asked: int | None, truncation: Truncation) -> int:
+    def _longest(self, asked: int | None) -> int:
         """Tokens that a text may have. Raises: InvalidParameter."""
         most = self.facts.max_tokens
         if asked is None:
@@ -235,6 +346,22 @@ class TextPreparer:
                 num_prompt_tokens=num_tokens,
                 max_model_len=longest,
             )
+
+
+def is_pair(text: Text | tuple[str, str]) -> bool:
+    """True of two texts that are looked at together."""
+    return isinstance(text, tuple) and len(text) == 2 and isinstance(text[0], str)
+
+
+def parts_of(text: Text | tuple[str, str]) -> tuple[str, ...]:
+    """The strings that are tokenised; of token ids none."""
+    parts = (text,) if isinstance(text, str) else text
+    return tuple(part for part in parts if isinstance(part, str))
+
+
+def _pieces(token_ids: Sequence[int], room: int, most: int) -> list[Sequence[int]]:
+    """At most so many pieces, one behind the other, none longer than there is room for."""
+    return [token_ids[begin : begin + room] for begin in range(0, len(token_ids), room)][:most]
 
 
 def _side(truncation: Truncation) -> Side:

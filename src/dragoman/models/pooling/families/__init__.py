@@ -28,10 +28,12 @@ FAMILIES: Mapping[str, str] = {
 """What an architecture's name begins with, and what reads it."""
 
 MODEL, MASKED, SCORER, GENERATOR = "Model", "ForMaskedLM", "ForSequenceClassification", "ForCausalLM"
+COLBERT = "HF_ColBERT"
+"""ColBERT's own name of BERT with a product behind it."""
 _WITHOUT_SCORES = ("MPNet",)  # no reranker is one
 _OURS = (
     "is_causal", "classifier_from_token", "is_original_qwen3_reranker", "sentence_transformers", "num_labels",
-    "sbert_ce_default_activation_function",
+    "sbert_ce_default_activation_function", "function_to_apply",
 )  # fmt: skip
 """Keys of config.json that concern how a network is used; the recipe reads them."""
 
@@ -44,6 +46,8 @@ def architecture_of(raw_config: Mapping[str, Any]) -> str:
 
 def parts_of(architecture: str) -> tuple[str, str] | None:
     """An architecture's family and head, ("Bert", "ForSequenceClassification") say; None if it is not known."""
+    if architecture == COLBERT:
+        return "Bert", MODEL
     for head in (MASKED, SCORER, GENERATOR, MODEL):
         if architecture.endswith(head):
             name = architecture.removesuffix(head)

@@ -9,29 +9,49 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import openvino as ov
+from openvino import opset13 as ops
 
 from dragoman.models.blocks.embeddings import embedding
 from dragoman.models.blocks.fusing import fuse
 from dragoman.models.blocks.linear import linear, linears
 from dragoman.models.blocks.mlp import ACTIVATIONS
-from dragoman.models.blocks.nodes import add, reshape, width
+from dragoman.models.blocks.nodes import add, reshape, scalar, width
 from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.blocks.whole_texts import WholeTexts
-from dragoman.models.config import Config
+from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts
-from dragoman.models.pooling.facts import Kept, TextFacts
+from dragoman.models.pooling.facts import Kept, SparseRule, TextFacts
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
-HIDDEN, SCORES = "hidden", "scores"
+HIDDEN, SCORES, WORDS = "hidden", "scores", "words"
+
+
+class WordHead(NamedTuple):
+    """Names of what turns hidden states into logits of words: a product, a norm, the words' matrix and bias.
+
+    `table`: where the matrix lies if it is not stored besides, below the body.
+    """
+
+    dense: str
+    norm: str
+    matrix: str
+    bias: str
+    activation: str
+    epsilon: float
+    has_bias: bool = True  # of each
+    has_norm_bias: bool = True
+    has_word_bias: bool = True
 
 
 class TextFamily(ABC):
     """One network of a family, made from its config.json.
 
     `prefixes`: what the names of its tensors begin with, the first one whose `table` is there. `kept`: of which tokens the
-    last hidden states are wanted, set before `build`. `scores`: the graph gives what the checkpoint's scoring head gives.
+    last hidden states are wanted, set before `build`. `scores`: the graph gives what the checkpoint's scoring head gives, of
+    which there are `num_scores`, set before `build` too.
     """
 
     prefixes: ClassVar[tuple[str, ...]] = ("",)
@@ -40,6 +60,7 @@ class TextFamily(ABC):
 
     facts: TextFacts
     scores: bool = False
+    num_scores: int = 1
     kept: Kept = "all"
     scores_mean: bool = False  # the head reads the mean of a text's hidden states
 
@@ -52,11 +73,41 @@ class TextFamily(ABC):
         """The last hidden states of the tokens that are kept. Shape: [R, hidden]."""
 
     def score(self, hidden: Node, weights: Weights) -> Node:
-        """The head's output for one row of each text. Shapes: [S, hidden] -> [S, 1]."""
+        """The head's outputs for one row of each text. Shapes: [S, hidden] -> [S, scores]."""
         raise NotImplementedError
 
+    def word_head(self) -> WordHead:
+        """How it makes logits of words. Raises: ModelError if nobody knows that."""
+        raise ModelError(f"{self.facts.architecture} is not supported for weights of words (pooling splade)")
+
+    def build_words(self, weights: Weights, rule: SparseRule) -> Any:
+        """The graph of the head that tells words. Shapes: hidden f32 [R, hidden] -> words f32 [1, vocabulary].
+
+        The highest logit of all rows, or the sum of their weights, as the rule says.
+        """
+        head, facts = self.word_head(), self.facts
+        hidden = ops.parameter(ov.PartialShape([-1, facts.hidden_size]), ov.Type.f32, name=HIDDEN)
+        dense = linear(hidden.output(0), weights.at(head.dense).careful(), facts.hidden_size, bias=head.has_bias)
+        normed = layer_norm(
+            ACTIVATIONS[head.activation](dense), weights.at(head.norm), head.epsilon, bias=head.has_norm_bias
+        )
+        matrix = head.matrix
+        if matrix not in weights:
+            matrix = weights.at(self._prefix(weights)).at(self.table).name()
+        words = weights.renamed(weight=matrix, bias=head.bias).careful()
+        result = linear(normed, words, facts.vocab_size, bias=head.has_word_bias)
+        if rule.sums:
+            result = ops.relu(result).output(0)
+            for _ in range(rule.logarithms):
+                result = ops.log(add(result, scalar(1.0))).output(0)
+        reduced = (ops.reduce_sum if rule.sums else ops.reduce_max)(result, np.array([0]), True).output(0)
+        reduced.set_names({WORDS})
+        graph = ov.Model([reduced], [hidden], f"{facts.architecture} words")
+        fuse(graph, weights.storage)
+        return graph
+
     def build(self, weights: Weights) -> Any:
-        """The graph; its inputs are those of `WholeTexts`, its output hidden f32 [R, hidden], or scores f32 [S, 1].
+        """The graph; its inputs are those of `WholeTexts`, its output hidden f32 [R, hidden], or scores f32 [S, scores].
 
         Its weights are complete when the storage's parts have finished. Raises: ModelError if tensors are missing, have
         other shapes, or are there and nobody knows what for.

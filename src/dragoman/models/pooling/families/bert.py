@@ -19,7 +19,14 @@ from dragoman.models.blocks.whole_texts import WholeTexts
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts
 from dragoman.models.pooling.facts import TextFacts
-from dragoman.models.pooling.families.base import LayerNames, PostNormLayer, TextFamily, post_norm_layer, rows_of
+from dragoman.models.pooling.families.base import (
+    LayerNames,
+    PostNormLayer,
+    TextFamily,
+    WordHead,
+    post_norm_layer,
+    rows_of,
+)
 from dragoman.models.sources.base import Array, PackedMatrix
 from dragoman.models.storage.constants import Node, constant
 from dragoman.models.weights import Weights
@@ -35,6 +42,7 @@ class Bert(TextFamily):
     """BERT. `offset`: of positions; the table has as many more rows."""
 
     prefixes: ClassVar[tuple[str, ...]] = ("", "bert")
+    unread: ClassVar[tuple[str, ...]] = (*TextFamily.unread, r"^linear\.weight$")  # ColBERT's, which is a Dense module
     names: ClassVar[LayerNames] = LayerNames()
     layers: ClassVar[str] = "encoder.layer"
     default_epsilon: ClassVar[float] = 1e-12
@@ -95,7 +103,13 @@ class Bert(TextFamily):
         """See `TextFamily`."""
         size = self.facts.hidden_size
         pooled = ops.tanh(linear(hidden, weights.at("bert.pooler.dense").careful(), size, bias=True)).output(0)
-        return linear(pooled, weights.at("classifier").careful(), 1, bias=True)
+        return linear(pooled, weights.at("classifier").careful(), self.num_scores, bias=True)
+
+    def word_head(self) -> WordHead:
+        """See `TextFamily`."""
+        at = "cls.predictions"
+        names = f"{at}.transform.dense", f"{at}.transform.LayerNorm", f"{at}.decoder.weight", f"{at}.bias"
+        return WordHead(*names, self.layer.activation, self.epsilon)
 
 
 class Roberta(Bert):
@@ -114,7 +128,12 @@ class Roberta(Bert):
         head = weights.at("classifier")
         size = self.facts.hidden_size
         pooled = ops.tanh(linear(hidden, head.at("dense").careful(), size, bias=True)).output(0)
-        return linear(pooled, head.at("out_proj").careful(), 1, bias=True)
+        return linear(pooled, head.at("out_proj").careful(), self.num_scores, bias=True)
+
+    def word_head(self) -> WordHead:
+        """See `TextFamily`."""
+        names = "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder.weight", "lm_head.bias"
+        return WordHead(*names, "gelu", self.epsilon)
 
 
 class DistilBert(Bert):
@@ -146,7 +165,12 @@ class DistilBert(Bert):
         """See `TextFamily`."""
         size = self.facts.hidden_size
         pooled = ops.relu(linear(hidden, weights.at("pre_classifier").careful(), size, bias=True)).output(0)
-        return linear(pooled, weights.at("classifier").careful(), 1, bias=True)
+        return linear(pooled, weights.at("classifier").careful(), self.num_scores, bias=True)
+
+    def word_head(self) -> WordHead:
+        """See `TextFamily`."""
+        names = "vocab_transform", "vocab_layer_norm", "vocab_projector.weight", "vocab_projector.bias"
+        return WordHead(*names, self.layer.activation, self.epsilon)
 
 
 _BUCKETS, _FARTHEST = 32, 128  # MPNet's, which its config.json does not say

@@ -70,7 +70,7 @@ class Decoder(TextFamily):
     def score(self, hidden: Node, weights: Weights) -> Node:
         """See `TextFamily`: the difference of two tokens' logits, or the head's."""
         if not self.answer_ids:
-            return linear(hidden, weights.at("score").careful(), 1)
+            return linear(hidden, weights.at("score").careful(), self.num_scores)
         family, facts = self.family, self.facts
         head = family._head_weights(weights, family._layout(weights)).careful()
         rows = [head.rows([token], facts.vocab_size) for token in self.answer_ids]  # type: ignore[arg-type]

@@ -13,14 +13,14 @@ from dragoman.models.blocks.whole_texts import WholeTexts
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, RotaryRule
 from dragoman.models.pooling.facts import TextFacts
-from dragoman.models.pooling.families.base import TextFamily, rows_of
+from dragoman.models.pooling.families.base import TextFamily, WordHead, rows_of
 from dragoman.models.rotary import rotary_description
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights, halves
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _UNUSED = (
-    "decoder_bias", "mlp_dropout", "deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index",
+    "mlp_dropout", "deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index",
     "reference_compile", "repad_logits_with_grad", "initializer_cutoff_factor", "cls_token_id", "layer_norm_eps",
     "position_embedding_type", "tie_word_embeddings", "max_position_embeddings", "classifier_activation", "classifier_bias",
     "classifier_pooling", "global_rope_theta", "local_rope_theta", "sliding_window", "global_attn_every_n_layers",
@@ -56,6 +56,7 @@ class ModernBert(TextFamily):
         self.activation = config.choice("hidden_activation", ACTIVATIONS, "gelu")
         self.head_activation = config.choice("classifier_activation", ACTIVATIONS, "gelu")
         self.has_head_bias = config.flag("classifier_bias")
+        self.has_word_bias = config.flag("decoder_bias", True)
         self.scores_mean = scores and config.choice("classifier_pooling", ("cls", "mean"), "cls") == "mean"
         self.facts = TextFacts(
             architecture="ModernBertModel",
@@ -122,7 +123,13 @@ class ModernBert(TextFamily):
         head = weights.at("head")
         dense = linear(hidden, head.at("dense").careful(), self.facts.hidden_size, bias=self.has_head_bias)
         normed = self._norm(ACTIVATIONS[self.head_activation](dense), head.at("norm"))
-        return linear(normed, weights.at("classifier").careful(), 1, bias=True)
+        return linear(normed, weights.at("classifier").careful(), self.num_scores, bias=True)
+
+    def word_head(self) -> WordHead:
+        """See `TextFamily`."""
+        names = "head.dense", "head.norm", "decoder.weight", "decoder.bias"
+        biases = self.has_head_bias, self.has_norm_bias, self.has_word_bias
+        return WordHead(*names, self.head_activation, self.epsilon, *biases)
 
     def _norm(self, x: Node, weights: Weights) -> Node:
         return layer_norm(x, weights, self.epsilon, bias=self.has_norm_bias)

@@ -44,6 +44,8 @@ from dragoman.server.responder import note_ignored
 from dragoman.types import Limits
 
 _TOP_N = Bounds(0, None)
+_CHUNKS = Bounds(1, None)
+_ALL_PIECES = 10_000  # more than any call may have
 
 
 class Ranked(msgspec.Struct, frozen=True):
@@ -116,6 +118,7 @@ class RerankDialect:
                     request_id=http.request_id,
                     truncation=cut.truncation,
                     max_tokens=cut.max_tokens,
+                    max_pieces=self._max_pieces(body),
                     raw=body.use_activation is False,
                     instruction=body.instruction,
                 )
@@ -128,12 +131,20 @@ class RerankDialect:
         model = body.model or self._profile.name
         return json_reply(200, self._told(Ranked(http.request_id, model, results, sum(made.num_tokens))), headers)
 
+    def _max_pieces(self, body: RerankBody) -> int:
+        """Into how many pieces a document is cut: one where nothing is said, but as many as it takes in OVMS's words."""
+        if body.max_chunks_per_doc is None:
+            return _ALL_PIECES if self._words.requires_model else 1
+        return min(body.max_chunks_per_doc, _ALL_PIECES)
+
     def _check(self, body: RerankBody) -> None:
         words = self._words
         if words.requires_model and body.model is None:
             raise words.payload_fault("model", "model is missing", param="model")
         if body.top_n is not None:
             check_number("top_n", body.top_n, _TOP_N, words)
+        if body.max_chunks_per_doc is not None:
+            check_number("max_chunks_per_doc", body.max_chunks_per_doc, _CHUNKS, words)
         if body.rank_fields is not None and body.rank_fields != ["text"]:
             message = f'rank_fields must be ["text"], got {shown(body.rank_fields)}: documents are ranked by their text'
             raise UnsupportedFeature(message, param="rank_fields")

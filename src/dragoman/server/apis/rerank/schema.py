@@ -28,7 +28,6 @@ from dragoman.server.describe.json_schema import (
 )
 
 IGNORED: Mapping[str, str] = {
-    "max_chunks_per_doc": "a document is one text, not cut into chunks",
     "max_tokens_per_doc": "documents are cut to what the model takes",
     "user": "nothing is tracked per user",
     "priority": "texts are computed in the order in which they come",
@@ -182,7 +181,12 @@ def rerank_body(words: Profile, profile: ModelProfile) -> Schema:
             "truncate_prompt_tokens": _cutting("to what the model takes"),
             "use_activation": described(switch, "false tells the model's output itself", True),
             "instruction": _INSTRUCTION,
-            **_idle("max_chunks_per_doc", "max_tokens_per_doc", "user", "priority"),
+            "max_chunks_per_doc": described(
+                nullable({"type": "integer", "minimum": 1}),
+                "into how many pieces a long document is cut at most, of which the best counts; "
+                + ("as many as it takes if absent" if words.requires_model else "1 if absent: it is cut at the end"),
+            ),
+            **_idle("max_tokens_per_doc", "user", "priority"),
         },
     )
 

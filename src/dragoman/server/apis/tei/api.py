@@ -1,4 +1,7 @@
-"""Text Embeddings Inference as an API: embedding and reranking. Bodies of `/rerank` may be Cohere's and Jina's as well."""
+"""Text Embeddings Inference as an API: embedding, reranking and classification.
+
+Bodies of `/rerank` may be Cohere's and Jina's as well.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,16 @@ from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body,
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.rerank.api import BY_DOCUMENTS
 from dragoman.server.apis.rerank.schema import RerankAnswer
-from dragoman.server.apis.tei.dialect import TeiEmbedDialect, TeiRerankDialect, by_body
+from dragoman.server.apis.tei.dialect import (
+    TeiEmbedAllDialect,
+    TeiEmbedDialect,
+    TeiPredictDialect,
+    TeiRerankDialect,
+    by_body,
+)
 from dragoman.server.apis.tei.errors import ERRORS, TeiError, TeiErrors
-from dragoman.server.apis.tei.schema import TeiRank, schemas
-from dragoman.server.describe.answers import json_answer, merged
+from dragoman.server.apis.tei.schema import TeiPrediction, TeiRank, TeiWord, schemas
+from dragoman.server.describe.answers import Answers, json_answer, merged
 from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED
 from dragoman.server.describe.json_schema import any_of, ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
@@ -17,7 +26,8 @@ from dragoman.server.operations import Api, PoolingOperation, Server
 
 NAME = "tei"
 TAG = "Text Embeddings Inference"
-EMBED, RERANK = f"{NAME}.embed", f"{NAME}.rerank"
+EMBED, RERANK, PREDICT = f"{NAME}.embed", f"{NAME}.rerank", f"{NAME}.predict"
+EMBED_ALL, EMBED_SPARSE = f"{NAME}.embed_all", f"{NAME}.embed_sparse"
 
 _TELLER = TeiErrors()
 _FAILURES = merged(ERRORS.answers(), {400: json_answer(TeiError, "there is no text in the body")})
@@ -25,7 +35,13 @@ _FAILURES = merged(ERRORS.answers(), {400: json_answer(TeiError, "there is no te
 
 def set_up(profile: ModelProfile) -> Dialects:
     """Its dialects for a model."""
-    return {EMBED: TeiEmbedDialect(profile), RERANK: TeiRerankDialect(profile)}
+    return {
+        EMBED: TeiEmbedDialect(profile),
+        EMBED_ALL: TeiEmbedAllDialect(profile, is_sparse=False),
+        EMBED_SPARSE: TeiEmbedAllDialect(profile, is_sparse=True),
+        RERANK: TeiRerankDialect(profile),
+        PREDICT: TeiPredictDialect(profile),
+    }
 
 
 def _dialect_of_rerank(http: HttpCall) -> str:
@@ -38,10 +54,31 @@ def _model_of_rerank(http: HttpCall, server: Server) -> str | None:
     return named or (model_of_body(http, server) if _dialect_of_rerank(http) == BY_DOCUMENTS else None)
 
 
+def _of_texts(path: str, summary: str, answer: Answers, body: str, dialect: str) -> PoolingOperation:
+    return PoolingOperation(
+        path=path,
+        tag=TAG,
+        summary=summary,
+        answers=merged(answer, _FAILURES),
+        parameters=(*BY_NAME, *VERSIONED),
+        body={JSON_MEDIA_TYPE: ref(body)},
+        example={"inputs": QUESTION},
+        dialect=dialect,
+        model=model_of_query_or_header,
+    )
+
+
+_EVERY_TOKEN = {200: json_answer(list[list[list[float]]], "a vector of each token, for each text", *IGNORED)}
+_WORDS = {200: json_answer(list[list[TeiWord]], "the words that have weights, for each text", *IGNORED)}
+_PREDICTIONS = merged(
+    {200: json_answer(list[TeiPrediction], "the labels of a text, the likeliest first", *IGNORED)},
+    {200: json_answer(list[list[TeiPrediction]], "those of each text", *IGNORED)},
+)
+
 API = Api(
     name=NAME,
     title="TEI",
-    owns=("/embed", "/rerank"),
+    owns=("/embed", "/embed_all", "/embed_sparse", "/predict", "/rerank"),
     set_up=set_up,
     teller=lambda dialects: _TELLER,
     schemas=schemas,
@@ -57,6 +94,9 @@ API = Api(
             dialect=EMBED,
             model=model_of_query_or_header,
         ),
+        _of_texts("/embed_all", "Embed the tokens of texts", _EVERY_TOKEN, "TeiEmbedAllRequest", EMBED_ALL),
+        _of_texts("/embed_sparse", "Weigh the words of texts", _WORDS, "TeiEmbedAllRequest", EMBED_SPARSE),
+        _of_texts("/predict", "Classify texts or pairs of texts", _PREDICTIONS, "TeiPredictRequest", PREDICT),
         PoolingOperation(
             path="/rerank",
             tag=TAG,

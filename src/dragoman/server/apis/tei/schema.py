@@ -14,7 +14,16 @@ from msgspec import UNSET, UnsetType
 
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.pooling.texts import texts_schema
-from dragoman.server.describe.json_schema import LENIENT_BOOLEAN, TEXT, Schema, an_object, array, described, nullable
+from dragoman.server.describe.json_schema import (
+    LENIENT_BOOLEAN,
+    TEXT,
+    Schema,
+    an_object,
+    any_of,
+    array,
+    described,
+    nullable,
+)
 
 TEI_VERSION = "1.8.3"  # whose API these routes speak
 SIDES = ("Left", "Right", "left", "right")
@@ -29,6 +38,38 @@ class TeiEmbedBody(msgspec.Struct, kw_only=True):
     truncation_direction: str | None = None
     prompt_name: str | None = None
     dimensions: int | None = None
+
+
+class TeiEmbedAllBody(msgspec.Struct, kw_only=True):
+    """The body of POST /embed_all and /embed_sparse."""
+
+    inputs: Any = None
+    truncate: bool | None = None
+    truncation_direction: str | None = None
+    prompt_name: str | None = None
+
+
+class TeiPredictBody(msgspec.Struct, kw_only=True):
+    """The body of POST /predict; `inputs` is read by hand: a text, a pair, or a list of lists of one or two texts."""
+
+    inputs: Any = None
+    raw_scores: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: str | None = None
+
+
+class TeiWord(msgspec.Struct):
+    """A word of the vocabulary, and its weight."""
+
+    index: int
+    value: float
+
+
+class TeiPrediction(msgspec.Struct):
+    """A label, and how likely it is."""
+
+    score: float
+    label: str
 
 
 class TeiRerankBody(msgspec.Struct, kw_only=True):
@@ -89,6 +130,23 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
                     nullable({"type": "integer", "minimum": 1}), "keep so many of the first components"
                 ),
             },
+        ),
+        "TeiEmbedAllRequest": an_object(
+            {"inputs": texts_schema(limits)},
+            {
+                **_CUTTING,
+                "prompt_name": described(nullable(TEXT), "one of the model's prompts, which goes before each text"),
+            },
+        ),
+        "TeiPredictRequest": an_object(
+            {
+                "inputs": any_of(
+                    TEXT,
+                    array(TEXT, minItems=1, maxItems=2),
+                    array(array(TEXT, minItems=1, maxItems=2), minItems=1, maxItems=limits.max_prompts),
+                )
+            },
+            {"raw_scores": described(_SWITCH, "the model's output before its activation", False), **_CUTTING},
         ),
         "TeiRerankRequest": an_object(
             {"query": TEXT, "texts": array(TEXT, minItems=1, maxItems=limits.max_prompts)},

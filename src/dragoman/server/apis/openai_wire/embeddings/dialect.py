@@ -58,7 +58,7 @@ class EmbeddingsDialect:
         body = read_struct(raw, EmbeddingsBody, words)
         check_body(raw, body, words)
         given = read_texts("input", body.input, limits, words)
-        self._check_token_ids(given.texts, body)
+        check_token_ids(given.texts, body.allow_token_ids, self._profile, words)
         cut = read_cut(body.truncate_prompt_tokens, words)
         ignored = [name for name in raw if name in NO_EFFECT] + list(unknown_names(raw, EmbeddingsBody))
         headers = note_ignored(switches, ignored)
@@ -78,16 +78,17 @@ class EmbeddingsDialect:
         as_item = _as_base64 if body.encoding_format == "base64" else _as_numbers
         return json_reply(200, await embedding_list(made, body.model or self._profile.name, as_item), headers)
 
-    def _check_token_ids(self, texts: Sequence[Text], body: EmbeddingsBody) -> None:
-        """Raises: InvalidParameter for token ids that may be another model's: LangChain sends those of OpenAI's."""
-        if body.allow_token_ids or (body.allow_token_ids is None and self._profile.settings.get("allow_token_ids")):
-            return
-        if not all(isinstance(text, str) for text in texts):
-            message = (
-                "input holds token ids, which may be those of another model: send texts (LangChain does with "
-                "check_embedding_ctx_length=False), or say allow_token_ids: true if they are this model's"
-            )
-            raise self._words.fault("input", "token_ids", message)
+
+def check_token_ids(texts: Sequence[Text], is_allowed: bool | None, profile: ModelProfile, words: Profile) -> None:
+    """Raises: InvalidParameter for token ids that may be another model's: LangChain sends those of OpenAI's."""
+    if is_allowed or (is_allowed is None and profile.settings.get("allow_token_ids")):
+        return
+    if not all(isinstance(text, str) for text in texts):
+        message = (
+            "input holds token ids, which may be those of another model: send texts (LangChain does with "
+            "check_embedding_ctx_length=False), or say allow_token_ids: true if they are this model's"
+        )
+        raise words.fault("input", "token_ids", message)
 
 
 def check_body(raw: dict[str, Any], body: EmbeddingsBody, words: Profile) -> None:

@@ -6,7 +6,7 @@ Does: encode some rows, let others go on, encode more. Does not: know an answer'
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,12 +20,19 @@ _ENCODER = msgspec.json.Encoder()
 
 async def encoded_rows(vectors: npt.NDArray[np.float32], item: Callable[[int, npt.NDArray[np.float32]], Any]) -> Any:
     """A JSON array with the `item` of each row, to stand in an answer as it is."""
-    num_rows, size = vectors.shape
-    step = max(1, _VALUES_AT_ONCE // max(1, size))
-    pieces = []
-    for begin in range(0, num_rows, step):
-        if begin:
+    return await encoded_arrays(vectors, item)
+
+
+async def encoded_arrays(
+    arrays: Sequence[npt.NDArray[Any]] | npt.NDArray[Any], item: Callable[[int, npt.NDArray[Any]], Any]
+) -> Any:
+    """The same of arrays of any shapes."""
+    pieces, num_values, begin = [], 0, 0
+    for index, array in enumerate(arrays):
+        num_values += array.size
+        if num_values >= _VALUES_AT_ONCE or index == len(arrays) - 1:
+            chosen = range(begin, index + 1)
+            pieces.append(_ENCODER.encode([item(place, arrays[place]) for place in chosen])[1:-1])
+            num_values, begin = 0, index + 1
             await asyncio.sleep(0)
-        rows = vectors[begin : begin + step]
-        pieces.append(_ENCODER.encode([item(begin + index, row) for index, row in enumerate(rows)])[1:-1])
     return msgspec.Raw(b"[" + b",".join(pieces) + b"]")

@@ -1,0 +1,1 @@
+"""vLLM's pooling: classification, and vectors of texts or tokens."""
