@@ -85,7 +85,8 @@ def test_every_command_is_completed_and_described() -> None:
 
 def test_the_parameters_have_the_ranges_of_the_openai_routes() -> None:
     numbers = {one.name: one.kind for one in PARAMETERS if isinstance(one.kind, Integer | Number)}
-    assert len(numbers) == len(PARAMETERS) - 2  # stop and ignore_eos are none
+    rest = {one.name for one in PARAMETERS} - set(numbers)
+    assert rest == {"stop", "dry_sequence_breakers", "ignore_eos"}
     for name, kind in numbers.items():
         bounds = BOUNDS[name]
         assert (kind.minimum, kind.maximum) == (bounds.low, bounds.high), name
