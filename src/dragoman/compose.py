@@ -17,7 +17,7 @@ import msgspec
 from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.links import links_out
 from dragoman.config.options import OPTIONS
-from dragoman.config.resolve import ADAPTERS, Config, ConfigError
+from dragoman.config.resolve import Config, ConfigError, adapters_folder
 from dragoman.engine.base import Capabilities, Engine, EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.engine.renewable import RenewableEngine
@@ -476,7 +476,7 @@ def _served_adapters(config: Config, built: BuiltEngine) -> ServedAdapters | Non
     if not _takes_adapters(config):
         return None
     pairs = (text.partition("=") for text in config.adapters.lora)
-    roots = [config.model_dir / ADAPTERS] if config.adapters.lora_store is None else [config.adapters.lora_store]
+    roots = [adapters_folder(config.model_dir)] if config.adapters.lora_store is None else [config.adapters.lora_store]
     first = {name: path for name, _, path in pairs}
     taken = (config.name, *_aliases(config))
     return ServedAdapters(built.engine, built.adapters, first, roots, taken=taken, links_out=links_out)

@@ -530,9 +530,20 @@ class TestAdapters:
     def test_the_folder_beside_the_model_is_read_where_adapters_are_on(self, model_dir: Path) -> None:
         (model_dir / "adapters" / "sql").mkdir(parents=True)
         (model_dir / "adapters" / "code").mkdir()
+        (model_dir / "adapters" / "llama.gguf").write_bytes(b"")
+        (model_dir / "adapters" / "notes.txt").write_bytes(b"")
         assert given(model_dir, line="--lora one=/a").adapters.lora == ("one=/a",)
         found = given(model_dir, line="--enable-lora --lora sql=/a").adapters.lora
-        assert found == ("sql=/a", f"code={model_dir / 'adapters' / 'code'}")
+        beside = [
+            f"{name}={model_dir / 'adapters' / file}" for name, file in (("code", "code"), ("llama", "llama.gguf"))
+        ]
+        assert found == ("sql=/a", *beside)
+
+    def test_the_folder_beside_a_gguf_file_is_its_models(self, model_dir: Path) -> None:
+        (model_dir / "adapters" / "code").mkdir(parents=True)
+        (model_dir / "model.gguf").write_bytes(b"")
+        found = given(model_dir, line=f"--enable-lora --model-id {model_dir / 'model.gguf'}").adapters.lora
+        assert found == (f"code={model_dir / 'adapters' / 'code'}",)
 
     @table(
         ("line", "said"),
@@ -540,6 +551,11 @@ class TestAdapters:
             ("--lora one", "must be NAME=DIR separated by commas, no name twice"),
             ("--lora one=a,one=b", "must be NAME=DIR separated by commas, no name twice"),
             ("--merge-lora", "must be given together with one adapter"),
+            (
+                "--control-vector a.gguf",
+                "unknown option; control vectors are not computed, adapters (LoRA) are: --lora",
+            ),
+            ("--lora-scaled a.gguf:1", "unknown option; an adapter counts as it was trained"),
             ("--merge-lora --lora one=a,two=b", "must be given together with one adapter"),
             ("--merge-lora --enable-lora --lora one=a", "must not be given together with enable_lora"),
             (

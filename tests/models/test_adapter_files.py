@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions
-from dragoman.models.adapters.peft import read_adapter
+from dragoman.models.adapters.peft import read_peft_adapter
 from tests.support.adapters import PREFIX, matrices_of, write_adapter
 from tests.support.family_checkpoint import write_family_checkpoint
 
@@ -55,7 +55,7 @@ def test_what_is_not_computed_is_refused_by_its_key_or_tensor(
     config: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ModelError) as caught:
-        read_adapter(changed(tmp_path / "a", **config))
+        read_peft_adapter(changed(tmp_path / "a", **config))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -71,13 +71,15 @@ def test_what_is_not_computed_is_refused_by_its_key_or_tensor(
     ],
 )
 def test_what_changes_nothing_is_read_over(config: dict[str, Any], tmp_path: Path) -> None:
-    assert set(read_adapter(changed(tmp_path / "a", **config)).modules) == set(MODULES)
+    assert set(read_peft_adapter(changed(tmp_path / "a", **config)).modules) == set(MODULES)
 
 
 def test_scales_follow_rank_and_alpha_of_each_module(tmp_path: Path) -> None:
-    plain = read_adapter(changed(tmp_path / "plain", lora_alpha=4)).modules  # of rank 4: times 1
-    stabilised = read_adapter(changed(tmp_path / "rs", lora_alpha=4, use_rslora=True)).modules
-    patterned = read_adapter(changed(tmp_path / "p", lora_alpha=4, alpha_pattern={r"1\.self_attn\.v_proj": 12})).modules
+    plain = read_peft_adapter(changed(tmp_path / "plain", lora_alpha=4)).modules  # of rank 4: times 1
+    stabilised = read_peft_adapter(changed(tmp_path / "rs", lora_alpha=4, use_rslora=True)).modules
+    patterned = read_peft_adapter(
+        changed(tmp_path / "p", lora_alpha=4, alpha_pattern={r"1\.self_attn\.v_proj": 12})
+    ).modules
     assert np.allclose(stabilised[Q0].up, plain[Q0].up * 2)  # 4 / sqrt(4)
     assert np.allclose(patterned[V1].up, plain[V1].up * 3)
     assert np.array_equal(patterned[Q0].up, plain[Q0].up)
@@ -85,17 +87,17 @@ def test_scales_follow_rank_and_alpha_of_each_module(tmp_path: Path) -> None:
 
 def test_files_that_are_missing_or_run_code_are_told(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is no directory"):
-        read_adapter(tmp_path / "none")
+        read_peft_adapter(tmp_path / "none")
     directory = changed(tmp_path / "a")
     (directory / WEIGHTS).rename(directory / "adapter_model.bin")
     with pytest.raises(ModelError, match=r"adapter_model\.bin is a pickle.*save_pretrained"):
-        read_adapter(directory)
+        read_peft_adapter(directory)
     (directory / "adapter_model.bin").unlink()
     with pytest.raises(ModelError, match=f"{WEIGHTS} does not exist"):
-        read_adapter(directory)
+        read_peft_adapter(directory)
     (directory / WEIGHTS).write_bytes(b"\xff" * 40)
     with pytest.raises(ModelError, match="not a readable safetensors file"):
-        read_adapter(directory)
+        read_peft_adapter(directory)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_tensors_of_another_kind_are_refused_by_name(name: str, said: str, tmp_p
         tensors[name] = np.zeros((4, 6), dtype=np.float32)
     save_file(tensors, directory / WEIGHTS)
     with pytest.raises(ModelError, match=said):
-        read_adapter(directory)
+        read_peft_adapter(directory)
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     tensors[f"{PREFIX}{Q0}.lora_B.weight"][0, 0] = np.inf
     save_file(tensors, directory / WEIGHTS)
     with pytest.raises(ModelError, match="not finite"):
-        read_adapter(directory)
+        read_peft_adapter(directory)
 
 
 @pytest.mark.parametrize("merges", [False, True])
@@ -175,7 +177,7 @@ def test_settings_that_are_no_json_are_told(tmp_path: Path) -> None:
     directory = changed(tmp_path / "a")
     (directory / "adapter_config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ModelError, match=r"adapter_config\.json"):
-        read_adapter(directory)
+        read_peft_adapter(directory)
     (directory / "adapter_config.json").write_text(json.dumps([1]), encoding="utf-8")
     with pytest.raises(ModelError, match="expected a JSON object"):
-        read_adapter(directory)
+        read_peft_adapter(directory)

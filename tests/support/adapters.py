@@ -1,6 +1,6 @@
-"""Adapters as PEFT writes them, with random values, and checkpoints with such adapters merged in by plain arithmetic.
+"""Adapters as PEFT and llama.cpp write them, with random values, and checkpoints with such adapters merged in.
 
-Used by the tests of adapters; needs numpy and safetensors alone.
+Used by the tests of adapters; needs numpy, gguf and safetensors alone.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from dragoman.models.sources.safetensors import SafetensorsWeights
+from tests.support.gguf_blocks import quantise
+from tests.support.gguf_writer import ARCHITECTURES, converted
 
 Array = np.ndarray[Any, Any]
 PREFIX = "base_model.model."
@@ -82,3 +85,41 @@ def write_merged(checkpoint: Path, adapter: Path, directory: Path, *, is_transpo
             weights[f"{module}.weight"] = (stored + (delta.T if is_transposed else delta)).astype(np.float32)
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
+
+
+def write_gguf_adapter(
+    adapter: Path, base: Path, target: Path, *, changes: Mapping[str, Any] | None = None, type_name: str = "F32"
+) -> Path:
+    """PEFT's adapter as a GGUF file, as llama.cpp's converter writes it; `target`.
+
+    `base`: the checkpoint that it changes; `changes`: metadata that is written otherwise, None = it is left out.
+    """
+    config = json.loads((base / "config.json").read_text(encoding="utf-8"))
+    settings = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    name = ARCHITECTURES[config["architectures"][0]]
+    keys: dict[str, Any] = {"general.type": "adapter", "adapter.type": "lora"}
+    keys |= {"adapter.lora.alpha": float(settings["lora_alpha"]), "general.name": "an adapter"} | dict(changes or {})
+    writer = gguf.GGUFWriter(target, keys.pop("general.architecture", name))
+    for key, value in keys.items():
+        if isinstance(value, float):
+            writer.add_float32(key, value)
+        elif isinstance(value, list):
+            writer.add_array(key, value)
+        elif value is not None:
+            writer.add_string(key, value)
+    changed = load_file(adapter / "adapter_model.safetensors")
+    for key in [key for key in changed if key.endswith(".lora_A.weight")]:
+        module = key.removeprefix(PREFIX).removesuffix(".lora_A.weight")
+        down, up = changed[key], changed[f"{PREFIX}{module}.lora_B.weight"]
+        # whatever the converter does with a base's rows it does with those of `up`, as its columns are other ones
+        rows_of = converted(config, {f"{module}.weight": up.T if name == "gpt2" else up}, name)
+        for tensor, rows in [(tensor, rows) for tensor, rows in rows_of if not tensor.startswith("rope_")]:
+            for side, value in (("a", down), ("b", np.ascontiguousarray(rows))):
+                kind = gguf.GGMLQuantizationType[type_name]
+                data = value if type_name == "F32" else quantise(value, type_name)
+                writer.add_tensor(f"{tensor}.lora_{side}", data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target

@@ -16,7 +16,7 @@ class AdapterSettings:
     lora: tuple[str, ...] = option(
         (),
         NamedDirectories(),
-        "Adapters that requests may ask for by name, as PEFT writes them (see adapters.md).",
+        "Adapters that requests may ask for by name: directories as PEFT writes them, or GGUF files (see adapters.md).",
         unset="none",
         keys=(Alias("option.lora_modules"),),
     )

@@ -360,6 +360,15 @@ _OF_VLLM = (  # of those that are several servers'
     "kv_transfer_config cpu_offload_gb_per_gpu"
 )
 
+_NO_CONTROL = "control vectors are not computed, adapters (LoRA) are: --lora NAME=FILE"
+REFUSED_OPTIONS: Mapping[str, str] = MappingProxyType({
+    "control_vector": _NO_CONTROL,
+    "control_vector_scaled": _NO_CONTROL,
+    "control_vector_layer_range": _NO_CONTROL,
+    "lora_scaled": "an adapter counts as it was trained: --lora NAME=FILE",
+})  # fmt: skip
+"""Options of others that would change answers, with what is said where they are refused."""
+
 OF_ENGINES: Mapping[str, frozenset[str]] = MappingProxyType({
     "vllm": frozenset(
         {option.key for option in _VLLM if option.reason in (BUILT_IN, NO_GPU, OWN_CACHE, ONE_PROCESS, ALWAYS_CHUNKED)}

@@ -38,6 +38,7 @@ from dragoman.config.foreign import (
     OF_ENGINES,
     OPTIONS_OF_LMI,
     OTHER_TASK,
+    REFUSED_OPTIONS,
     ForeignOption,
 )
 from dragoman.config.hub_models import FindModel, left_alone, only_cached
@@ -264,17 +265,26 @@ def _model_dir(values: Mapping[str, Value], origins: Origins, directory: Path, e
 
 
 def _adapters(values: Mapping[str, Value], origins: Origins, directory: Path, model_dir: Path) -> Value:
-    """What option.lora names, relative to the file if it stands there, and the folders in `adapters` beside the model."""
+    """What option.lora names, relative to the file if it stands there; folders and GGUF files in the model's `adapters`."""
     given = values["lora"]
     assert isinstance(given, tuple)
     pairs = [(name, Path(path)) for name, _, path in (pair.partition("=") for pair in given)]
     if is_from_file(origins["lora"], directory):
         pairs = [(name, directory / path) for name, path in pairs]
     named = {name for name, _ in pairs}
-    if values["enable_lora"] and not values["merge_lora"] and (model_dir / ADAPTERS).is_dir():
-        folders = sorted(path for path in (model_dir / ADAPTERS).iterdir() if path.is_dir())
-        pairs += [(path.name, path) for path in folders if path.name not in named]
+    if values["enable_lora"] and not values["merge_lora"] and adapters_folder(model_dir).is_dir():
+        for path in sorted(adapters_folder(model_dir).iterdir()):
+            is_file = path.is_file() and path.suffix.lower() == ".gguf"
+            name = path.stem if is_file else path.name
+            if (is_file or path.is_dir()) and name not in named:
+                pairs.append((name, path))
+                named.add(name)
     return tuple(f"{name}={path}" for name, path in pairs)
+
+
+def adapters_folder(model_dir: Path) -> Path:
+    """The folder of adapters that belong to a model, which need not be there: in its directory, or beside its GGUF file."""
+    return (model_dir.parent if model_dir.is_file() else model_dir) / ADAPTERS
 
 
 def _places_beside(values: Mapping[str, Value], model_dir: Path) -> list[Path]:
@@ -505,6 +515,7 @@ class _Findings:
             return
         nearest = self._index.nearest(given)
         hint = f"the nearest known one is {nearest}" if nearest else "`dragoman serve --help-all` lists the known ones"
+        hint = REFUSED_OPTIONS.get(given.key, hint)
         self.problems.append(f"{_quote(given)}: unknown option; {hint}")
         if given.key.startswith("option."):
             self._unknown_options.append((layer, given, hint))

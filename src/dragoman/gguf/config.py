@@ -35,6 +35,10 @@ def find_architecture(model: GgufModel) -> Architecture:
         raise ModelError(
             f"{model.path} is what sees of a model (mmproj), allowed: the model's own file; it takes in texts"
         )
+    if model.metadata.text("general.type") == "adapter":
+        raise ModelError(
+            f"{model.path} is an adapter (LoRA), allowed: the model's own file; give it with --lora NAME=FILE"
+        )
     for (base, key), variant in VARIANTS.items():
         if name == base and (model.metadata.get(f"{name}.{key}") or _has(model, key)):
             return variant

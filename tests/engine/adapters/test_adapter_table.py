@@ -15,7 +15,7 @@ from dragoman.engine.rolling.adapters.table import AdapterTable
 from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound, Overloaded, UnsupportedFeature
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions
-from tests.support.adapters import matrices_of, write_adapter
+from tests.support.adapters import matrices_of, write_adapter, write_gguf_adapter
 from tests.support.family_checkpoint import write_family_checkpoint
 
 
@@ -26,6 +26,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     modules = matrices_of(base, ("q_proj",))
     for name, rank in (("a", 4), ("b", 8), ("c", 4), ("large", 16)):
         write_adapter(root / name, modules, rank=rank)
+    write_gguf_adapter(root / "a", root / "base", root / "a.gguf")
     return root
 
 
@@ -61,8 +62,10 @@ def test_an_adapter_is_known_by_what_is_in_it_in_every_process(
     assert table.use("b").key != first
     assert loaded.adapters is not None
     again = AdapterTable(loaded.adapters, AdapterBank(loaded.adapters, 2, 8), takes_more=True)
-    load(again, "by another name", files / "a")
+    load(again, "by another name", files / "a.gguf")
     assert again.use("by another name").key == first
+    with pytest.raises(InvalidRequest, match=r"Adapter no cannot be loaded: .*adapter_config\.json"):
+        load(again, "no", files / "base")
 
 
 def test_there_is_room_for_so_many_and_no_name_comes_twice(table: AdapterTable, files: Path) -> None:

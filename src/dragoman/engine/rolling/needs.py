@@ -19,6 +19,7 @@ from dragoman.engine.rolling.options import RollingOptions
 from dragoman.model_texts import is_gguf, naming_gguf
 from dragoman.models import BLOCK_SIZE, ModelOptions
 from dragoman.models.adapters.loading import ModelAdapters
+from dragoman.models.adapters.reading import most_numbers
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.ir.files import is_ir
@@ -135,9 +136,8 @@ def _expected_adapter_bytes(model_dir: Path, options: RollingOptions, profile: K
     wanted = options.adapter_options
     if wanted is None or wanted.merges:
         return 0
-    files = [directory / "adapter_model.safetensors" for _, directory in wanted.directories]
     number_bytes = 2 if profile.inference_type == "bf16" else 4
-    first = number_bytes // 2 * sum(path.stat().st_size for path in files if path.is_file())  # half floats, or larger
+    first = number_bytes * sum(most_numbers(path) for _, path in wanted.directories)
     if not options.enable_lora:
         return first
     shapes = stored_weights(model_dir).shapes().items()

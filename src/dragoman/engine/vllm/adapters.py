@@ -22,8 +22,10 @@ from dragoman.engine.factory import EngineOptionError, EngineSetup
 from dragoman.engine.vllm.surface import AsyncEngine
 from dragoman.engine.vllm.worker import METHOD, AdapterWitness
 from dragoman.errors import Conflict, EngineDead, InvalidRequest, NoMemory, NotFound, Overloaded, UnsupportedFeature
+from dragoman.models.adapters.low_rank import Adapter
 from dragoman.models.adapters.merging import check_shapes, refuse_unknown
-from dragoman.models.adapters.peft import Adapter, read_adapter
+from dragoman.models.adapters.peft import read_peft_adapter
+from dragoman.models.adapters.reading import gguf_file
 from dragoman.models.config import ModelError
 from dragoman.models.sources.opening import stored_weights
 
@@ -63,7 +65,7 @@ class AdapterPlan:
         """Raises: ModelError if the model has no such matrices, or the rank is too large."""
         if adapter.rank > self.rank:
             raise ModelError(
-                f"{adapter.directory}: the adapter has rank {adapter.rank}, allowed: at most max_lora_rank {self.rank}"
+                f"{adapter.path}: the adapter has rank {adapter.rank}, allowed: at most max_lora_rank {self.rank}"
             )
         refuse_unknown(adapter, [module for module in adapter.modules if module not in self.shapes])
         for module in adapter.modules:
@@ -80,7 +82,7 @@ def plan_adapters(setup: EngineSetup) -> AdapterPlan | None:
     takes_more = bool(options.get("enable_lora"))
     if not first and not takes_more:
         return None
-    adapters = [read_adapter(directory) for directory in first.values()]
+    adapters = [_read(directory) for directory in first.values()]
     largest = max((adapter.rank for adapter in adapters), default=0)
     num_slots, rank = (len(first), largest) if not takes_more else _room(options, len(first), largest)
     if rank > RANKS[-1]:
@@ -90,6 +92,16 @@ def plan_adapters(setup: EngineSetup) -> AdapterPlan | None:
     for adapter in adapters:
         plan.check(adapter)
     return plan
+
+
+def _read(path: Path) -> Adapter:
+    """The adapter at that path. Raises: ModelError if it is none that vLLM takes, either."""
+    file = gguf_file(path)
+    if file is not None:
+        raise ModelError(
+            f"{file} is a GGUF file, allowed with engine=vllm: a directory of an adapter as PEFT writes it"
+        )
+    return read_peft_adapter(path)
 
 
 def _room(options: Mapping[str, Any], num_first: int, largest: int) -> tuple[int, int]:
@@ -171,7 +183,7 @@ class VllmAdapters:
             if name in self._by_name and not is_replacing:
                 raise Conflict(f"Adapter {name} is already loaded", param="name")
             try:
-                self._plan.check(await asyncio.to_thread(read_adapter, directory))
+                self._plan.check(await asyncio.to_thread(_read, directory))
             except ModelError as error:
                 raise InvalidRequest(f"Adapter {name} cannot be loaded: {error}", param="src") from error
             await self._make_room(name)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from dragoman.models.adapters.inputs import AdapterInputs, AdapterPlace
+from dragoman.models.adapters.low_rank import Adapter, LowRank
 from dragoman.models.adapters.merging import MergedAdapter, check_shapes, refuse_unknown
 from dragoman.models.adapters.naming import ModuleNames
 from dragoman.models.adapters.options import AdapterOptions
-from dragoman.models.adapters.peft import Adapter, LowRank, read_adapter
+from dragoman.models.adapters.reading import read_adapter
+from dragoman.models.facts import ModelFacts
 from dragoman.models.families.base import Family
 
 
@@ -30,6 +33,7 @@ class Change(NamedTuple):
 class ModelAdapters:
     """The places of a compiled graph for adapters, and the adapters that it begins with, by their names."""
 
+    facts: ModelFacts
     names: ModuleNames
     places: tuple[AdapterPlace, ...]
     first: Mapping[str, Adapter]
@@ -38,6 +42,10 @@ class ModelAdapters:
     def row_bytes(self) -> int:
         """What one rank of an adapter takes."""
         return sum(place.row_bytes for place in self.places)
+
+    def read(self, path: Path) -> Adapter:
+        """The adapter at that path. Raises: ModelError if it is none that is served."""
+        return read_adapter(path, self.facts)
 
     def changes(self, adapter: Adapter) -> tuple[Change, ...]:
         """What the adapter changes. Raises: ModelError if the model has no place for a module, or one of another shape."""
@@ -54,10 +62,10 @@ class AdapterPlan:
     """How a model is loaded with adapters. `key`: what the graph depends on, for the name of its file."""
 
     def __init__(self, options: AdapterOptions, family: Family) -> None:
-        """Raises: ModelError if a directory holds no adapter that is served."""
+        """Raises: ModelError if a path holds no adapter that is served."""
         self._options = options
-        self._names = ModuleNames.of(family)
-        self._adapters = {name: read_adapter(directory) for name, directory in options.directories}
+        self._facts, self._names = family.facts, ModuleNames.of(family)
+        self._adapters = {name: read_adapter(path, family.facts) for name, path in options.directories}
         self._targets = {
             self._names.common(module) for adapter in self._adapters.values() for module in adapter.modules
         }
@@ -74,7 +82,7 @@ class AdapterPlan:
         """The adapters of a compiled graph with these places; None if they are merged. Raises: ModelError."""
         if self._options.merges:
             return None
-        adapters = ModelAdapters(self._names, places, self._adapters)
+        adapters = ModelAdapters(self._facts, self._names, places, self._adapters)
         for adapter in self._adapters.values():
             adapters.changes(adapter)
         return adapters
@@ -89,8 +97,8 @@ class AdapterPlan:
             return "adapters " + hashlib.sha256("\n".join(wanted).encode()).hexdigest()
         digest = hashlib.sha256()
         for adapter in self._adapters.values():
-            for name in ("adapter_config.json", "adapter_model.safetensors"):
-                digest.update((adapter.directory / name).read_bytes())
+            for file in adapter.files:
+                digest.update(file.read_bytes())
         return f"merged {digest.hexdigest()}"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.models.adapters.low_rank import Adapter
 from dragoman.models.adapters.naming import ModuleNames
-from dragoman.models.adapters.peft import Adapter
 from dragoman.models.config import ModelError, shown
 from dragoman.models.sources.base import PackedMatrix, StoredTensor
 from dragoman.models.storage.constants import Node
@@ -61,7 +61,7 @@ def check_shapes(adapter: Adapter, module: str, shape: tuple[int, ...]) -> None:
     has = (change.up.shape[0], change.down.shape[1])
     if has != tuple(shape):
         raise ModelError(
-            f"{adapter.directory}: the adapter changes a matrix {list(has)} in module {module!r}, "
+            f"{adapter.path}: the adapter changes a matrix {list(has)} in module {module!r}, "
             f"allowed: {list(shape)}, as the model's is"
         )
 
@@ -71,6 +71,6 @@ def refuse_unknown(adapter: Adapter, modules: Sequence[str]) -> None:
     if modules:
         named = ", ".join(shown(module)[1:-1] for module in modules[:3]) + (", ..." if len(modules) > 3 else "")
         raise ModelError(
-            f"{adapter.directory}: the adapter changes {len(modules)} modules that the model does not compute with "
+            f"{adapter.path}: the adapter changes {len(modules)} modules that the model does not compute with "
             f"adapters: {named}; allowed: linear layers outside experts and towers"
         )

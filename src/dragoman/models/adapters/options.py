@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class AdapterOptions:
-    """Names and directories of the adapters that are there from the start.
+    """Names and paths of the adapters that are there from the start.
 
     `merges`: the only one is merged into the weights. `takes_more`: others may come while the model runs, which may change
     any linear layer.

@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dragoman.models.adapters.low_rank import Adapter, LowRank
 from dragoman.models.config import Config, ModelError, read_json, shown
 from dragoman.models.sources.base import Array
 from dragoman.models.sources.safetensors import file_tensors
 
-_CONFIG, _WEIGHTS, _PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+CONFIG, WEIGHTS, _PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 _PREFIX = "base_model.model."
 _SIDES = (".lora_A.weight", ".lora_B.weight")
 
@@ -38,48 +38,17 @@ _REFUSED_KEYS = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LowRank:
-    """What an adapter adds to one matrix: `up @ down`, the scale in `up`. Shapes: f32 [rank, in], f32 [out, rank]."""
-
-    down: Array
-    up: Array
-
-    @property
-    def rank(self) -> int:
-        """Rows of `down`."""
-        return len(self.down)
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """An adapter by the names of the modules it changes, as its checkpoint has them."""
-
-    directory: Path
-    modules: Mapping[str, LowRank]
-
-    @property
-    def rank(self) -> int:
-        """The largest of all modules."""
-        return max(change.rank for change in self.modules.values())
-
-    @property
-    def num_bytes(self) -> int:
-        """Of all matrices as they are computed with."""
-        return sum(change.down.nbytes + change.up.nbytes for change in self.modules.values())
-
-
-def read_adapter(directory: Path) -> Adapter:
+def read_peft_adapter(directory: Path) -> Adapter:
     """The adapter in a directory. Raises: ModelError naming the file, key or tensor that is missing, wrong or not served."""
     settings = _Settings(directory)
-    path = directory / _WEIGHTS
+    path = directory / WEIGHTS
     if not path.is_file():
         if (directory / _PICKLE).exists():
             raise ModelError(
-                f"{directory / _PICKLE} is a pickle, which could run any code; allowed: {_WEIGHTS} "
+                f"{directory / _PICKLE} is a pickle, which could run any code; allowed: {WEIGHTS} "
                 "(PEFT writes it: load the adapter there and save it with save_pretrained)"
             )
-        raise ModelError(f"{path} does not exist; an adapter needs {_CONFIG} and {_WEIGHTS}")
+        raise ModelError(f"{path} does not exist; an adapter needs {CONFIG} and {WEIGHTS}")
     tensors = _read_tensors(path)
     modules = {}
     for module in _modules_of(tensors, path):
@@ -87,7 +56,7 @@ def read_adapter(directory: Path) -> Adapter:
     if not modules:
         raise ModelError(f"{path} has no tensors, allowed: a lora_A and a lora_B for each module that it changes")
     settings.check_targets(modules)
-    return Adapter(directory, modules)
+    return Adapter(directory, (directory / CONFIG, path), modules)
 
 
 def _read_tensors(path: Path) -> dict[str, Array]:
@@ -122,9 +91,11 @@ class _Settings:
     """What adapter_config.json says."""
 
     def __init__(self, directory: Path) -> None:
-        path = directory / _CONFIG
+        path = directory / CONFIG
         if not directory.is_dir():
-            raise ModelError(f"{directory} is no directory; an adapter is one with {_CONFIG} and {_WEIGHTS}")
+            raise ModelError(
+                f"{directory} is no directory; an adapter is one with {CONFIG} and {WEIGHTS}, or a GGUF file"
+            )
         config = self._config = Config(read_json(path), str(path))
         self._path = path
         config.choice("peft_type", ("LORA",))
@@ -153,8 +124,8 @@ class _Settings:
             if tensor.ndim != 2 or tensor.shape[axis] != rank:
                 wanted = "[rank, in]" if axis == 0 else "[out, rank]"
                 raise ModelError(
-                    f"{self._path.parent / _WEIGHTS}: tensor {_PREFIX + module + side!r} has shape {list(tensor.shape)}, "
-                    f"allowed: {wanted} with rank {rank}, as {_CONFIG} says"
+                    f"{self._path.parent / WEIGHTS}: tensor {_PREFIX + module + side!r} has shape {list(tensor.shape)}, "
+                    f"allowed: {wanted} with rank {rank}, as {CONFIG} says"
                 )
         alpha = float(self._matched(self._alphas, module, self._alpha))
         scale = alpha / (math.sqrt(rank) if self._is_stabilised else rank)
@@ -165,12 +136,12 @@ class _Settings:
         for module in modules:
             if not self._is_target(module):
                 raise ModelError(
-                    f"{self._path.parent / _WEIGHTS} changes module {module!r}, which is none of target_modules "
-                    f"{shown(self._targets)} in {_CONFIG}"
+                    f"{self._path.parent / WEIGHTS} changes module {module!r}, which is none of target_modules "
+                    f"{shown(self._targets)} in {CONFIG}"
                 )
         for target in self._targets if isinstance(self._targets, list) else ():
             if not any(_ends_with(module, target) for module in modules):
-                raise ModelError(f"{self._path} target_modules has {target!r}, of which {_WEIGHTS} has no tensors")
+                raise ModelError(f"{self._path} target_modules has {target!r}, of which {WEIGHTS} has no tensors")
 
     def _is_target(self, module: str) -> bool:
         if self._targets is None or self._targets == "all-linear":

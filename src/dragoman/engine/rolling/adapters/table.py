@@ -23,7 +23,7 @@ from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound, Overloaded, UnsupportedFeature
 from dragoman.models import ModelError
 from dragoman.models.adapters.loading import Change, ModelAdapters
-from dragoman.models.adapters.peft import Adapter, read_adapter
+from dragoman.models.adapters.low_rank import Adapter
 
 RunBetweenSteps = Callable[[Callable[[], None]], "Future[None]"]
 """Has something done on the engine thread; the future fails if the engine ends before."""
@@ -66,13 +66,13 @@ class AdapterTable:
         with self._lock:
             self._num_users[use.slot] -= 1
 
-    async def load(self, name: str, directory: Path, run: RunBetweenSteps, *, is_replacing: bool = False) -> None:
+    async def load(self, name: str, path: Path, run: RunBetweenSteps, *, is_replacing: bool = False) -> None:
         """Read an adapter and serve it. Raises: as `base.AdapterLoading`."""
         async with self._changes:
             if name in self._uses and not is_replacing:
                 raise Conflict(f"Adapter {name} is already loaded", param="name")
             try:
-                changes = self._changes_of(await asyncio.to_thread(read_adapter, directory))
+                changes = self._changes_of(await asyncio.to_thread(self._adapters.read, path))
             except ModelError as error:
                 raise InvalidRequest(f"Adapter {name} cannot be loaded: {error}", param="src") from error
             digest = await asyncio.to_thread(digest_of, changes)
@@ -103,7 +103,7 @@ class AdapterTable:
         """Raises: ModelError if the model has no place for it."""
         if adapter.rank > self._bank.rank:
             raise ModelError(
-                f"{adapter.directory}: the adapter has rank {adapter.rank}, allowed: at most max_lora_rank {self._bank.rank}"
+                f"{adapter.path}: the adapter has rank {adapter.rank}, allowed: at most max_lora_rank {self._bank.rank}"
             )
         return self._adapters.changes(adapter)
 

@@ -73,12 +73,12 @@ class _Naming:
 
     def guesses(self, tensor: GgufTensor) -> bool:
         """Whether it is of a layer that guesses further tokens, which nobody reads."""
-        place, _ = _place(tensor.name)
+        place, _ = place_of(tensor.name)
         return place is not None and self._num_guessing > 0 and place >= self._num_layers
 
     def entries_of(self, tensor: GgufTensor) -> Iterator[tuple[str, Entry]]:
         """What a tensor of the file is in the checkpoint; of several that are one, the first of them brings it."""
-        place, part = _place(tensor.name)
+        place, part = place_of(tensor.name)
         stem, _, ending = part.rpartition(".")
         names = self._architecture.outer if place is None else self._architecture.layer
         prefix = "" if place is None else f"{self._architecture.layers}.{place}."
@@ -191,7 +191,7 @@ class _Naming:
         yield f"{prefix}{target}{suffix}", self._turned(entry, target)
 
 
-def _place(name: str) -> tuple[int | None, str]:
+def place_of(name: str) -> tuple[int | None, str]:
     """The layer of a tensor and its name there; None and its name if it is in none."""
     block, _, rest = name.partition(".")
     index, _, part = rest.partition(".")

@@ -1,0 +1,44 @@
+"""What an adapter is once it has been read, whichever form its files have.
+
+Does: hold matrices. Does not: read files. Made when an adapter is loaded, on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.models.sources.base import Array
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """What an adapter adds to one matrix: `up @ down`, the scale in `up`. Shapes: f32 [rank, in], f32 [out, rank]."""
+
+    down: Array
+    up: Array
+
+    @property
+    def rank(self) -> int:
+        """Rows of `down`."""
+        return len(self.down)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter by the names of the modules it changes, as a checkpoint has them. `path`: as messages name it."""
+
+    path: Path
+    files: tuple[Path, ...]
+    modules: Mapping[str, LowRank]
+
+    @property
+    def rank(self) -> int:
+        """The largest of all modules."""
+        return max(change.rank for change in self.modules.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all matrices as they are computed with."""
+        return sum(change.down.nbytes + change.up.nbytes for change in self.modules.values())
