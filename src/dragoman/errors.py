@@ -113,6 +113,10 @@ class NotFound(ServerError):
     kind = "not_found"
 
 
+class UnknownModel(NotFound):
+    """No model of that name is served; of the same kind, but it may have come to the models directory meanwhile."""
+
+
 class Conflict(ServerError):
     """What is to be made exists already, or is being made or ended by somebody else."""
 
@@ -177,6 +181,14 @@ class Unavailable(Overloaded):
     """The server takes no requests now, however few there are: it is loading or shutting down."""
 
     kind = "unavailable"
+
+
+class NotLoaded(Unavailable):
+    """The model is there and has to be loaded first, which calls that generate do: `name`, as its owner knows it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Model {name} is not loaded; a call that generates with it loads it", param="model")
+        self.name = name
 
 
 class QueueTimeout(Overloaded):

@@ -192,7 +192,7 @@ def test_the_default_model_of_the_start_stays(tmp_path: Path) -> None:
         async with found.host.get_or_load("c"):
             assert found.names == ["a", "c"]
             assert found.registry.find(None).name == "a"
-            assert found.registry.is_dropped("b")
+            assert found.registry.unloaded_called("b")
 
     play(tmp_path, scenario, is_ready=False)
 

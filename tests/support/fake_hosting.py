@@ -15,7 +15,7 @@ from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound, Server
 from dragoman.server.admission import Admission
 from dragoman.server.api import Dialects
 from dragoman.server.hosting import ModelSource, ModelState, ModelStatus, SyncResult
-from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
+from dragoman.server.registry import ModelRegistry, ServedModel, ServerState, UnloadedModel
 from tests.support.fake_service import FakeEngine, FakeService, Gate, Journal
 
 STORE = "/opt/ml/models"
@@ -24,6 +24,7 @@ STORE = "/opt/ml/models"
 class FakeHosting:
     """`stored`: paths by name. `room`: models that fit, those of the start not counted. `gates`, `failures`: by name.
 
+    `is_named`: any call may name what is stored. `kept`: how long calls said that models are to stay.
     `services`: those of all models ever loaded, by name. The journal has `load`, `loaded`, `unload`, `unloaded`,
     `replaced` and `left` with names.
     """
@@ -42,6 +43,8 @@ class FakeHosting:
         self.services: dict[str, list[FakeService]] = {}
         self.sources: list[ModelSource] = []
         self.journal = Journal()
+        self.kept: dict[str, float | None] = {}
+        self.is_named = False
 
     async def load(self, source: ModelSource) -> ModelStatus:
         """See `ModelHosting`."""
@@ -111,6 +114,15 @@ class FakeHosting:
         with model.admission.visit():
             yield model
 
+    async def look(self) -> None:
+        """See `ModelHosting`."""
+        if self.is_named:
+            self._registry.note_stored(UnloadedModel(name, url=url) for name, url in self.store.items())
+
+    def keep(self, model: ServedModel, seconds: float | None) -> None:
+        """Note it."""
+        self.kept[model.name] = seconds
+
     def status(self, name: str) -> ModelStatus:
         """See `ModelHosting`."""
         for status in self.statuses():
@@ -175,7 +187,7 @@ class FakeHosting:
 
     def _set_dropped(self, names: frozenset[str]) -> None:
         self._dropped = names
-        self._registry.note_dropped(names)
+        self._registry.note_dropped(UnloadedModel(name) for name in names)
 
     def _later(self) -> list[ServedModel]:
         return [model for model in self._registry.models if not self._registry.is_of_start(model)]

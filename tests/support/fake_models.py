@@ -6,6 +6,7 @@ A fake model answers calls as long as its engine runs; see `answer`. Loading wai
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -170,20 +171,26 @@ def hosting(
     line: str = "",
     is_ready: bool = True,
     policy: FailurePolicy | None = None,
+    is_named: bool = False,
+    idle_s: float = math.inf,
 ) -> Hosting:
-    """A host that has no model yet, over a store with models of these names. Inside a running event loop."""
+    """A host that has no model yet, over a store with models of these names. Inside a running event loop.
+
+    `is_named`: any call may name them. `idle_s`: how long they stay after the last call.
+    """
     store = tmp_path / "store"
     write_models(tmp_path, "demo")
     write_models(store, *names)
-    words = f"--load-models NONE --model-store {store} --cache-dir {tmp_path}/cache {line}".split()
+    option = "models-dir" if is_named else "model-store"
+    words = f"--load-models NONE --{option} {store} --cache-dir {tmp_path}/cache {line}".split()
     givens = read_arguments(words).givens
     found = resolve_all(givens, {}, tmp_path / "demo")
     free = [2**40]
     registry = ModelRegistry(line_dialects(), can_be_empty=True)
     ledger = MemoryLedger(limit, lambda: free[0])
     builder = FakeBuilder()
-    model_store = ModelStore(found.store, found.process, givens, {}, tmp_path / "demo")
-    host = ModelHost(registry, builder, model_store, ledger, drain_s, policy=policy)
+    model_store = ModelStore(found.store, found.process, givens, {}, tmp_path / "demo", found.is_named)
+    host = ModelHost(registry, builder, model_store, ledger, drain_s, policy=policy, idle_s=idle_s)
     if is_ready:
         registry.mark_ready()
     return Hosting(host, builder, registry, ledger, store, free, model_store)

@@ -242,7 +242,10 @@ def _run_command(command: str, words: list[str]) -> int:
     from dragoman.config.run_time import ModelStore
 
     try:
-        return _serve(resolved, ModelStore(resolved.store, resolved.process, given, environ, demo_model_dir()))
+        store = ModelStore(
+            resolved.store, resolved.process, given, environ, demo_model_dir(), is_named=resolved.is_named
+        )
+        return _serve(resolved, store)
     except KeyboardInterrupt:  # before the server's own handlers are in place
         return INTERRUPTED
 
@@ -527,6 +530,8 @@ def _serve(resolved: Resolved, store: ModelStore) -> int:
     sys.stderr.write("".join(f"dragoman: note: {note}\n" for note in notes))
     display = ProgressDisplay(sys.stderr, name=configs[0].name if len(configs) == 1 else "")
     memory_bytes = available_memory_bytes()
+    if (most_gb := resolved.process.server.memory_gb) is not None:
+        memory_bytes = min(memory_bytes, int(most_gb * 2**30))
     # Several models are loaded one after the other, since they share the memory.
     loading = None
     if len(configs) == 1 and has_model(configs[0]) and not missing_tokenizer(configs[0].model_dir):

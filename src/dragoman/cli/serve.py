@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -136,13 +137,14 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
     bound_arenas()  # before there are many threads: each may already have a heap at the first load
     try:
         profile = model_profile(first)
-        can_be_empty = serving.store.root is not None
+        # Clients change nothing unless the operator lets models come and go.
+        can_be_empty = serving.store.root is not None or first.server.idle_unload > 0
         registry = ModelRegistry(set_up_all(profile), names, profile, can_be_empty=can_be_empty)
         host = _host(serving, registry, display)
         startup = _Startup(serving, host, stdout, display)
         config, listen = replace(server_config(first), log_requests=form), _listen_config(first)
         warn_if_open(first)
-        hosting = host if serving.store.root is not None else None  # clients change nothing unless a store is named
+        hosting = host if can_be_empty else None
         pulls = ModelPulls(hub_environment(serving.store.variables)) if first.server.allow_pull else None
         owner = ModelOwner(hosting, host.close, pulls)
         code = run(registry, config, listen, startup.load, startup.listening, owner=owner)
@@ -193,9 +195,9 @@ def _host(serving: Serving, registry: ModelRegistry, display: ProgressDisplay) -
             return display if serving.begun is None else lambda stage, fraction: None  # it has begun with the display
         return lambda stage, fraction: display(f"{name}: {stage}", fraction)
 
-    return ModelHost(
-        registry, Composer(serving.begun), serving.store, ledger, drain_s, progress, failure_policy(serving.process)
-    )
+    idle_s = serving.process.server.idle_unload or math.inf
+    policy = failure_policy(serving.process)
+    return ModelHost(registry, Composer(serving.begun), serving.store, ledger, drain_s, progress, policy, idle_s)
 
 
 def failure_policy(config: Config) -> FailurePolicy:

@@ -109,6 +109,7 @@ COMMON = (
         "engine",
         "load_models",
         "model_store",
+        "models_dir",
         "api_key_file",
     ),
     *("tls_cert", "tls_key", "log_requests"),

@@ -339,7 +339,7 @@ _LLAMA = (  # flags of llama.cpp's server, and of Ollama's command
     *_keys("what a model does follows from its files, or from option.task", "reranking rerank", harmless=("false",)),
     *_keys("sampling is given in the request, or in generation_config.json", "temp temperature top_k top_p min_p"),
     *_keys("sampling is given in the request, or in generation_config.json", "repeat_penalty n_predict num_predict"),
-    *_keys("models stay loaded", "keep_alive"),
+    *_keys("--idle-unload says how long models stay", "keep_alive"),
 )
 
 FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from dragoman.cores.core_list import parse_nodes, show_cores
+from dragoman.durations import ALLOWED as DURATION
+from dragoman.durations import seconds_of
 from dragoman.hub.names import FORM, hub_model
 
 Value = str | int | float | bool | Path | tuple[str, ...] | None
@@ -106,6 +108,28 @@ class Number:
         if is_low or is_high or not number < float("inf"):  # written so that NaN fails too
             raise ValueError(text)
         return number
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Seconds, at least 0: a number, or `10m`, `1h30m`."""
+
+    @property
+    def allowed(self) -> str:
+        """Both forms."""
+        return f"{DURATION}, at least 0"
+
+    @property
+    def placeholder(self) -> str:
+        """`TIME`."""
+        return "TIME"
+
+    def parse(self, text: str) -> float:
+        """The seconds. Raises: ValueError."""
+        seconds = seconds_of(text)
+        if seconds < 0:
+            raise ValueError(text)
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from dragoman.config.archives import archive_stem, is_archive
 from dragoman.config.entries import ModelEntry, store_entries
+from dragoman.config.models_dir import models_in
 from dragoman.config.names import NameIndex
 from dragoman.config.option import Option
 from dragoman.config.resolve import Config, ConfigError, resolve
@@ -31,7 +32,10 @@ CALL = "this call"
 # What the command line says of the model that it names, and of no other.
 _OF_ONE_MODEL = frozenset({"name", "model_id", "revision"})
 
-_NO_STORE = "models can be loaded at run time only from a model store; start the server with --model-store DIRECTORY"
+_NO_STORE = (
+    "models can be loaded at run time only from a model store; start the server with --model-store DIRECTORY "
+    "or --models-dir DIRECTORY"
+)
 
 
 class NotStored(ConfigError):
@@ -43,7 +47,8 @@ class ModelStore:
     """The operator's model store, and what every model's configuration is made of beside its own file.
 
     `variables`: the environment. `root` None = the server was started without a store: every call is refused.
-    `process`: the configuration whose options of the whole server act.
+    `process`: the configuration whose options of the whole server act. `is_named`: any call may name the models in it,
+    which lie a few levels deep.
     """
 
     root: Path | None
@@ -51,17 +56,20 @@ class ModelStore:
     command_line: Sequence[Given]
     variables: Mapping[str, str]
     demo_dir: Path
+    is_named: bool = False
 
     def entries(self) -> list[ModelEntry]:
         """What the store holds now; [] without one."""
-        return store_entries(self.root, "the model store") if self.root is not None else []
+        if self.root is None:
+            return []
+        return models_in(self.root) if self.is_named else store_entries(self.root, "the model store")
 
     def named(self, name: str) -> ModelEntry:
         """The directory or archive of that name. Raises: NotStored, ConfigError if links lead out of the store."""
         for entry in self.entries():
-            if name in (entry.name, entry.directory.name):
+            if name == entry.name or (name == entry.directory.name and not self.is_named):
                 return replace(self.entry(str(entry.directory.absolute())), name=entry.name)
-        raise NotStored([f"the model store holds no {name}"])
+        raise NotStored([f"Model or workflow not found: {name}; the model store holds no {name}"])
 
     def entry(self, url: str, name: str = "", version: str = "") -> ModelEntry:
         """What `url` means in the store. Raises: NotStored, or ConfigError with one line if it means anything else."""

@@ -13,6 +13,7 @@ from dragoman.config.entries import ModelList
 from dragoman.config.kinds import (
     Choice,
     CoreList,
+    Duration,
     FilePath,
     Hosts,
     Integer,
@@ -315,6 +316,29 @@ class ServerSettings:
         unset="/opt/ml/model where nobody names a model and that exists",
         key="model_store",
         flags=("-s",),
+    )
+    models_dir: Path | None = option(
+        None,
+        FilePath("DIRECTORY", "directory"),
+        "Directory of models that any call may name, as NAME or ORG/NAME: model directories, GGUF files, OpenVINO exports, "
+        "or a cache of the hub. The first call loads the model; the least recently used idle ones make room.",
+        unset="calls name the models that are served",
+        key="models_dir",
+    )
+    memory_gb: float | None = option(
+        None,
+        Number(0.0),
+        "The most memory that all models may take together.",
+        unit="GiB",
+        unset="what is free at the start",
+        key="memory_gb",
+    )
+    idle_unload: float = option(
+        0.0,
+        Duration(),
+        "Time without a call after which a model gives its memory back; the next call that names it loads it again. "
+        "0 = never. Ollama's keep_alive goes before it.",
+        key="idle_unload",
     )
     cors_allowed_origin: str = option(
         "",

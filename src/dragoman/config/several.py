@@ -7,7 +7,8 @@ Does not: read sources or resolve options, `resolve` does. Called by the command
 Which models, first match: 1. MODEL_DIR on the command line, or all that OVMS's config.json in it lists; 2. load_models;
 3. model_store; 4. the default store, where it holds anything (SageMaker and LMI's containers mount models there);
 5. HF_MODEL_ID or OPTION_MODEL_ID; 6. the demo model.
-A model_store that somebody names is also where models may be loaded from later, whatever is served at first.
+A model_store that somebody names is also where models may be loaded from later, whatever is served at first; so is a
+models_dir, whose models any call may name: where nothing else is chosen, none of them is loaded before that.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ class Resolved:
     """What a process serves. `models`: the default one's configuration first; () = none until one is asked for.
 
     `process`: the configuration whose options of the whole server act, the default model's if there is one. `store`: where
-    models may be loaded from at run time, None = nowhere.
+    models may be loaded from at run time, None = nowhere. `is_named`: any call may name the models in it.
     """
 
     process: Config
     models: tuple[Config, ...]
     store: Path | None
+    is_named: bool = False
 
 
 def resolve_all(
@@ -60,11 +62,25 @@ def resolve_all(
     Raises: ConfigError with the problems of all of them.
     """
     values, origins = given_options(command_line, environ)
-    store = values["model_store"] if isinstance(values["model_store"], Path) else None
-    if values["load_models"] == (NONE,) and origins["model_id"].source != COMMAND_LINE:
-        return Resolved(_without_models(command_line, environ, demo_dir, store), (), store)
+    store, is_named = _store(values, origins)
+    is_chosen = any(origins[name].is_given for name in ("model_id", "load_models"))
+    is_empty = values["load_models"] == (NONE,) and origins["model_id"].source != COMMAND_LINE
+    if is_empty or (is_named and not is_chosen):
+        return Resolved(_without_models(command_line, environ, demo_dir, store), (), store, is_named)
     models = _resolve_models(command_line, environ, demo_dir, default_store, find)
-    return Resolved(models[0], models, store)
+    return Resolved(models[0], models, store, is_named)
+
+
+def _store(values: Mapping[str, Value], origins: Origins) -> tuple[Path | None, bool]:
+    """Where models are loaded from at run time, None = nowhere, and whether calls name them. Raises: ConfigError."""
+    store, named = values["model_store"], values["models_dir"]
+    if not isinstance(named, Path):
+        return (store if isinstance(store, Path) else None), False
+    if isinstance(store, Path):
+        raise ConfigError([f"{cite('models_dir', values, origins)}: contradicts model_store; give one of them"])
+    if not named.is_dir():
+        raise ConfigError([f"{cite('models_dir', values, origins)}: must be a directory; there is none of that name"])
+    return named, True
 
 
 def _without_models(
@@ -73,7 +89,8 @@ def _without_models(
     """The options of the whole server, where no model is served yet. Raises: ConfigError if there never could be one."""
     config = resolve(command_line, environ, demo_dir, ModelEntry(demo_dir, "the bundled demo model"))
     if store is None or not store.is_dir():
-        raise ConfigError([f"{config.cite('load_models')}: needs model_store, a directory to load models from later"])
+        needed = "model_store or models_dir, a directory to load models from later"
+        raise ConfigError([f"{config.cite('load_models')}: needs {needed}"])
     return config
 
 
@@ -207,7 +224,7 @@ def with_notes(config: Config) -> Config:
     """The configuration, with notes on what was given and cannot act on this one model."""
     notes = [
         f"{config.cite(name)}: no effect in a model's own file; it is for the whole server"
-        for name in ("load_models", "model_store", "config_file")
+        for name in ("load_models", "model_store", "models_dir", "config_file")
         if is_from_file(config.origins[name], config.directory)
     ]
     weights, is_given = config.model.model_id, config.origins["model_id"].source == "environment"

@@ -78,6 +78,13 @@ def gguf_files(model: Path) -> tuple[Path, ...]:
     return (model,) if part is None else _parts(model.parent, part)
 
 
+def gguf_models(directory: Path) -> dict[str, Path]:
+    """The GGUF models in a directory by their stems; of one in several files, the first."""
+    paths = sorted(path for path in directory.glob("*.gguf") if path.is_file() and not _PICTURES.search(path.name))
+    first = {gguf_stem(path): path for path in reversed(paths)}
+    return dict(sorted(first.items()))
+
+
 def gguf_stem(path: Path) -> str:
     """The name of a file without its ending, and without which part of several it is."""
     part = _PART.fullmatch(path.name)
@@ -85,9 +92,8 @@ def gguf_stem(path: Path) -> str:
 
 
 def _files_of_directory(directory: Path) -> tuple[Path, ...]:
-    paths = sorted(path for path in directory.glob("*.gguf") if path.is_file())
-    seeing = [path for path in paths if _PICTURES.search(path.name)]
-    by_stem = {gguf_stem(path): path for path in reversed(paths) if path not in seeing}
+    by_stem = gguf_models(directory)
+    seeing = sorted(path for path in directory.glob("*.gguf") if path.is_file() and _PICTURES.search(path.name))
     if len(by_stem) != 1:
         named = ", ".join(path.name for path in sorted(by_stem.values())) or "none"
         raise ModelError(f"{directory} holds {len(by_stem)} GGUF models, allowed: one, or name its file: {named}")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,18 +23,22 @@ from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 from dragoman.config.resolve import Config, ConfigError
-from dragoman.config.run_time import ModelStore, NotStored
+from dragoman.config.run_time import ModelStore
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import Progress
-from dragoman.errors import Conflict, EngineFailed, InvalidRequest, NoMemory, NotFound, ServerError, Unavailable
+from dragoman.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from dragoman.host.building import Built, BuiltModel, ModelBuilder
+from dragoman.host.failures import told, tried
 from dragoman.host.hosted import Hosted, Wanted, identity, weights_bytes
+from dragoman.host.idle import IdleWatch
 from dragoman.host.ledger import Holding, MemoryLedger
 from dragoman.host.loading import check_room
 from dragoman.host.memory import cache_bytes, split_memory
 from dragoman.host.progress import log_progress, noted_progress
 from dragoman.host.reconcile import Plan, make_plan
 from dragoman.host.recovery import FailurePolicy, Recovery
+from dragoman.host.room import Room
+from dragoman.host.shelf import Shelf
 from dragoman.models import ModelError
 from dragoman.models.runtime.memory import give_back
 from dragoman.server.hosting import ModelMemory, ModelSource, ModelState, ModelStatus, SyncResult
@@ -68,8 +73,12 @@ class ModelHost(Generic[Built]):
         drain_s: float,
         progress: Callable[[str], Progress] | None = None,
         policy: FailurePolicy | None = None,
+        idle_s: float = math.inf,
     ) -> None:
-        """`progress`: makes what is told of the loading of the model of that name; None = only the log is."""
+        """`progress`: makes what is told of the loading of the model of that name; None = only the log is.
+
+        `idle_s`: how long a model stays after its last call, where the call says nothing of it.
+        """
         self._registry = registry
         self._builder = builder
         self._store = store
@@ -81,6 +90,12 @@ class ModelHost(Generic[Built]):
         self._leaving: dict[asyncio.Task[None], Hosted] = {}  # replaced models, while they finish their calls
         self._dropped: dict[str, Wanted] = {}  # to make room; they come back as they were
         self._num_callers: dict[str, int] = {}  # of `get_or_load` on their way to a model, by name
+        self._shelf = Shelf(store)
+        self._room = Room(
+            registry, ledger, self._hosted_models, self._is_wanted, self._under_way if store.is_named else None
+        )
+        self._idle = IdleWatch(idle_s, self._room.may_leave, self._let_go)
+        self._looking: asyncio.Task[None] | None = None
         self._is_syncing = False
         self._must_hurry = asyncio.Event()  # set by `close`: nobody waits for running calls any more
         self._recovery = Recovery(
@@ -97,8 +112,12 @@ class ModelHost(Generic[Built]):
         cannot be loaded.
         """
         all_built: list[Built] = []
-        for config, memory_bytes in zip(configs, split_memory(configs), strict=True):
+        await self._look()
+        for config, share_bytes in zip(configs, split_memory(configs), strict=True):
             wanted = await asyncio.to_thread(self._describe, config, str(config.directory), is_start=True)
+            memory_bytes = share_bytes
+            if memory_bytes is None and config.server.memory_gb is not None:
+                memory_bytes = max(0, self._ledger.available_bytes() - wanted.needs.weights - wanted.needs.drafts)
             if memory_bytes is not None:  # one alone may be loading already, and tells by itself
                 check_room(config.name, wanted.needs, self._ledger.available_bytes())
             share = self._ledger.available_bytes() if memory_bytes is None else memory_bytes
@@ -109,6 +128,7 @@ class ModelHost(Generic[Built]):
     async def close(self) -> None:
         """End every model at once: loads are given up, running calls are failed. Calls should have drained before."""
         self._must_hurry.set()
+        self._idle.close()
         await self._recovery.close()
         operations = {operation.task: operation for operation in self._operations.values()}
         for task, operation in operations.items():
@@ -152,7 +172,29 @@ class ModelHost(Generic[Built]):
 
     def unpin(self, name: str) -> None:
         """See `ModelHosting.unpin`."""
-        self._find(name).is_pinned = False
+        hosted = self._find(name)
+        hosted.is_pinned = False
+        self._idle.look_at(hosted)
+
+    async def look(self) -> None:
+        """See `ModelHosting.look`. Those who ask while one look is under way share it."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look(), name="look into the models directory")
+            self._looking.add_done_callback(self._end_look)
+        await asyncio.shield(self._looking)
+
+    async def _look(self) -> None:
+        if self._store.is_named:
+            self._registry.note_stored(await asyncio.to_thread(self._shelf.models))
+
+    def _end_look(self, task: asyncio.Task[None]) -> None:
+        self._looking = None
+
+    def keep(self, model: ServedModel, seconds: float | None) -> None:
+        """See `ModelHosting.keep`."""
+        hosted = self._hosted.get(model.name)
+        if hosted is not None and hosted.built is not None and hosted.built.served is model:
+            self._idle.keep(hosted, seconds)
 
     @asynccontextmanager
     async def get_or_load(self, name: str) -> AsyncIterator[ServedModel]:
@@ -184,6 +226,8 @@ class ModelHost(Generic[Built]):
 
     def stored(self) -> tuple[ModelSource, ...]:
         """See `ModelHosting.stored`."""
+        if self._store.is_named:  # they are loaded when somebody names them
+            return ()
         return tuple(ModelSource(str(one.directory.absolute()), one.name) for one in self._store.entries())
 
     async def sync(self, sources: Sequence[ModelSource]) -> SyncResult:
@@ -204,7 +248,7 @@ class ModelHost(Generic[Built]):
     async def _resolve(self, source: ModelSource) -> Wanted:
         """The model that a call names. Raises: InvalidRequest, NotFound, Unavailable."""
         self._check_open()
-        wanted = await _told(asyncio.to_thread(self._describe_source, source), source.name or source.url)
+        wanted = await told(asyncio.to_thread(self._describe_source, source), source.name or source.url)
         self._check_open()
         return wanted
 
@@ -301,7 +345,7 @@ class ModelHost(Generic[Built]):
         self._check_claims(wanted.names)
         self._check_names(wanted.names)
         hosted, memory_bytes = self._make_room(wanted, ())
-        return self._begin(wanted.names, "loaded", _told(self._load(hosted, memory_bytes), wanted.name))
+        return self._begin(wanted.names, "loaded", told(self._load(hosted, memory_bytes), wanted.name))
 
     def _make_room(self, wanted: Wanted, leaving: Sequence[Holding]) -> tuple[Hosted, int]:
         """The model with its place in the ledger, and the bytes it may count on besides its weights. Raises: NoMemory."""
@@ -327,6 +371,7 @@ class ModelHost(Generic[Built]):
             self._give_up(hosted, error)
             raise
         hosted.become_ready(built)
+        self._idle.keep(hosted, None)
         self._recovery.start()
         self._set_dropped({name: one for name, one in self._dropped.items() if name != hosted.name})
         return built
@@ -370,7 +415,7 @@ class ModelHost(Generic[Built]):
         self._check_open()
         operation = self._operations.get(name)
         if operation is None:
-            work = _told(self._load_stored(name), name)
+            work = told(self._load_stored(name), name)
             operation = _Operation(self._begin((name,), "loaded", work, is_on_demand=True), "loaded", True)
         if operation.is_on_demand:
             await asyncio.shield(operation.task)
@@ -384,33 +429,40 @@ class ModelHost(Generic[Built]):
         self._check_open()
         self._check_claims(others)
         self._check_names(wanted.names)
-        leaving = self._choose_leaving(wanted)
+        leaving = await self._room.made_for(wanted.needs.least)
+        self._check_open()
+        self._check_claims(others)
+        self._check_names(wanted.names)
         hosted, memory_bytes = self._make_room(wanted, [one.holding for one in leaving])
         self._operations.update(dict.fromkeys(others, own))
-        self._set_dropped({**self._dropped, **{one.name: one.wanted for one in leaving}})
         try:
-            await asyncio.gather(*(asyncio.shield(self._begin_unload(one)) for one in leaving))
+            await asyncio.gather(*(asyncio.shield(self._begin_drop(one)) for one in leaving))
         except BaseException:
             self._ledger.release(hosted.holding)
             raise
         await self._bring_up(hosted, memory_bytes)
 
-    def _choose_leaving(self, wanted: Wanted) -> list[Hosted]:
-        """The idle models that have to go, the least recently used first; [] if none has to, or if all would not suffice."""
-        leaving: list[Hosted] = []
-        for one in sorted((one for one in self._hosted.values() if self._may_go(one)), key=_last_used_s):
-            if wanted.needs.least <= self._ledger.available_bytes([other.holding for other in leaving]):
-                break
-            leaving.append(one)
-        return leaving
+    def _is_wanted(self, hosted: Hosted) -> bool:
+        """True if somebody is on the way to it, or something is being done to it."""
+        return any(name in self._num_callers or name in self._operations for name in hosted.names)
 
-    def _may_go(self, hosted: Hosted) -> bool:
-        if hosted.state is not ModelState.READY or hosted.built is None or hosted.is_pinned:
-            return False
-        served = hosted.built.served
-        is_default = served is self._registry.models[0] and self._registry.is_of_start(served)
-        is_wanted = any(name in self._num_callers or name in self._operations for name in hosted.names)
-        return served.admission.is_idle and not is_wanted and not is_default  # calls without a name mean the default
+    def _under_way(self) -> list[asyncio.Task[Any]]:
+        """The loads and unloads that have their room already, or are about to give it back."""
+        changing = [one for one in self._hosted.values() if one.state in (ModelState.LOADING, ModelState.UNLOADING)]
+        return [self._operations[one.name].task for one in changing if one.name in self._operations]
+
+    def _let_go(self, hosted: Hosted) -> None:
+        """A model has stayed for as long as it was to stay without a call."""
+        if not self._must_hurry.is_set():
+            logger.info("model %s gives its memory back until a call names it", hosted.name)
+            self._begin_drop(hosted)
+
+    def _begin_drop(self, hosted: Hosted) -> asyncio.Task[None]:
+        """Unload a model that comes back when somebody asks for it."""
+        assert hosted.built is not None  # it is READY
+        self._shelf.note_card(hosted.name, hosted.built.served.profile.card)
+        self._set_dropped({**self._dropped, hosted.name: hosted.wanted})
+        return self._begin_unload(hosted, is_dropped=True)
 
     def _forget_dropped(self, name: str) -> bool:
         """True if a model of that name was dropped; it does not come back any more."""
@@ -420,7 +472,7 @@ class ModelHost(Generic[Built]):
 
     def _set_dropped(self, dropped: dict[str, Wanted]) -> None:
         self._dropped = dropped
-        self._registry.note_dropped(name for one in dropped.values() for name in one.names)
+        self._registry.note_dropped(self._shelf.dropped(one) for one in dropped.values())
 
     # --- replacing ----------------------------------------------------------------------------------------------------
 
@@ -434,7 +486,7 @@ class ModelHost(Generic[Built]):
         self._check_names(wanted.names, old)
         new, memory_bytes = self._make_room(wanted, ())
         old.is_replacing = True
-        return self._begin(names, "replaced", _told(self._change_over(old, new, memory_bytes), wanted.name))
+        return self._begin(names, "replaced", told(self._change_over(old, new, memory_bytes), wanted.name))
 
     async def _change_over(self, old: Hosted, new: Hosted, memory_bytes: int) -> ModelStatus:
         """Build the new model; then let it have the names, and the old one finish."""
@@ -449,6 +501,7 @@ class ModelHost(Generic[Built]):
             raise
         new.is_pinned = old.is_pinned
         new.become_ready(built)
+        self._idle.keep(new, None)
         self._hosted = {name: new if one is old else one for name, one in self._hosted.items()}
         ending = asyncio.create_task(self._finish(old), name=f"finish the calls of the old {old.name}")
         self._leaving[ending] = old
@@ -457,11 +510,12 @@ class ModelHost(Generic[Built]):
 
     # --- unloading ----------------------------------------------------------------------------------------------------
 
-    def _begin_unload(self, hosted: Hosted) -> asyncio.Task[None]:
-        """From here on no new call finds the model; the task ends when it is gone."""
+    def _begin_unload(self, hosted: Hosted, *, is_dropped: bool = False) -> asyncio.Task[None]:
+        """From here on no new call finds the model; the task ends when it is gone. `is_dropped`: it comes back."""
         assert hosted.built is not None  # it is READY, and has no other operation
         hosted.state = ModelState.UNLOADING
-        self._registry.retire(hosted.built.served)
+        self._registry.retire(hosted.built.served, is_dropped=is_dropped)
+        self._idle.forget(hosted)
         hosted.built.served.admission.drain("The model is being unloaded")
         return self._begin(hosted.names, _UNLOADED, self._unload(hosted))
 
@@ -521,12 +575,12 @@ class ModelHost(Generic[Built]):
     async def _carry_out(self, plan: Plan) -> SyncResult:
         failures = dict(plan.failures)
         self._set_dropped({})  # what is wanted is loaded now, and the rest is not to come back
-        unloaded = [one.name for one in plan.gone if await _tried(self.unload(one.name), one.name, failures)]
+        unloaded = [one.name for one in plan.gone if await tried(self.unload(one.name), one.name, failures)]
         replaced = []
         for old, new in plan.changed:
-            if await _tried(self._replace_and_wait(old, new), new.name, failures):
+            if await tried(self._replace_and_wait(old, new), new.name, failures):
                 replaced.append(new.name)
-        loaded = [one.name for one in plan.new if await _tried(self._load_described(one), one.name, failures)]
+        loaded = [one.name for one in plan.new if await tried(self._load_described(one), one.name, failures)]
         return SyncResult(tuple(loaded), tuple(replaced), tuple(unloaded), plan.unchanged, failures)
 
     async def _load_described(self, wanted: Wanted) -> None:
@@ -560,35 +614,3 @@ async def _stop(built: BuiltModel) -> None:
 
 def _estimate(needs: MemoryNeeds, memory_bytes: int) -> ModelMemory:
     return ModelMemory(needs.weights, cache_bytes(needs, memory_bytes), needs.drafts)
-
-
-def _last_used_s(hosted: Hosted) -> float:
-    assert hosted.built is not None  # only such are asked
-    return hosted.built.served.admission.last_used_s
-
-
-async def _told(work: Coroutine[Any, Any, T], name: str) -> T:
-    """What `work` returns; its failures in the words of `dragoman.errors`."""
-    try:
-        return await work
-    except (InvalidRequest, NotFound, Conflict, NoMemory, Unavailable):
-        raise
-    except NotStored as error:
-        raise NotFound("; ".join(error.problems), param="model") from error
-    except ConfigError as error:
-        raise InvalidRequest("; ".join(error.problems)) from error
-    except ModelError as error:
-        raise InvalidRequest(f"Model {name} cannot be used: {error}") from error
-    except Exception as error:  # load boundary: whatever a loader raises ends this load and nothing else
-        logger.exception("loading model %s failed", name)
-        raise EngineFailed(f"Model {name} could not be loaded: {type(error).__name__}: {error}") from error
-
-
-async def _tried(work: Coroutine[Any, Any, object], name: str, failures: dict[str, str]) -> bool:
-    """True if `work` succeeded, else its failure is noted."""
-    try:
-        await work
-    except ServerError as error:
-        failures[name] = error.message
-        return False
-    return True

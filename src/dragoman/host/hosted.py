@@ -6,6 +6,7 @@ runs on worker threads.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -47,7 +48,7 @@ class Wanted:
 class Hosted:
     """A model and its place in the ledger. `built` None = it is not there yet, failed, or is gone.
 
-    `is_given_up`: its engine has died, and nothing more is done about it.
+    `is_given_up`: its engine has died, and nothing more is done about it. `keep_s`: how long it stays after its last call.
     """
 
     wanted: Wanted
@@ -59,6 +60,7 @@ class Hosted:
     is_replacing: bool = False
     is_given_up: bool = False
     loaded_s: int = 0
+    keep_s: float = math.inf
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,7 +95,17 @@ class Hosted:
             memory=self.holding.memory if self.state is not ModelState.FAILED else ModelMemory(),
             num_in_flight=in_flight,
             loaded_s=self.loaded_s,
+            expires_s=self._expires_s(),
         )
+
+    def left_s(self) -> float:
+        """Seconds until it has stayed as long as it is to stay, if no call comes; all of them while it answers one."""
+        if self.built is None or not self.built.served.admission.is_idle:
+            return self.keep_s
+        return self.built.served.admission.last_used_s + self.keep_s - time.monotonic()
+
+    def _expires_s(self) -> float | None:
+        return None if math.isinf(self.keep_s) or self.is_pinned else time.time() + max(self.left_s(), 0.0)
 
 
 def identity(config: Config) -> Identity:

@@ -30,7 +30,9 @@ def split_memory(configs: Sequence[Config]) -> list[int | None]:
     caches = [config.engine.kv_cache_gb for config in configs if has_model(config)]
     taken = sum(int(size * GIB) for size in caches if size is not None)
     weights = sum(file.stat().st_size for config in configs for file in _weight_files(config.model_dir))
-    rest = max(0, available_memory_bytes() - taken - weights)
+    most_gb = configs[0].server.memory_gb if configs else None
+    free = available_memory_bytes() if most_gb is None else min(available_memory_bytes(), int(most_gb * GIB))
+    rest = max(0, free - taken - weights)
     return [rest // max(1, caches.count(None))] * len(configs)
 
 

@@ -32,10 +32,25 @@ def repo_folder(cache: Path, repo: str) -> Path:
     return cache / f"models--{repo.replace('/', '--')}"
 
 
+def repo_in_cache(folder: Path) -> str | None:
+    """The repository (ORG/NAME) whose folder of the cache this is; None if it is none."""
+    match = _FOLDER.fullmatch(folder.name)
+    return f"{match['org']}/{match['name']}" if match else None
+
+
+def served_snapshot(folder: Path) -> Path | None:
+    """The snapshot of a repository's folder that its name means: main's, else the newest; None if it is not complete."""
+    commit = _read_reference(folder / "refs" / "main")
+    snapshots = sorted(folder.glob("snapshots/*"), key=lambda path: path.stat().st_mtime)
+    found = folder / "snapshots" / commit if commit else next(reversed(snapshots), None)
+    if found is None or not found.is_dir():
+        return None
+    return found if not missing(found) or next(found.glob("*.gguf"), None) is not None else None
+
+
 def repo_of(snapshot: Path) -> str | None:
     """The repository (ORG/NAME) that a directory is a snapshot of; None for a directory that is none."""
-    match = _FOLDER.fullmatch(snapshot.parent.parent.name)
-    return f"{match['org']}/{match['name']}" if match and snapshot.parent.name == "snapshots" else None
+    return repo_in_cache(snapshot.parent.parent) if snapshot.parent.name == "snapshots" else None
 
 
 def cached_snapshot(cache: Path, model: HubModel) -> Path | None:

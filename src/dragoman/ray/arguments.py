@@ -115,7 +115,9 @@ class Application:
         )
         config = resolved.process
         if resolved.store is not None or len(resolved.models) != 1:
-            names = [one for one in ("model_store", "load_models") if config.origins[one].source != "default"]
+            names = [
+                one for one in ("model_store", "models_dir", "load_models") if config.origins[one].source != "default"
+            ]
             where = ", ".join(config.cite(name) for name in names) or "the default model store"
             raise ConfigError([f"{where}: an application on Ray Serve has one model; run one application for each"])
         if config.server.allow_pull:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from dragoman import __version__
-from dragoman.errors import NotFound, ServerError, UnknownPath
+from dragoman.errors import NotFound, NotLoaded, ServerError, UnknownModel, UnknownPath
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply
 from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.bodies import Bodies, Body
@@ -34,6 +34,7 @@ from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.responder import Responder, as_server_error, error_reply, run_unless_gone, send_streamed
 from dragoman.server.security.gate import Gate
 from dragoman.server.security.scopes import Scope
+from dragoman.server.waiting import Waiting
 from dragoman.types import BACKGROUND_STANDING
 
 if TYPE_CHECKING:  # most servers have none
@@ -160,7 +161,7 @@ class Endpoints:
             if not operation.body:
                 if check_body is not None:
                     await check_body(b"")
-                made = await operation.answer(exchange.http_call(path_params=path_params), self)
+                made = await self._answer(operation, exchange.http_call(path_params=path_params))
             else:
                 with self._gate.bodies.hold() as held:
                     body = await exchange.read_body(self._gate.max_request_size_bytes, held)
@@ -169,7 +170,7 @@ class Endpoints:
                     body = await unpacked(body, exchange.headers, self._gate.max_request_size_bytes, held)
                     call = exchange.http_call(body, path_params)
                     await call.decoded()
-                    made = await run_unless_gone(exchange, operation.answer(call, self))
+                    made = await run_unless_gone(exchange, self._answer(operation, call))
             if isinstance(made, StreamedReply):
                 await send_streamed(exchange, made, early)
             else:
@@ -227,49 +228,99 @@ class Endpoints:
     async def _generate(
         self, exchange: Exchange, http: HttpCall, operation: GenerateOperation, record: CallRecord
     ) -> None:
-        borrowed = None if operation.borrow is None else operation.borrow(http, self)
-        name = operation.model(http, self) if borrowed is None else None
-        if self.hosting is not None and name is not None and self.models.is_dropped(name):
-            borrowed = self.hosting.get_or_load(name)  # nobody need know that it had to make room
-        if borrowed is not None:
-            return await self._generate_with(borrowed, exchange, http, operation, record)
+        record.is_kept = self.hosting is not None
         try:
-            model = self.models.find(name)
-            check_call(model, http, record)
+            record.timeout_s, record.patience_s, record.timeout_name = waits_of(http)
+            found = None if operation.borrow is None else operation.borrow(http, self)
+            model = found or await self._found(lambda: operation.model(http, self))
         except ServerError as error:
-            record.error = error
-            dialect = dialect_of(operation, self.models.dialects, http)
-            await exchange.send_reply(error_reply(dialect, error, http))
+            return await self._refuse(exchange, http, operation, record, error)
+        if isinstance(model, ServedModel):
+            await self._generate_with(model, exchange, http, operation, record)
         else:
-            record.model = model.name
-            await self._responder.respond(exchange, model, dialect_of(operation, model.dialects, http), http)
+            async with AsyncExitStack() as stack:
+                entering = stack.enter_async_context(model)
+                dialect = dialect_of(operation, self.models.dialects, http)
+                waiting = Waiting(exchange, dialect, http, self.switches.keep_alive_s)
+                try:
+                    model = await waiting.until(entering)
+                except ServerError as error:
+                    if exchange.is_started:
+                        return await waiting.fail(error)
+                    return await self._refuse(exchange, http, operation, record, error)
+                await self._generate_with(model, exchange, http, operation, record, waiting)
+        if self.hosting is not None:
+            self.hosting.keep(model, record.keep_s)
         return None
 
     async def _generate_with(
         self,
-        borrowed: AbstractAsyncContextManager[ServedModel],
+        model: ServedModel,
         exchange: Exchange,
         http: HttpCall,
         operation: GenerateOperation,
         record: CallRecord,
+        waiting: Waiting | None = None,
     ) -> None:
-        """Generate with a model that may have to be loaded first; a client that leaves meanwhile waits no longer."""
-        async with AsyncExitStack() as stack:
+        """`waiting`: of a call that has waited for the model."""
+        try:
+            check_version(model, http)
+        except ServerError as error:
+            if waiting is not None and exchange.is_started:
+                return await waiting.fail(error)
+            return await self._refuse(exchange, http, operation, record, error)
+        record.model = model.name
+        return await self._responder.respond(
+            exchange, model, dialect_of(operation, model.dialects, http), http, waiting
+        )
+
+    async def _refuse(
+        self, exchange: Exchange, http: HttpCall, operation: GenerateOperation, record: CallRecord, error: ServerError
+    ) -> None:
+        record.error = error
+        dialect = dialect_of(operation, self.models.dialects, http)
+        await exchange.send_reply(error_reply(dialect, error, http))
+
+    async def _found(self, name: Callable[[], str | None]) -> ServedModel | AbstractAsyncContextManager[ServedModel]:
+        """The model of that name, or how it is loaded. Raises: as `ModelRegistry.find`, but for `NotLoaded`."""
+        for is_last in (False, True):
             try:
-                model = await run_unless_gone(exchange, stack.enter_async_context(borrowed))
-                check_call(model, http, record)
-            except ServerError as error:
-                record.error = error
-                dialect = dialect_of(operation, self.models.dialects, http)
-                await exchange.send_reply(error_reply(dialect, error, http))
-            else:
-                record.model = model.name
-                await self._responder.respond(exchange, model, dialect_of(operation, model.dialects, http), http)
+                return self.models.find(name())
+            except NotLoaded as error:
+                if self.hosting is None:
+                    raise
+                return self.hosting.get_or_load(error.name)
+            except UnknownModel:
+                if is_last or self.hosting is None:
+                    raise
+                await self.hosting.look()  # it may have come meanwhile
+        raise AssertionError("the second look has found or raised")
+
+    async def _answer(self, operation: AnswerOperation, http: HttpCall) -> Any:
+        """What the operation answers; a model that it needs is loaded first, but not for calls that only read."""
+        if self.hosting is None:
+            return await operation.answer(http, self)
+        try:
+            return await operation.answer(http, self)
+        except UnknownModel:
+            await self.hosting.look()
+        except NotLoaded as error:
+            if operation.method != "POST":
+                raise
+            async with self.hosting.get_or_load(error.name):
+                return await operation.answer(http, self)
+        try:
+            return await operation.answer(http, self)
+        except NotLoaded as error:
+            if operation.method != "POST":
+                raise
+            async with self.hosting.get_or_load(error.name):
+                return await operation.answer(http, self)
 
 
 # On /v1/chat/completions a client's name tells which of two documents it goes by.
 _INNER_CLIENT = f"dragoman/{__version__} (openai)"
-_ABSENCE = "models do not come and go here; start the server with --model-store DIRECTORY"
+_ABSENCE = "models do not come and go here; start the server with --model-store DIRECTORY or --models-dir DIRECTORY"
 
 
 def _without_hosting(api: Api) -> Api:
@@ -303,15 +354,18 @@ def dialect_of(operation: GenerateOperation, dialects: Dialects, http: HttpCall)
     return dialects[name] if operation.wrap is None else operation.wrap(dialects[name])
 
 
-def check_call(model: ServedModel, http: HttpCall, record: CallRecord) -> None:
-    """Note how long the client wants to wait.
+def waits_of(http: HttpCall) -> tuple[float | None, float | None, str]:
+    """How long the client waits for the answer, how long for its next byte, and the field that says so.
 
-    Raises: InvalidParameter if it says that wrongly, NotFound if it asks for a version that the model does not have.
+    Raises: InvalidParameter if it says that wrongly.
     """
-    record.timeout_s = timeout_of(http.headers)
-    record.patience_s, record.timeout_name = patience_of(http.headers)
-    if record.timeout_s is not None:
-        record.timeout_name = name_of(http.headers)
+    timeout_s = timeout_of(http.headers)
+    patience_s, name = patience_of(http.headers)
+    return timeout_s, patience_s, name if timeout_s is None else name_of(http.headers)
+
+
+def check_version(model: ServedModel, http: HttpCall) -> None:
+    """Raises: NotFound if the call asks for a version that the model does not have."""
     version = http.query.get("model_version") or http.headers.get("model_version")
     if version and version != model.version:
         raise NotFound(f"Model or workflow not found: {model.name} version {version}", param="model_version")

@@ -78,7 +78,8 @@ class ModelStatus:
     `url`: the directory or archive that was asked for. `reason`: why it is FAILED, one line, else "".
     `is_replacing`: another model is being loaded in its place; it answers until that is ready.
     `memory`: what is reserved for it (nothing once it has FAILED). `num_in_flight`: calls that it is answering.
-    `loaded_s`: when it became ready, seconds since the epoch; 0 before.
+    `loaded_s`: when it became ready, seconds since the epoch; 0 before. `expires_s`: when it gives its memory back if no
+    call comes, in the same seconds; None = never.
     """
 
     name: str
@@ -92,6 +93,7 @@ class ModelStatus:
     memory: ModelMemory = field(default_factory=ModelMemory)
     num_in_flight: int = 0
     loaded_s: int = 0
+    expires_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +174,22 @@ class ModelHosting(Protocol):
 
         To make room, models that are neither pinned nor answering calls are dropped, the least recently used first,
         and only if that suffices; models that answer calls are never dropped, nor is the default model of the start,
-        which calls without a name mean. A dropped model is not listed any more; the registry knows its names
-        (`is_dropped`), and it comes back with the options it had when it is asked for here again.
+        which calls without a name mean. A dropped model is no longer served; the registry knows its names
+        (`NotLoaded`), and it comes back with the options it had when it is asked for here again. Where any call may name the
+        store's models, this waits for models that are in use, if one more fits once they are idle.
 
         Raises on entering: NotFound (neither served nor in the store), NoMemory (it would not fit, even without the
         idle models), InvalidRequest (its options or files are unusable), Conflict (one of its aliases is another
         model's), EngineFailed, Unavailable (shutting down).
         """
+        ...
+
+    async def look(self) -> None:
+        """Tell the registry what the models directory holds now; nothing happens where there is none."""
+        ...
+
+    def keep(self, model: ServedModel, seconds: float | None) -> None:
+        """Let the model stay for so long after its last call, inf = for ever; None = as the operator has said."""
         ...
 
     def status(self, name: str) -> ModelStatus:
@@ -190,7 +201,10 @@ class ModelHosting(Protocol):
         ...
 
     def stored(self) -> tuple[ModelSource, ...]:
-        """What the model store holds now, for `sync`; () without a store. Reads the directory: call it rarely."""
+        """What the model store holds now, for `sync`; () without a store, and where any call may name its models.
+
+        Reads the directory: call it rarely.
+        """
         ...
 
     async def sync(self, sources: Sequence[ModelSource]) -> SyncResult:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dragoman.server.hosting import ModelState, ModelStatus
-from dragoman.server.registry import ServedModel
+from dragoman.server.registry import ModelRegistry, ServedModel, UnloadedModel
 
 READY = "READY"
 FAILED = "FAILED"
+UNLOADED = "UNLOADED"
 
 _STATUSES = {
     ModelState.LOADING: "PENDING",
@@ -83,6 +84,26 @@ def facts_of_status(status: ModelStatus) -> ModelFacts:
 def facts_by_name(models: Sequence[ServedModel]) -> list[ModelFacts]:
     """The facts under every name that can be asked for: a client that picks one of a list must be served."""
     return [facts for model in models for facts in _facts_with_adapters(model)]
+
+
+def facts_of_unloaded(model: UnloadedModel) -> ModelFacts:
+    """What is to be told about a model that the next call which names it has loaded."""
+    return ModelFacts(
+        name=model.name, created_s=int(model.card.modified_s), url=model.url, status=UNLOADED, is_of_start=False
+    )
+
+
+def facts_of_all(models: ModelRegistry) -> list[ModelFacts]:
+    """The facts under every name that can be asked for, of models that are loaded for it as well."""
+    away = [replace(facts_of_unloaded(one), name=name) for one in models.unloaded for name in one.names]
+    return facts_by_name(models.models) + away
+
+
+def facts_of_name(models: ModelRegistry, name: str) -> ModelFacts:
+    """The facts of one model. Raises: as `ModelRegistry.find`, but for those that are loaded when they are asked for."""
+    if (away := models.unloaded_called(name)) is not None:
+        return replace(facts_of_unloaded(away), name=name)
+    return facts_called(models.find(name), name)
 
 
 def facts_called(model: ServedModel, name: str) -> ModelFacts:

@@ -95,6 +95,12 @@ class Server(Protocol):
         ...
 
 
+async def looked_at(server: Server) -> None:
+    """Return once the registry knows what the models directory holds now."""
+    if server.hosting is not None:
+        await server.hosting.look()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One method of one path, and its description.

@@ -16,16 +16,18 @@ from enum import StrEnum
 from typing import Protocol
 
 from dragoman.engine.base import Engine
-from dragoman.errors import EngineDead, NotFound, Unavailable
+from dragoman.errors import EngineDead, NotFound, NotLoaded, Unavailable, UnknownModel
 from dragoman.server.adapters import ServedAdapters
 from dragoman.server.admission import Admission
-from dragoman.server.api import Dialects, ModelProfile
+from dragoman.server.api import Dialects, ModelCard, ModelProfile
 from dragoman.server.observation.load_metrics import LoadMetrics
 from dragoman.server.pooling.base import PoolingService
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits
 
 PLACEHOLDER_MODELS = frozenset({"", "default", "dummy", "tgi", "lmi", "model"})
 """Names clients send when they do not care which model answers."""
+
+MAX_SHOWN_NAMES = 30  # of models, in an error
 
 
 class GenerationService(Protocol):
@@ -69,6 +71,21 @@ class ServedModel:
         """Everything that calls may name it by; a version follows the name after a slash, as in LMI's paths."""
         versioned = (f"{self.name}/{self.version}",) if self.version else ()
         return (self.name, *self.aliases, *versioned)
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadedModel:
+    """A model that the next call which names it has loaded. `card`: what its files say of it."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    url: str = ""
+    card: ModelCard = field(default_factory=ModelCard)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that calls may name it by."""
+        return (self.name, *self.aliases)
 
 
 class ServerState(StrEnum):
@@ -123,7 +140,10 @@ class ModelRegistry:
         self._given_up = asyncio.Event()
         self._progress: dict[str, LoadProgress] = {}
         self._later_names: set[str] = set()  # of models that came when the start was over
-        self._dropped_names: frozenset[str] = frozenset()
+        self._dropped: tuple[UnloadedModel, ...] = ()
+        self._stored: tuple[UnloadedModel, ...] = ()
+        self._away: dict[str, str] = {}  # each name of these, and the name by which its owner knows the model
+        self._default_away = ""  # the default model of the start, while it is one of them
 
     @property
     def state(self) -> ServerState:
@@ -166,23 +186,59 @@ class ModelRegistry:
         """The model of exactly that name or alias that takes calls; None if there is none."""
         return self._names.get(name)
 
-    def note_dropped(self, names: Iterable[str]) -> None:
-        """Say under which names models were dropped to make room; they are loaded again for whoever asks for them."""
-        self._dropped_names = frozenset(names)
+    @property
+    def unloaded(self) -> tuple[UnloadedModel, ...]:
+        """The models that are loaded for whoever names them, those that are being loaded included."""
+        models = {one.name: one for one in (*self._stored, *self._dropped)}
+        return tuple(one for one in models.values() if one.name not in self._names)
 
-    def is_dropped(self, name: str | None) -> bool:
-        """True for a model that was dropped to make room, and is not back yet."""
-        return name in self._dropped_names
+    def unloaded_called(self, name: str) -> UnloadedModel | None:
+        """The one of that name or alias."""
+        return next((one for one in self.unloaded if name in one.names), None)
+
+    def note_dropped(self, models: Iterable[UnloadedModel]) -> None:
+        """Say which models have given their memory back; they are loaded again for whoever asks for them."""
+        self._dropped = tuple(models)
+        self._note_away()
+        if self._default_away not in self._away:
+            self._default_away = ""
+
+    def note_stored(self, models: Iterable[UnloadedModel]) -> None:
+        """Say which models the models directory holds."""
+        self._stored = tuple(models)
+        self._note_away()
+
+    def _note_away(self) -> None:
+        self._away = {name: one.name for one in (*self._stored, *self._dropped) for name in one.names}
+
+    def _away_as(self, name: str | None) -> str | None:
+        """The model to load for a call that names `name`, None if it means a served one, or none that there is."""
+        if name in self._names:
+            return None
+        if name in self._away:
+            return self._away[name]
+        if name is not None and name not in PLACEHOLDER_MODELS:
+            return None
+        sole = set(self._away.values()) if not self._models else set()
+        return self._default_away or (sole.pop() if len(sole) == 1 else None)
 
     def is_of_start(self, model: ServedModel) -> bool:
         """True for a model that was loaded before the server was ready."""
         return model.name not in self._later_names
 
+    def is_default(self, model: ServedModel) -> bool:
+        """True for the model of the start that calls without a name mean."""
+        return next(iter(self._models.values()), None) is model and self.is_of_start(model)
+
     def add(self, model: ServedModel) -> None:
         """Serve `model` under its name and aliases. Raises: ValueError if a name is taken."""
         self._check_names(model, None)
-        self._note_time(model)
-        self._models[model.name] = model
+        if model.name == self._default_away:
+            self._default_away = ""
+            self._models = {model.name: model, **self._models}
+        else:
+            self._note_time(model)
+            self._models[model.name] = model
         self._names.update(dict.fromkeys(model.names, model))
         self._expected_names.pop(model.name, None)
         self._progress.pop(model.name, None)
@@ -207,13 +263,16 @@ class ModelRegistry:
         self._progress.pop(new.name, None)
         self._drain_late(new)
 
-    def retire(self, model: ServedModel) -> None:
+    def retire(self, model: ServedModel, *, is_dropped: bool = False) -> None:
         """Let no new call find `model`; `wait_idle` still waits for it. If it was the default, the next one is.
 
+        `is_dropped`: whoever names it has it loaded again; if it was the default of the start, it still is.
         Raises: ValueError if it is not served.
         """
         if self._models.get(model.name) is not model:
             raise ValueError(f"model {model.name!r} is not served")
+        if is_dropped and self.is_default(model):
+            self._default_away = model.name
         del self._models[model.name]
         self._later_names.discard(model.name)
         self._names = {name: one for name, one in self._names.items() if one is not model}
@@ -270,23 +329,25 @@ class ModelRegistry:
     @property
     def is_single(self) -> bool:
         """True if there is one model at most, loaded or not, so that every call can only mean that."""
-        return len(self._models) + len(self.expected_names) <= 1 and not self._dropped_names
+        return len({*self._models, *self.expected_names, *self._away.values()}) <= 1
 
     def knows(self, name: str) -> bool:
-        """True if `name` is a model's, served, still to be loaded or dropped, and no placeholder."""
-        is_known = name in self._names or name in self.expected_names or name in self._dropped_names
+        """True if `name` is a model's, served or to be loaded, and no placeholder."""
+        is_known = name in self._names or name in self.expected_names or name in self._away
         return is_known or self._with_adapter(name) is not None
 
     def find(self, name: str | None) -> ServedModel:
         """The model of that name or alias, or with an adapter of that name; the default for None and for placeholders.
 
-        Raises: NotFound for an unknown name and where no model is served, Unavailable while loading or unloading, EngineDead
-        when loading failed.
+        Raises: UnknownModel for an unknown name and where no model is served, NotLoaded for one that is loaded for whoever
+        names it, Unavailable while loading or unloading, EngineDead when loading failed.
         """
         if name is not None and (model := self._names.get(name)) is not None:
             return model
         if name is not None and (model := self._with_adapter(name)) is not None:
             return model
+        if self._state is ServerState.READY and (away := self._away_as(name)) is not None:
+            raise NotLoaded(away)
         if name is not None and name not in PLACEHOLDER_MODELS and name not in self.expected_names:
             raise self._unknown(name)
         if name in self.expected_names or not self._models:
@@ -313,16 +374,20 @@ class ModelRegistry:
             model.admission.drain()
 
     def _served_names(self) -> str:
-        return ", ".join((*self._names, *self.expected_names)) or "none"
+        names = tuple(dict.fromkeys((*self._names, *self.expected_names, *self._away)))
+        more = len(names) - MAX_SHOWN_NAMES
+        shown = names if more <= 0 else (*names[:MAX_SHOWN_NAMES], f"{more} more")
+        return ", ".join(shown) or "none"
 
     def _unknown(self, name: str) -> NotFound | Unavailable:
         if any(name in model.names for model in self._leaving):
             return Unavailable(f"Model {name} is being unloaded", retry_after_s=5)
-        return NotFound(f"Model or workflow not found: {name} (served: {self._served_names()})", param="model")
+        return UnknownModel(f"Model or workflow not found: {name} (served: {self._served_names()})", param="model")
 
     def _unavailable(self, name: str | None) -> Unavailable | EngineDead | NotFound:
         if self._state is ServerState.FAILED:
             return EngineDead(f"The model could not be loaded: {self._reason}")
         if self._state is ServerState.READY and not self._expected_names:
-            return NotFound("Model or workflow not found: no model is loaded", param="model")
+            named = f"; name one of: {self._served_names()}" if self._away else ""
+            return UnknownModel(f"Model or workflow not found: no model is loaded{named}", param="model")
         return Unavailable(f"Model {name or 'default'} is still loading; try again later", retry_after_s=5)

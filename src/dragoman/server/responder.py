@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from time import perf_counter
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -71,6 +71,14 @@ OF_ONE_REQUEST = (InvalidRequest, CapacityError, EngineFailed)  # the other erro
 logger = logging.getLogger("dragoman.server")
 
 
+class FailingStream(Protocol):
+    """Tells failures in a stream whose head was sent while the call waited for its model."""
+
+    async def fail(self, error: Exception) -> None:
+        """Tell a failure as the stream's last bytes."""
+        ...
+
+
 class Responder:
     """Runs parsed calls."""
 
@@ -92,8 +100,15 @@ class Responder:
         """The call of that id has been answered."""
         self._ids_in_flight.discard(call_id)
 
-    async def respond(self, exchange: Exchange, model: ServedModel, dialect: Dialect, http: HttpCall) -> None:
-        """Parse `http` with `dialect`, generate with `model`, answer.
+    async def respond(
+        self,
+        exchange: Exchange,
+        model: ServedModel,
+        dialect: Dialect,
+        http: HttpCall,
+        waiting: FailingStream | None = None,
+    ) -> None:
+        """Parse `http` with `dialect`, generate with `model`, answer. `waiting` tells failures of a stream begun before.
 
         Raises: ClientGone, and nothing else: every failure is answered, or ends the connection after it was logged.
         """
@@ -133,7 +148,9 @@ class Responder:
             _note_failure(failure)
             if isinstance(failure, QueueTimeout):
                 failure.retry_after_s = model.admission.retry_after_s()
-            if exchange.is_started:  # the encoder itself failed while it told of a failure
+            if exchange.is_started and waiting is not None:
+                await waiting.fail(failure)
+            elif exchange.is_started:  # the encoder itself failed while it told of a failure
                 await exchange.cut()
             else:
                 await exchange.send_reply(error_reply(dialect, failure, http), headers)
@@ -231,7 +248,10 @@ async def _write_events(
     keep_alive_s: float,
 ) -> None:
     record, due_s = current_call(), None
-    if call.is_head_fixed and head_after_s is not None and record is not None:
+    has_head = exchange.is_started  # it went out while the call waited for its model
+    if has_head:
+        due_s = _at_once
+    elif call.is_head_fixed and head_after_s is not None and record is not None:
         due_s = partial(_head_due_s, record, len(call.requests), head_after_s)
     events = await merge.first_batch(call.hold_s, due_s)
     head = call.encoder.head(events)
@@ -242,7 +262,8 @@ async def _write_events(
     run = call.run_off_loop
     # Before the head is sent: a failure can still be a status.
     body = await _run(run if events else None, partial(_encode, call, events))
-    await exchange.send_head(head, ignored_header(call.ignored))
+    if not has_head:
+        await exchange.send_head(head, ignored_header(call.ignored))
     quiet = None if exchange.is_detached else _Quiet(merge, call, head, keep_alive_s)
     try:
         while not merge.is_finished:
@@ -268,7 +289,7 @@ class _Quiet:
     def __init__(self, merge: EventMerge, call: Call, head: Head, keep_alive_s: float) -> None:
         self._call = call
         self._service = merge.service
-        self._pulse = _pulse(call.encoder, head) if keep_alive_s else b""
+        self._pulse = pulse_of(call.encoder, head) if keep_alive_s else b""
         self._silence = Silence(keep_alive_s, merge.wake) if self._pulse else None
         asks = call.wants_progress and isinstance(call.encoder, ProgressEncoder)
         self._ticks = Silence(PROGRESS_S, merge.wake) if asks else None
@@ -304,11 +325,15 @@ class _Quiet:
                 timer.close()
 
 
-def _pulse(encoder: Encoder, head: Head) -> bytes:
+def pulse_of(encoder: Encoder, head: Head) -> bytes:
     """What is sent on a stream that has been silent for long; b"" where every byte would be part of the answer."""
     if isinstance(encoder, KeepingAlive):
         return encoder.keep_alive()
     return SSE_COMMENT if head.media_type == SSE_MEDIA_TYPE else b""
+
+
+def _at_once() -> float:
+    return 0.0
 
 
 def _head_due_s(record: CallRecord, num_requests: int, after_s: float) -> float:

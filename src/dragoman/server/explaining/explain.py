@@ -15,9 +15,9 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from dragoman.engine.base import check_request
-from dragoman.errors import InvalidPayload, ServerError, WrongMethod
+from dragoman.errors import InvalidPayload, NotLoaded, ServerError, WrongMethod
 from dragoman.server.api import Call, ErrorTeller, HttpCall, ModelProfile, on_thread
-from dragoman.server.endpoints import check_call, dialect_of
+from dragoman.server.endpoints import check_version, dialect_of, waits_of
 from dragoman.server.explaining.report import (
     ExplainedCall,
     ExplainedLimits,
@@ -135,7 +135,10 @@ async def _follow(way: _Way, server: Server) -> None:
         return
     http, explanation = way.http, way.explanation
     explanation.model = way.record.model = model.name
-    check_call(model, http, way.record)
+    record = way.record
+    record.timeout_s, record.patience_s, record.timeout_name = waits_of(http)
+    record.is_kept = server.hosting is not None
+    check_version(model, http)
     way.teller = dialect = dialect_of(way.operation, model.dialects, http)
     explanation.limits = _limits(model, server, way.record)
     opening = dialect.open(http)
@@ -165,13 +168,18 @@ def _model(way: _Way, server: Server) -> ServedModel | None:
     """The model of the call, None after a note if it would be loaded first. Raises: as real calls."""
     name = way.operation.model(way.http, server)
     is_lent = way.operation.borrow is not None and way.operation.borrow(way.http, server) is not None
-    if is_lent or (server.hosting is not None and name is not None and server.models.is_dropped(name)):
-        served = server.models.get(name or "")
-        if served is None:
-            way.explanation.model = name
-            way.explanation.notes.append("the model would be loaded first, if it can be; the rest depends on it")
+    if is_lent and (served := server.models.get(name or "")) is not None:
         return served
-    return server.models.find(name)
+    try:
+        if not is_lent:
+            return server.models.find(name)
+    except NotLoaded as error:
+        if server.hosting is None:
+            raise
+        name = error.name
+    way.explanation.model = name
+    way.explanation.notes.append("the model would be loaded first, if it can be; the rest depends on it")
+    return None
 
 
 async def _tell_parameters(way: _Way, call: Call, model: ServedModel, apis: Sequence[Api]) -> None:

@@ -131,6 +131,7 @@ class CallRecord(msgspec.Struct):
     `timeout_s`: how long the client wants to wait for the whole answer, `patience_s`: for its next byte; None = as long as
     it takes; `timeout_name`: the field that says so. `num_expected_tokens`: of prompts that are not tokenised yet, at
     least. `take`: told of each request when its prompt has been tokenised; raises Overloaded if there is no room for it.
+    `is_kept`: the call may say how long its model stays after it, `keep_s`; None = as the operator has said.
     `cancel` ends the call with an error. `trace`: the one that it belongs to. `began_s`: seconds since the epoch; `begin_s`,
     `end_s` on the monotonic clock.
     """
@@ -157,6 +158,8 @@ class CallRecord(msgspec.Struct):
     cancel: Callable[[ServerError], None] = lambda error: None
     error: ServerError | None = None
     trace: TraceContext | None = None
+    is_kept: bool = False
+    keep_s: float | None = None
 
     @property
     def outcome(self) -> Outcome:

@@ -22,8 +22,8 @@ from dragoman.server.describe.answers import LOADING, ErrorFamily, json_answer, 
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import TEXT
 from dragoman.server.http.replies import json_reply
-from dragoman.server.model_facts import ModelFacts, facts_by_name, facts_called
-from dragoman.server.operations import AnswerOperation, Server
+from dragoman.server.model_facts import ModelFacts, facts_of_all, facts_of_name
+from dragoman.server.operations import AnswerOperation, Server, looked_at
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 1000
 
@@ -99,10 +99,11 @@ def _either(operation: AnswerOperation, errors: ErrorFamily) -> AnswerOperation:
         if VERSION not in http.headers:
             return await operation.answer(http, server)
         if is_list:
-            made: Any = anthropic_models(facts_by_name(server.models.models), http.query)
+            await looked_at(server)
+            made: Any = anthropic_models(facts_of_all(server.models), http.query)
         else:
             name = http.path_params["name"]
-            made = anthropic_model(facts_called(server.models.find(name), name))
+            made = anthropic_model(facts_of_name(server.models, name))
         return json_reply(200, made, {REQUEST_ID: http.request_id})
 
     kind = AnthropicModelList if is_list else AnthropicModel

@@ -24,8 +24,8 @@ from dragoman.server.describe.components import GENERATED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import INTEGER, Schema, any_of, ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.model_facts import facts_by_name
-from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
-from dragoman.server.registry import ServedModel
+from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server, looked_at
+from dragoman.server.registry import ServedModel, UnloadedModel
 from dragoman.server.security.scopes import Scope
 
 NAME = "lmstudio"
@@ -59,15 +59,37 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
 
 async def models(http: HttpCall, server: Server) -> LmModelList:
     """Every name that can be asked for."""
-    return LmModelList(
-        [_listed(model, facts.name) for model in server.models.models for facts in facts_by_name([model])]
-    )
+    await looked_at(server)
+    served = [_listed(model, facts.name) for model in server.models.models for facts in facts_by_name([model])]
+    return LmModelList(served + [_away(one, name) for one in server.models.unloaded for name in one.names])
 
 
 async def model(http: HttpCall, server: Server) -> LmModel:
     """One model. Raises: NotFound, and what a model that is not there yet raises."""
     name = http.path_params["name"]
+    if (away := server.models.unloaded_called(name)) is not None:
+        return _away(away, name)
     return _listed(server.models.find(name), name)
+
+
+def _away(model: UnloadedModel, name: str) -> LmModel:
+    """A model that the next call which names it has loaded."""
+    config = model.card.config
+    kind, trained = config.get("model_type"), config.get("max_position_embeddings")
+    return LmModel(
+        id=name,
+        type="vlm" if "vision_config" in config else "llm",
+        publisher=_publisher(name),
+        arch=kind if isinstance(kind, str) else "",
+        compatibility_type=model.card.format,
+        quantization="",
+        state="not-loaded",
+        max_context_length=trained if isinstance(trained, int) else 0,
+    )
+
+
+def _publisher(name: str) -> str:
+    return name.partition("/")[0] if "/" in name else ""
 
 
 def _listed(model: ServedModel, name: str) -> LmModel:
@@ -76,7 +98,7 @@ def _listed(model: ServedModel, name: str) -> LmModel:
     return LmModel(
         id=name,
         type="embeddings" if model.pooling is not None else "vlm" if "vision" in model.profile.abilities else "llm",
-        publisher=name.partition("/")[0] if "/" in name else "",
+        publisher=_publisher(name),
         arch=arch_of(model.profile),
         compatibility_type=card.format,
         quantization=model.dtype,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion
 from dragoman.server.apis.openai_wire.completions.schema import Completion
@@ -69,7 +70,7 @@ class LmCompletion(Completion, kw_only=True):
 
 
 class LmModel(msgspec.Struct, kw_only=True):
-    """A model of the list; every one is loaded."""
+    """A model of the list; one that is not loaded is loaded by the next call that names it."""
 
     id: str
     object: Literal["model"] = "model"
@@ -78,9 +79,9 @@ class LmModel(msgspec.Struct, kw_only=True):
     arch: str
     compatibility_type: str
     quantization: str
-    state: Literal["loaded"] = "loaded"
+    state: Literal["loaded", "not-loaded"] = "loaded"
     max_context_length: int
-    loaded_context_length: int
+    loaded_context_length: int | UnsetType = UNSET
 
 
 class LmModelList(msgspec.Struct):

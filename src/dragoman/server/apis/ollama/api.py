@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import Dialects, HttpCall, ModelProfile
 from dragoman.server.apis.ollama.describe import schemas
-from dragoman.server.apis.ollama.dialects import ChatDialect, GenerateDialect
+from dragoman.server.apis.ollama.dialects import ChatDialect, GenerateDialect, answer_unload
 from dragoman.server.apis.ollama.embed import EmbedDialect, EmbeddingsDialect
 from dragoman.server.apis.ollama.errors import ERRORS, OllamaError, OllamaErrors
 from dragoman.server.apis.ollama.models import running, show, tags, version
@@ -83,6 +83,7 @@ _PULL_ERRORS = (
     "server_error",
 )
 _generates = partial(GenerateOperation, tag=TAG, model=model_meant)
+_writes = partial(_generates, before=answer_unload)
 _embeds = partial(PoolingOperation, tag=TAG, model=model_meant)
 _lists = partial(AnswerOperation, tag=TAG, method="GET", scope=Scope.INFERENCE)
 
@@ -113,19 +114,19 @@ API = Api(
     teller=lambda dialects: _TELLER,
     schemas=schemas,
     operations=(
-        _generates(
+        _writes(
             path="/api/generate",
             summary="Answer a prompt; a line for each piece unless `stream` is false",
-            description="Without a prompt, the model is said to be loaded.",
+            description="Without a prompt, the model is loaded, or unloaded with `keep_alive: 0`.",
             answers=_generated(OllamaGenerated),
             body={JSON_MEDIA_TYPE: ref("OllamaGenerateRequest")},
             example={"model": _MODEL, "prompt": QUESTION, "options": {"num_predict": 32}},
             dialect=f"{NAME}.generate",
         ),
-        _generates(
+        _writes(
             path="/api/chat",
             summary="Go on with a conversation; a line for each piece unless `stream` is false",
-            description="Without messages, the model is said to be loaded.",
+            description="Without messages, the model is loaded, or unloaded with `keep_alive: 0`.",
             answers=_generated(OllamaChatted),
             body={JSON_MEDIA_TYPE: ref("OllamaChatRequest")},
             example={"model": _MODEL, "messages": MESSAGES, "options": {"num_predict": 32}},
@@ -149,13 +150,13 @@ API = Api(
         ),
         _lists(
             path="/api/tags",
-            summary="The served models",
+            summary="The models that calls may name",
             answers=merged({200: json_answer(OllamaTags, "the models")}, ERRORS.answers(("unauthorized",))),
             answer=tags,
         ),
         _lists(
             path="/api/ps",
-            summary="The loaded models, which are those that are served",
+            summary="The loaded models, and until when they stay",
             answers=merged({200: json_answer(OllamaRunning, "the models")}, ERRORS.answers(("unauthorized",))),
             answer=running,
         ),

@@ -18,12 +18,15 @@ from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Opening, Reply, runner_for
 from dragoman.server.apis.ollama.encoder import AnswerFacts, Clock, OllamaEncoder, rfc3339
 from dragoman.server.apis.ollama.errors import OllamaErrors
+from dragoman.server.apis.ollama.names import model_meant
 from dragoman.server.apis.ollama.options import WORDS
 from dragoman.server.apis.ollama.request import (
+    KEPT,
     BodyT,
     Sent,
     content_of,
     idle_without_text,
+    keep_alive_of,
     neutral_request,
     read_body,
     reasons_of,
@@ -42,9 +45,11 @@ from dragoman.server.apis.ollama.schema import (
 from dragoman.server.apis.openai_wire.chat.messages import tool_use
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.fields import check_count
+from dragoman.server.http.exchange import Exchange
 from dragoman.server.http.replies import json_reply
 from dragoman.server.observation.measured import measure_of
 from dragoman.server.observation.record import current_call
+from dragoman.server.operations import Proceed, Server
 from dragoman.server.responder import note_ignored
 from dragoman.types import ChatPrompt, GenerationRequest, Prompt, TextPrompt
 
@@ -88,18 +93,39 @@ class _Dialect(OllamaErrors):
         )
 
     def _done(self, sent: Sent[BodyT], switches: CallSwitches, *, is_chat: bool) -> Reply:
-        """The answer to a call that asks for no text: the model is there, and stays. Raises: InvalidParameter."""
-        headers = note_ignored(switches, idle_without_text(sent))
-        reason: DoneReason = "unload" if sent.wants_unload else "load"
-        made: OllamaGenerated | OllamaChatted
-        created_at = rfc3339(self._clock.now())
-        if is_chat:
-            message = OllamaAnswerMessage("assistant", "")
-            made = OllamaChatted(model=sent.name, created_at=created_at, message=message, done=True)
-        else:
-            made = OllamaGenerated(model=sent.name, created_at=created_at, response="", done=True)
-        made.done_reason = reason
-        return json_reply(200, made, headers)
+        """The answer to a call that asks for no text: the model is there. Raises: InvalidParameter."""
+        return _without_text(sent, note_ignored(switches, idle_without_text(sent)), self._clock, is_chat=is_chat)
+
+
+def _without_text(sent: Sent[BodyT], headers: Mapping[str, str], clock: Clock, *, is_chat: bool) -> Reply:
+    reason: DoneReason = "unload" if sent.wants_unload else "load"
+    made: OllamaGenerated | OllamaChatted
+    created_at = rfc3339(clock.now())
+    if is_chat:
+        message = OllamaAnswerMessage("assistant", "")
+        made = OllamaChatted(model=sent.name, created_at=created_at, message=message, done=True)
+    else:
+        made = OllamaGenerated(model=sent.name, created_at=created_at, response="", done=True)
+    made.done_reason = reason
+    return json_reply(200, made, headers)
+
+
+async def answer_unload(exchange: Exchange, http: HttpCall, server: Server, proceed: Proceed) -> bool:
+    """Answer a call that only has a model unloaded which is not loaded: it is not loaded for that. See `Before`."""
+    is_chat = http.path.endswith("/chat")
+    asks_nothing = _asks_for_no_text(http, is_chat=is_chat) and keep_alive_of(http) == 0
+    name = model_meant(http, server) if server.hosting is not None and asks_nothing else None
+    if name is None or server.models.unloaded_called(name) is None:
+        return False
+    sent: Sent[Any] = read_body(http, OllamaChatBody if is_chat else OllamaGenerateBody)
+    idle = [name for name in idle_without_text(sent) if name != KEPT]
+    headers = note_ignored(server.switches.for_call(http.headers), idle)
+    await exchange.send_reply(_without_text(sent, headers, CLOCK, is_chat=is_chat))
+    return True
+
+
+def _asks_for_no_text(http: HttpCall, *, is_chat: bool) -> bool:
+    return not any(http.field(name) for name in (("messages",) if is_chat else ("prompt", "suffix", "images")))
 
 
 class GenerateDialect(_Dialect):
@@ -107,7 +133,7 @@ class GenerateDialect(_Dialect):
 
     def open(self, http: HttpCall) -> Opening:
         """The call; without a prompt it is answered at once."""
-        is_empty = not any(http.field(name) for name in ("prompt", "suffix", "images"))
+        is_empty = _asks_for_no_text(http, is_chat=False)
         return Opening(partial(self.parse, http), runner_for(http), partial(self._load, http) if is_empty else None)
 
     async def _load(self, http: HttpCall, switches: CallSwitches) -> Reply:
@@ -163,7 +189,7 @@ class ChatDialect(_Dialect):
 
     def open(self, http: HttpCall) -> Opening:
         """The call; without messages it is answered at once."""
-        load = None if http.field("messages") else partial(self._load, http)
+        load = partial(self._load, http) if _asks_for_no_text(http, is_chat=True) else None
         return Opening(partial(self.parse, http), runner_for(http), load)
 
     async def _load(self, http: HttpCall, switches: CallSwitches) -> Reply:

@@ -17,7 +17,7 @@ from dragoman.server.apis.ollama.dialects import CLOCK
 from dragoman.server.apis.ollama.encoder import Clock, nanoseconds
 from dragoman.server.apis.ollama.errors import OllamaErrors
 from dragoman.server.apis.ollama.options import WORDS
-from dragoman.server.apis.ollama.request import KEPT, check_keep_alive, named_model
+from dragoman.server.apis.ollama.request import has_no_effect, named_model, note_keep_alive
 from dragoman.server.apis.ollama.schema import (
     OllamaEmbedBody,
     OllamaEmbedded,
@@ -97,8 +97,8 @@ def _read(http: HttpCall, switches: CallSwitches, kind: type[BodyT]) -> tuple[Bo
     raw = decode_object(http, WORDS)
     body = read_struct(raw, kind, WORDS)
     named_model(body.model)
-    check_keep_alive(body.keep_alive)
-    idle = [name for name in raw if name == KEPT] + list(unknown_names(raw, kind))
+    note_keep_alive(body.keep_alive)
+    idle = [name for name in raw if has_no_effect(name)] + list(unknown_names(raw, kind))
     return body, note_ignored(switches, idle + [f"options.{name}" for name in body.options or {}])
 
 

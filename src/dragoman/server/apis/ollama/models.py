@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import UNSET
 
 from dragoman.errors import NotFound
-from dragoman.server.api import HttpCall, ModelProfile, Reply
+from dragoman.server.api import HttpCall, ModelCard, ModelProfile, Reply
 from dragoman.server.apis.ollama.encoder import rfc3339
 from dragoman.server.apis.ollama.errors import not_found
 from dragoman.server.apis.ollama.names import model_shown, tagged
@@ -31,14 +31,17 @@ from dragoman.server.apis.ollama.schema import (
 )
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, unknown_names
 from dragoman.server.generation.text_service import TextService
+from dragoman.server.hosting import ModelStatus
 from dragoman.server.http.replies import json_reply
 from dragoman.server.model_facts import facts_by_name
-from dragoman.server.operations import Server
-from dragoman.server.registry import ServedModel
+from dragoman.server.operations import Server, looked_at
+from dragoman.server.registry import ServedModel, UnloadedModel
 from dragoman.server.responder import note_ignored
 
 VERSION = "0.13.5"  # whose API this is: clients compare the number to know what they may send
 NEVER = "9999-12-31T23:59:59Z"  # when a model that stays loaded expires
+UNKNOWN = "unknown"
+_LAST_S = 253402300799.0  # the same in seconds
 
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 _CAPABILITIES = {"tools": "tools", "vision": "vision", "thinking": "thinking", "insert": "insert"}
@@ -62,13 +65,17 @@ _INFO: Mapping[str, tuple[str, ...]] = {
 
 
 async def tags(http: HttpCall, server: Server) -> OllamaTags:
-    """Every name that can be asked for."""
-    return OllamaTags([_listed(model, name) for model, name in _named(server)])
+    """Every name that can be asked for, those of models included that are loaded for it."""
+    await looked_at(server)
+    served = [_listed(model.profile.card, name, _modified_at(model), _details(model)) for model, name in _named(server)]
+    away = [_listed_away(one, tagged(name)) for one in server.models.unloaded for name in one.names]
+    return OllamaTags(served + away)
 
 
 async def running(http: HttpCall, server: Server) -> OllamaRunning:
-    """The same models: what is served is loaded."""
-    return OllamaRunning([_loaded(model, name) for model, name in _named(server)])
+    """The models that are loaded."""
+    statuses = {one.name: one for one in server.hosting.statuses()} if server.hosting is not None else {}
+    return OllamaRunning([_loaded(model, name, statuses.get(model.name)) for model, name in _named(server)])
 
 
 async def version(http: HttpCall, server: Server) -> OllamaVersion:
@@ -81,13 +88,15 @@ async def show(http: HttpCall, server: Server) -> Reply:
     raw = decode_object(http, WORDS)
     body = read_struct(raw, OllamaShowBody, WORDS)
     name = named_model(body.model or body.name)
+    asked = model_shown(http, server)
+    away = None if asked is None else server.models.unloaded_called(asked)
     try:
-        model = server.models.find(model_shown(http, server))
+        made = _shown(server.models.find(asked)) if away is None else _shown_away(away)
     except NotFound as error:  # told by the owner of the path, who has not read the body
-        raise NotFound(not_found(name), param="model") from error
+        raise type(error)(not_found(name), param="model") from error
     idle = [*unknown_names(raw, OllamaShowBody), *(["verbose"] if body.verbose else [])]
     headers = note_ignored(server.switches.for_call(http.headers), idle)
-    return json_reply(200, _shown(model), headers)
+    return json_reply(200, made, headers)
 
 
 def _named(server: Server) -> Iterator[tuple[ServedModel, str]]:
@@ -96,29 +105,49 @@ def _named(server: Server) -> Iterator[tuple[ServedModel, str]]:
             yield model, tagged(facts.name)
 
 
-def _listed(model: ServedModel, name: str) -> OllamaListed:
-    card = model.profile.card
+def _listed(card: ModelCard, name: str, modified_at: str, details: OllamaDetails) -> OllamaListed:
     return OllamaListed(
         name=name,
         model=name,
-        modified_at=_modified_at(model),
+        modified_at=modified_at,
         size=card.size_bytes,
         digest=card.digest,
-        details=_details(model),
+        details=details,
     )
 
 
-def _loaded(model: ServedModel, name: str) -> OllamaLoaded:
+def _listed_away(model: UnloadedModel, name: str) -> OllamaListed:
+    return _listed(model.card, name, rfc3339(model.card.modified_s), _details_of(model.card, ""))
+
+
+def _loaded(model: ServedModel, name: str, status: ModelStatus | None) -> OllamaLoaded:
     card = model.profile.card
+    size = card.size_bytes if status is None else status.memory.total or card.size_bytes
+    expires_s = None if status is None else status.expires_s
     return OllamaLoaded(
         name=name,
         model=name,
-        size=card.size_bytes,
+        size=size,
         digest=card.digest,
         details=_details(model),
-        expires_at=NEVER,
-        size_vram=0 if model.device.lower() == "cpu" else card.size_bytes,
+        expires_at=NEVER if expires_s is None else rfc3339(min(expires_s, _LAST_S)),
+        size_vram=0 if model.device.lower() == "cpu" else size,
         context_length=model.engine.capabilities.max_model_len,
+    )
+
+
+def _shown_away(model: UnloadedModel) -> OllamaShown:
+    """What its files say of a model that is not loaded."""
+    card = model.card
+    return OllamaShown(
+        modelfile=_modelfile(model.name, {}),
+        parameters="",
+        template="",
+        details=_details_of(card, ""),
+        model_info=_info_of(card, model.name, card.config.get("max_position_embeddings")),
+        capabilities=["completion"],
+        modified_at=rfc3339(card.modified_s),
+        license=card.license or UNSET,
     )
 
 
@@ -162,21 +191,23 @@ def _modified_at(model: ServedModel) -> str:
 
 
 def _details(model: ServedModel) -> OllamaDetails:
-    card = model.profile.card
-    family = _family(model)
+    return _details_of(model.profile.card, model.dtype)
+
+
+def _details_of(card: ModelCard, dtype: str) -> OllamaDetails:
+    family = _family(card)
     return OllamaDetails(
         parent_model="",
         format=card.format,
         family=family,
         families=[family] if family else [],
         parameter_size=_size(card.num_parameters),
-        quantization_level=model.dtype.upper(),
+        quantization_level=dtype.upper(),
     )
 
 
-def _family(model: ServedModel) -> str:
-    config = model.profile.card.config
-    kind = config.get("model_type") or next(iter(config.get("architectures") or ()), "")
+def _family(card: ModelCard) -> str:
+    kind = card.config.get("model_type") or next(iter(card.config.get("architectures") or ()), "")
     return kind if isinstance(kind, str) else ""
 
 
@@ -190,22 +221,29 @@ def _size(num_parameters: int | None) -> str:
 
 
 def _model_info(model: ServedModel) -> dict[str, Any]:
-    card, family = model.profile.card, _family(model) or "unknown"
-    text = card.config.get("text_config")  # of models that also see, the part that writes
-    config = {**card.config, **text} if isinstance(text, dict) else card.config
-    info: dict[str, Any] = {"general.architecture": family, "general.basename": model.name}
-    if card.num_parameters is not None:
-        info["general.parameter_count"] = card.num_parameters
-    info[f"{family}.context_length"] = model.engine.capabilities.max_model_len
-    for key, names in _INFO.items():
-        value = next((config[name] for name in names if config.get(name) is not None), None)
-        if isinstance(value, int | float):
-            info[f"{family}.{key}"] = value
+    card = model.profile.card
+    info = _info_of(card, model.name, model.engine.capabilities.max_model_len)
     if model.profile.pooling is not None:
-        info[f"{family}.embedding_length"] = model.profile.pooling.facts.dimensions
+        info[f"{_family(card) or UNKNOWN}.embedding_length"] = model.profile.pooling.facts.dimensions
     service = model.service
     tokenizer = service.tokenizer if isinstance(service, TextService) else None
     for name in ("bos_token_id", "eos_token_id"):
         if (token_id := getattr(tokenizer, name, None)) is not None:
             info[f"tokenizer.ggml.{name}"] = token_id
+    return info
+
+
+def _info_of(card: ModelCard, name: str, context_length: object) -> dict[str, Any]:
+    family = _family(card) or UNKNOWN
+    text = card.config.get("text_config")  # of models that also see, the part that writes
+    config = {**card.config, **text} if isinstance(text, dict) else card.config
+    info: dict[str, Any] = {"general.architecture": family, "general.basename": name}
+    if card.num_parameters is not None:
+        info["general.parameter_count"] = card.num_parameters
+    if isinstance(context_length, int):
+        info[f"{family}.context_length"] = context_length
+    for key, names in _INFO.items():
+        value = next((config[name] for name in names if config.get(name) is not None), None)
+        if isinstance(value, int | float):
+            info[f"{family}.{key}"] = value
     return info

@@ -7,12 +7,14 @@ Source: Ollama API reference (docs/api.md), and its server where the reference i
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from dragoman.errors import UnsupportedFeature
+from dragoman.durations import seconds_of
+from dragoman.errors import InvalidRequest, UnsupportedFeature
 from dragoman.server.api import HttpCall, ModelProfile
 from dragoman.server.apis.ollama.names import served_name
 from dragoman.server.apis.ollama.options import (
@@ -30,6 +32,7 @@ from dragoman.server.apis.openai_wire.common import requested_model
 from dragoman.server.apis.openai_wire.fields import check_number, decode_object, read_struct, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
 from dragoman.server.bounds import Bounds
+from dragoman.server.observation.record import current_call
 from dragoman.types import GenerationRequest, Grammar, Prompt
 
 BodyT = TypeVar("BodyT", bound=OllamaBody)
@@ -39,7 +42,7 @@ LEVELS = ("low", "medium", "high")
 
 KEPT = "keep_alive"
 IGNORED: Mapping[str, str] = {
-    KEPT: "models stay loaded; the operator unloads them",
+    KEPT: "models stay loaded: they do not come and go here",
     "truncate": "a prompt that is too long is refused",
     "shift": "an answer ends where the context does",
     "top_logprobs": "logprobs is not true",
@@ -48,7 +51,6 @@ IGNORED: Mapping[str, str] = {
 }
 """Parameters that have no effect, where they have none, and why."""
 
-_DURATION = re.compile(r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+|[-+]?\d+(?:\.\d+)?", re.ASCII)
 _IMAGE_DATA = re.compile(r"data:image/", re.IGNORECASE)
 
 
@@ -73,7 +75,7 @@ class Sent(Generic[BodyT]):
     @property
     def wants_unload(self) -> bool:
         """Whether the model is not to be kept."""
-        return is_zero(self.body.keep_alive)
+        return keep_s(self.body.keep_alive) == 0
 
 
 def read_body(http: HttpCall, kind: type[BodyT]) -> Sent[BodyT]:
@@ -82,7 +84,7 @@ def read_body(http: HttpCall, kind: type[BodyT]) -> Sent[BodyT]:
     body = read_struct(raw, kind, WORDS)
     name = named_model(body.model)
     check_options(body.options or OllamaOptions())
-    check_keep_alive(body.keep_alive)
+    note_keep_alive(body.keep_alive)
     return Sent(raw, body, name)
 
 
@@ -93,20 +95,40 @@ def named_model(name: str | None) -> str:
     return name
 
 
-def check_keep_alive(value: float | str | None) -> None:
-    """Raises: InvalidParameter for what is no duration."""
-    if isinstance(value, float):
-        check_number(KEPT, value, Bounds(), WORDS)
-    elif isinstance(value, str) and value and _DURATION.fullmatch(value) is None:
+def note_keep_alive(value: float | str | None) -> None:
+    """Tell the model's owner how long it is to stay after this call. Raises: InvalidParameter for what is no duration."""
+    seconds = keep_s(value)
+    record = current_call()
+    if record is not None:
+        record.keep_s = seconds
+
+
+def keep_s(value: float | str | None) -> float | None:
+    """Seconds to keep the model, inf where they are negative, None where nothing is said. Raises: InvalidParameter."""
+    if value is None or value == "":
+        return None
+    try:
+        seconds = seconds_of(value) if isinstance(value, str) else value
+    except ValueError:
         message = f'keep_alive must be a number of seconds, or a duration like "5m", got {shown(value)}'
-        raise WORDS.fault(KEPT, "value", message)
+        raise WORDS.fault(KEPT, "value", message) from None
+    check_number(KEPT, seconds, Bounds(), WORDS)
+    return math.inf if seconds < 0 else seconds
 
 
-def is_zero(keep_alive: float | str | None) -> bool:
-    """Whether it is a duration of no length."""
-    if isinstance(keep_alive, str):
-        return bool(keep_alive) and not re.search(r"[1-9]", keep_alive)
-    return keep_alive == 0
+def keep_alive_of(http: HttpCall) -> float | None:
+    """The same of a call whose body is not read yet; None where it says nothing that can be understood."""
+    value = http.field(KEPT)
+    try:
+        return keep_s(value) if isinstance(value, str | int | float) else None
+    except InvalidRequest:
+        return None
+
+
+def has_no_effect(name: str) -> bool:
+    """True for `keep_alive` where models do not come and go."""
+    record = current_call()
+    return name == KEPT and not (record is not None and record.is_kept)
 
 
 def neutral_request(
@@ -176,7 +198,9 @@ def content_of(text: str, images: list[str] | None, path: str) -> str | list[dic
 def without_effect(sent: Sent[BodyT], request: GenerationRequest) -> list[str]:
     """Names of what was sent and changes nothing, in the order in which it was sent."""
     body = sent.body
-    idle = set(unknown_names(sent.raw, type(body))) | {KEPT}
+    idle = set(unknown_names(sent.raw, type(body)))
+    if has_no_effect(KEPT):
+        idle.add(KEPT)
     if body.truncate:
         idle.add("truncate")
     if body.shift:
@@ -189,8 +213,10 @@ def without_effect(sent: Sent[BodyT], request: GenerationRequest) -> list[str]:
 
 def idle_without_text(sent: Sent[BodyT]) -> list[str]:
     """The same of a call that asks for no text, of which the model's name counts."""
-    of_no_effect = {KEPT, *unknown_names(sent.raw, type(sent.body))}
-    return [name for name in sent.raw if name in of_no_effect] + [f"options.{name}" for name in _options(sent)]
+    unknown = unknown_names(sent.raw, type(sent.body))
+    return [name for name in sent.raw if name in unknown or has_no_effect(name)] + [
+        f"options.{name}" for name in _options(sent)
+    ]
 
 
 def _options(sent: Sent[BodyT]) -> dict[str, Any]:

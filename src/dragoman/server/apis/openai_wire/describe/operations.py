@@ -16,8 +16,8 @@ from dragoman.server.describe.answers import LOADING, Answer, Answers, Content, 
 from dragoman.server.describe.components import GENERATED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.model_facts import facts_by_name, facts_called
-from dragoman.server.operations import AnswerOperation, GenerateOperation, Server
+from dragoman.server.model_facts import facts_of_all, facts_of_name
+from dragoman.server.operations import AnswerOperation, GenerateOperation, Server, looked_at
 from dragoman.server.security.scopes import Scope
 
 _COMPLETION_EXAMPLE = {"model": "default", "prompt": QUESTION, "max_tokens": 32, "temperature": 0, "stream": True}
@@ -55,11 +55,12 @@ def model_operations(path: str, summary: str, errors: ErrorFamily, owned_by: str
     """The list of models, and one model, below `path`."""
 
     async def models(http: HttpCall, server: Server) -> OpenAiModelList:
-        return openai_models(facts_by_name(server.models.models), owned_by)
+        await looked_at(server)
+        return openai_models(facts_of_all(server.models), owned_by)
 
     async def model(http: HttpCall, server: Server) -> OpenAiModel:
         name = http.path_params["name"]
-        return openai_model(facts_called(server.models.find(name), name), owned_by)
+        return openai_model(facts_of_name(server.models, name), owned_by)
 
     operation = partial(AnswerOperation, method="GET", tag="Models", scope=Scope.INFERENCE)
     return (

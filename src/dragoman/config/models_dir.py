@@ -1,0 +1,70 @@
+"""The models that a directory holds, by the names that calls may give them.
+
+Does: find model directories, GGUF files, exports and the snapshots of a hub's cache, a few levels deep. Does not: open a
+model, or know options. Called by `run_time` on worker threads, each time that somebody lists models or names an unknown one.
+
+A model is called like its path: NAME, or ORG/NAME; in a hub's cache as on the hub. A directory that holds several GGUF
+models has a name for each, which ends like the file. What links lead to outside the directory is no model of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dragoman.config.entries import ModelEntry
+from dragoman.gguf.files import gguf_models
+from dragoman.hub.cache import repo_in_cache, served_snapshot
+from dragoman.models.ir.files import has_graph
+
+SOURCE = "the models directory"
+MAX_DEPTH = 3  # ORG/NAME/FILE.gguf
+MAX_MODELS = 10_000  # of one directory: a list of more helps nobody
+MAX_NAME_LENGTH = 256
+
+
+def models_in(root: Path) -> list[ModelEntry]:
+    """The models in `root` by name, each name once; [] if it cannot be read."""
+    found: dict[str, ModelEntry] = {}
+    resolved = root.resolve()
+    for name, path in _models(root, "", 1):
+        if len(found) >= MAX_MODELS:
+            break
+        is_word = name.isprintable() and len(name) <= MAX_NAME_LENGTH and len(name.replace(",", " ").split()) == 1
+        if is_word and path.resolve().is_relative_to(resolved):
+            found.setdefault(name, ModelEntry(path, SOURCE, name))
+    return list(found.values())
+
+
+def _models(folder: Path, prefix: str, depth: int) -> Iterator[tuple[str, Path]]:
+    for stem, path in gguf_models(folder).items():
+        yield prefix + stem, path
+    for child in _folders(folder):
+        if (repo := repo_in_cache(child)) is not None:
+            if (snapshot := served_snapshot(child)) is not None:
+                yield from _of_folder(snapshot, prefix + repo)
+        elif _is_model(child):
+            yield from _of_folder(child, prefix + child.name)
+        elif depth < MAX_DEPTH:
+            yield from _models(child, f"{prefix}{child.name}/", depth + 1)
+
+
+def _of_folder(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
+    """A model's folder, which several GGUF models may share."""
+    is_other = has_graph(folder) or next(folder.glob("*.safetensors"), None) is not None
+    files = {} if is_other else gguf_models(folder)
+    if len(files) > 1:
+        yield from ((f"{name}/{stem}", path) for stem, path in files.items())
+    elif files or _is_model(folder):
+        yield name, folder
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file() or has_graph(folder) or bool(gguf_models(folder))
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError:
+        return []

@@ -1,0 +1,71 @@
+"""Watches models that nobody calls, so that they give their memory back in time.
+
+Does: know how long each is to stay after its last call, say when that is over. Does not: unload; the host does. Made by
+`ModelHost`, on the event loop. Only models that do not stay for ever cost anything: a task for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from dragoman.host.hosted import Hosted
+
+_SLACK_S = 1e-3  # timers may fire that much early
+
+
+class IdleWatch:
+    """`idle_s`: how long models stay where calls say nothing of it. `let_go` is called once that is over, and it may."""
+
+    def __init__(self, idle_s: float, may_leave: Callable[[Hosted], bool], let_go: Callable[[Hosted], object]) -> None:
+        self._idle_s = idle_s
+        self._may_leave = may_leave
+        self._let_go = let_go
+        self._watches: dict[Hosted, asyncio.Task[None]] = {}
+        self._changes: dict[Hosted, asyncio.Event] = {}
+
+    def keep(self, hosted: Hosted, seconds: float | None) -> None:
+        """Let the model stay for so long after its last call; None = as the operator has said."""
+        keep_s = self._idle_s if seconds is None else seconds
+        if keep_s != hosted.keep_s:
+            hosted.keep_s = keep_s
+            self.look_at(hosted)
+
+    def look_at(self, hosted: Hosted) -> None:
+        """Something has changed: look again."""
+        if hosted in self._watches:
+            self._changes[hosted].set()
+        elif not math.isinf(hosted.keep_s):
+            self._changes[hosted] = asyncio.Event()
+            self._watches[hosted] = asyncio.create_task(self._watch(hosted), name=f"watch {hosted.name} while idle")
+
+    def forget(self, hosted: Hosted) -> None:
+        """The model leaves."""
+        self._changes.pop(hosted, None)
+        task = self._watches.pop(hosted, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    def close(self) -> None:
+        """Watch no more."""
+        for hosted in list(self._watches):
+            self.forget(hosted)
+
+    async def _watch(self, hosted: Hosted) -> None:
+        changed = self._changes[hosted]
+        while hosted.built is not None:
+            admission = hosted.built.served.admission
+            await admission.wait_idle()
+            left_s = hosted.left_s()
+            if left_s <= _SLACK_S and self._may_leave(hosted):
+                self._let_go(hosted)
+                return
+            changed.clear()
+            # Whoever is on the way to it begins a call at once, or has given up.
+            wait_s = max(left_s, 0.05) if not hosted.is_pinned else math.inf
+            try:
+                async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
+                    await changed.wait()
+            except TimeoutError:
+                pass

@@ -1,0 +1,86 @@
+"""Chooses the models that leave so that another one fits, and waits for those in use where that helps.
+
+Does: say which may leave, and which have to. Does not: unload them; the host does. Used by `ModelHost`, on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from dragoman.host.hosted import Hosted
+from dragoman.host.ledger import MemoryLedger
+from dragoman.server.hosting import ModelState
+from dragoman.server.registry import ModelRegistry
+
+PAUSE_S = 0.01  # between two looks at models that are idle and wanted: an engine may be restarted for seconds
+
+
+class Room:
+    """`hosted` tells the models, `is_wanted` whether somebody is on the way to one.
+
+    `under_way` tells what loads and unloads at the moment; None = nobody waits for it, nor for models in use.
+    """
+
+    def __init__(
+        self,
+        registry: ModelRegistry,
+        ledger: MemoryLedger,
+        hosted: Callable[[], Iterable[Hosted]],
+        is_wanted: Callable[[Hosted], bool],
+        under_way: Callable[[], list[asyncio.Task[Any]]] | None,
+    ) -> None:
+        self._registry = registry
+        self._ledger = ledger
+        self._hosted = hosted
+        self._is_wanted = is_wanted
+        self._under_way = under_way
+
+    async def made_for(self, least_bytes: int) -> list[Hosted]:
+        """The idle models that have to go for one that takes so much; [] if none has to, or if all would not suffice."""
+        while True:
+            leaving = self._chosen(least_bytes)
+            if self._under_way is None or self._suffices(least_bytes, leaving):
+                return leaving
+            others = [one for one in self._hosted() if self._could_go(one)]
+            changing = self._under_way()
+            if not changing and not self._suffices(least_bytes, others):
+                return leaving
+            idle = [asyncio.ensure_future(one.built.served.admission.wait_idle()) for one in others if one.built]
+            try:
+                await asyncio.wait((*changing, *idle), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in idle:
+                    wait.cancel()
+            await asyncio.sleep(PAUSE_S)  # whoever is on the way to one of them has it first
+
+    def may_leave(self, hosted: Hosted) -> bool:
+        """True if nobody uses it at this moment, or is on the way to it, and nobody has pinned it."""
+        if hosted.state is not ModelState.READY or hosted.built is None or hosted.is_pinned:
+            return False
+        return hosted.built.served.admission.is_idle and not self._is_wanted(hosted)
+
+    def _could_go(self, hosted: Hosted) -> bool:
+        """True for a model that makes room for others once nobody uses it: calls without a name mean the default."""
+        if hosted.state is not ModelState.READY or hosted.built is None or hosted.is_pinned:
+            return False
+        return not self._registry.is_default(hosted.built.served)
+
+    def _chosen(self, least_bytes: int) -> list[Hosted]:
+        """The least recently used first, as few as suffice."""
+        leaving: list[Hosted] = []
+        idle = [one for one in self._hosted() if self._could_go(one) and self.may_leave(one)]
+        for one in sorted(idle, key=_last_used_s):
+            if self._suffices(least_bytes, leaving):
+                break
+            leaving.append(one)
+        return leaving
+
+    def _suffices(self, least_bytes: int, leaving: Sequence[Hosted]) -> bool:
+        return least_bytes <= self._ledger.available_bytes([one.holding for one in leaving])
+
+
+def _last_used_s(hosted: Hosted) -> float:
+    assert hosted.built is not None  # only such are asked
+    return hosted.built.served.admission.last_used_s

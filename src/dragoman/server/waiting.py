@@ -1,0 +1,103 @@
+"""Waits for a model that is loaded first, while the call's stream is kept alive.
+
+Does: watch the client, the call's deadline and the silence of its stream; tell a failure in the stream once that has begun.
+Does not: load, or answer; the hosting and the responder do. Made by the endpoints for each such call, on the event loop.
+
+The model's own dialect is not there yet: the stream's head, and what clients drop while nothing happens, are those of the
+dialect that answers where no model does. They depend on the API, not on the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from time import perf_counter
+from typing import TypeVar
+
+from dragoman.errors import RequestTimeout, ServerError
+from dragoman.server.api import Call, Dialect, HttpCall
+from dragoman.server.http.exchange import Exchange
+from dragoman.server.observation.record import current_call
+from dragoman.server.responder import as_server_error, cancel_all, pulse_of
+
+T = TypeVar("T")
+
+
+class Waiting:
+    """One call that waits. `keep_alive_s`: the longest silence of a stream, 0 = any."""
+
+    def __init__(self, exchange: Exchange, dialect: Dialect, http: HttpCall, keep_alive_s: float) -> None:
+        self._exchange = exchange
+        self._http = http
+        self._keep_alive_s = keep_alive_s
+        self._call = _parsed(dialect, http)
+        self._pulse = b""
+
+    async def until(self, work: Awaitable[T]) -> T:
+        """The result of `work`. Raises: ClientGone, RequestTimeout once the client's time is over, what `work` raises."""
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(self._exchange.wait_gone())
+        try:
+            while True:
+                left_s = self._left_s()
+                pause_s = min((one for one in (left_s, self._keep_alive_s or None) if one is not None), default=None)
+                await asyncio.wait((task, gone), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    return task.result()
+                if gone.done():
+                    raise gone.result()
+                if (left_s := self._left_s()) is not None and left_s <= 0:
+                    raise self._too_late()
+                await self._keep_alive()
+        finally:
+            await cancel_all((task, gone))
+
+    async def fail(self, error: Exception) -> None:
+        """Tell a failure as the last of a stream that has begun."""
+        failure = as_server_error(error, self._http)
+        if (record := current_call()) is not None:
+            record.error = failure
+        last = None if self._call is None else self._call.encoder.stream_error(failure)
+        if last is None:
+            await self._exchange.cut()
+        else:
+            await self._exchange.finish(last)
+
+    async def _keep_alive(self) -> None:
+        call = self._call
+        if call is None or not call.stream or not call.is_head_fixed or self._exchange.is_detached:
+            return
+        if not self._exchange.is_started:
+            head = call.encoder.head([])
+            self._pulse = pulse_of(call.encoder, head)
+            if not self._pulse:
+                self._call = None  # every byte would be part of the answer
+                return
+            await self._exchange.send_head(head)
+        await self._exchange.send_chunk(self._pulse)
+
+    def _left_s(self) -> float | None:
+        """Seconds that the client still waits; None = as long as it takes. Who gets no stream waits for its first byte."""
+        record = current_call()
+        if record is None:
+            return None
+        is_whole = self._call is not None and not self._call.stream
+        limit_s = record.patience_s if record.timeout_s is None and is_whole else record.timeout_s
+        return None if limit_s is None else record.begin_s + limit_s - perf_counter()
+
+    def _too_late(self) -> ServerError:
+        record = current_call()
+        assert record is not None  # it had a limit
+        limit_s = record.timeout_s if record.timeout_s is not None else record.patience_s
+        return RequestTimeout(
+            f"the request took longer than the {limit_s:g} s that the client allows ({record.timeout_name}): "
+            "its model was still being loaded"
+        )
+
+
+def _parsed(dialect: Dialect, http: HttpCall) -> Call | None:
+    """The call as it is without its model; None where that cannot be told: it waits in silence."""
+    try:
+        opening = dialect.open(http)
+        return opening.parse() if opening.answer is None and opening.run_off_loop is None else None
+    except Exception:  # whatever is wrong, the model's own dialect tells
+        return None
