@@ -26,6 +26,14 @@ constexpr int64_t kFewTasks = 32;                  // so few tiles may leave thr
 constexpr int64_t kSmall = 64 * 1024;              // numbers read, which are not worth threads
 constexpr int64_t kMostKept = 16 * 1024 * 1024;    // numbers that a thread keeps memory for
 
+// Those of the instruction set that products are computed with, and where that is AVX-512 what the processor has beside it.
+const AttentionKernels& used_kernels() {
+#if defined(DRAGOMAN_HAS_AVX512BF16)
+    if (kernels().attention == &kAvx512Attention && __builtin_cpu_supports("avx512bf16")) return kAvx512Bf16Attention;
+#endif
+    return *kernels().attention;
+}
+
 // A token of the step. Block i of its context, counted from position 0, is blocks[i - passed].
 struct Token {
     int64_t index, position, begin, end;  // it sees positions from `begin` to `end`
@@ -379,7 +387,7 @@ const char* fault_of(const Attention& how, const AttentionStep& step) {
 }
 
 void attend(const Attention& how, const AttentionStep& step, const ParallelFor& parallel_for) {
-    attend_with(*kernels().attention, how, step, parallel_for);
+    attend_with(used_kernels(), how, step, parallel_for);
 }
 
 void attend_with(const AttentionKernels& kernels, const Attention& how, const AttentionStep& step,

@@ -40,4 +40,8 @@ struct AttentionKernels {
     void (*write)(const Attention& how, const float* k, const float* v, int64_t slot, uint8_t* keys, uint8_t* values);
 };
 
+#if defined(DRAGOMAN_HAS_AVX512BF16)
+extern const AttentionKernels kAvx512Bf16Attention;  // in place of those with AVX-512 where a processor has it
+#endif
+
 }  // namespace dragoman

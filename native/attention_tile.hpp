@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
+#include <vector>
 
 #include "activation.hpp"
 #include "attention_kernels.hpp"
@@ -34,6 +36,12 @@ DRAGOMAN_INLINE typename Isa::Flt numbers_at(const uint8_t* from, int64_t index)
     if constexpr (C == CacheType::u8) return Isa::from_bytes(from + index);
 }
 
+// Whether an instruction set multiplies pairs of bf16.
+template <class Isa, class = void>
+struct HasPairs : std::false_type {};
+template <class Isa>
+struct HasPairs<Isa, std::void_t<decltype(Isa::has_pairs)>> : std::true_type {};
+
 constexpr int64_t bytes_of(CacheType type) { return type == CacheType::f32 ? 4 : type == CacheType::u8 ? 1 : 2; }
 
 template <class Isa, CacheType C>
@@ -44,6 +52,7 @@ class PartReader {
     static constexpr int64_t kMany = 3 * kRows;                                      // rows, for which a block is widened
     static constexpr int64_t kBytes = bytes_of(C);
     static constexpr int kSums = 16 / kLanes;
+    static constexpr bool kPairs = C == CacheType::bf16 && HasPairs<Isa>::value;
 
 public:
     explicit PartReader(const PartOfRows& part)
@@ -55,6 +64,7 @@ public:
           widens_(C != CacheType::f32 && part.num_rows > kMany) {}
 
     void run() const {
+        if constexpr (kPairs) pair_queries();
         for (int64_t block = first_; block < last_; ++block) scores_of(block);
         if constexpr (C == CacheType::u8) gather_scales();
         for (int64_t row = 0; row < part_.num_rows; ++row) soften(row);
@@ -100,7 +110,15 @@ private:
     void scores_of(int64_t block) const {
         const uint8_t* keys = part_.keys[block];
         const uint8_t* next = following(part_.keys, block, part_.values[first_]);
-        if (widens_) {
+        if constexpr (kPairs) {
+            if (part_.num_rows > kRows) pair_keys(keys, next);
+            by_rows([&](auto rows, int64_t row) {
+                if (part_.num_rows > kRows)
+                    add_pair_scores<false, rows>(keys, block, row, next);
+                else
+                    add_pair_scores<true, rows>(keys, block, row, next);
+            });
+        } else if (widens_) {
             widen(keys, how_.head * kSlots, next);
             const auto* wide = reinterpret_cast<const uint8_t*>(part_.widened);
             by_rows([&](auto rows, int64_t row) { add_scores<CacheType::f32, rows>(wide, keys, block, row, nullptr); });
@@ -214,7 +232,12 @@ private:
         for (int64_t i = from; i < to; i += kSums * kLanes) {
             static_for<0, kSums>([&](auto n) {
                 float* at = scores + i + n * kLanes;
-                const Flt weight = Isa::load(at);
+                Flt weight = Isa::load(at);
+                if constexpr (kPairs) {  // in place: halves lie before what is still to be read
+                    auto* rounded = reinterpret_cast<uint16_t*>(scores) + i + n * kLanes;
+                    Isa::store_bf16(rounded, weight);
+                    weight = Isa::from_bf16(reinterpret_cast<const uint8_t*>(rounded));
+                }
                 sum[n] = Isa::add(sum[n], weight);
                 if constexpr (C == CacheType::u8) {
                     minimum[n] = Isa::fma(weight, Isa::load(scales_[1] + (at - scores)), minimum[n]);
@@ -240,7 +263,15 @@ private:
     void mix(int64_t block) const {
         const uint8_t* values = part_.values[block];
         const uint8_t* next = following(part_.values, block, part_.next);
-        if (widens_) {
+        if constexpr (kPairs) {
+            if (part_.num_rows > kRows) pair_values(values, block, next);
+            by_rows([&](auto rows, int64_t row) {
+                if (part_.num_rows > kRows)
+                    add_pair_values<false, rows>(values, block, row, next);
+                else
+                    add_pair_values<true, rows>(values, block, row, next);
+            });
+        } else if (widens_) {
             widen(values, padded_ * kSlots, next);
             const auto* wide = reinterpret_cast<const uint8_t*>(part_.widened);
             by_rows([&](auto rows, int64_t row) { add_values<CacheType::f32, rows>(wide, block, row, nullptr); });
@@ -283,6 +314,142 @@ private:
             static_for<0, N>([&](auto n) {
                 const Flt value = numbers_at<Isa, From>(values, at + n * kLanes);
                 static_for<0, R>([&](auto r) { total[r][n] = Isa::fma(value, weight[r], total[r][n]); });
+            });
+        }
+        static_for<0, R>(
+            [&](auto r) { static_for<0, N>([&](auto n) { Isa::store(mixed + r * padded_ + n * kLanes, total[r][n]); }); });
+    }
+
+    // --- pairs of bf16 ----------------------------------------------------------------------------------------------------
+    //
+    // Many rows read a block that is paired once, in `widened`: numbers 2 i and 2 i + 1 of a slot's keys, slots 2 i and 2 i + 1 of a number of values.
+
+    int64_t pairs() const { return (how_.head + 1) / 2; }
+
+    void pair_queries() const {
+        const int64_t width = 2 * pairs();
+        queries().resize(static_cast<size_t>(part_.num_rows * width + kLanes));
+        for (int64_t row = 0; row < part_.num_rows; ++row) {
+            const float* from = part_.q + row * how_.head;
+            for (int64_t i = 0; i < width; i += kLanes) {
+                float some[kLanes] = {};
+                uint16_t rounded[kLanes];
+                std::memcpy(some, from + i, sizeof(float) * static_cast<size_t>(least(kLanes, how_.head - i)));
+                Isa::store_bf16(rounded, Isa::load(some));
+                std::memcpy(queries().data() + row * width + i, rounded,
+                            sizeof(uint16_t) * static_cast<size_t>(least(kLanes, width - i)));
+            }
+        }
+    }
+
+    static std::vector<uint16_t>& queries() {
+        static thread_local std::vector<uint16_t> held_by_thread;
+        return held_by_thread;
+    }
+
+    static int32_t pair_at(const uint16_t* from) {
+        int32_t pair;
+        std::memcpy(&pair, from, sizeof(pair));
+        return pair;
+    }
+
+    // Pair i of the numbers of slots from `slot` on.
+    auto key_pairs(const uint8_t* keys, int64_t i, int64_t slot) const {
+        const uint8_t* first = keys + 2 * (2 * i * kSlots + slot);
+        return Isa::pairs_of(first, 2 * i + 1 < how_.head ? first + 2 * kSlots : nullptr);
+    }
+
+    static void ask_for(const uint8_t* next, int64_t bytes) {
+        for (int64_t line = 0; line < bytes; line += kLine) Isa::prefetch(next + line);
+    }
+
+    void pair_keys(const uint8_t* keys, const uint8_t* next) const {
+        auto* to = reinterpret_cast<uint8_t*>(part_.widened);
+        for (int64_t i = 0; i < pairs(); ++i) {
+            ask_for(next + 4 * i * kSlots, 4 * kSlots);
+            for (int64_t slot = 0; slot < kSlots; slot += kLanes)
+                Isa::store(to + 4 * (i * kSlots + slot), key_pairs(keys, i, slot));
+        }
+    }
+
+    // Direct: few rows, for which a block is paired while it is read.
+    template <bool Direct, int R>
+    [[gnu::flatten, gnu::noinline]] void add_pair_scores(const uint8_t* keys, int64_t block, int64_t row,
+                                                         const uint8_t* next) const {
+        const int64_t width = 2 * pairs();
+        const uint16_t* q = queries().data() + row * width;
+        const auto* paired = reinterpret_cast<const uint8_t*>(part_.widened);
+        Flt total[R][kWide];
+        static_assert(kWide * kLanes == kSlots, "a block is as wide as what is added up at once");
+        static_for<0, R>([&](auto r) { static_for<0, kWide>([&](auto n) { total[r][n] = Isa::zero(); }); });
+        for (int64_t i = 0; i < width / 2; ++i) {
+            if constexpr (Direct) ask_for(next + 4 * i * kSlots, 4 * kSlots);
+            static_for<0, kWide>([&](auto n) {
+                const auto two = Direct ? key_pairs(keys, i, n * kLanes) : Isa::load(paired + 4 * (i * kSlots + n * kLanes));
+                static_for<0, R>([&](auto r) {
+                    total[r][n] = Isa::add_pairs(total[r][n], two, Isa::broadcast(pair_at(q + r * width + 2 * i)));
+                });
+            });
+        }
+        float* scores = part_.scores + row * kPartTokens + block * kSlots;
+        static_for<0, R>([&](auto r) {
+            static_for<0, kWide>([&](auto n) { Isa::store(scores + r * kPartTokens + n * kLanes, total[r][n]); });
+        });
+    }
+
+    int64_t first_slot(int64_t block) const { return most(part_.begin - block * kSlots, 0); }
+    int64_t end_slot(int64_t block) const { return least(part_.end - block * kSlots, kSlots); }
+
+    // Slots `slot` and the next one of the numbers from `column` on; zeros of those that nobody sees.
+    auto value_pairs(const uint8_t* values, int64_t slot, int64_t column, int64_t begin, int64_t end) const {
+        const uint8_t* first = values + 2 * (slot * padded_ + column);
+        return Isa::pairs_of(slot >= begin ? first : nullptr, slot + 1 < end ? first + 2 * padded_ : nullptr);
+    }
+
+    void pair_values(const uint8_t* values, int64_t block, const uint8_t* next) const {
+        const int64_t begin = first_slot(block), end = end_slot(block);
+        auto* to = reinterpret_cast<uint8_t*>(part_.widened);
+        for (int64_t slot = begin / 2 * 2; slot < end; slot += 2) {
+            ask_for(next + 2 * slot * padded_, 4 * padded_);
+            for (int64_t i = 0; i < padded_; i += kLanes)
+                Isa::store(to + 4 * (slot / 2 * padded_ + i), value_pairs(values, slot, i, begin, end));
+        }
+    }
+
+    template <bool Direct, int R>
+    [[gnu::flatten, gnu::noinline]] void add_pair_values(const uint8_t* values, int64_t block, int64_t row,
+                                                         const uint8_t* next) const {
+        for (int64_t column = 0; column < padded_; column += kWide * kLanes) {
+            const int64_t left = (padded_ - column) / kLanes;
+            static_for<1, kWide + 1>([&](auto units) {
+                if (units == (left < kWide ? left : kWide)) add_pair_columns<Direct, R, units>(values, block, row, column, next);
+            });
+        }
+    }
+
+    template <bool Direct, int R, int N>
+    DRAGOMAN_INLINE void add_pair_columns(const uint8_t* values, int64_t block, int64_t row, int64_t column,
+                                          const uint8_t* next) const {
+        const int64_t begin = first_slot(block), end = end_slot(block);
+        float* mixed = part_.mixed + row * padded_ + column;
+        const auto* paired = reinterpret_cast<const uint8_t*>(part_.widened + column);
+        const uint16_t* weights[R];
+        Flt total[R][N];
+        static_for<0, R>([&](auto r) {
+            weights[r] = reinterpret_cast<const uint16_t*>(part_.scores + (row + r) * kPartTokens) + block * kSlots;
+            static_for<0, N>(
+                [&](auto n) { total[r][n] = block == first_ ? Isa::zero() : Isa::load(mixed + r * padded_ + n * kLanes); });
+        });
+        for (int64_t slot = begin / 2 * 2; slot < end; slot += 2) {
+            if constexpr (Direct) {
+                Isa::prefetch(next + 2 * (slot * padded_ + column));
+                Isa::prefetch(next + 2 * ((slot + 1) * padded_ + column));
+            }
+            static_for<0, N>([&](auto n) {
+                const auto two = Direct ? value_pairs(values, slot, column + n * kLanes, begin, end)
+                                        : Isa::load(paired + 4 * (slot / 2 * padded_ + n * kLanes));
+                static_for<0, R>(
+                    [&](auto r) { total[r][n] = Isa::add_pairs(total[r][n], two, Isa::broadcast(pair_at(weights[r] + slot))); });
             });
         }
         static_for<0, R>(

@@ -28,7 +28,7 @@ KINDS = (
     Kind(AttentionLayout(4, 2, 16, 16, "f16", 0.5, window=64), has_types=True),
     Kind(AttentionLayout(1, 1, 5, 1, "f32", 1.0)),
 )
-TOLERANCE = {"f32": 1e-5, "f16": 1e-5, "bf16": 1e-5, "u8": 2e-3}
+TOLERANCE = {"f32": 1e-5, "f16": 1e-5, "bf16": 8e-3, "u8": 2e-3}
 # Of a context that is computed before a step, and of a row in it: at the borders of blocks, tiles and parts.
 LENGTHS = st.sampled_from([1, 2, 31, 32, 33, 64, 100, 255, 256, 257, 300, 515])
 NEW = st.sampled_from([1, 1, 1, 2, 3, 17, 32, 40])
