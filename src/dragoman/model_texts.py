@@ -49,6 +49,15 @@ def is_gguf(model: Path) -> bool:
     return next(model.glob("*.gguf"), None) is not None and next(model.glob("*.safetensors"), None) is None
 
 
+def gguf_models(directory: Path) -> dict[str, Path]:
+    """The GGUF models in a directory by their names; of one in several files, the first file."""
+    if next(directory.glob("*.gguf"), None) is None:
+        return {}
+    from dragoman.gguf.files import gguf_models as models_of_files
+
+    return models_of_files(directory)
+
+
 @contextmanager
 def naming_gguf(model: Path) -> Iterator[None]:
     """Where a GGUF file stands for the files of a directory, refusals of these name it."""

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dragoman.config.entries import ModelEntry
-from dragoman.gguf.files import gguf_models
-from dragoman.hub.cache import repo_in_cache, served_snapshot
-from dragoman.models.ir.files import has_graph
+from dragoman.hub.cache import graph_files, repo_in_cache, served_snapshot
+from dragoman.model_texts import gguf_models
 
 SOURCE = "the models directory"
 MAX_DEPTH = 3  # ORG/NAME/FILE.gguf
@@ -51,7 +50,7 @@ def _models(folder: Path, prefix: str, depth: int) -> Iterator[tuple[str, Path]]
 
 def _of_folder(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
     """A model's folder, which several GGUF models may share."""
-    is_other = has_graph(folder) or next(folder.glob("*.safetensors"), None) is not None
+    is_other = bool(graph_files(folder)) or next(folder.glob("*.safetensors"), None) is not None
     files = {} if is_other else gguf_models(folder)
     if len(files) > 1:
         yield from ((f"{name}/{stem}", path) for stem, path in files.items())
@@ -60,7 +59,7 @@ def _of_folder(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
 
 
 def _is_model(folder: Path) -> bool:
-    return (folder / "config.json").is_file() or has_graph(folder) or bool(gguf_models(folder))
+    return (folder / "config.json").is_file() or bool(graph_files(folder)) or bool(gguf_models(folder))
 
 
 def _folders(folder: Path) -> list[Path]:
