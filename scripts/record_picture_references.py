@@ -3,8 +3,9 @@
 Run: pip install "transformers<5" torch accelerate beside dragoman, then
 `python scripts/record_picture_references.py [CASE ...]` from the repository's root; without a name every case that the
 version knows is recorded. Version 4.57.6 has image processors that need Pillow and numpy alone; torchvision must not be
-there. The cases of Qwen 3.5, which it does not know, were recorded with 5.23.0: name them. For each case
-(tests/support/vision_checkpoint.py explains them) it
+there. The cases of Qwen 3.5, which it does not know, were recorded with 5.23.0, and that of Mistral 3 with 5.24.0 beside
+torchvision, which the class of its processor asks for: name them. For each case (tests/support/vision_checkpoint.py explains
+them) it
     1. has the tensors' layout written into <case>.json and the checkpoint loaded, as record_family_references.py does,
     2. has the reference's processor prepare each picture alone and the model embed it, and records in <case>.npz
        `shape_P` and `pixels_P`, `checksum_P` of the array for the tower; `ids_P`, what becomes of the marker; and

@@ -65,7 +65,7 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)
     ours = [tensor for tensor in tensors if tensor.startswith(("vision_", "model.vis", "visual.", "model.visual."))]
-    lost = next(tensor for tensor in ours if tensor.endswith("bias") and ".0." in tensor)
+    lost = next(tensor for tensor in ours if tensor.endswith("weight") and ".0." in tensor)
     save_file({key: value for key, value in tensors.items() if key != lost}, path)
     picture = model.picture(next(iter(model.case["pictures"])))
     with pytest.raises(ModelError, match=lost):
@@ -125,6 +125,12 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
         ("gemma3", {"mm_tokens_per_image": 49}, {}, "of which 6 x 6 patches can be pooled"),
         ("gemma3", {}, {"do_pan_and_scan": True}, "do_pan_and_scan is true, allowed: false"),
         ("gemma3", {}, {"image_seq_length": 256}, "image_seq_length is 256, allowed: 9"),
+        ("mistral3", {"vision_config.head_dim": 32}, {}, "head_dim is 32, allowed: 16"),
+        ("mistral3", {"vision_config.rope_parameters": {"rope_type": "yarn"}}, {}, "allowed: one of axial, default"),
+        ("mistral3", {"vision_feature_layer": [-1, -2]}, {}, "allowed: a number from -3 to 2"),
+        ("mistral3", {}, {"patch_size": 14}, "patch_size is 14, allowed: 7, as config.json says"),
+        ("mistral3", {}, {"spatial_merge_size": 1}, "spatial_merge_size is 1, allowed: 2"),
+        ("mistral3", {}, {"size": {"shortest_edge": 9}}, 'size is .*, allowed: {"longest_edge"} or'),
     ],
 )
 def test_what_cannot_be_followed_is_refused(
@@ -190,6 +196,29 @@ def test_low_detail_is_the_picture_as_a_whole_and_a_newline(name: str, tmp_path:
     np.testing.assert_allclose(low[:-1], high[: side**2], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(low[-1], high[-1], rtol=1e-6)  # each row of tiles ends so
     assert np.array_equal(model.embed(square, "auto"), high)
+
+
+def test_a_picture_of_its_own_size_is_made_to_fit_and_each_row_of_it_ends() -> None:
+    large = {"size": {"longest_edge": 1540}}
+    processor = processor_of("mistral3", {}, large)
+    row = "[IMG]" * 74  # 1,024 pixels in squares of 14
+    assert processor.layout(1024, 28, "auto").text == f"{row}[IMG_BREAK]{row}[IMG_END]"
+    assert processor.layout(1024, 28, "low").text == "[IMG]" * 37 + "[IMG_END]"
+    assert processor.layout(3080, 1540, "high").num_embeddings == 110 * 55
+    higher = processor_of("mistral3", {}, {"size": {"height": 140, "width": 28}})
+    assert higher.layout(28, 140, "auto").num_embeddings == 2 * 10
+    with pytest.raises(ValueError, match="a picture of 1541 x 1 pixels is too long for this model, allowed: no side"):
+        processor.layout(1541, 1, "auto")
+
+
+def test_layers_behind_the_one_that_is_asked_for_are_left_out(tmp_path: Path) -> None:
+    found = []
+    for layer in (-1, -2):
+        model = SeeingModel("mistral3", tmp_path, ModelOptions(weight_type="f32"))
+        model.case["config"]["vision_feature_layer"] = layer
+        found.append(model.embed(model.picture("grey")))
+    assert found[0].shape == found[1].shape
+    assert not np.allclose(found[0], found[1], atol=0.01)
 
 
 @pytest.mark.parametrize("name", ["llava", "gemma3"])

@@ -40,6 +40,7 @@ TOWERS: dict[str, str] = {
     "LlavaForConditionalGeneration": "llava.Llava",
     "LlavaNextForConditionalGeneration": "llava_tiles.LlavaNext",
     "LlavaOnevisionForConditionalGeneration": "llava_tiles.LlavaOnevision",
+    "Mistral3ForConditionalGeneration": "mistral3.Mistral3",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_vl.Qwen25VL",
     "Qwen2VLForConditionalGeneration": "qwen2_vl.Qwen2VL",
     "Qwen3_5ForConditionalGeneration": "qwen3_vl.Qwen3VL",
