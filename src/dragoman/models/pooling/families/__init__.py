@@ -28,6 +28,8 @@ FAMILIES: Mapping[str, str] = {
 """What an architecture's name begins with, and what reads it."""
 
 MODEL, MASKED, SCORER, GENERATOR = "Model", "ForMaskedLM", "ForSequenceClassification", "ForCausalLM"
+_BODIES = {"Gemma3Text": "Gemma3"}
+"""Decoders whose bodies alone have another name."""
 COLBERT = "HF_ColBERT"
 """ColBERT's own name of BERT with a product behind it."""
 _WITHOUT_SCORES = ("MPNet",)  # no reranker is one
@@ -51,6 +53,7 @@ def parts_of(architecture: str) -> tuple[str, str] | None:
     for head in (MASKED, SCORER, GENERATOR, MODEL):
         if architecture.endswith(head):
             name = architecture.removesuffix(head)
+            name = _BODIES.get(name, name)
             return (name, head) if name in FAMILIES or f"{name}{GENERATOR}" in DECODERS else None
     return None
 
@@ -83,9 +86,12 @@ def read_text_model(raw_config: dict[str, Any], *, scores: bool, answer_ids: tup
     if name not in FAMILIES:
         from dragoman.models.pooling.families.decoders import Decoder
 
+        sees_behind = name == "Gemma3" and used.get("use_bidirectional_attention") is True
+        if sees_behind:
+            del used["use_bidirectional_attention"]
         family = read_model({**used, "architectures": [f"{name}{GENERATOR}"]})
         is_causal = raw_config.get("is_causal") is not False
-        return Decoder(family, scores=scores, is_causal=is_causal, answer_ids=answer_ids)
+        return Decoder(family, scores=scores, is_causal=is_causal, sees_behind=sees_behind, answer_ids=answer_ids)
     module, _, kind = FAMILIES[name].partition(".")
     config = Config(used)
     config.skip(*QUANTISATION_KEYS)

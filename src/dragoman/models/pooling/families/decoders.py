@@ -22,13 +22,21 @@ from dragoman.models.weights import Weights
 class Decoder(TextFamily):
     """A decoder whose last hidden states, or whose answer to a question about a pair, are wanted.
 
+    `sees_behind`: tokens see those behind them as well, in windows too, as EmbeddingGemma's do.
+
     `answer_ids`: the tokens that a score compares, () = the checkpoint has a head that scores, or none is wanted.
     """
 
     def __init__(
-        self, family: Family, *, scores: bool, is_causal: bool = True, answer_ids: tuple[int, ...] = ()
+        self,
+        family: Family,
+        *,
+        scores: bool,
+        is_causal: bool = True,
+        sees_behind: bool = False,
+        answer_ids: tuple[int, ...] = (),
     ) -> None:
-        facts = family.facts
+        facts, reach = family.facts, 0
         attentions = facts.attention_layers
         odd = [one for one in attentions.values() if one.softcap or one.has_sinks or one.alibi_slopes or one.growth]
         if odd or len(attentions) < len(facts.layers) or facts.pictures is not None:
@@ -36,6 +44,8 @@ class Decoder(TextFamily):
                 f"architecture {facts.architecture} is supported for generating text, not for embedding it"
             )
         windows = [one.window for one in attentions.values() if one.window]
+        if sees_behind:  # a window lies half before a token, half behind it
+            reach, windows = min(windows, default=0) // 2, []
         longest = min([facts.long_context_from or facts.max_position, facts.max_position, *windows])
         self.family = family
         self.scores = scores
@@ -46,7 +56,8 @@ class Decoder(TextFamily):
             hidden_size=facts.hidden_size,
             num_layers=len(facts.layers),
             max_tokens=longest,  # behind it, layers with windows would see less
-            is_causal=is_causal,
+            is_causal=is_causal and not sees_behind,
+            window_reach=reach,
         )
 
     def build(self, weights: Weights) -> Any:
