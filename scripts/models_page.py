@@ -50,15 +50,17 @@ them: `modules.json`, `1_Pooling` (cls, mean, max, mean_sqrt_len_tokens, weighte
 by side, with and without the prompt), `2_Normalize`, Dense modules, the longest text, prompts. So are BERT
 (MiniLM, bge, e5, gte, arctic), RoBERTa, XLM-RoBERTa (bge-m3, multilingual-e5, bge-reranker), CamemBERT,
 DistilBERT, MPNet and ModernBERT (gte-modernbert), each as `...Model`, `...ForMaskedLM` or, but for MPNet,
-`...ForSequenceClassification`, which scores with one label and classifies with several; and decoders of the
-families above that attend plainly: Qwen3-Embedding, Qwen3-Reranker (by the logits of yes and no, or
-converted). Without `modules.json` an encoder embeds, with the mean or, where its name has bge, gte, arctic or
-mxbai in it, the first token's vector; `--task`, `--pooling` and `--normalize` say otherwise. `...ForMaskedLM`
-of encoders weighs words, as SPLADE does, where `modules.json` has SpladePooling or with `--pooling splade`.
-ColBERT makes a vector of each token, as PyLate's files (a Dense module without Pooling) or ColBERT's own
-(`HF_ColBERT`, `artifact.metadata`) say. The table has the distance from sentence-transformers' vectors, or
-scores before the activation, as a part of their length, for narrow models with random weights, which lose
-more by rounding than trained ones.
+`...ForSequenceClassification`, which scores with one label and classifies with several; Nomic Embed 1 and 1.5,
+GTE 1.5 and mGTE (with `rope_scaling` ntk, and as rerankers), as released and as transformers writes them; Jina
+Embeddings 3 as transformers writes it, without its adapters (the release, which has them inside, is refused);
+EuroBERT; EmbeddingGemma; and decoders of the families above that attend plainly: Qwen3-Embedding,
+Qwen3-Reranker (by the logits of yes and no, or converted). Without `modules.json` an encoder embeds, with the
+mean or, where its name has bge, gte, arctic or mxbai in it, the first token's vector; `--task`, `--pooling`
+and `--normalize` say otherwise. `...ForMaskedLM` of encoders but Nomic's, Jina's and EuroBERT weighs words, as
+SPLADE does, where `modules.json` has SpladePooling or with `--pooling splade`. ColBERT makes a vector of each
+token, as PyLate's files (a Dense module without Pooling) or ColBERT's own (`HF_ColBERT`, `artifact.metadata`)
+say. The table has the distance from sentence-transformers' vectors, or scores before the activation, as a part
+of their length, for narrow models with random weights, which lose more by rounding than trained ones.
 """
 TEMPLATE_FOLDER = ROOT / "tests" / "tokenizer" / "chat_templates"
 WEIGHT_TYPES: tuple[WeightType, ...] = ("f32", "int8", "int4")

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from dragoman.errors import ModelError
 from dragoman.models.pooling.facts import PoolingMode
 from dragoman.models.pooling.families import read_text_model
 from dragoman.models.pooling.families.bert import distance_buckets
+from dragoman.models.pooling.families.turned_bert import Gte
 from dragoman.models.pooling.model import LoadedPooler, load_pooler, pooled
 from dragoman.models.pooling.recipe import purpose_of, read_recipe
 from dragoman.models.profile import ModelOptions
@@ -210,6 +211,73 @@ def test_colbert_s_own_files_say_what_pylate_s_do(tmp_path: Path) -> None:
     ours = load_pooler(directory, recipe, ModelOptions("f32"))
     text = PooledText((2, 30, 40, 4, 4), num_seen=3)
     assert np.array_equal(ours.run([text])[0], theirs.run([text])[0])
+
+
+def vectors_with(name: str, config: dict[str, Any], prefix: str, root: Path) -> Any:
+    """What the tensors of a case give for some tokens, below other names and beside another config.json."""
+    directory = write_pooling_case(name, root)
+    tensors = load_file(directory / "model.safetensors")
+    save_file({f"{prefix}{key}": value for key, value in tensors.items()}, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps(config))
+    model = load_pooler(directory, read_recipe(directory), ModelOptions("f32"))
+    return model.run([PooledText((2, 30, 41, 52, 3))])
+
+
+RELEASED_NOMIC = {
+    "model_type": "nomic_bert", "architectures": ["NomicBertModel"], "auto_map": {"AutoModel": "x--y.NomicBertModel"},
+    "activation_function": "swiglu", "attn_pdrop": 0.0, "causal": False, "dense_seq_output": True, "fused_bias_fc": True,
+    "fused_dropout_add_ln": True, "layer_norm_epsilon": 1e-12, "max_trained_positions": 100, "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False, "n_embd": 48, "n_head": 3, "n_inner": 80, "n_layer": 3, "n_positions": 160,
+    "pad_vocab_size_multiple": 64, "parallel_block": False, "parallel_block_tied_norm": False, "prenorm": False,
+    "qkv_proj_bias": False, "reorder_and_upcast_attn": False, "resid_pdrop": 0.0, "rotary_emb_base": 1000,
+    "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False, "rotary_emb_scale_base": None,
+    "rotary_scaling_factor": None, "scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True,
+    "type_vocab_size": 2, "use_flash_attn": True, "use_rms_norm": False, "use_xentropy": True, "vocab_size": 168,
+}  # fmt: skip
+RELEASED_GTE = {
+    "model_type": "new", "architectures": ["NewModel"], "auto_map": {"AutoModel": "x--y.NewModel"}, "hidden_act": "gelu",
+    "hidden_size": 48, "intermediate_size": 80, "layer_norm_eps": 1e-12, "layer_norm_type": "layer_norm",
+    "logn_attention_clip1": False, "logn_attention_scale": False, "max_position_embeddings": 160, "num_attention_heads": 3,
+    "num_hidden_layers": 3, "pack_qkv": True, "pad_token_id": 1, "position_embedding_type": "rope", "rope_scaling": None,
+    "rope_theta": 20000, "type_vocab_size": 1, "unpad_inputs": False, "use_memory_efficient_attention": False,
+    "vocab_size": 168,
+}  # fmt: skip
+
+
+def test_releases_say_the_same_in_words_of_their_own(tmp_path: Path) -> None:
+    for name, config, prefix in (("nomic", RELEASED_NOMIC, ""), ("gte", RELEASED_GTE, "new.")):
+        released = vectors_with(name, config, prefix, tmp_path / "released")
+        written = vectors_with(name, read_case(name)["config"], "", tmp_path / "written")
+        assert np.array_equal(released, written)
+    assert read_text_model(RELEASED_NOMIC, scores=False).facts.max_tokens == 100
+    stretched = {**RELEASED_GTE, "rope_scaling": {"type": "ntk", "factor": 8.0}}
+    model = cast(Gte, read_text_model(stretched, scores=False))
+    assert model.attention.rotary is not None
+    powers = np.arange(0, 16, 2) / 16
+    expected = 1 / (20000 * 8) ** powers / 8 ** (2 / 16)
+    np.testing.assert_allclose(model.attention.rotary.frequencies, expected)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "told"),
+    [
+        (RELEASED_NOMIC, {"rotary_scaling_factor": 2}, "rotary_scaling_factor is 2"),
+        (RELEASED_NOMIC, {"num_experts": 8}, "num_experts is 8"),
+        (RELEASED_NOMIC, {"rotary_emb_interleaved": True}, "rotary_emb_interleaved is true"),
+        (RELEASED_GTE, {"layer_norm_type": "rms_norm"}, "layer_norm_type"),
+        (RELEASED_GTE, {"logn_attention_scale": True}, "logn_attention_scale is true"),
+        (RELEASED_GTE, {"rope_scaling": {"type": "yarn", "factor": 2}}, "type is"),
+        (RELEASED_GTE, {"rope_scaling": {"type": "ntk", "factor": 2, "mixed_b": 0.5}}, "mixed_b is 0.5"),
+        ("xlmr_cls", {"position_embedding_type": "rotary"}, "position_embedding_type"),
+        ("jina_v3", {"lora_adaptations": ["retrieval.query"]}, "lora_adaptations"),
+        ("eurobert", {"architectures": ["EuroBertForSequenceClassification"]}, "EuroBertForSequenceClassification"),
+        ("embedding_gemma", {"use_bidirectional_attention": "vision"}, "use_bidirectional_attention"),
+    ],
+)
+def test_what_a_family_does_not_compute_is_refused_by_name(config: Any, changes: dict[str, Any], told: str) -> None:
+    base = read_case(config)["config"] if isinstance(config, str) else config
+    with pytest.raises(ModelError, match=told):
+        read_text_model({**base, **changes}, scores=False)
 
 
 def test_an_encoder_without_a_head_does_not_score() -> None:

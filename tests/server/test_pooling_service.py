@@ -166,7 +166,7 @@ def test_labels_are_those_of_transformers(name: str, models: Models) -> None:
         assert np.ptp(reference[key], axis=0).max() > 100 * TOLERANCE
 
 
-@table("name", ["bert_splade", "distilbert_splade"])
+@table("name", ["bert_splade", "distilbert_splade", "gte_splade"])
 def test_weights_of_words_are_those_of_sentence_transformers(
     name: str, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,7 +79,8 @@ def attend(
         for heads, size in ((q, facts.query_width), (k, facts.key_width), (v, facts.value_width))
     ]
     if layer.whole_texts is not None:
-        return layer.keep(unsqueeze(layer.whole_texts.attend(*flat[:3], facts, is_windowed=bool(facts.window)), 1))
+        q, k, v = flat
+        return layer.keep(unsqueeze(layer.whole_texts.attend(q, k, v, facts, is_windowed=bool(facts.window)), 1))
     step = layer.step
     if step.cache_type is not None:
         return layer.keep(unsqueeze(_own_attention(flat, layer, step.cache_type, sinks), 1))

@@ -20,19 +20,25 @@ FAMILIES: Mapping[str, str] = {
     "Bert": "bert.Bert",
     "Camembert": "bert.Roberta",
     "DistilBert": "bert.DistilBert",
+    "Gte": "turned_bert.Gte",
+    "JinaEmbeddingsV3": "turned_bert.Jina",
     "MPNet": "bert.MPNet",
     "ModernBert": "modernbert.ModernBert",
+    "New": "turned_bert.Gte",
+    "NomicBert": "turned_bert.Nomic",
     "Roberta": "bert.Roberta",
     "XLMRoberta": "bert.Roberta",
 }
 """What an architecture's name begins with, and what reads it."""
 
+_EURO = "EuroBert"
 MODEL, MASKED, SCORER, GENERATOR = "Model", "ForMaskedLM", "ForSequenceClassification", "ForCausalLM"
-_BODIES = {"Gemma3Text": "Gemma3"}
-"""Decoders whose bodies alone have another name."""
+_BODIES = {"Gemma3Text": "Gemma3", _EURO: "Llama"}
+"""Decoders whose bodies alone have another name; EuroBERT is one of Llama's layers, read in both directions."""
 COLBERT = "HF_ColBERT"
 """ColBERT's own name of BERT with a product behind it."""
-_WITHOUT_SCORES = ("MPNet",)  # no reranker is one
+_EUROS = ("mask_token_id", "classifier_pooling", "clf_pooling", "pretraining_tp")
+_WITHOUT_SCORES = ("JinaEmbeddingsV3", "MPNet")  # no reranker is one
 _OURS = (
     "is_causal", "classifier_from_token", "is_original_qwen3_reranker", "sentence_transformers", "num_labels",
     "sbert_ce_default_activation_function", "function_to_apply",
@@ -53,6 +59,8 @@ def parts_of(architecture: str) -> tuple[str, str] | None:
     for head in (MASKED, SCORER, GENERATOR, MODEL):
         if architecture.endswith(head):
             name = architecture.removesuffix(head)
+            if name == _EURO and head in (SCORER, GENERATOR):
+                return None  # its head is another
             name = _BODIES.get(name, name)
             return (name, head) if name in FAMILIES or f"{name}{GENERATOR}" in DECODERS else None
     return None
@@ -61,7 +69,8 @@ def parts_of(architecture: str) -> tuple[str, str] | None:
 def is_encoder(architecture: str) -> bool:
     """True if the architecture is one of texts read in both directions, which generate nothing."""
     parts = parts_of(architecture)
-    return parts is not None and parts[0] in FAMILIES and parts[1] != GENERATOR
+    is_euro = architecture.startswith(_EURO)
+    return parts is not None and (parts[0] in FAMILIES or is_euro) and parts[1] != GENERATOR
 
 
 def read_text_model(raw_config: dict[str, Any], *, scores: bool, answer_ids: tuple[int, ...] = ()) -> TextFamily:
@@ -86,11 +95,14 @@ def read_text_model(raw_config: dict[str, Any], *, scores: bool, answer_ids: tup
     if name not in FAMILIES:
         from dragoman.models.pooling.families.decoders import Decoder
 
+        is_euro = architecture.startswith(_EURO)
+        if is_euro:
+            used = {key: value for key, value in used.items() if key not in _EUROS}
         sees_behind = name == "Gemma3" and used.get("use_bidirectional_attention") is True
         if sees_behind:
             del used["use_bidirectional_attention"]
         family = read_model({**used, "architectures": [f"{name}{GENERATOR}"]})
-        is_causal = raw_config.get("is_causal") is not False
+        is_causal = raw_config.get("is_causal") is not False and not is_euro
         return Decoder(family, scores=scores, is_causal=is_causal, sees_behind=sees_behind, answer_ids=answer_ids)
     module, _, kind = FAMILIES[name].partition(".")
     config = Config(used)

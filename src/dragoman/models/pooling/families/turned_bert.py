@@ -1,0 +1,265 @@
+"""Encoders of BERT's kind that turn queries and keys instead of adding positions: Nomic's, GTE's and Jina's.
+
+Their norms stand behind attention and MLP, as BERT's do. transformers writes files as they were released. Sources:
+arXiv:2402.01613, arXiv:2407.19669, arXiv:2409.10173; GTE's "ntk" scaling: https://kexue.fm/archives/9706, equation 6.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from openvino import opset13 as ops
+
+from dragoman.models.blocks.linear import linear, linears
+from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp, plain_mlp
+from dragoman.models.blocks.nodes import add, multiply, reshape, split_heads, unsqueeze
+from dragoman.models.blocks.norms import layer_norm
+from dragoman.models.blocks.rotary import apply_rotary
+from dragoman.models.blocks.whole_texts import WholeTexts
+from dragoman.models.config import Config, ModelError
+from dragoman.models.facts import AttentionFacts, RotaryRule
+from dragoman.models.pooling.facts import TextFacts
+from dragoman.models.pooling.families.base import TextFamily, WordHead, rows_of
+from dragoman.models.storage.constants import Node, constant
+from dragoman.models.weights import Weights, halves
+
+_UNUSED = ("dropout", "tie_word_embeddings", "position_embedding_type", "use_flash_attn")
+
+
+class Names(NamedTuple):
+    """How files call what a layer consists of.
+
+    `up_gate` "": the matrices are stored alone; there is no gate at all if `gate` is "", too.
+    """
+
+    layers: str
+    embedding_norm: str
+    qkv: str
+    output: str
+    attention_norm: str
+    up_gate: str
+    gate: str
+    up: str
+    down: str
+    mlp_norm: str
+
+
+class TurnedBert(TextFamily):
+    """What the families share."""
+
+    architecture: ClassVar[str]
+    names: ClassVar[Names]
+    has_bias: ClassVar[bool]  # of attention
+    has_down_bias: ClassVar[bool]
+    theta: ClassVar[float]
+    epsilon: ClassVar[float] = 1e-12
+    num_types: ClassVar[int]
+    activation: ClassVar[str]
+
+    def __init__(self, config: Config, *, scores: bool) -> None:
+        config.skip(*_UNUSED)
+        self.scores = scores
+        size, num_heads = config.count("hidden_size"), config.count("num_attention_heads")
+        head = config.count("head_dim", size // num_heads)
+        if head * num_heads != size or head % 2:
+            raise ModelError(
+                f"config.json hidden_size is {size}, allowed: num_attention_heads {num_heads} times an even number"
+            )
+        self.norm_epsilon = config.positive("layer_norm_eps", self.epsilon)
+        self.inner_size = config.count("intermediate_size")
+        self.act = config.choice("hidden_act", ACTIVATIONS, self.activation)
+        self.attention = AttentionFacts(
+            num_heads, num_heads, head, head, head**-0.5, rotary=self.read_rule(config, head)
+        )
+        self.facts = TextFacts(
+            architecture=self.architecture,
+            vocab_size=config.count("vocab_size"),
+            hidden_size=size,
+            num_layers=config.count("num_hidden_layers"),
+            max_tokens=self.read_longest(config),
+            num_types=config.count("type_vocab_size", self.num_types, least=0),
+        )
+
+    def read_longest(self, config: Config) -> int:
+        """Tokens of the longest text."""
+        return config.count("max_position_embeddings")
+
+    def read_rule(self, config: Config, head: int) -> RotaryRule:
+        """How queries and keys are turned."""
+        described = config.part("rope_parameters") or Config({})
+        described.expect(rope_type="default")
+        theta = described.positive("rope_theta", config.positive("rope_theta", self.theta))
+        described.refuse_unread()
+        shrinks = 1.0
+        if (scaling := config.part("rope_scaling")) is not None:
+            factor = self.read_ntk(scaling)
+            if factor > 1:
+                theta, shrinks = theta * factor, factor ** (2 / head)
+        return RotaryRule(tuple(theta ** (-2.0 * i / head) / shrinks for i in range(head // 2)))
+
+    def read_ntk(self, scaling: Config) -> float:
+        """By how much contexts are longer than those of the training. Raises: ModelError for any other scaling."""
+        raise scaling.error("type", "no rope_scaling")
+
+    def hidden(self, texts: WholeTexts, body: Weights) -> Node:
+        """See `TextFamily`."""
+        facts, size = self.facts, self.facts.hidden_size
+        names = self.names
+        table = body.at("embeddings")
+        x = rows_of(texts.token_ids, table.at("word_embeddings"), facts.vocab_size, size)
+        if texts.token_types is not None:
+            x = add(x, rows_of(texts.token_types, table.at("token_type_embeddings"), facts.num_types, size))
+        elif facts.num_types:  # all tokens are of the only type
+            row = table.at("token_type_embeddings").matrix(1, size)
+            x = add(x, constant(np.asarray(row, dtype=np.float32)))
+        x = layer_norm(x, body.at(names.embedding_norm), self.norm_epsilon)
+        for index in range(facts.num_layers):
+            is_last = index == facts.num_layers - 1
+            x = self._layer(x, body.at(f"{names.layers}.{index}"), texts, is_last=is_last)
+        return x
+
+    def _layer(self, x: Node, weights: Weights, texts: WholeTexts, *, is_last: bool) -> Node:
+        size, heads, names = self.facts.hidden_size, self.attention.num_heads, self.names
+        fused = weights.at(names.qkv)
+        parts = [fused.rows(slice(part * size, (part + 1) * size), 3 * size) for part in range(3)]
+        q, k, v = linears(x, parts, [size] * 3, bias=self.has_bias, is_fused=True)
+        assert self.attention.rotary is not None
+        angles = texts.angles(self.attention.rotary)
+        q, k = (reshape(apply_rotary(split_heads(unsqueeze(part, 1), heads), angles), -1, size) for part in (q, k))
+        attended = texts.attend(q, k, v, self.attention)
+        if is_last:
+            attended, x = texts.keep(attended), texts.keep(x)
+        mixed = linear(attended, weights.at(names.output), size, bias=self.has_bias)
+        x = layer_norm(add(x, mixed), weights.at(names.attention_norm), self.norm_epsilon)
+        return layer_norm(add(x, self._mlp(x, weights)), weights.at(names.mlp_norm), self.norm_epsilon)
+
+    def _mlp(self, x: Node, weights: Weights) -> Node:
+        names, down = self.names, weights.at(self.names.down)
+        if not names.gate and not names.up_gate:
+            return plain_mlp(x, weights.at(names.up), down, self.inner_size, self.act)
+        if names.up_gate:
+            up, gate = halves(weights.at(names.up_gate), self.inner_size)
+        else:
+            up, gate = weights.at(names.up), weights.at(names.gate)
+        if not self.has_down_bias:
+            return gated_mlp(x, gate, up, down, self.inner_size, self.act)
+        gated, raised = linears(x, [gate, up], [self.inner_size] * 2, is_fused=False)
+        return linear(multiply(ACTIVATIONS[self.act](gated), raised), down, self.facts.hidden_size, bias=True)
+
+    def score(self, hidden: Node, weights: Weights) -> Node:
+        """See `TextFamily`."""
+        pooler = weights.at(self._prefix(weights)).at("pooler.dense").careful()
+        pooled = ops.tanh(linear(hidden, pooler, self.facts.hidden_size, bias=True)).output(0)
+        return linear(pooled, weights.at("classifier").careful(), self.num_scores, bias=True)
+
+
+class Nomic(TurnedBert):
+    """Nomic Embed 1 and 1.5: without biases, with a SwiGLU."""
+
+    prefixes: ClassVar[tuple[str, ...]] = ("", "nomic_bert", "bert")
+    architecture = "NomicBertModel"
+    names = Names(
+        "encoder.layers",
+        "emb_ln",
+        "attn.Wqkv",
+        "attn.out_proj",
+        "norm1",
+        "",
+        "mlp.fc12",
+        "mlp.fc11",
+        "mlp.fc2",
+        "norm2",
+    )
+    has_bias = False
+    has_down_bias = False
+    theta = 1000.0
+    num_types = 2
+    activation = "silu"
+
+    def __init__(self, config: Config, *, scores: bool) -> None:
+        config.rename(
+            {
+                "n_embd": "hidden_size",
+                "n_head": "num_attention_heads",
+                "n_layer": "num_hidden_layers",
+                "n_inner": "intermediate_size",
+                "n_positions": "max_position_embeddings",
+                "layer_norm_epsilon": "layer_norm_eps",
+                "rotary_emb_base": "rope_theta",
+            }
+        )
+        config.expect(
+            activation_function="swiglu", prenorm=False, qkv_proj_bias=False, mlp_fc1_bias=False, mlp_fc2_bias=False,
+            rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None, rotary_scaling_factor=None,
+            causal=False, parallel_block=False, parallel_block_tied_norm=False, use_rms_norm=False,
+            scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, num_experts=0, moe_every_n_layers=0,
+        )  # fmt: skip
+        config.skip(
+            "attn_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "pad_vocab_size_multiple",
+            "reorder_and_upcast_attn", "use_xentropy", "resid_pdrop",
+        )  # fmt: skip
+        super().__init__(config, scores=scores)
+
+    def read_longest(self, config: Config) -> int:
+        """Those of the training: behind them the released code turns by other angles, which change with the batch."""
+        longest = super().read_longest(config)
+        return min(longest, config.count("max_trained_positions", longest))
+
+
+class Gte(TurnedBert):
+    """GTE 1.5 and mGTE: biases in attention, a gated MLP."""
+
+    prefixes: ClassVar[tuple[str, ...]] = ("", "new", "gte")
+    architecture = "GteModel"
+    names = Names(
+        "encoder.layer", "embeddings.LayerNorm", "attention.qkv_proj", "attention.o_proj", "attn_ln", "mlp.up_gate_proj", "",
+        "", "mlp.down_proj", "mlp_ln",
+    )  # fmt: skip
+    has_bias = True
+    has_down_bias = True
+    theta = 160_000.0
+    num_types = 1
+    activation = "gelu"
+
+    def __init__(self, config: Config, *, scores: bool) -> None:
+        config.expect(layer_norm_type="layer_norm", logn_attention_scale=False, pack_qkv=True)
+        if config.value("position_embedding_type", "rope") != "rope":
+            raise config.error("position_embedding_type", '"rope"')
+        config.skip(
+            "logn_attention_clip1", "unpad_inputs", "use_memory_efficient_attention", "padding_side",
+        )  # fmt: skip
+        super().__init__(config, scores=scores)
+
+    def read_ntk(self, scaling: Config) -> float:
+        """See `TurnedBert`."""
+        kind = scaling.choice("type", ("ntk",), "ntk")
+        factor = scaling.positive("factor")
+        scaling.expect(mixed_b=None, rope_type=kind)
+        scaling.refuse_unread()
+        return factor
+
+    def word_head(self) -> WordHead:
+        """See `TextFamily`."""
+        names = "lm_head.dense", "lm_head.norm", "lm_head.decoder.weight", "lm_head.decoder.bias"
+        return WordHead(*names, self.act, self.norm_epsilon)
+
+
+class Jina(TurnedBert):
+    """Jina Embeddings 3 without its adapters, as transformers writes it."""
+
+    prefixes: ClassVar[tuple[str, ...]] = ("", "roberta")
+    architecture = "JinaEmbeddingsV3Model"
+    names = Names(
+        "encoder.layers", "emb_ln", "mixer.Wqkv", "mixer.out_proj", "norm1", "", "", "mlp.fc1", "mlp.fc2", "norm2"
+    )
+    has_bias = True
+    has_down_bias = True
+    theta = 20_000.0
+    epsilon = 1e-5
+    num_types = 1
+    activation = "gelu"
+
+    def read_longest(self, config: Config) -> int:
+        """As many as XLM-RoBERTa with as many positions."""
+        return super().read_longest(config) - 2
