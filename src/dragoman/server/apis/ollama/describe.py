@@ -39,7 +39,7 @@ _COMPONENTS = {
 _TEXTS: Mapping[str, str] = {
     "model": "the model, with or without `:latest`",
     "stream": "answer line by line",
-    "keep_alive": "accepted; models stay loaded",
+    "keep_alive": "how long the model stays after this call, where models come and go: seconds, or a duration as `5m`",
     "truncate": "true is named as without effect: a prompt that is too long is refused",
     "shift": "true is named as without effect: an answer ends where the context does",
     "logprobs": "tell the log-probabilities of the tokens",
