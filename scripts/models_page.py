@@ -173,9 +173,12 @@ its first token on, with the frequencies of the longest context, as vLLM does.""
 GGUF = """`dragoman serve ./model-Q4_0.gguf`, or the directory with the file, or with the parts of a split one (any of
 them may be named). A directory with several models says which to name. Beside the file nothing is needed:
 config.json, tokenizer.json, chat template and the tokens that end a text are made from its metadata. Special tokens that
-are ends by their name end texts as well, such as `<|endoftext|>` beside `<|im_end|>`: files name one of them. A file
-with what sees (mmproj) is not read; texts alone are taken in, by models that see as by others. Layers that guess
-further tokens are not read either.
+are ends by their name end texts as well, such as `<|endoftext|>` beside `<|im_end|>`: files name one of them. Layers that
+guess further tokens are not read.
+
+**What sees** is a file of its own, llama.cpp's mmproj. Where one file beside the model has `mmproj` in its name and fits
+the model, pictures are taken in: [pictures.md](pictures.md#gguf-models). Where it does not fit, the log names why, and texts
+are taken in.
 
 - **Types**: {types}; a file with others is refused by their name.
 - **Exact**: where no `--dtype` is given, dragoman's kernels compute with the file's own values in the file's own size,

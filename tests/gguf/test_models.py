@@ -83,7 +83,7 @@ def test_a_directory_with_one_model_is_that_model(tmp_path: Path, caplog: pytest
     with caplog.at_level(logging.WARNING):
         loaded = load_model(directory, EXACT)
     assert error_on_prompt(loaded, CASE, 90) < 1e-4
-    assert "no pictures are taken in" in caplog.text
+    assert "mmproj-model-f16.gguf general.architecture is 'llama', allowed: 'clip'" in caplog.text
 
 
 def test_of_several_models_one_must_be_named(tmp_path: Path) -> None:

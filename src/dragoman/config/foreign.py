@@ -365,6 +365,7 @@ REFUSED_OPTIONS: Mapping[str, str] = MappingProxyType({
     "control_vector": _NO_CONTROL,
     "control_vector_scaled": _NO_CONTROL,
     "control_vector_layer_range": _NO_CONTROL,
+    "mmproj": "the file is found by itself beside the model's, by mmproj in its name",
     "lora_scaled": "an adapter counts as it was trained: --lora NAME=FILE",
 })  # fmt: skip
 """Options of others that would change answers, with what is said where they are refused."""

@@ -33,7 +33,7 @@ def find_architecture(model: GgufModel) -> Architecture:
     name = model.architecture
     if name == "clip" or model.metadata.text("general.type") == "mmproj":
         raise ModelError(
-            f"{model.path} is what sees of a model (mmproj), allowed: the model's own file; it takes in texts"
+            f"{model.path} is what sees of a model (mmproj), allowed: the model's own file, beside which it lies"
         )
     if model.metadata.text("general.type") == "adapter":
         raise ModelError(

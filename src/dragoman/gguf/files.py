@@ -6,7 +6,6 @@ Source of the names of split files: llama.cpp's gguf-split.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from pathlib import Path
 
 from dragoman.errors import ModelError
 from dragoman.gguf.header import GgufTensor, Metadata, read_header
-
-logger = logging.getLogger(__name__)
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 _PICTURES = re.compile(r"(^|[-_.])mmproj([-_.]|$)", re.IGNORECASE)  # in the names of files with what sees
@@ -44,7 +41,21 @@ class GgufModel:
 
 def read_gguf(model: Path) -> GgufModel:
     """The headers of the model at that path, a file or a directory. Raises: ModelError."""
-    files = gguf_files(model)
+    return _read_files(gguf_files(model))
+
+
+def read_gguf_file(path: Path) -> GgufModel:
+    """The header of one file, whatever it holds. Raises: ModelError."""
+    return _read_files((path,))
+
+
+def files_that_see(model: Path) -> tuple[Path, ...]:
+    """The files beside a model's, in its directory, whose names say that they are what sees of it."""
+    directory = model if model.is_dir() else model.parent
+    return tuple(path for path in sorted(directory.glob("*.gguf")) if path.is_file() and _PICTURES.search(path.name))
+
+
+def _read_files(files: tuple[Path, ...]) -> GgufModel:
     try:
         states = tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in files)
     except OSError as error:
@@ -93,13 +104,10 @@ def gguf_stem(path: Path) -> str:
 
 def _files_of_directory(directory: Path) -> tuple[Path, ...]:
     by_stem = gguf_models(directory)
-    seeing = sorted(path for path in directory.glob("*.gguf") if path.is_file() and _PICTURES.search(path.name))
     if len(by_stem) != 1:
         named = ", ".join(path.name for path in sorted(by_stem.values())) or "none"
         raise ModelError(f"{directory} holds {len(by_stem)} GGUF models, allowed: one, or name its file: {named}")
     (path,) = by_stem.values()
-    if seeing:
-        logger.warning("no pictures are taken in: %s is not read", seeing[0])
     return gguf_files(path)
 
 

@@ -10,12 +10,16 @@ from pathlib import Path
 
 from dragoman.gguf.config import make_config
 from dragoman.gguf.files import read_gguf
+from dragoman.gguf.mmproj import described_pictures, seeing_config, seeing_part
 
 
 def gguf_text(model: Path, name: str) -> str | None:
     """What the file of that name would hold, None if there would be none. Raises: ModelError."""
-    if name == "config.json":
-        return json.dumps(make_config(read_gguf(model)))
+    if name in ("config.json", "preprocessor_config.json"):
+        part = seeing_part(model)
+        if part is None:
+            return json.dumps(make_config(read_gguf(model))) if name == "config.json" else None
+        return json.dumps(seeing_config(model, part) if name == "config.json" else described_pictures(part))
     if name not in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         return None
     from dragoman.gguf.tokenizer import generation_text, tokenizer_config_text, tokenizer_text

@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 
 from dragoman import __version__
-from dragoman.gguf.files import gguf_files
+from dragoman.gguf.files import files_that_see, gguf_files
 
 _SAMPLE_BYTES = 1 << 20
 _NUM_CHARACTERS = 10
@@ -29,7 +29,7 @@ def model_fingerprint(model_dir: Path, *settings: str) -> str:
 
 def weight_files(model_dir: Path) -> list[Path]:
     """The files that hold a model's weights, in the order of their names."""
-    files = gguf_files(model_dir) if model_dir.is_file() else ()
+    files = (*gguf_files(model_dir), *files_that_see(model_dir)) if model_dir.is_file() else ()
     return sorted([*files, *(path for pattern in _WEIGHTS for path in model_dir.glob(pattern))])
 
 

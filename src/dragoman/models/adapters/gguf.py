@@ -26,7 +26,7 @@ from dragoman.models.facts import AttentionFacts, DeltaFacts, ModelFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.sources.gguf.naming import place_of
 from dragoman.models.sources.gguf.orders import row_order, turns_order
-from dragoman.models.sources.gguf.stored import NUMBERS, MappedFiles, QuantisedRows
+from dragoman.models.sources.gguf.stored import MappedFiles
 
 _ALPHA, _INVOCATION = "adapter.lora.alpha", "adapter.alora.invocation_tokens"
 _HARMLESS_KEYS = r"general\..*|GGUF\..*|adapter\.(type|lora\.(alpha|task_name|prompt_prefix))"
@@ -127,10 +127,7 @@ def _pairs(path: Path, tensors: tuple[GgufTensor, ...]) -> dict[str, tuple[GgufT
 
 def _numbers(path: Path, files: MappedFiles, tensor: GgufTensor) -> Array:
     """A matrix as f32. Raises: ModelError if numbers are not finite."""
-    data = files.bytes_of(tensor)
-    numbers = NUMBERS.get(tensor.type_name)
-    rows = QuantisedRows(data, tensor.type_name, tensor.shape[1]) if numbers is None else data.view(numbers)
-    values = np.array(rows, dtype=np.float32)
+    values = files.numbers(tensor)
     if not np.isfinite(values).all():
         raise ModelError(f"{path}: tensor {tensor.name!r} holds numbers that are not finite")
     return values

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dragoman.model_texts import is_gguf, model_text
 from dragoman.models.config import Config, ModelError, read_json
 from dragoman.models.vision.placeholders import is_own_layout
 
@@ -25,6 +26,8 @@ _NOT_FOR_PICTURES = frozenset(
 
 def is_described(model_dir: Path) -> bool:
     """Whether the checkpoint says how its pictures are prepared."""
+    if is_gguf(model_dir):
+        return model_text(model_dir, IMAGES) is not None
     return (model_dir / IMAGES).is_file() or (model_dir / BOTH).is_file() or _describes_itself(model_dir)
 
 
@@ -43,7 +46,7 @@ def read_described(model_dir: Path, changes: Mapping[str, Any] | None = None) ->
     if images.exists() or not (nested or _describes_itself(model_dir)):
         nested = {**nested, **read_json(images)}  # which names the file that is missing
     known = {key: value for key, value in beside.items() if key not in _NOT_FOR_PICTURES}
-    return Config({**known, **nested, **(changes or {})}, IMAGES if images.exists() else BOTH)
+    return Config({**known, **nested, **(changes or {})}, BOTH if both.exists() and not images.exists() else IMAGES)
 
 
 def _describes_itself(model_dir: Path) -> bool:

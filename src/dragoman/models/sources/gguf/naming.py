@@ -25,6 +25,7 @@ from dragoman.gguf.config import (
 )
 from dragoman.gguf.files import GgufModel
 from dragoman.gguf.header import TYPES, GgufTensor
+from dragoman.gguf.mmproj import LAYERS, SeeingPart
 from dragoman.models.sources.base import Array
 from dragoman.models.sources.forms import Joined, Stack, Turned, with_columns
 from dragoman.models.sources.gguf.orders import row_order, turns_order
@@ -62,6 +63,21 @@ def entries(model: GgufModel) -> dict[str, Entry]:
                 raise ModelError(f"{model.path} holds {name!r} in two forms, one of them as {tensor.name!r}")
             found[name] = entry
     return found
+
+
+def seeing_entries(part: SeeingPart) -> dict[str, Entry]:
+    """Every tensor of what sees, by its name in a checkpoint."""
+    found = {name: _seeing_entry(tensor, tensor.name == part.projector.raised) for name, tensor in part.tensors()}
+    if len(found) < len(part.model.tensors):
+        raise ModelError(f"{part.model.path} holds a tensor in two forms")
+    return found
+
+
+def _seeing_entry(tensor: GgufTensor, is_raised: bool) -> Entry:
+    """Matrices of layers are as they are stored; what is no matrix of a product is numbers."""
+    if len(tensor.shape) == 2 and tensor.name.startswith((LAYERS, "mm.")) and "input_projection" not in tensor.name:
+        return _whole(tensor)
+    return Entry(tensor.shape, "F32", lambda files: files.numbers(tensor) - np.float32(is_raised))
 
 
 class _Naming:

@@ -63,6 +63,12 @@ class MappedFiles:
             num_rows *= size
         return data.reshape(num_rows, -1)
 
+    def numbers(self, tensor: GgufTensor) -> Array:
+        """A tensor of any type as f32, in its own memory. Raises: ModelError."""
+        data, kind = self.bytes_of(tensor), NUMBERS.get(tensor.type_name)
+        rows = QuantisedRows(data, tensor.type_name, tensor.shape[-1]) if kind is None else data.view(kind)
+        return np.array(rows, dtype=np.float32).reshape(tensor.shape)
+
     def close(self) -> None:
         """Forget them."""
         self._mapped.clear()

@@ -16,7 +16,8 @@ import numpy as np
 
 from dragoman.errors import ModelError
 from dragoman.gguf.files import GgufModel, read_gguf
-from dragoman.models.sources.gguf.naming import Entry, entries
+from dragoman.gguf.mmproj import seeing_part
+from dragoman.models.sources.gguf.naming import Entry, entries, seeing_entries
 from dragoman.models.sources.gguf.stored import GGUF_FORMATS, GROUP_SIZE, NUMBERS, MappedFiles, packed_types
 
 _SCALE_BYTES = 2
@@ -30,11 +31,13 @@ class GgufWeights:
         self._keeps = {"keeps_mxfp4": keeps_mxfp4, "keeps_rows": keeps_rows}
         self._packed = packed_types(keeps_mxfp4=keeps_mxfp4)
         self._model: GgufModel = read_gguf(model)
-        self.files = self._model.files
+        self._seeing = seeing_part(model)
+        self.files = (*self._model.files, *(self._seeing.model.files if self._seeing is not None else ()))
 
     @cached_property
     def _entries(self) -> dict[str, Entry]:
-        return entries(self._model)
+        seeing = {} if self._seeing is None else seeing_entries(self._seeing)
+        return entries(self._model) | seeing
 
     @property
     def smallest_group(self) -> int | None:

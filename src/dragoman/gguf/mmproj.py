@@ -1,0 +1,317 @@
+"""The part of a GGUF model that sees: a file beside the model's own, which llama.cpp calls mmproj.
+
+Does: find the file, write what config.json and preprocessor_config.json say of pictures, name its tensors as a checkpoint
+does. Does not: read tensors, or build towers. Called through `texts` and by the source of weights, on any thread.
+Source of the facts: llama.cpp's converter of Hugging Face checkpoints, and its tools/mtmd.
+
+The rule: one file beside the model with `mmproj` in its name is the model's, if it fits. What does not fit is not read, and
+the log says why: the model then takes in texts.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import ModelError
+from dragoman.gguf.config import find_architecture, make_config
+from dragoman.gguf.files import GgufModel, files_that_see, read_gguf, read_gguf_file
+from dragoman.gguf.header import GgufTensor
+
+logger = logging.getLogger(__name__)
+
+Values = dict[str, Any]
+
+_SIGLIP = "gelu_pytorch_tanh"
+
+
+@dataclass(frozen=True, slots=True)
+class Projector:
+    """One kind of file. `hugging_face`: the architecture that model and file are together.
+
+    `texts`: the decoders' architectures that it goes with. `placeholder`: the token that stands for an embedding. `output`:
+    the tensor that makes what the decoder takes, and the axis along which that lies. `tower`: where a checkpoint has the
+    tower's tensors; `names`: of tensors outside it. `raised`: a norm that has one added in the file. `config`, `described`:
+    what config.json and preprocessor_config.json say beside what all kinds have.
+    """
+
+    hugging_face: str
+    texts: tuple[str, ...]
+    placeholder: str
+    output: tuple[str, int]
+    tower: str
+    names: Mapping[str, str]
+    config: Callable[[GgufModel], Values]
+    described: Callable[[GgufModel], Values]
+    is_clip: bool = False
+    raised: str = ""
+
+
+_PREFIX = "clip.vision."
+_SIZES = {
+    "image_size": "image_size",
+    "patch_size": "patch_size",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+}
+_EPSILON = "attention.layer_norm_epsilon"
+_READ = {
+    *(f"{_PREFIX}{name}" for name in (*_SIZES.values(), _EPSILON, "image_mean", "image_std", "projection_dim")),
+    *("clip.projector_type", f"{_PREFIX}projector_type", "clip.use_gelu", "clip.use_silu"),
+    *(f"clip.has_{name}" for name in ("vision_encoder", "llava_projector")),
+}
+_FACTOR, _LONGEST = f"{_PREFIX}projector.scale_factor", f"{_PREFIX}preproc_image_size"
+_OFF: Mapping[str, Any] = {  # keys, and the only value that changes nothing
+    "clip.has_text_encoder": False,
+    "clip.has_audio_encoder": False,
+    f"{_PREFIX}mm_patch_merge_type": "flat",
+    f"{_PREFIX}image_aspect_ratio": "pad",
+}
+
+LAYERS = "v.blk."
+LAYER = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_out": "self_attn.out_proj",
+    "ln1": "layer_norm1",
+    "ln2": "layer_norm2",
+    "ffn_up": "mlp.fc1",
+    "ffn_down": "mlp.fc2",
+}
+_TOWER = {
+    "v.patch_embd": "embeddings.patch_embedding",
+    "v.position_embd": "embeddings.position_embedding",
+    "v.pre_ln": "pre_layrnorm",
+    "v.post_ln": "post_layernorm",
+}
+_CLASS = "v.class_embd"
+
+
+def _gemma3(model: GgufModel) -> Values:
+    side = model.metadata.count(f"{_PREFIX}image_size") // max(model.metadata.count(f"{_PREFIX}patch_size"), 1)
+    return {"mm_tokens_per_image": (side // max(model.metadata.count(_FACTOR, 4), 1)) ** 2}
+
+
+def _gemma3_pictures(model: GgufModel) -> Values:
+    size = model.metadata.count(f"{_PREFIX}image_size")
+    return {"image_processor_type": "Gemma3ImageProcessor", "resample": 2, "size": {"height": size, "width": size}}
+
+
+def _llava(_model: GgufModel) -> Values:
+    """llama.cpp takes what comes out of the last layer but one."""
+    return {"vision_feature_layer": -2, "vision_feature_select_strategy": "default"}
+
+
+def _llava_pictures(model: GgufModel) -> Values:
+    """Pictures become squares first, as for the original LLaVA."""
+    size = model.metadata.count(f"{_PREFIX}image_size")
+    sizes = {"size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size}}
+    return {"image_processor_type": "LlavaImageProcessor", "do_pad": True, **sizes}
+
+
+def _idefics3(model: GgufModel) -> Values:
+    return {"scale_factor": model.metadata.count(_FACTOR, 2)}
+
+
+def _idefics3_pictures(model: GgufModel) -> Values:
+    size = model.metadata.count(f"{_PREFIX}image_size")
+    longest = model.metadata.count(_LONGEST, 4 * size)  # what older files leave out, as all checkpoints have it
+    edges = {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": size}}
+    return {"image_processor_type": "Idefics3ImageProcessor", "do_image_splitting": True, **edges}
+
+
+PROJECTORS: dict[str, Projector] = {
+    "gemma3": Projector(
+        "Gemma3ForConditionalGeneration",
+        ("Gemma3ForCausalLM",),
+        "<image_soft_token>",
+        ("mm.input_projection.weight", 1),
+        "vision_tower.vision_model",
+        {
+            "mm.input_projection.weight": "multi_modal_projector.mm_input_projection_weight",
+            "mm.soft_emb_norm.weight": "multi_modal_projector.mm_soft_emb_norm.weight",
+        },
+        _gemma3,
+        _gemma3_pictures,
+        raised="mm.soft_emb_norm.weight",
+    ),
+    "idefics3": Projector(
+        "Idefics3ForConditionalGeneration",
+        ("LlamaForCausalLM",),
+        "<image>",
+        ("mm.model.fc.weight", 0),
+        "model.vision_model",
+        {"mm.model.fc.weight": "model.connector.modality_projection.proj.weight"},
+        _idefics3,
+        _idefics3_pictures,
+    ),
+    "mlp": Projector(
+        "LlavaForConditionalGeneration",
+        ("LlamaForCausalLM", "Qwen2ForCausalLM"),
+        "<image>",
+        ("mm.2.weight", 0),
+        "vision_tower.vision_model",
+        {
+            f"mm.{number}.{part}": f"multi_modal_projector.linear_{index}.{part}"
+            for number, index in ((0, 1), (2, 2))
+            for part in ("weight", "bias")
+        },
+        _llava,
+        _llava_pictures,
+        is_clip=True,
+    ),
+}
+"""By the name in clip.projector_type."""
+
+_TEXT_TYPES = {"Gemma3ForCausalLM": "gemma3_text", "LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
+
+
+@dataclass(frozen=True, slots=True)
+class SeeingPart:
+    """A file that fits a model. `placeholder_id`: in the model's vocabulary."""
+
+    model: GgufModel
+    projector: Projector
+    placeholder_id: int
+
+    def tensors(self) -> Iterator[tuple[str, GgufTensor]]:
+        """Every tensor by its name in a checkpoint."""
+        swaps = self._swaps()
+        for tensor in self.model.tensors.values():
+            yield self._name(tensor.name, swaps), tensor
+
+    def _name(self, name: str, swaps: bool) -> str:
+        tower = f"{self.projector.tower}."
+        if name in self.projector.names:
+            return self.projector.names[name]
+        if name == _CLASS:
+            return f"{tower}embeddings.class_embedding"
+        stem, _, ending = name.rpartition(".")
+        if stem in _TOWER:
+            return f"{tower}{_TOWER[stem]}.{ending}"
+        index, _, part = stem.removeprefix(LAYERS).partition(".")
+        if not name.startswith(LAYERS) or part not in LAYER:
+            return name  # which the tower refuses
+        if swaps and part.startswith("ffn_"):
+            part = "ffn_down" if part == "ffn_up" else "ffn_up"
+        return f"{tower}encoder.layers.{index}.{LAYER[part]}.{ending}"
+
+    def _swaps(self) -> bool:
+        """Whether the MLP's matrices have each other's names, as in files of the first converter."""
+        up = self.model.tensors.get(f"{LAYERS}0.ffn_up.weight")
+        hidden, inner = (
+            self.model.metadata.count(f"{_PREFIX}{name}") for name in ("embedding_length", "feed_forward_length")
+        )
+        return up is not None and up.shape == (hidden, inner) and hidden != inner
+
+
+def seeing_part(model: Path) -> SeeingPart | None:
+    """What sees of the model at that path, None if there is no such file beside it that fits. Raises: ModelError."""
+    files = files_that_see(model)
+    if not files:
+        return None
+    try:
+        states = tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+    except OSError as error:
+        raise ModelError(f"{files[0]} cannot be read: {error}") from error
+    return _found(model, states)
+
+
+@lru_cache(maxsize=4)
+def _found(model: Path, states: tuple[tuple[Path, int, int], ...]) -> SeeingPart | None:
+    if len(states) > 1:
+        named = ", ".join(path.name for path, _, _ in states)
+        logger.warning(
+            "no pictures are taken in: of several files with mmproj in their names one must be left: %s", named
+        )
+        return None
+    ((path, _, _),) = states
+    try:
+        return _fitting(read_gguf(model), read_gguf_file(path))
+    except ModelError as error:
+        logger.warning("no pictures are taken in: %s", error)
+        return None
+
+
+def _fitting(text: GgufModel, part: GgufModel) -> SeeingPart:
+    """Raises: ModelError naming what is not known or does not fit."""
+    values = part.metadata
+    if part.architecture != "clip":
+        raise values.error("general.architecture", "'clip', as in files of what sees")
+    key = f"{_PREFIX}projector_type" if f"{_PREFIX}projector_type" in values else "clip.projector_type"
+    kind = values.text(key)
+    if kind not in PROJECTORS:
+        raise values.error(key, ", ".join(PROJECTORS))
+    projector = PROJECTORS[kind]
+    read = {*_READ, *({_FACTOR} if kind != "mlp" else ()), *({_LONGEST} if kind == "idefics3" else ())}
+    for name in values:
+        if name.startswith("clip.") and name not in read and not (name in _OFF and values[name] == _OFF[name]):
+            raise ModelError(f"{part.path} has {name}, which is not known of {key} {kind}")
+    if (_CLASS in part.tensors) != projector.is_clip:
+        raise ModelError(
+            f"{part.path} has {'no ' if projector.is_clip else ''}{_CLASS}, other than {key} {kind} has it"
+        )
+    if projector.is_clip and "v.post_ln.weight" in part.tensors:
+        raise ModelError(f"{part.path} has v.post_ln.weight, allowed with {key} {kind}: none behind the last layer")
+    if not projector.is_clip and not values.flag("clip.use_gelu", False):
+        raise values.error("clip.use_gelu", "true")
+    decoder = find_architecture(text).hugging_face
+    if decoder not in projector.texts:
+        raise ModelError(
+            f"{part.path} {key} is {kind!r}, which does not go with {text.architecture} of {text.path.name}"
+        )
+    name, axis = projector.output
+    size = text.metadata.count(f"{text.architecture}.embedding_length")
+    output = part.tensors.get(name)
+    if output is None or len(output.shape) != 2 or output.shape[axis] != size:
+        raise ModelError(
+            f"{part.path} has no tensor {name!r} whose vectors have {size} numbers, as those of {text.path.name}"
+        )
+    tokens = text.metadata.listed("tokenizer.ggml.tokens", str)
+    if projector.placeholder not in tokens:
+        raise ModelError(
+            f"{text.path} has no token {projector.placeholder!r}, which stands for what {part.path.name} sees"
+        )
+    return SeeingPart(part, projector, tokens.index(projector.placeholder))
+
+
+def seeing_config(model: Path, part: SeeingPart) -> Values:
+    """The contents of config.json of both files. Raises: ModelError."""
+    text, values = make_config(read_gguf(model)), part.model.metadata
+    (decoder,) = text.pop("architectures")
+    tower: Values = {key: values.count(f"{_PREFIX}{name}") for key, name in _SIZES.items()}
+    epsilon = values.number(f"{_PREFIX}{_EPSILON}")
+    if epsilon is None:
+        raise values.error(f"{_PREFIX}{_EPSILON}", "a number above 0")
+    tower["layer_norm_eps"] = float(f"{epsilon:.6g}") if math.isfinite(epsilon) else epsilon
+    if part.projector.is_clip:
+        gelu = "gelu" if values.flag("clip.use_gelu", False) else "quick_gelu"
+        activation = {
+            "model_type": "clip_vision_model",
+            "hidden_act": "silu" if values.flag("clip.use_silu", False) else gelu,
+        }
+    else:
+        activation = {"model_type": "siglip_vision_model", "hidden_act": _SIGLIP}
+    placeholder = "image_token_id" if part.projector.hugging_face.startswith("Idefics3") else "image_token_index"
+    return {
+        "architectures": [part.projector.hugging_face],
+        "text_config": {**text, "model_type": _TEXT_TYPES[decoder]},
+        "vision_config": {**tower, **activation},
+        "tie_word_embeddings": text["tie_word_embeddings"],
+        placeholder: part.placeholder_id,
+        **part.projector.config(part.model),
+    }
+
+
+def described_pictures(part: SeeingPart) -> Values:
+    """The contents of preprocessor_config.json. Raises: ModelError."""
+    numbers = {name: part.model.metadata.listed(f"{_PREFIX}{name}", float) for name in ("image_mean", "image_std")}
+    return {**part.projector.described(part.model), **{name: values for name, values in numbers.items() if values}}

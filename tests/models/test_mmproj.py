@@ -1,0 +1,164 @@
+"""A file mmproj beside a GGUF model makes it see what its Hugging Face checkpoint sees; others are told, by their names."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from dragoman.models import LoadedModel, ModelError, ModelOptions, load_model
+from dragoman.models.fingerprint import model_fingerprint
+from dragoman.models.vision.described import is_described
+from tests.support.family_logits import logits_of
+from tests.support.mmproj_writer import write_both
+from tests.support.tables import Rows
+from tests.support.tiers import width
+from tests.support.vision_checkpoint import draw, read_vision_case, write_vision_case
+from tests.support.vision_model import embedded
+
+EXACT = ModelOptions("f32", num_threads=1)
+OF_TEXTS = {"query_pre_attn_scalar": 32, "sliding_window_pattern": 6}  # what llama.cpp takes for granted of Gemma 3
+CASES = ("gemma3", "idefics3", "llava", "smolvlm")
+
+
+def case_of(name: str) -> dict[str, Any]:
+    case = read_vision_case(name)
+    if name == "gemma3":
+        case["config"]["text_config"] |= OF_TEXTS
+    if name == "llava":
+        case["preprocessor"] |= {"image_processor_type": "LlavaImageProcessor", "do_pad": True}
+    return case
+
+
+def tensors_of(checkpoint: Path) -> dict[str, Any]:
+    return {name: value.astype(np.float32) for name, value in load_file(checkpoint / "model.safetensors").items()}
+
+
+def write(name: str, directory: Path, **options: Any) -> tuple[Path, Path, Path]:
+    """The checkpoint, the model and what sees of it."""
+    case = case_of(name)
+    checkpoint = write_vision_case(name, case, directory / "checkpoint")
+    return checkpoint, *write_both(case, tensors_of(checkpoint), directory / "model", **options)
+
+
+def errors(found: LoadedModel, expected: LoadedModel, name: str) -> float:
+    """The largest relative difference of embeddings, of pictures that are prepared alike."""
+    towers = [model.tower for model in (found, expected) if model.tower is not None]
+    assert len(towers) == 2
+    worst = 0.0
+    for spec in list(case_of(name)["pictures"].values())[-3:]:
+        picture = draw(spec)
+        layouts = [tower.processor.layout(picture.width, picture.height, "auto") for tower in towers]
+        assert layouts[0] == layouts[1]
+        one, other = (embedded(tower, picture) for tower in towers)
+        worst = max(worst, float(np.abs(one - other).max() / np.abs(other).max()))
+    return worst
+
+
+def test_it_sees_what_the_checkpoint_sees(tmp_path: Path) -> None:
+    with Rows() as rows:
+        for name in width(list(CASES), ["gemma3", "llava"]):
+            with rows.row(name):
+                checkpoint, model, _ = write(name, tmp_path / name)
+                expected = load_model(checkpoint, EXACT)
+                found = load_model(model.parent if name == "gemma3" else model, EXACT)
+                assert found.facts.pictures == expected.facts.pictures
+                assert errors(found, expected, name) < 1e-5
+
+
+def test_its_texts_are_those_of_the_file_alone(tmp_path: Path) -> None:
+    _, model, seeing = write("gemma3", tmp_path)
+    with_both = logits_of(load_model(model, EXACT), list(range(40)))
+    told = [is_described(model), model_fingerprint(model)]
+    texts = load_model(model, replace(EXACT, sees=False))
+    assert texts.tower is None
+    assert np.abs(logits_of(texts, list(range(40))) - with_both).max() < 1e-5
+    seeing.unlink()
+    alone = load_model(model, EXACT)
+    assert alone.tower is None
+    assert np.abs(logits_of(alone, list(range(40))) - with_both).max() < 1e-5
+    assert [is_described(model), model_fingerprint(model)] != told
+    assert not is_described(model)
+
+
+FORMS: list[tuple[str, dict[str, Any], float]] = [
+    ("llava", {"swaps": True}, 1e-5),
+    ("gemma3", {"type_name": "Q8_0"}, 5e-2),
+    ("gemma3", {"type_name": "F16"}, 1e-2),
+    ("idefics3", {"type_name": "BF16"}, 5e-2),
+]
+
+
+def test_matrices_may_be_quantised_and_have_the_names_of_older_files(tmp_path: Path) -> None:
+    with Rows() as rows:
+        for name, options, most in width(FORMS, FORMS[:2]):
+            with rows.row(f"{name} {options}"):
+                place = tmp_path / f"{name}{len(list(tmp_path.iterdir()))}"
+                checkpoint, model, _ = write(name, place, **options)
+                assert errors(load_model(model, EXACT), load_model(checkpoint, EXACT), name) < most
+
+
+def test_what_does_not_fit_is_told_and_texts_are_taken_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    refused: list[tuple[str, dict[str, Any], str]] = [
+        (
+            "gemma3",
+            {"clip.projector_type": "pixtral"},
+            "clip.projector_type is 'pixtral', allowed: gemma3, idefics3, mlp",
+        ),
+        ("gemma3", {"clip.vision.projector_type": "qwen2vl_merger"}, "clip.vision.projector_type is 'qwen2vl_merger'"),
+        ("gemma3", {"clip.projector_type": None}, "has no clip.projector_type"),
+        ("gemma3", {"clip.projector_type": "mlp", "clip.vision.projector.scale_factor": None}, "has no v.class_embd"),
+        ("gemma3", {"clip.projector_type": "idefics3"}, "does not go with gemma3"),
+        ("gemma3", {"clip.use_gelu": False}, "clip.use_gelu is False"),
+        ("gemma3", {"clip.vision.window_size": 3}, "has clip.vision.window_size, which is not known"),
+        ("gemma3", {"clip.has_audio_encoder": True}, "has clip.has_audio_encoder, which is not known"),
+        ("gemma3", {"general.architecture": "gemma3"}, "general.architecture is 'gemma3', allowed: 'clip'"),
+        ("llava", {"clip.vision.mm_patch_merge_type": "spatial_unpad"}, "has clip.vision.mm_patch_merge_type"),
+    ]
+    with Rows() as rows:
+        for number, (name, changes, said) in enumerate(refused):
+            with rows.row(said):
+                _, model, _ = write(name, tmp_path / str(number), changes=changes)
+                caplog.clear()
+                with caplog.at_level(logging.WARNING):
+                    assert not is_described(model)
+                assert f"no pictures are taken in: {model.parent / 'mmproj-model.gguf'}" in caplog.text
+                assert said in caplog.text
+
+
+def test_of_several_files_none_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _, model, seeing = write("gemma3", tmp_path / "gemma3")
+    shutil.copy(seeing, seeing.with_name("mmproj-other.gguf"))
+    with caplog.at_level(logging.WARNING):
+        assert not is_described(model)
+    assert "one must be left: mmproj-model.gguf, mmproj-other.gguf" in caplog.text
+    (seeing.with_name("mmproj-other.gguf")).unlink()
+    assert is_described(model)
+
+
+def test_a_file_of_another_model_or_without_its_token_is_not_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = case_of("idefics3")
+    checkpoint, model, seeing = write("idefics3", tmp_path)
+    narrow = {name: value[:32] if "connector" in name else value for name, value in tensors_of(checkpoint).items()}
+    _, other = write_both(case, narrow, tmp_path / "narrow")
+    shutil.copy(other, seeing)
+    unnamed = write_both({**case, "tokens": {}}, tensors_of(checkpoint), tmp_path / "unnamed")[0]
+    with caplog.at_level(logging.WARNING):
+        assert not is_described(model)
+        assert not is_described(unnamed)
+    assert "has no tensor 'mm.model.fc.weight' whose vectors have" in caplog.text
+    assert "has no token '<image>'" in caplog.text
+
+
+def test_a_file_that_sees_is_no_model(tmp_path: Path) -> None:
+    _, _, seeing = write("gemma3", tmp_path)
+    with pytest.raises(ModelError, match=r"is what sees of a model \(mmproj\)"):
+        load_model(seeing, EXACT)

@@ -1,0 +1,138 @@
+"""Writes the tower and projector of the cases of tests/models/vision as llama.cpp's converter does: a file mmproj.
+
+Does: rename tensors, and write the metadata. Names are those of the `gguf` package's own table. Does not: write the text's
+part (`gguf_writer` does). Source of the facts: llama.cpp, convert_hf_to_gguf.py and tools/mtmd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from tests.support.family_checkpoint import Array
+from tests.support.gguf_blocks import quantise
+from tests.support.gguf_writer import Config, Writing, write_tensors
+
+KINDS = {
+    "Gemma3ForConditionalGeneration": ("gemma3", "Gemma3ForCausalLM"),
+    "Idefics3ForConditionalGeneration": ("idefics3", "LlamaForCausalLM"),
+    "LlavaForConditionalGeneration": ("mlp", "LlamaForCausalLM"),
+    "SmolVLMForConditionalGeneration": ("idefics3", "LlamaForCausalLM"),
+}
+_BODIES = ("language_model.model.", "model.language_model.", "model.text_model.", "language_model.")
+_LINEAR = {"multi_modal_projector.linear_1": "mm.0", "multi_modal_projector.linear_2": "mm.2"}
+
+
+def write_both(
+    case: Config,
+    tensors: Mapping[str, Array],
+    directory: Path,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    type_name: str = "F32",
+    swaps: bool = False,
+) -> tuple[Path, Path]:
+    """The model and, beside it, what sees of it. `changes`: metadata of the latter, None = it is left out.
+
+    `swaps`: the MLP's matrices have each other's names, as the first converter wrote them.
+    """
+    config = case["config"]
+    kind, decoder = KINDS[config["architectures"][0]]
+    seeing = {
+        name: value for name, value in tensors.items() if "vision" in name or "projector" in name or "connector" in name
+    }
+    text = {_below_body(name): value for name, value in tensors.items() if name not in seeing}
+    directory.mkdir(parents=True, exist_ok=True)
+    tokens = [f"<w{index}>" for index in range(config["text_config"]["vocab_size"])]
+    for token, index in case["tokens"].items():
+        tokens[index] = token
+    keys = {"ggml.tokens": tokens}
+    text_config = {**config["text_config"], "architectures": [decoder]}
+    model = write_tensors(text_config, text, directory / "model.gguf", "F32", Writing(tokenizer=keys))
+    return model, _write(case, kind, seeing, directory / "mmproj-model.gguf", dict(changes or {}), type_name, swaps)
+
+
+def _below_body(name: str) -> str:
+    if name.endswith("lm_head.weight"):
+        return "lm_head.weight"
+    return next((f"model.{name.removeprefix(body)}" for body in _BODIES if name.startswith(body)), name)
+
+
+def _write(
+    case: Config, kind: str, tensors: Mapping[str, Array], path: Path, changes: Config, type_name: str, swaps: bool
+) -> Path:
+    vision, pictures = case["config"]["vision_config"], case["preprocessor"]
+    writer = gguf.GGUFWriter(path, changes.pop("general.architecture", "clip"))
+    values: Config = {
+        "general.type": "mmproj",
+        "clip.projector_type": kind,
+        "clip.has_vision_encoder": True,
+        "clip.use_gelu": kind != "mlp",
+        "clip.vision.image_size": vision["image_size"],
+        "clip.vision.patch_size": vision["patch_size"],
+        "clip.vision.embedding_length": vision["hidden_size"],
+        "clip.vision.feed_forward_length": vision["intermediate_size"],
+        "clip.vision.block_count": vision["num_hidden_layers"],
+        "clip.vision.attention.head_count": vision["num_attention_heads"],
+        "clip.vision.attention.layer_norm_epsilon": vision.get("layer_norm_eps", 1e-5 if kind == "mlp" else 1e-6),
+        "clip.vision.projection_dim": case["config"]["text_config"]["hidden_size"],
+        "clip.vision.image_mean": pictures["image_mean"],
+        "clip.vision.image_std": pictures["image_std"],
+    }
+    if kind == "gemma3":
+        side = vision["image_size"] // vision["patch_size"]
+        values["clip.vision.projector.scale_factor"] = int(side / case["config"]["mm_tokens_per_image"] ** 0.5)
+    if kind == "idefics3":
+        values["clip.vision.projector.scale_factor"] = case["config"]["scale_factor"]
+        values["clip.vision.preproc_image_size"] = pictures["size"]["longest_edge"]
+    for key, value in (values | changes).items():
+        match value:
+            case None:
+                pass
+            case bool():
+                writer.add_bool(key, value)
+            case int():
+                writer.add_uint32(key, value)
+            case float():
+                writer.add_float32(key, value)
+            case str():
+                writer.add_string(key, value)
+            case _:
+                writer.add_array(key, value)
+    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, vision["num_hidden_layers"])
+    for name, stored in tensors.items():
+        target = _renamed(table, name)
+        value = stored + 1 if target.endswith("soft_emb_norm.weight") else stored
+        if swaps:
+            target = target.replace("ffn_up", "ffn_").replace("ffn_down", "ffn_up").replace("ffn_.", "ffn_down.")
+        if kind == "mlp" and "post_ln" in target:
+            continue
+        is_small = value.ndim != 2 or "embd" in target or value.shape[1] % gguf.GGML_QUANT_SIZES[_type(type_name)][0]
+        if is_small or type_name == "F32":
+            writer.add_tensor(target, np.ascontiguousarray(value, dtype=np.float32))
+        else:
+            writer.add_tensor(target, quantise(value, type_name), raw_dtype=_type(type_name))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _type(name: str) -> gguf.GGMLQuantizationType:
+    return gguf.GGMLQuantizationType[name]
+
+
+def _renamed(table: gguf.TensorNameMap, name: str) -> str:
+    if name.endswith("mm_input_projection_weight"):
+        return "mm.input_projection.weight"
+    if name.endswith("class_embedding"):
+        return "v.class_embd"
+    stem, _, ending = name.rpartition(".")
+    found = _LINEAR.get(stem) or table.get_name(stem)
+    assert found is not None, name
+    return f"{found}.{ending}"
