@@ -53,7 +53,7 @@ def test_templates_and_tokenizers_of_all_kinds_are_brought() -> None:
 
 def test_what_says_how_a_model_embeds_is_brought() -> None:
     own = {
-        "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "vocab.txt",
+        "modules.json", "artifact.metadata", "sentence_bert_config.json", "config_sentence_transformers.json", "vocab.txt",
         "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors",
     }  # fmt: skip
     others = {"2_Dense/pytorch_model.bin", "onnx/model.onnx", "openvino/openvino_model.xml", "onnx/config.json"}

@@ -249,6 +249,19 @@ def test_the_best_piece_of_a_long_document_counts(name: str, models: Models) -> 
     assert values[-1] > values[0]
 
 
+def test_a_long_query_leaves_half_of_the_room_to_pieces(models: Models) -> None:
+    async def work(service: PoolingService) -> Any:
+        longest = service.facts.max_tokens
+        asked = ScoreRequest(pairs=[(words(longest), words(100))], truncation=RIGHT, max_pieces=9)
+        made = await service.score(asked)
+        cut = (await service.score(replace(asked, max_pieces=1))).num_tokens[0]
+        return longest, cut, made.num_tokens[0]
+
+    longest, cut, num_tokens = models.ask("bert_reranker", work)
+    assert cut == longest
+    assert longest < num_tokens <= 2 * longest
+
+
 def test_too_many_pieces_are_refused(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.server.pooling.texts._MOST_PIECES", 2)
     asked = ScoreRequest(pairs=[("who", words(400))], truncation=RIGHT, max_pieces=100)

@@ -31,7 +31,7 @@ _SMALL = frozenset({
     "added_tokens.json", "vocab.json", "merges.txt", "chat_template.json", "chat_template.jinja",
     "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", "openvino_config.json",
     "quantize_config.json", "quantization_config.json", "adapter_config.json", "serving.properties", "graph.pbtxt",
-    "modules.json", "config_sentence_transformers.json",
+    "modules.json", "config_sentence_transformers.json", "artifact.metadata",
 })  # fmt: skip
 _GGUF_TYPE = re.compile(r"(?:^|[-_.])((?:UD-)?(?:I?Q\d\w*|F16|F32|BF16|MXFP4\w*|TQ\d_\d))(?=[-.]|$)", re.IGNORECASE)
 _MODULE = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")  # of sentence-transformers: pooling, dense

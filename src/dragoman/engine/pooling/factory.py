@@ -43,6 +43,8 @@ class PoolingFactory:
                 len(shape) == 2 and shape[0] >= min(family.facts.vocab_size, 30_000) and re.search("embed|wte", name)
             )
             total += prod(shape) * ((max(size, 2.0) if is_table else size) if len(shape) > 1 else 4.0)
+        if recipe.sparse is not None:  # the words' matrix, which the table of embeddings is as well
+            total += family.facts.vocab_size * family.facts.hidden_size * size
         return MemoryNeeds(int(total * _BESIDE))
 
     def load(self, setup: EngineSetup) -> LoadedPooling:

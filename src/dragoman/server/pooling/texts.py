@@ -228,8 +228,9 @@ class TextPreparer:
         pieces = [second]
         if len(first) + len(second) > room:
             self._refuse(len(first) + len(second) + frame.num_special, longest, label, truncation)
-            if max_pieces > 1 and 2 * len(first) <= room:  # a longer query leaves a document no room that is worth it
-                pieces = _pieces(second, room - len(first), max_pieces)
+            query = first[: longest // 2]  # as OVMS has it: a longer one leaves a document no room that is worth it
+            if max_pieces > 1 and len(query) < room:
+                first, pieces = query, _pieces(second, room - len(query), max_pieces)
             else:
                 first, second = cut_pair(first, second, room, _side(truncation))
                 pieces = [second]
