@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import EngineFailed, NoMemory, NotFound, NotLoaded
-from tests.support.fake_models import Hosting, calling, needs, play, refusal, start, until, write_models
+from tests.support.fake_models import LIMIT, MIB, Hosting, calling, needs, play, refusal, start, until, write_models
 
 
 async def use(found: Hosting, name: str) -> str:
@@ -142,3 +142,16 @@ def test_a_server_of_one_model_has_one_while_it_is_away(tmp_path: Path) -> None:
             found.registry.find(None)
 
     play(tmp_path, scenario, is_ready=False)
+
+
+def test_a_limit_of_memory_holds_for_the_only_model_of_the_start(tmp_path: Path) -> None:
+    """Without one it may count on what is free once it is there."""
+
+    async def scenario(found: Hosting) -> None:
+        await start(found, "a")
+        rooms.append(found.builder.rooms)
+
+    rooms: list[list[int | None]] = []
+    for number, line in enumerate(("--memory-gb 1", "")):
+        play(tmp_path / str(number), scenario, is_ready=False, line=line)
+    assert rooms == [[LIMIT - 15 * MIB], [None]]
