@@ -28,6 +28,7 @@ pytestmark = pytest.mark.varies("signals and the end of asyncio's loops differ b
 EMBEDDING_PATHS = (
     *("/v1/embeddings", "/v3/embeddings", "/embed", "/api/embed", "/api/embeddings"),
     *("/embedding", "/embeddings", "/api/v0/embeddings"),
+    *("/embed_all", "/embed_sparse", "/pooling", "/classify", "/predict"),
     *("/rerank", "/v1/rerank", "/v2/rerank", "/v3/rerank", "/v1/score", "/score"),
 )
 READINESS = ("/ping", "/health", "/v1/health", "/v2/health/ready")

@@ -233,46 +233,42 @@ class Endpoints:
             record.timeout_s, record.patience_s, record.timeout_name = waits_of(http)
             found = None if operation.borrow is None else operation.borrow(http, self)
             model = found or await self._found(lambda: operation.model(http, self))
+            if not isinstance(model, ServedModel):
+                return await self._generate_later(model, exchange, http, operation, record)
+            check_version(model, http)
         except ServerError as error:
             return await self._refuse(exchange, http, operation, record, error)
-        if isinstance(model, ServedModel):
-            await self._generate_with(model, exchange, http, operation, record)
-        else:
-            async with AsyncExitStack() as stack:
-                entering = stack.enter_async_context(model)
-                dialect = dialect_of(operation, self.models.dialects, http)
-                waiting = Waiting(exchange, dialect, http, self.switches.keep_alive_s)
-                try:
-                    model = await waiting.until(entering)
-                except ServerError as error:
-                    if exchange.is_started:
-                        return await waiting.fail(error)
-                    return await self._refuse(exchange, http, operation, record, error)
-                await self._generate_with(model, exchange, http, operation, record, waiting)
+        record.model = model.name
+        await self._responder.respond(exchange, model, dialect_of(operation, model.dialects, http), http)
         if self.hosting is not None:
             self.hosting.keep(model, record.keep_s)
         return None
 
-    async def _generate_with(
+    async def _generate_later(
         self,
-        model: ServedModel,
+        borrowed: AbstractAsyncContextManager[ServedModel],
         exchange: Exchange,
         http: HttpCall,
         operation: GenerateOperation,
         record: CallRecord,
-        waiting: Waiting | None = None,
     ) -> None:
-        """`waiting`: of a call that has waited for the model."""
-        try:
-            check_version(model, http)
-        except ServerError as error:
-            if waiting is not None and exchange.is_started:
+        """Generate with a model that may have to be loaded first. Raises: ServerError before anything is sent."""
+        dialect = dialect_of(operation, self.models.dialects, http)
+        waiting = Waiting(exchange, dialect, http, self.switches.keep_alive_s)
+        async with AsyncExitStack() as stack:
+            try:
+                model = await waiting.until(stack.enter_async_context(borrowed))
+                check_version(model, http)
+            except ServerError as error:
+                if not exchange.is_started:
+                    raise
                 return await waiting.fail(error)
-            return await self._refuse(exchange, http, operation, record, error)
-        record.model = model.name
-        return await self._responder.respond(
-            exchange, model, dialect_of(operation, model.dialects, http), http, waiting
-        )
+            record.model = model.name
+            dialect = dialect_of(operation, model.dialects, http)
+            await self._responder.respond(exchange, model, dialect, http, waiting)
+        if self.hosting is not None:
+            self.hosting.keep(model, record.keep_s)
+        return None
 
     async def _refuse(
         self, exchange: Exchange, http: HttpCall, operation: GenerateOperation, record: CallRecord, error: ServerError
