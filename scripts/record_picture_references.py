@@ -3,9 +3,9 @@
 Run: pip install "transformers<5" torch accelerate beside dragoman, then
 `python scripts/record_picture_references.py [CASE ...]` from the repository's root; without a name every case that the
 version knows is recorded. Version 4.57.6 has image processors that need Pillow and numpy alone; torchvision must not be
-there. The cases of Qwen 3.5, which it does not know, were recorded with 5.23.0, and that of Mistral 3 with 5.24.0 beside
-torchvision, which the class of its processor asks for: name them. For each case (tests/support/vision_checkpoint.py explains
-them) it
+there. The cases of Qwen 3.5, which it does not know, were recorded with 5.23.0, and those of Mistral 3 and LFM2-VL with
+5.24.0 beside torchvision, which the classes of their processors ask for: name them. For each case
+(tests/support/vision_checkpoint.py explains them) it
     1. has the tensors' layout written into <case>.json and the checkpoint loaded, as record_family_references.py does,
     2. has the reference's processor prepare each picture alone and the model embed it, and records in <case>.npz
        `shape_P` and `pixels_P`, `checksum_P` of the array for the tower; `ids_P`, what becomes of the marker; and
@@ -86,6 +86,8 @@ def record_picture(case: Case, picture: str, processor: Any, model: Any) -> dict
     token_ids = inputs["input_ids"][0].numpy()
     _, embedded = forward(model, inputs)
     pixels = inputs["pixel_values"].numpy()
+    if "spatial_shapes" in inputs:  # of what is padded to one length, what is there
+        pixels = pixels[inputs["pixel_attention_mask"].numpy() == 1]
     return {
         f"shape_{picture}": np.array(pixels.shape, dtype=np.int64),
         f"pixels_{picture}": sampled(pixels),
@@ -204,11 +206,28 @@ def correct_positions() -> None:
         embeddings.forward = forward
 
 
+def resize_with_pillow() -> None:
+    """Have LFM2-VL's pictures resized by Pillow: its only processor has torchvision do it, which rounds otherwise."""
+    if not hasattr(transformers, "Lfm2VlImageProcessor"):
+        return
+    backends = importlib.import_module("transformers.image_processing_backends")
+
+    def resize(_processor: Any, images: Any, size: Any, resample: Any = None, **_options: Any) -> Any:
+        pictures = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images.reshape(-1, *images.shape[-3:])]
+        resized = [np.asarray(picture.resize((size.width, size.height), int(resample))) for picture in pictures]
+        return (
+            torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2).reshape(*images.shape[:-2], size.height, size.width)
+        )
+
+    backends.TorchvisionBackend.resize = resize
+
+
 def main(names: list[str]) -> None:
     """Record the named cases, or all."""
     torch.set_num_threads(1)
     correct_positions()
     correct_padding()
+    resize_with_pillow()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     # the tokenizer is of no family's class; and a processor of videos asks for torchvision

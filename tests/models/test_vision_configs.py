@@ -125,6 +125,12 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
         ("gemma3", {"mm_tokens_per_image": 49}, {}, "of which 6 x 6 patches can be pooled"),
         ("gemma3", {}, {"do_pan_and_scan": True}, "do_pan_and_scan is true, allowed: false"),
         ("gemma3", {}, {"image_seq_length": 256}, "image_seq_length is 256, allowed: 9"),
+        ("lfm2_vl", {"vision_feature_layer": -2}, {}, "vision_feature_layer is -2, allowed: -1"),
+        ("lfm2_vl", {"vision_config.num_patches": 35}, {}, "num_patches is 35, allowed: a square number"),
+        ("lfm2_vl", {}, {"encoder_patch_size": 16}, "encoder_patch_size is 16, allowed: 4"),
+        ("lfm2_vl", {}, {"tile_size": 36}, "tile_size is 36, allowed: a multiple of 8"),
+        ("lfm2_vl", {}, {"min_tiles": 1}, "min_tiles is 1, allowed: at least 2, or max_tiles 1"),
+        ("lfm2_vl", {}, {"max_image_tokens": 3}, "max_image_tokens is 3, allowed: at least min_image_tokens, 4"),
         ("mistral3", {"vision_config.head_dim": 32}, {}, "head_dim is 32, allowed: 16"),
         ("mistral3", {"vision_config.rope_parameters": {"rope_type": "yarn"}}, {}, "allowed: one of axial, default"),
         ("mistral3", {"vision_feature_layer": [-1, -2]}, {}, "allowed: a number from -3 to 2"),
@@ -209,6 +215,21 @@ def test_a_picture_of_its_own_size_is_made_to_fit_and_each_row_of_it_ends() -> N
     assert higher.layout(28, 140, "auto").num_embeddings == 2 * 10
     with pytest.raises(ValueError, match="a picture of 1541 x 1 pixels is too long for this model, allowed: no side"):
         processor.layout(1541, 1, "auto")
+
+
+def test_a_picture_is_cut_where_it_is_large_and_the_file_wants_it() -> None:
+    text = processor_of("lfm2_vl", {}, {}).layout(90, 45, "high").text
+    tiles = "".join(f"<|img_row_1_col_{column}|>" + "<image>" * 16 for column in (1, 2))
+    whole = "<image>" * 10  # 40 x 16 pixels in squares of 8
+    assert text == f"<|image_start|>{tiles}<|img_thumbnail|>{whole}<|image_end|>"
+    for plain in ({"do_image_splitting": False}, {"min_tiles": 1, "max_tiles": 1}):
+        assert processor_of("lfm2_vl", {}, plain).layout(90, 45, "high").num_embeddings == 10
+    assert processor_of("lfm2_vl", {}, {}).layout(90, 45, "low").text == f"<|image_start|>{whole}<|image_end|>"
+    bare = processor_of("lfm2_vl", {}, {"use_image_special_tokens": False, "use_thumbnail": False})
+    assert bare.layout(90, 45, "auto").text == "<image>" * 32
+    assert len(bare.inputs(draw([90, 45, "noise", 1]), "auto")["pixel_values"]) == 2 * 64
+    with pytest.raises(ValueError, match="a picture of 1 x 65535 pixels is too long for this model"):
+        bare.layout(1, 65_535, "auto")
 
 
 def test_layers_behind_the_one_that_is_asked_for_are_left_out(tmp_path: Path) -> None:

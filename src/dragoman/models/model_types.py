@@ -56,6 +56,7 @@ ARCHITECTURES: dict[str, str] = {
     "internvl_chat": "InternVLChatModel",
     "jais2": "Jais2ForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
+    "lfm2_vl": "Lfm2VlForConditionalGeneration",
     "llama": "LlamaForCausalLM",
     "llama4": "Llama4ForConditionalGeneration",
     "llama4_text": "Llama4ForCausalLM",

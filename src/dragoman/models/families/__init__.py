@@ -65,6 +65,7 @@ FAMILIES: dict[str, str] = {
     "Jais2ForCausalLM": "plain_mlp.Jais2",
     "Lfm2ForCausalLM": "lfm2.Lfm2",
     "Llama4ForCausalLM": "llama4.Llama4",
+    "Lfm2VlForConditionalGeneration": "vision.text_model",
     "Llama4ForConditionalGeneration": "vision.text_model",
     "LlamaForCausalLM": "llama.Llama",
     "LlavaForConditionalGeneration": "vision.text_model",

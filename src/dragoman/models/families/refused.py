@@ -12,7 +12,6 @@ REFUSED = {
     "FalconMambaForCausalLM": SELECTIVE_SCANS,
     "JambaForCausalLM": SELECTIVE_SCANS,
     "Lfm2MoeForCausalLM": NOT_PUT_TOGETHER,
-    "Lfm2VlForConditionalGeneration": NOT_PUT_TOGETHER,
     "Mamba2ForCausalLM": SELECTIVE_SCANS,
     "MambaForCausalLM": SELECTIVE_SCANS,
     "NemotronHForCausalLM": SELECTIVE_SCANS,

@@ -15,6 +15,7 @@ from dragoman.models.families.gemma import Gemma3
 from dragoman.models.families.gemma3n import Gemma3n
 from dragoman.models.families.gemma4 import Gemma4
 from dragoman.models.families.internlm2 import InternLM2
+from dragoman.models.families.lfm2 import Lfm2
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.llama4 import Llama4
 from dragoman.models.families.mistral import Mistral
@@ -37,6 +38,7 @@ TOWERS: dict[str, str] = {
     "Idefics3ForConditionalGeneration": "idefics3.Idefics3",
     "InternVLChatModel": "internvl_chat.InternVLChat",
     "InternVLForConditionalGeneration": "internvl.InternVL",
+    "Lfm2VlForConditionalGeneration": "lfm2_vl.Lfm2Vl",
     "LlavaForConditionalGeneration": "llava.Llava",
     "LlavaNextForConditionalGeneration": "llava_tiles.LlavaNext",
     "LlavaOnevisionForConditionalGeneration": "llava_tiles.LlavaOnevision",
@@ -66,6 +68,7 @@ _FAMILIES: dict[str, type[Family]] = {
     "gemma3_text": Gemma3,
     "gemma3n_text": Gemma3n,
     "gemma4_text": Gemma4,
+    "lfm2": Lfm2,
     "llama": Llama,
     "llama4_text": Llama4,
     "ministral3": Ministral3,
@@ -126,11 +129,18 @@ INTERNVL_DECODERS: dict[str, type[Family]] = {
 _KEYS_OF_IMAGES = """
     audio_config audio_soft_tokens_per_image audio_token_id boa_token_id boa_token_index boi_token_id eoa_token_id
     eoa_token_index eoi_token_id vision_soft_tokens_per_image
-    boi_token_index eoi_token_index downsample_ratio ignore_index image_aspect_ratio image_grid_pinpoints image_seq_length
-    image_token_id image_token_index mm_tokens_per_image multimodal_projector_bias projector_hidden_act scale_factor
+    boi_token_index eoi_token_index downsample_factor downsample_ratio ignore_index image_aspect_ratio image_grid_pinpoints
+    image_seq_length
+    image_token_id image_token_index mm_tokens_per_image multimodal_projector_bias projector_bias
+    projector_hidden_act projector_hidden_size projector_use_layernorm scale_factor
     spatial_merge_size use_image_newline_parameter use_reentrant_checkpointing video_token_id video_token_index
     vision_aspect_ratio vision_config vision_end_token_id vision_feature_layer vision_feature_select_strategy
     vision_start_token_id vision_token_id
+"""
+# LFM2-VL's config repeats what preprocessor_config.json says, as pictures are prepared by that.
+_KEYS_OF_PREPARATION = """
+    do_image_splitting encoder_patch_size max_image_tokens max_num_patches max_pixels_tolerance max_tiles min_image_tokens
+    min_tiles tile_size use_image_special_tokens use_thumbnail
 """
 _TOKENS_OF_IMAGES = "image_token_id video_token_id vision_end_token_id vision_start_token_id vision_token_id"
 # Idefics3 and SmolVLM write the config of their training's class.
@@ -151,7 +161,7 @@ _NOT_FOR_INTERNVL_TEXT = (r"^(vision_model|mlp1)\.",)
 
 def text_model(config: Config) -> Family:
     """The model of the text's part. Raises: ModelError naming a key that is missing, wrong or not known."""
-    config.skip(*_KEYS_OF_IMAGES.split())
+    config.skip(*_KEYS_OF_IMAGES.split(), *_KEYS_OF_PREPARATION.split())
     part = config.part("text_config")
     text = config if part is None else _text_config(config, part)
     kind = str(text.value("model_type"))
@@ -203,7 +213,7 @@ def _text_config(config: Config, part: Config) -> Config:
     config.skip_repeated(raw)  # transformers 4.57 writes Qwen2-VL's text twice
     if raw.get("use_sliding_window") is False:
         config.skip("sliding_window")
-    known = {"tie_word_embeddings": config.value("tie_word_embeddings")}
+    known = {key: config.value(key) for key in ("tie_word_embeddings", "tie_embedding") if key in config}
     text = Config({**_ASSUMED.get(kind, {}), **known, **raw}, "config.json text_config")
     text.expect(qk_layer_norms=False, rope_interleaved=False, use_resampler=False)
     text.skip(*_KEYS_OF_TRAINING.split())

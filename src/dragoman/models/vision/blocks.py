@@ -7,6 +7,7 @@ Shapes: N tiles of P patches each; a tile is a picture, or a part of one that is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,23 +95,31 @@ def full_attention(q: Node, k: Node, v: Node, num_heads: int, mask: Node | None 
     `mask`: what is added to the scores. Shapes: [N, P, heads * size], three times -> [N, P, heads * size]; mask f32
     [N, 1, 1, P].
     """
-    size, length = width(q), q.get_partial_shape()[1]
-    rows = int(length.get_length()) if length.is_static else -1
-    tiles = -1 if rows != -1 else 1
-    heads = [transpose(reshape(x, tiles, rows, num_heads, width(x) // num_heads), 0, 2, 1, 3) for x in (q, k, v)]
+    # 0: as long as it is there
+    shape = integers(0, 0, num_heads, width(q) // num_heads)
+    heads = [transpose(ops.reshape(x, shape, special_zero=True).output(0), 0, 2, 1, 3) for x in (q, k, v)]
     masks = [] if mask is None else [mask]
     attended = ops.scaled_dot_product_attention(*heads, *masks, causal=False).output(0)
-    return reshape(transpose(attended, 0, 2, 1, 3), tiles, rows, size)
+    return ops.reshape(transpose(attended, 0, 2, 1, 3), integers(0, 0, width(q)), special_zero=True).output(0)
 
 
-def encoder_layer(x: Node, weights: Weights, sizes: LayerSizes, names: LayerNames = LayerNames()) -> Node:  # noqa: B008
-    """Attention, then an MLP, each over what a norm gives and added to what was: two parts. Shape of x: [N, P, hidden]."""
+def encoder_layer(
+    x: Node,
+    weights: Weights,
+    sizes: LayerSizes,
+    names: LayerNames = LayerNames(),  # noqa: B008
+    attend: Callable[[Node, Node, Node], Node] | None = None,
+) -> Node:
+    """Attention, then an MLP, each over what a norm gives and added to what was: two parts.
+
+    `attend`: of queries, keys and values, None = in each tile. Shape of x: [N, P, hidden], or what `attend` takes.
+    """
     hidden = width(x)
     normed = layer_norm(x, weights.at(names.first_norm), sizes.epsilon)
     parts = [weights.at(name) for name in (names.query, names.key, names.value)]
     is_fused = weights.storage.format.fuses_attention
     q, k, v = linears(normed, parts, [hidden] * 3, bias=True, is_fused=is_fused)
-    attended = full_attention(q, k, v, sizes.num_heads)
+    attended = attend(q, k, v) if attend is not None else full_attention(q, k, v, sizes.num_heads)
     x = end_of_part(add(x, linear(attended, weights.at(names.output), hidden, bias=True)))
     normed = layer_norm(x, weights.at(names.second_norm), sizes.epsilon)
     raised = plain_mlp(normed, weights.at(names.up), weights.at(names.down), sizes.inner_size, sizes.activation)

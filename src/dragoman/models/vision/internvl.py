@@ -38,13 +38,12 @@ from dragoman.models.vision.pixels import (
     read_values,
     refuse_unread,
 )
-from dragoman.models.vision.tiles import PIXELS, cut, folded, stacked
+from dragoman.models.vision.tiles import PIXELS, cut, folded, nearest_grid, read_grids, stacked
 from dragoman.models.vision.transformer import projector_weights
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 
 _PROJECTOR_EPSILON = 1e-5
-_MOST_TILES = 1000
 
 
 class TowerNames(NamedTuple):
@@ -235,31 +234,8 @@ class InternVLProcessor:
         return {PIXELS: stacked(tiles, self.values)}
 
     def _grid(self, width: int, height: int, detail: Detail) -> tuple[int, int]:
-        """Columns and rows of tiles: those whose shape is nearest to the picture's.
-
-        Of grids that are equally near, the last one that does not have twice the picture's pixels.
-        """
-        if detail == "low":
-            return 1, 1
-        shape = width / height
-        best, least = (1, 1), float("inf")
-        for columns, rows in self.grids:
-            difference = abs(shape - columns / rows)
-            is_filled = width * height > 0.5 * self.tile_size**2 * columns * rows
-            if difference < least or (difference == least and is_filled):
-                best, least = (columns, rows), difference
-        return best
-
-
-def read_grids(described: Config, least_key: str, most_key: str) -> tuple[tuple[int, int], ...]:
-    """Columns and rows of all grids of as many tiles as these keys say, those of few tiles first. Raises: ModelError."""
-    least, most = described.count(least_key, 1), described.count(most_key, 12)
-    if most > _MOST_TILES:
-        raise described.error(most_key, f"at most {_MOST_TILES}")
-    if least > most:
-        raise described.error(least_key, f"at most {most_key}, {most}")
-    grids = [(columns, rows) for columns in range(1, most + 1) for rows in range(1, most // columns + 1)]
-    return tuple(sorted((grid for grid in grids if grid[0] * grid[1] >= least), key=lambda grid: grid[0] * grid[1]))
+        """Columns and rows of tiles."""
+        return (1, 1) if detail == "low" else nearest_grid(self.grids, width, height, self.tile_size)
 
 
 def read_factor(config: Config, side: int) -> int:

@@ -21,11 +21,11 @@ from dragoman.models.vision.internvl import (
     InternVLProcessor,
     TowerNames,
     read_factor,
-    read_grids,
     read_side,
 )
 from dragoman.models.vision.pixels import read_kind, read_resample, read_size, read_values, refuse_unread
 from dragoman.models.vision.placeholders import PLACEHOLDER, PLACEHOLDER_KEY
+from dragoman.models.vision.tiles import read_grids
 from dragoman.models.weights import Weights
 
 # Of ImageNet, whatever processor a checkpoint's file is for.

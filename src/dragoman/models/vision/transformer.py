@@ -83,8 +83,13 @@ class VisionTransformer:
                 x = states[index + 1] = encoder_layer(x, layer, self.layer)
             else:
                 skip_layer(layer)
-        weights.skip("post_layernorm.weight", "post_layernorm.bias", *_OF_WHOLE_PICTURES.split())
+        weights.skip("post_layernorm.weight", "post_layernorm.bias")
+        self.skip_whole(weights)
         return {level: states[level] for level in levels}
+
+    def skip_whole(self, weights: Weights) -> None:
+        """What makes one vector of a whole picture, which nobody needs here."""
+        weights.skip(*_OF_WHOLE_PICTURES.split())
 
     def last_norm(self, x: Node, weights: Weights) -> Node:
         """The norm behind the last layer, where somebody reads what it gives."""
