@@ -32,7 +32,13 @@ from tests.support.tiers import width
 from tests.support.vision_checkpoint import prompt_pieces, token_ids
 from tests.support.vision_model import SeeingModel, embedded
 
-MODELS = {"bidirectional": "gemma3", "three positions": "qwen2_vl", "levels": "qwen3_vl", "plain": "idefics3_whole"}
+MODELS = {
+    "bidirectional": "gemma3",
+    "three positions": "qwen2_vl",
+    "levels": "qwen3_vl",
+    "plain": "idefics3_whole",
+    "convolutions": "lfm2_vl",
+}
 NUM_IDS = 300
 KINDS: Sequence[dict[str, float | int]] = (
     {},
