@@ -136,8 +136,8 @@ the model is loaded: every key of vision_config and of preprocessor_config.json 
 so is every tensor of the tower. `InternVLChatModel` is OpenGVLab's own layout of InternVL 2, 2.5 and 3, with decoders of
 the architectures {decoders}; its cases are the recorded numbers of the other layout under the
 names of this one. `<IMG_CONTEXT>` and the tiles: [pictures.md](pictures.md).
-LFM2-VL's processor exists for torchvision alone; its pictures are prepared as it prepares them where Pillow resizes them, which
-rounds some values to the next of 255.
+LFM2-VL's processor exists for torchvision alone, which rounds some values to the next of 255; here Pillow resizes its
+pictures, too.
 """
 
 QUANTISED = """Of a checkpoint that somebody has quantised, matrices of integers go into the graph as they are, with their
