@@ -12,9 +12,13 @@ from dragoman.config.option import Option
 from dragoman.config.sources import Given, read_environment
 from dragoman.server.apis import all_apis
 from tests.support.documented import ROOT
+from tests.support.features import FEATURES
+from tests.support.features import table as table_of_features
 from tests.support.tables import table
 
-PAGE = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+WHOLE = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+_FEATURES = re.compile(r"<!-- features -->\n(?P<table>.*)<!-- end of features -->\n", re.DOTALL)
+PAGE = _FEATURES.sub("", WHOLE)
 ROUTES = {f"{operation.method} {operation.path}" for api in all_apis() for operation in api.operations}
 NAMES = NameIndex()
 _NAME = re.compile(r"`(--[\w-]+|[A-Z][A-Z0-9_]{3,}|option\.\w+|[a-z][A-Za-z]+_\w+|(?:min|max)Workers)`")
@@ -35,6 +39,14 @@ ROWS = [
     for line in re.findall(r"^\| .*\|$", re.sub(r"\| +\|$", "| - |", PAGE, flags=re.MULTILINE), re.MULTILINE)
     if "| here |" not in line
 ]
+
+
+def test_the_table_of_features_is_that_of_the_tests_that_show_them() -> None:
+    found = _FEATURES.search(WHOLE)
+    assert found is not None
+    assert found["table"] == table_of_features(), "python -m tests.support.features prints it"
+    for path, _, name in (test.partition("::") for one in FEATURES for test in one.tests):
+        assert re.search(rf"^    def {name}\(|^(?:async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), name
 
 
 def stands_for(name: str) -> list[object]:
