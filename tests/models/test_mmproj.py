@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 import logging
 import shutil
 from dataclasses import replace
@@ -10,12 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.numpy import load_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from dragoman.llm import LLM
 from dragoman.models import LoadedModel, ModelError, ModelOptions, load_model
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.models.vision.described import is_described
 from tests.support.family_logits import logits_of
+from tests.support.gguf_tokenizer import tokenizer_metadata
 from tests.support.mmproj_writer import write_both
 from tests.support.tables import Rows
 from tests.support.tiers import width
@@ -162,3 +169,38 @@ def test_a_file_that_sees_is_no_model(tmp_path: Path) -> None:
     _, _, seeing = write("gemma3", tmp_path)
     with pytest.raises(ModelError, match=r"is what sees of a model \(mmproj\)"):
         load_model(seeing, EXACT)
+
+
+TEMPLATE = (
+    "{% for m in messages %}{% for p in m.content %}{% if p.type == 'image' %}<image>{% else %}{{ p.text }}{% endif %}"
+    "{% endfor %}{% endfor %}"
+)
+
+
+def test_it_answers_about_pictures_as_the_checkpoint_does(tmp_path: Path) -> None:
+    """With the tokenizer and the template of the file."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = {letter: index for index, letter in enumerate(letters)} | {f"x{index}": index for index in range(256, 310)}
+    tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<image>"])
+    keys = tokenizer_metadata(tokenizer, "gpt2", "gpt-2", eos=309) | {"chat_template": TEMPLATE}
+    keys["ggml.tokens"] += [f"[PAD{index}]" for index in range(311, 320)]
+    keys["ggml.token_type"] += [5] * 9
+    checkpoint, model, _ = write("llava", tmp_path, tokenizer=keys)
+    tokenizer.save(str(checkpoint / "tokenizer.json"))
+    facts = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "x309", "chat_template": TEMPLATE}
+    (checkpoint / "tokenizer_config.json").write_text(json.dumps(facts), encoding="utf-8")
+    answers = []
+    for path in (checkpoint, model):
+        with LLM(str(path), dtype="f32", max_num_seqs=1, max_model_len=128) as llm:
+            for color in ("red", "blue"):
+                file = io.BytesIO()
+                Image.new("RGB", (40, 30), color).save(file, "PNG")
+                url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+                content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What?"}]
+                answer = llm.chat([{"role": "user", "content": content}], max_tokens=12)
+                answers.append(answer.sequences[0].text)
+    assert answers[:2] == answers[2:]
+    assert answers[0] != answers[1], "the picture changes nothing"

@@ -35,10 +35,12 @@ def write_both(
     changes: Mapping[str, Any] | None = None,
     type_name: str = "F32",
     swaps: bool = False,
+    tokenizer: Mapping[str, Any] | None = None,
 ) -> tuple[Path, Path]:
     """The model and, beside it, what sees of it. `changes`: metadata of the latter, None = it is left out.
 
-    `swaps`: the MLP's matrices have each other's names, as the first converter wrote them.
+    `swaps`: the MLP's matrices have each other's names, as the first converter wrote them. `tokenizer`: keys behind
+    `tokenizer.`, None = only the case's words.
     """
     config = case["config"]
     kind, decoder = KINDS[config["architectures"][0]]
@@ -52,7 +54,7 @@ def write_both(
         tokens[index] = token
     keys = {"ggml.tokens": tokens}
     text_config = {**config["text_config"], "architectures": [decoder]}
-    model = write_tensors(text_config, text, directory / "model.gguf", "F32", Writing(tokenizer=keys))
+    model = write_tensors(text_config, text, directory / "model.gguf", "F32", Writing(tokenizer=tokenizer or keys))
     return model, _write(case, kind, seeing, directory / "mmproj-model.gguf", dict(changes or {}), type_name, swaps)
 
 
