@@ -6,7 +6,8 @@ part (`gguf_writer` does). Source of the facts: llama.cpp, convert_hf_to_gguf.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,17 @@ KINDS = {
     "Gemma3ForConditionalGeneration": ("gemma3", "Gemma3ForCausalLM"),
     "Idefics3ForConditionalGeneration": ("idefics3", "LlamaForCausalLM"),
     "LlavaForConditionalGeneration": ("mlp", "LlamaForCausalLM"),
+    "Qwen2_5_VLForConditionalGeneration": ("qwen2.5vl_merger", "Qwen2_5_VLForConditionalGeneration"),
     "SmolVLMForConditionalGeneration": ("idefics3", "LlamaForCausalLM"),
 }
 _BODIES = ("language_model.model.", "model.language_model.", "model.text_model.", "language_model.")
-_LINEAR = {"multi_modal_projector.linear_1": "mm.0", "multi_modal_projector.linear_2": "mm.2"}
+_SEEING = re.compile("visual|vision|projector|connector")
+_LINEAR = {
+    "visual.merger.mlp.0": "mm.0",
+    "visual.merger.mlp.2": "mm.2",
+    "multi_modal_projector.linear_1": "mm.0",
+    "multi_modal_projector.linear_2": "mm.2",
+}
 
 
 def write_both(
@@ -44,16 +52,14 @@ def write_both(
     """
     config = case["config"]
     kind, decoder = KINDS[config["architectures"][0]]
-    seeing = {
-        name: value for name, value in tensors.items() if "vision" in name or "projector" in name or "connector" in name
-    }
+    seeing = {name: value for name, value in tensors.items() if _SEEING.search(name)}
     text = {_below_body(name): value for name, value in tensors.items() if name not in seeing}
     directory.mkdir(parents=True, exist_ok=True)
-    tokens = [f"<w{index}>" for index in range(config["text_config"]["vocab_size"])]
+    text_config = {**config.get("text_config", config), "architectures": [decoder]}
+    tokens = [f"<w{index}>" for index in range(text_config["vocab_size"])]
     for token, index in case["tokens"].items():
         tokens[index] = token
     keys = {"ggml.tokens": tokens}
-    text_config = {**config["text_config"], "architectures": [decoder]}
     model = write_tensors(text_config, text, directory / "model.gguf", "F32", Writing(tokenizer=tokenizer or keys))
     return model, _write(case, kind, seeing, directory / "mmproj-model.gguf", dict(changes or {}), type_name, swaps)
 
@@ -68,26 +74,33 @@ def _write(
     case: Config, kind: str, tensors: Mapping[str, Array], path: Path, changes: Config, type_name: str, swaps: bool
 ) -> Path:
     vision, pictures = case["config"]["vision_config"], case["preprocessor"]
+    layers = vision.get("num_hidden_layers", vision.get("depth"))
     writer = gguf.GGUFWriter(path, changes.pop("general.architecture", "clip"))
     values: Config = {
         "general.type": "mmproj",
         "clip.projector_type": kind,
         "clip.has_vision_encoder": True,
-        "clip.use_gelu": kind != "mlp",
-        "clip.vision.image_size": vision["image_size"],
+        "clip.use_silu": kind == "qwen2.5vl_merger",
+        "clip.use_gelu": kind in ("gemma3", "idefics3"),
+        "clip.vision.image_size": vision.get("image_size", 560),
         "clip.vision.patch_size": vision["patch_size"],
         "clip.vision.embedding_length": vision["hidden_size"],
         "clip.vision.feed_forward_length": vision["intermediate_size"],
-        "clip.vision.block_count": vision["num_hidden_layers"],
-        "clip.vision.attention.head_count": vision["num_attention_heads"],
+        "clip.vision.block_count": layers,
+        "clip.vision.attention.head_count": vision.get("num_attention_heads", vision.get("num_heads")),
         "clip.vision.attention.layer_norm_epsilon": vision.get("layer_norm_eps", 1e-5 if kind == "mlp" else 1e-6),
-        "clip.vision.projection_dim": case["config"]["text_config"]["hidden_size"],
+        "clip.vision.projection_dim": case["config"].get("text_config", case["config"])["hidden_size"],
         "clip.vision.image_mean": pictures["image_mean"],
         "clip.vision.image_std": pictures["image_std"],
     }
     if kind == "gemma3":
         side = vision["image_size"] // vision["patch_size"]
         values["clip.vision.projector.scale_factor"] = int(side / case["config"]["mm_tokens_per_image"] ** 0.5)
+    if kind == "qwen2.5vl_merger":
+        values["clip.vision.n_wa_pattern"] = vision["fullatt_block_indexes"][0] + 1
+        values["clip.vision.window_size"] = vision["window_size"]
+        values["clip.vision.image_min_pixels"] = pictures["min_pixels"]
+        values["clip.vision.image_max_pixels"] = pictures["max_pixels"]
     if kind == "idefics3":
         values["clip.vision.projector.scale_factor"] = case["config"]["scale_factor"]
         values["clip.vision.preproc_image_size"] = pictures["size"]["longest_edge"]
@@ -105,8 +118,8 @@ def _write(
                 writer.add_string(key, value)
             case _:
                 writer.add_array(key, value)
-    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, vision["num_hidden_layers"])
-    for name, stored in tensors.items():
+    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, layers)
+    for name, stored in _cut(tensors):
         target = _renamed(table, name)
         value = stored + 1 if target.endswith("soft_emb_norm.weight") else stored
         if swaps:
@@ -125,6 +138,17 @@ def _write(
     return path
 
 
+def _cut(tensors: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+    """Queries, keys and values apart, and the two frames of a patch."""
+    for name, value in tensors.items():
+        if ".attn.qkv." in name:
+            yield from ((name.replace("qkv", part), one) for part, one in zip("qkv", np.split(value, 3), strict=True))
+        elif value.ndim == 5:
+            yield from ((f"{name}{end}", value[:, :, index]) for index, end in enumerate(("", ".1")))
+        else:
+            yield name, value
+
+
 def _type(name: str) -> gguf.GGMLQuantizationType:
     return gguf.GGMLQuantizationType[name]
 
@@ -134,6 +158,8 @@ def _renamed(table: gguf.TensorNameMap, name: str) -> str:
         return "mm.input_projection.weight"
     if name.endswith("class_embedding"):
         return "v.class_embd"
+    if name.endswith("weight.1"):
+        return f"{_renamed(table, name.removesuffix('.1'))}.1"
     stem, _, ending = name.rpartition(".")
     found = _LINEAR.get(stem) or table.get_name(stem)
     assert found is not None, name

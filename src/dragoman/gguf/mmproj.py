@@ -13,13 +13,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from dragoman.errors import ModelError
-from dragoman.gguf.config import find_architecture, make_config
+from dragoman.gguf.config import make_config
 from dragoman.gguf.files import GgufModel, files_that_see, read_gguf, read_gguf_file
 from dragoman.gguf.header import GgufTensor
 
@@ -30,14 +30,28 @@ Values = dict[str, Any]
 _SIGLIP = "gelu_pytorch_tanh"
 
 
+LAYERS = "v.blk."
+LAYER = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_out": "self_attn.out_proj",
+    "ln1": "layer_norm1",
+    "ln2": "layer_norm2",
+    "ffn_up": "mlp.fc1",
+    "ffn_down": "mlp.fc2",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Projector:
     """One kind of file. `hugging_face`: the architecture that model and file are together.
 
-    `texts`: the decoders' architectures that it goes with. `placeholder`: the token that stands for an embedding. `output`:
-    the tensor that makes what the decoder takes, and the axis along which that lies. `tower`: where a checkpoint has the
-    tower's tensors; `names`: of tensors outside it. `raised`: a norm that has one added in the file. `config`, `described`:
-    what config.json and preprocessor_config.json say beside what all kinds have.
+    `texts`: the decoders' architectures that it goes with, by their names in files. `placeholder`: the token that stands for
+    an embedding. `output`: the tensor that makes what the decoder takes, and the axis along which that lies. `tower`: where
+    a checkpoint has the tower's tensors; `layers`, `layer`: its layers, and their parts' names; `names`: of other tensors.
+    `raised`: a norm that has one added in the file. `activation`: as `clip.use_...` must say, "" = any. `read`: keys beside
+    those that all have. `config`, `described`: what config.json and preprocessor_config.json say beside what all kinds have.
     """
 
     hugging_face: str
@@ -50,6 +64,10 @@ class Projector:
     described: Callable[[GgufModel], Values]
     is_clip: bool = False
     raised: str = ""
+    activation: str = "gelu"
+    read: tuple[str, ...] = ()
+    layers: str = "encoder.layers"
+    layer: Mapping[str, str] = field(default_factory=lambda: LAYER)
 
 
 _PREFIX = "clip.vision."
@@ -75,17 +93,6 @@ _OFF: Mapping[str, Any] = {  # keys, and the only value that changes nothing
     f"{_PREFIX}image_aspect_ratio": "pad",
 }
 
-LAYERS = "v.blk."
-LAYER = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_out": "self_attn.out_proj",
-    "ln1": "layer_norm1",
-    "ln2": "layer_norm2",
-    "ffn_up": "mlp.fc1",
-    "ffn_down": "mlp.fc2",
-}
 _TOWER = {
     "v.patch_embd": "embeddings.patch_embedding",
     "v.position_embd": "embeddings.position_embedding",
@@ -93,6 +100,11 @@ _TOWER = {
     "v.post_ln": "post_layernorm",
 }
 _CLASS = "v.class_embd"
+_FRAMES = ("v.patch_embd.weight", "v.patch_embd.weight.1")  # of a picture that is a film of two
+_PARTS = ("weight", "bias")
+_MERGE = "spatial_merge_size"
+_WINDOWS = ("n_wa_pattern", "window_size")
+_LIMITS = ("image_min_pixels", "image_max_pixels")
 
 
 def _gemma3(model: GgufModel) -> Values:
@@ -128,10 +140,42 @@ def _idefics3_pictures(model: GgufModel) -> Values:
     return {"image_processor_type": "Idefics3ImageProcessor", "do_image_splitting": True, **edges}
 
 
+def _qwen25(model: GgufModel) -> Values:
+    """The last layer of each pattern sees the whole picture, the others windows."""
+    values = model.metadata
+    num_layers, every = (values.count(f"{_PREFIX}{name}") for name in ("block_count", "n_wa_pattern"))
+    if not every:
+        raise values.error(f"{_PREFIX}n_wa_pattern", "an integer of at least 1")
+    sizes = {
+        "depth": num_layers,
+        "hidden_size": values.count(f"{_PREFIX}embedding_length"),
+        "intermediate_size": values.count(f"{_PREFIX}feed_forward_length"),
+        "num_heads": values.count(f"{_PREFIX}attention.head_count"),
+        "out_hidden_size": model.tensors["mm.2.weight"].shape[0],
+        "patch_size": values.count(f"{_PREFIX}patch_size"),
+        "spatial_merge_size": values.count(f"{_PREFIX}{_MERGE}", 2),
+        "window_size": values.count(f"{_PREFIX}window_size", 112),
+        "fullatt_block_indexes": list(range(every - 1, min(num_layers, len(model.tensors)), every)),
+    }
+    return {"vision_config": {**sizes, "model_type": "qwen2_5_vl", "hidden_act": "silu", "in_chans": 3}}
+
+
+def _qwen25_pictures(model: GgufModel) -> Values:
+    """Limits are llama.cpp's, of 8 to 4096 embeddings, where the file has none."""
+    values = model.metadata
+    patch, merge = values.count(f"{_PREFIX}patch_size"), values.count(f"{_PREFIX}{_MERGE}", 2)
+    fewest, most = (
+        values.count(f"{_PREFIX}{name}", count * (patch * merge) ** 2)
+        for name, count in zip(_LIMITS, (8, 4096), strict=True)
+    )
+    sizes = {"patch_size": patch, "merge_size": merge, "temporal_patch_size": 2}
+    return {"image_processor_type": "Qwen2VLImageProcessor", **sizes, "min_pixels": fewest, "max_pixels": most}
+
+
 PROJECTORS: dict[str, Projector] = {
     "gemma3": Projector(
         "Gemma3ForConditionalGeneration",
-        ("Gemma3ForCausalLM",),
+        ("gemma3",),
         "<image_soft_token>",
         ("mm.input_projection.weight", 1),
         "vision_tower.vision_model",
@@ -142,36 +186,65 @@ PROJECTORS: dict[str, Projector] = {
         _gemma3,
         _gemma3_pictures,
         raised="mm.soft_emb_norm.weight",
+        read=(_FACTOR,),
     ),
     "idefics3": Projector(
         "Idefics3ForConditionalGeneration",
-        ("LlamaForCausalLM",),
+        ("llama",),
         "<image>",
         ("mm.model.fc.weight", 0),
         "model.vision_model",
         {"mm.model.fc.weight": "model.connector.modality_projection.proj.weight"},
         _idefics3,
         _idefics3_pictures,
+        read=(_FACTOR, _LONGEST),
     ),
     "mlp": Projector(
         "LlavaForConditionalGeneration",
-        ("LlamaForCausalLM", "Qwen2ForCausalLM"),
+        ("llama", "qwen2"),
         "<image>",
         ("mm.2.weight", 0),
         "vision_tower.vision_model",
         {
             f"mm.{number}.{part}": f"multi_modal_projector.linear_{index}.{part}"
             for number, index in ((0, 1), (2, 2))
-            for part in ("weight", "bias")
+            for part in _PARTS
         },
         _llava,
         _llava_pictures,
         is_clip=True,
+        activation="",
+    ),
+    "qwen2.5vl_merger": Projector(
+        "Qwen2_5_VLForConditionalGeneration",
+        ("qwen2vl",),
+        "<|image_pad|>",
+        ("mm.2.weight", 0),
+        "visual",
+        {
+            "v.patch_embd.weight": "visual.patch_embed.proj.weight",
+            "v.post_ln.weight": "visual.merger.ln_q.weight",
+            **{f"mm.{number}.{part}": f"visual.merger.mlp.{number}.{part}" for number in (0, 2) for part in _PARTS},
+        },
+        _qwen25,
+        _qwen25_pictures,
+        activation="silu",
+        read=tuple(f"{_PREFIX}{name}" for name in (_MERGE, *_WINDOWS, *_LIMITS)),
+        layers="blocks",
+        layer={
+            "attn_qkv": "attn.qkv",
+            "attn_out": "attn.proj",
+            "ln1": "norm1",
+            "ln2": "norm2",
+            "ffn_gate": "mlp.gate_proj",
+            "ffn_up": "mlp.up_proj",
+            "ffn_down": "mlp.down_proj",
+        },
     ),
 }
 """By the name in clip.projector_type."""
 
-_TEXT_TYPES = {"Gemma3ForCausalLM": "gemma3_text", "LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
+_TEXT_TYPES = {"gemma3": "gemma3_text", "llama": "llama", "qwen2": "qwen2", "qwen2vl": "qwen2_5_vl_text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +255,24 @@ class SeeingPart:
     projector: Projector
     placeholder_id: int
 
-    def tensors(self) -> Iterator[tuple[str, GgufTensor]]:
-        """Every tensor by its name in a checkpoint."""
-        swaps = self._swaps()
-        for tensor in self.model.tensors.values():
-            yield self._name(tensor.name, swaps), tensor
+    def tensors(self) -> Iterator[tuple[str, tuple[GgufTensor, ...]]]:
+        """Every tensor by its name in a checkpoint; several that are one there, below each other or frame by frame."""
+        swaps, found = self._swaps(), self.model.tensors
+        joins = "attn_qkv" in self.projector.layer
+        for tensor in found.values():
+            stem, _, ending = tensor.name.rpartition(".")
+            is_layers = joins and stem.startswith(LAYERS)
+            if (joins and tensor.name == _FRAMES[1]) or (is_layers and stem.endswith((".attn_k", ".attn_v"))):
+                continue
+            if joins and tensor.name == _FRAMES[0]:
+                yield self._name(tensor.name, swaps), tuple(found[name] for name in _FRAMES if name in found)
+            elif is_layers and stem.endswith(".attn_q"):
+                parts = [f"{stem[:-1]}{part}.{ending}" for part in "qkv"]
+                if any(part not in found for part in parts):
+                    raise ModelError(f"{self.model.path} has {tensor.name!r}, but not all of {', '.join(parts)}")
+                yield self._name(f"{stem}kv.{ending}", swaps), tuple(found[part] for part in parts)
+            else:
+                yield self._name(tensor.name, swaps), (tensor,)
 
     def _name(self, name: str, swaps: bool) -> str:
         tower = f"{self.projector.tower}."
@@ -198,11 +284,11 @@ class SeeingPart:
         if stem in _TOWER:
             return f"{tower}{_TOWER[stem]}.{ending}"
         index, _, part = stem.removeprefix(LAYERS).partition(".")
-        if not name.startswith(LAYERS) or part not in LAYER:
+        if not name.startswith(LAYERS) or part not in self.projector.layer:
             return name  # which the tower refuses
         if swaps and part.startswith("ffn_"):
             part = "ffn_down" if part == "ffn_up" else "ffn_up"
-        return f"{tower}encoder.layers.{index}.{LAYER[part]}.{ending}"
+        return f"{tower}{self.projector.layers}.{index}.{self.projector.layer[part]}.{ending}"
 
     def _swaps(self) -> bool:
         """Whether the MLP's matrices have each other's names, as in files of the first converter."""
@@ -210,7 +296,7 @@ class SeeingPart:
         hidden, inner = (
             self.model.metadata.count(f"{_PREFIX}{name}") for name in ("embedding_length", "feed_forward_length")
         )
-        return up is not None and up.shape == (hidden, inner) and hidden != inner
+        return self.projector.is_clip and up is not None and up.shape == (hidden, inner) and hidden != inner
 
 
 def seeing_part(model: Path) -> SeeingPart | None:
@@ -251,7 +337,7 @@ def _fitting(text: GgufModel, part: GgufModel) -> SeeingPart:
     if kind not in PROJECTORS:
         raise values.error(key, ", ".join(PROJECTORS))
     projector = PROJECTORS[kind]
-    read = {*_READ, *({_FACTOR} if kind != "mlp" else ()), *({_LONGEST} if kind == "idefics3" else ())}
+    read = {*_READ, *projector.read}
     for name in values:
         if name.startswith("clip.") and name not in read and not (name in _OFF and values[name] == _OFF[name]):
             raise ModelError(f"{part.path} has {name}, which is not known of {key} {kind}")
@@ -261,10 +347,9 @@ def _fitting(text: GgufModel, part: GgufModel) -> SeeingPart:
         )
     if projector.is_clip and "v.post_ln.weight" in part.tensors:
         raise ModelError(f"{part.path} has v.post_ln.weight, allowed with {key} {kind}: none behind the last layer")
-    if not projector.is_clip and not values.flag("clip.use_gelu", False):
-        raise values.error("clip.use_gelu", "true")
-    decoder = find_architecture(text).hugging_face
-    if decoder not in projector.texts:
+    if projector.activation and not values.flag(f"clip.use_{projector.activation}", False):
+        raise values.error(f"clip.use_{projector.activation}", "true")
+    if text.architecture not in projector.texts:
         raise ModelError(
             f"{part.path} {key} is {kind!r}, which does not go with {text.architecture} of {text.path.name}"
         )
@@ -285,8 +370,12 @@ def _fitting(text: GgufModel, part: GgufModel) -> SeeingPart:
 
 def seeing_config(model: Path, part: SeeingPart) -> Values:
     """The contents of config.json of both files. Raises: ModelError."""
-    text, values = make_config(read_gguf(model)), part.model.metadata
-    (decoder,) = text.pop("architectures")
+    file, values = read_gguf(model), part.model.metadata
+    text = make_config(file)
+    del text["architectures"]
+    sections = file.metadata.listed(f"{file.architecture}.rope.dimension_sections", int)
+    if sections:
+        text["rope_scaling"] = {"type": "mrope", "mrope_section": sections[:3]}
     tower: Values = {key: values.count(f"{_PREFIX}{name}") for key, name in _SIZES.items()}
     epsilon = values.number(f"{_PREFIX}{_EPSILON}")
     if epsilon is None:
@@ -300,10 +389,10 @@ def seeing_config(model: Path, part: SeeingPart) -> Values:
         }
     else:
         activation = {"model_type": "siglip_vision_model", "hidden_act": _SIGLIP}
-    placeholder = "image_token_id" if part.projector.hugging_face.startswith("Idefics3") else "image_token_index"
+    placeholder = "image_token_index" if part.projector.tower.startswith("vision_tower") else "image_token_id"
     return {
         "architectures": [part.projector.hugging_face],
-        "text_config": {**text, "model_type": _TEXT_TYPES[decoder]},
+        "text_config": {**text, "model_type": _TEXT_TYPES[file.architecture]},
         "vision_config": {**tower, **activation},
         "tie_word_embeddings": text["tie_word_embeddings"],
         placeholder: part.placeholder_id,

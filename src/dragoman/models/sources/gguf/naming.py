@@ -67,14 +67,26 @@ def entries(model: GgufModel) -> dict[str, Entry]:
 
 def seeing_entries(part: SeeingPart) -> dict[str, Entry]:
     """Every tensor of what sees, by its name in a checkpoint."""
-    found = {name: _seeing_entry(tensor, tensor.name == part.projector.raised) for name, tensor in part.tensors()}
-    if len(found) < len(part.model.tensors):
-        raise ModelError(f"{part.model.path} holds a tensor in two forms")
+    found: dict[str, Entry] = {}
+    for name, tensors in part.tensors():
+        if name in found:
+            raise ModelError(f"{part.model.path} holds {name!r} in two forms")
+        found[name] = _seeing_entry(tensors, tensors[0].name == part.projector.raised)
     return found
 
 
-def _seeing_entry(tensor: GgufTensor, is_raised: bool) -> Entry:
-    """Matrices of layers are as they are stored; what is no matrix of a product is numbers."""
+def _seeing_entry(tensors: tuple[GgufTensor, ...], is_raised: bool) -> Entry:
+    """Matrices of layers are as they are stored; what is no matrix of a product is numbers, and so is what is joined."""
+    tensor, *others = tensors
+    if others:
+        if any(other.shape != tensor.shape for other in others):
+            raise ModelError(f"{tensor.path} tensors {tensor.name!r} and {others[0].name!r} have different shapes")
+        size, *rest = tensor.shape
+        if len(rest) == 3:  # frames of patches
+            shape = (size, rest[0], len(tensors), *rest[1:])
+            return Entry(shape, "F32", lambda files: np.stack([files.numbers(one) for one in tensors], axis=2))
+        shape = (size * len(tensors), *rest)
+        return Entry(shape, "F32", lambda files: np.concatenate([files.numbers(one) for one in tensors]))
     if len(tensor.shape) == 2 and tensor.name.startswith((LAYERS, "mm.")) and "input_projection" not in tensor.name:
         return _whole(tensor)
     return Entry(tensor.shape, "F32", lambda files: files.numbers(tensor) - np.float32(is_raised))
