@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.usefixtures("kernels"), pytest.mark.varies("the instru
 
 TOKEN_IDS = [(37 * index) % 200 + 3 for index in range(40)]
 OWN = ModelOptions("int8", kernels="own")
-FREE = {"Input", "Output", "Const", "Reorder"}  # Reorder: rows to and from attention, where that computes in bf16
+FREE = {"Input", "Output", "Const", "Reorder"}  # Reorder: rows to and from a node, where types differ
 
 WHOLE = {
     **{name: SHAPES[name] for name in ("llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "olmo-2-1b", "gemma-3-1b")},
@@ -45,7 +45,7 @@ def test_a_layer_is_three_nodes(name: str) -> None:
     added = node_types(WHOLE[name], 4)
     added.subtract(node_types(WHOLE[name], 3))
     computing = {kind: count for kind, count in added.items() if count and kind not in FREE}
-    assert computing == {"Reference": 2, "PagedAttention": 1}
+    assert computing == {"Reference": 3}  # nodes that the library computes: attention, and what is around it
 
 
 def loss(found: np.ndarray, expected: np.ndarray) -> float:
