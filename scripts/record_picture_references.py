@@ -3,8 +3,8 @@
 Run: pip install "transformers<5" torch accelerate beside dragoman, then
 `python scripts/record_picture_references.py [CASE ...]` from the repository's root; without a name every case that the
 version knows is recorded. Version 4.57.6 has image processors that need Pillow and numpy alone; torchvision must not be
-there. The cases of Qwen 3.5, which it does not know, were recorded with 5.23.0, and those of Mistral 3 and LFM2-VL with
-5.24.0 beside torchvision, which the classes of their processors ask for: name them. For each case
+there. The cases of Qwen 3.5, which it does not know, were recorded with 5.23.0, and those of Gemma 4, Mistral 3 and
+LFM2-VL with 5.24.0 beside torchvision, which the classes of their processors ask for: name them. For each case
 (tests/support/vision_checkpoint.py explains them) it
     1. has the tensors' layout written into <case>.json and the checkpoint loaded, as record_family_references.py does,
     2. has the reference's processor prepare each picture alone and the model embed it, and records in <case>.npz
@@ -88,6 +88,8 @@ def record_picture(case: Case, picture: str, processor: Any, model: Any) -> dict
     pixels = inputs["pixel_values"].numpy()
     if "spatial_shapes" in inputs:  # of what is padded to one length, what is there
         pixels = pixels[inputs["pixel_attention_mask"].numpy() == 1]
+    if "image_position_ids" in inputs:
+        pixels = pixels[inputs["image_position_ids"].numpy()[..., 0] >= 0]
     return {
         f"shape_{picture}": np.array(pixels.shape, dtype=np.int64),
         f"pixels_{picture}": sampled(pixels),
@@ -114,7 +116,9 @@ def make_processor(case: Case) -> Any:
     image_class = getattr(transformers, made.get("image_class", kind.removesuffix("Fast")))
     image_processor = image_class(**described, **made.get("image_arguments", {}))
     wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **case.get("tokenizer", {}))
-    return getattr(transformers, made["class"])(image_processor, wrapped, **made.get("arguments", {}))
+    return getattr(transformers, made["class"])(
+        image_processor=image_processor, tokenizer=wrapped, **made.get("arguments", {})
+    )
 
 
 def correct_padding() -> None:

@@ -125,6 +125,12 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
         ("gemma3", {"mm_tokens_per_image": 49}, {}, "of which 6 x 6 patches can be pooled"),
         ("gemma3", {}, {"do_pan_and_scan": True}, "do_pan_and_scan is true, allowed: false"),
         ("gemma3", {}, {"image_seq_length": 256}, "image_seq_length is 256, allowed: 9"),
+        ("gemma4", {"vision_config.num_key_value_heads": 1}, {}, "num_key_value_heads is 1, allowed: 2"),
+        ("gemma4", {"vision_config.head_dim": 18}, {}, "head_dim is 18, allowed: a multiple of 4"),
+        ("gemma4", {"vision_config.position_embedding_size": 139}, {}, "max_soft_tokens is 70, allowed: at most 69"),
+        ("gemma4", {"text_config.sliding_window": 69}, {}, "allowed: at most sliding_window of config.json, 69"),
+        ("gemma4", {}, {"max_soft_tokens": 71}, "max_soft_tokens is 71, allowed: one of 70, 140, 280, 560, 1120"),
+        ("gemma4", {}, {"pooling_kernel_size": 3}, "pooling_kernel_size is 3, allowed: 2"),
         ("lfm2_vl", {"vision_feature_layer": -2}, {}, "vision_feature_layer is -2, allowed: -1"),
         ("lfm2_vl", {"vision_config.num_patches": 35}, {}, "num_patches is 35, allowed: a square number"),
         ("lfm2_vl", {}, {"encoder_patch_size": 16}, "encoder_patch_size is 16, allowed: 4"),
@@ -230,6 +236,14 @@ def test_a_picture_is_cut_where_it_is_large_and_the_file_wants_it() -> None:
     assert len(bare.inputs(draw([90, 45, "noise", 1]), "auto")["pixel_values"]) == 2 * 64
     with pytest.raises(ValueError, match="a picture of 1 x 65535 pixels is too long for this model"):
         bare.layout(1, 65_535, "auto")
+
+
+def test_a_picture_fills_what_embeddings_it_may_have() -> None:
+    sizes = {"vision_config.position_embedding_size": 560, "text_config.sliding_window": 280}
+    processor = processor_of("gemma4", sizes, {"max_soft_tokens": 280})
+    assert processor.layout(40, 56, "auto").text == "<|image>" + "<|image|>" * 266 + "<image|>"  # 14 x 19
+    assert processor.layout(40, 56, "low").num_embeddings == 7 * 9
+    assert processor.layout(1, 9_000, "high").num_embeddings == 280
 
 
 def test_layers_behind_the_one_that_is_asked_for_are_left_out(tmp_path: Path) -> None:

@@ -205,13 +205,17 @@ class PictureFacts:
     `placeholder_id`: the token that stands where an embedding goes. `num_levels`: vectors of the hidden size in an
     embedding; the first is the token's, the others are added to what the first layers give, in turn (deepstack,
     arXiv:2406.04334).
-    `is_bidirectional`: the placeholders of a picture see each other, later ones too.
+    `is_bidirectional`: the placeholders of a picture see each other, later ones too; `only_in_windows`: not in layers that
+    see everything.
+    `pad_id`: the token whose embeddings for each layer placeholders have; None = their own.
     `splits_texts`: see `PictureRules`.
     """
 
     placeholder_id: int
     num_levels: int = 1
     is_bidirectional: bool = False
+    only_in_windows: bool = False
+    pad_id: int | None = None
     splits_texts: bool = False
 
 

@@ -86,7 +86,7 @@ def attend(
         return layer.keep(unsqueeze(_own_attention(flat, layer, step.cache_type, sinks), 1))
     shared = (step.subsequence_begins, step.max_context_len)
     caches = layer.caches()
-    attended = paged_attention(flat, caches, layer.tables, shared, facts, sinks, step.token_types)
+    attended = paged_attention(flat, caches, layer.tables, shared, facts, sinks, layer.token_types)
     if facts.softcap:
         attended = capped_attention(flat[0], caches, layer.tables, step.subsequence_begins, attended, facts)
     return layer.keep(unsqueeze(attended, 1))
@@ -101,7 +101,7 @@ def _own_attention(qkv: list[Node], layer: LayerInputs, cache_type: str, sinks: 
     where = [tables.past_lens, step.subsequence_begins, tables.block_indices, tables.block_indices_begins]
     slopes = np.array(facts.alibi_slopes, np.float32) if facts.alibi_slopes else None
     caches = (keys.output(0), values.output(0))
-    attended: Node = attention(qkv, caches, step.positions, where, layout, sinks, slopes, step.token_types)
+    attended: Node = attention(qkv, caches, step.positions, where, layout, sinks, slopes, layer.token_types)
     return attended
 
 

@@ -26,10 +26,13 @@ _NAME = "per_layer"
 def hand_on_per_layer(x: Node, body: Weights, step: StepInputs, num_rows: int, size: int, epsilon: float) -> None:
     """Make the vectors of all layers, of the table's rows and of the embeddings. Shapes: x [T, 1, hidden].
 
-    Tokens beyond the table's `num_rows` have the vectors of its first row.
+    Tokens beyond the table's `num_rows` have the vectors of its first row, placeholders those of `PictureFacts.pad_id`.
     """
     num_layers = len(step.facts.layers)
-    token_ids = step.token_ids
+    token_ids, pictures = step.token_ids, step.facts.pictures
+    if pictures is not None and pictures.pad_id is not None:
+        is_placeholder = ops.equal(token_ids, scalar(pictures.placeholder_id, np.int64))
+        token_ids = ops.select(is_placeholder, scalar(pictures.pad_id, np.int64), token_ids).output(0)
     if num_rows < step.facts.vocab_size:
         is_in_table = ops.less(token_ids, scalar(num_rows, np.int64))
         token_ids = ops.select(is_in_table, token_ids, scalar(0, np.int64)).output(0)

@@ -174,6 +174,13 @@ class LayerInputs:
         shared = self.attention.cache
         return self.step.caches(self.index if shared is None else shared, layout)
 
+    @property
+    def token_types(self) -> Node | None:
+        """Those of the step, where placeholders see each other in this layer."""
+        pictures = self.step.facts.pictures
+        only_in_windows = pictures is not None and pictures.only_in_windows
+        return None if only_in_windows and not self.attention.window else self.step.token_types
+
     def convolve(self, x: Node, weights: Weights, *, bias: bool = False) -> Node:
         """The layer's convolution, see `ConvolutionInputs.convolve`. `weights`: stored [width, 1, length]."""
         assert self.step.convolutions is not None

@@ -35,6 +35,7 @@ from dragoman.models.vision.base import VisionFamily
 
 TOWERS: dict[str, str] = {
     "Gemma3ForConditionalGeneration": "gemma3.Gemma3",
+    "Gemma4ForConditionalGeneration": "gemma4.Gemma4",
     "Idefics3ForConditionalGeneration": "idefics3.Idefics3",
     "InternVLChatModel": "internvl_chat.InternVLChat",
     "InternVLForConditionalGeneration": "internvl.InternVL",

@@ -1,0 +1,239 @@
+"""Gemma 4: pictures of nearly their own shape in a tower whose patches are turned by column and row, pooled by squares.
+
+Does: read what config.json and preprocessor_config.json say of pictures, prepare them, build the tower with its projection.
+Does not: choose the decoder (`families.vision` does), hear, or see films. Source: the Gemma 4 release.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+
+from dragoman.models.blocks.linear import linear
+from dragoman.models.blocks.mlp import ACTIVATIONS
+from dragoman.models.blocks.nodes import add, columns, concat, gather_rows, integers, multiply, reshape, scalar, scaled
+from dragoman.models.blocks.norms import rms_norm, rms_normalized
+from dragoman.models.blocks.rotary import Angles, apply_rotary, rotary_angles
+from dragoman.models.config import Config
+from dragoman.models.facts import PictureFacts, RotaryRule
+from dragoman.models.sources.base import Array
+from dragoman.models.storage.constants import Node, constant
+from dragoman.models.vision import pixels
+from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, VisionFamily
+from dragoman.models.vision.blocks import dense_tensor, full_attention, patch_vectors, tower_input
+from dragoman.models.vision.parts import end_of_part
+from dragoman.models.vision.qwen_blocks import vision_part
+from dragoman.models.vision.qwen_pictures import PATCHES, Cut
+from dragoman.models.weights import Weights
+from dragoman.types import Detail, Picture
+
+_COLUMNS, _ROWS, _SQUARES = "columns", "rows", "squares"
+_COUNTS = (70, 140, 280, 560, 1120)  # embeddings that a picture may have at most, as the reference allows
+
+# What a vision_config leaves out where it is what transformers assumes.
+_ASSUMED = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 12,
+    "head_dim": 64,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "rms_norm_eps": 1e-6,
+    "pooling_kernel_size": 3,
+    "patch_size": 16,
+    "position_embedding_size": 10_240,
+}
+
+
+class Gemma4(VisionFamily):
+    """The seeing part of Gemma 4."""
+
+    prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?embed_vision\.")
+
+    def __init__(self, config: Config, hidden_size: int) -> None:
+        self.hidden_size = hidden_size
+        text = config.part("text_config")
+        sees_later = text is not None and text.value("use_bidirectional_attention") == "vision"
+        # placeholders see each other within windows, which is the same as in whole pictures that are no longer than these
+        self.longest = text.count("sliding_window", 512) if text is not None and sees_later else None
+        placeholder_id = config.count("image_token_id", 258_880, least=0)
+        pad_id = 0 if text is None else text.count("pad_token_id", 0, least=0)
+        num_rows = 262_144 if text is None else text.count("vocab_size_per_layer_input", 262_144)
+        if text is not None and pad_id >= num_rows:
+            raise text.error("pad_token_id", f"below vocab_size_per_layer_input, {num_rows}")
+        self.facts = PictureFacts(placeholder_id, is_bidirectional=sees_later, only_in_windows=True, pad_id=pad_id)
+        vision = vision_part(config)
+        vision.assume(model_type="gemma4_vision", **_ASSUMED)
+        vision.choice("model_type", ("gemma4_vision",))
+        self.num_heads, self.head_size = vision.count("num_attention_heads"), vision.count("head_dim")
+        if self.head_size % 4:
+            raise vision.error("head_dim", "a multiple of 4, as half of it is turned by rows, half by columns")
+        vision.expect(num_key_value_heads=self.num_heads, attention_bias=False)
+        self.size, self.inner_size = vision.count("hidden_size"), vision.count("intermediate_size")
+        self.num_layers, self.epsilon = vision.count("num_hidden_layers"), vision.positive("rms_norm_eps")
+        self.activation = vision.choice("hidden_activation", ACTIVATIONS)
+        self.cut = Cut(vision.count("patch_size"), 1, vision.count("pooling_kernel_size"))
+        self.num_places = vision.count("position_embedding_size")
+        self.is_clipped, self.is_standardized = vision.flag("use_clipped_linears"), vision.flag("standardize")
+        vision.skip("max_position_embeddings", "default_output_length")  # of no effect
+        theta = 100.0
+        rotary = vision.part("rope_parameters")
+        if rotary is not None:
+            rotary.choice("rope_type", ("axial", "default"), "axial")
+            theta = rotary.positive("rope_theta", theta)
+            rotary.refuse_unread()
+        half = self.head_size // 2
+        self.rule = RotaryRule(tuple(theta ** (-2 * i / half) for i in range(half // 2)))
+        vision.refuse_unread()
+
+    def processor(self, described: Config) -> Gemma4Pictures:
+        """See `VisionFamily`."""
+        return Gemma4Pictures(described, self.cut, self.num_places, self.longest)
+
+    def tower(self, weights: Weights) -> ov.Model:
+        """From patches to embeddings of squares of them."""
+        patches = tower_input(PATCHES, -1, self.cut.width)
+        across, down, squares = (tower_input(name, -1, dtype=ov.Type.i64) for name in (_COLUMNS, _ROWS, _SQUARES))
+        body, projection = (_found(weights, name) for name in ("vision_tower", "embed_vision"))
+        embedder = body.at("patch_embedder")
+        table = dense_tensor(embedder, (2, self.num_places, self.size), "position_embedding_table").astype(np.float32)
+        kernel = (self.size, self.cut.width)
+        centered = add(scaled(patches.output(0), 2.0), scalar(-1.0))
+        x = patch_vectors(centered, embedder.at("input_proj"), kernel, bias=False)
+        positions = across.output(0), down.output(0)
+        for part, places in zip(table, positions, strict=True):
+            x = add(x, gather_rows(constant(np.ascontiguousarray(part)), places))
+        angles = [rotary_angles(places, None, self.rule) for places in positions]
+        for index in range(self.num_layers):
+            x = self._layer(x, body.at(f"encoder.layers.{index}"), angles)
+        pooled = reshape(gather_rows(x, squares.output(0)), -1, self.cut.merge**2, self.size)
+        x = scaled(ops.reduce_mean(pooled, integers(1), False).output(0), self.size**0.5)
+        if self.is_standardized:
+            shift, factor = (body.vector(self.size, name).reshape(1, -1) for name in ("std_bias", "std_scale"))
+            x = multiply(add(x, constant(-shift)), constant(factor))
+        normed = rms_normalized(x, np.ones(self.size, np.float32), self.epsilon)
+        rows = linear(normed, projection.at("embedding_projection"), self.hidden_size)
+        rows.set_names({EMBEDDINGS})
+        return ov.Model([rows], [patches, across, down, squares], "tower")
+
+    def _layer(self, x: Node, weights: Weights, angles: list[Angles]) -> Node:
+        """Every patch sees every other; then an MLP; norms before and behind both. Shapes: [patches, size] -> the same."""
+        attended = self._attention(rms_norm(x, weights.at("input_layernorm"), self.epsilon), weights, angles)
+        x = end_of_part(add(x, rms_norm(attended, weights.at("post_attention_layernorm"), self.epsilon)))
+        normed, mlp = rms_norm(x, weights.at("pre_feedforward_layernorm"), self.epsilon), weights.at("mlp")
+        gate, up = (self._linear(normed, mlp.at(f"{name}_proj"), self.inner_size) for name in ("gate", "up"))
+        lowered = self._linear(multiply(ACTIVATIONS[self.activation](gate), up), mlp.at("down_proj"), self.size)
+        return end_of_part(add(x, rms_norm(lowered, weights.at("post_feedforward_layernorm"), self.epsilon)))
+
+    def _attention(self, x: Node, weights: Weights, angles: list[Angles]) -> Node:
+        """Queries, keys and values normed; scores are not scaled."""
+        part, size = weights.at("self_attn"), self.head_size
+        heads = [
+            reshape(self._linear(x, part.at(f"{name}_proj"), self.num_heads * size), -1, self.num_heads, 1, size)
+            for name in "qkv"
+        ]
+        # what attention divides scores by is in the queries' norm
+        norms = [part.at("q_norm").vector(size) * np.float32(size**0.5), part.at("k_norm").vector(size)]
+        q, k, v = (
+            rms_normalized(head, norm, self.epsilon)
+            for head, norm in zip(heads, [*norms, np.ones(size, np.float32)], strict=True)
+        )
+        q, k = (_turned(head, angles) for head in (q, k))
+        q, k, v = (reshape(head, 1, -1, self.num_heads * size) for head in (q, k, v))
+        attended = reshape(full_attention(q, k, v, self.num_heads), -1, self.num_heads * size)
+        return self._linear(attended, part.at("o_proj"), self.size)
+
+    def _linear(self, x: Node, weights: Weights, num_rows: int) -> Node:
+        """A product, what goes into it and what comes out held within bounds where the checkpoint has them."""
+        product = weights.at("linear")
+        if not self.is_clipped:
+            return linear(x, product, num_rows)
+        return _clipped(linear(_clipped(x, weights, "input"), product, num_rows), weights, "output")
+
+
+def _turned(x: Node, angles: list[Angles]) -> Node:
+    """Heads whose first half is turned by the column, the second by the row. Shape: [patches, heads, 1, size]."""
+    half = int(x.get_partial_shape()[3].get_length()) // 2
+    across, down = angles
+    return concat([apply_rotary(columns(x, 0, half), across), apply_rotary(columns(x, half, 2 * half), down)])
+
+
+def _clipped(x: Node, weights: Weights, name: str) -> Node:
+    """x within the bounds of that name."""
+    least, most = (float(dense_tensor(weights, (), f"{name}_{end}")) for end in ("min", "max"))
+    return ops.clamp(x, max(least, -3e38), min(most, 3e38)).output(0)
+
+
+def _found(weights: Weights, name: str) -> Weights:
+    """Where the checkpoint keeps that part."""
+    places = [weights.at(f"model.{name}"), weights.at(name)]
+    known = "patch_embedder.input_proj.weight", "embedding_projection.weight"
+    return next((place for place in places if any(tensor in place for tensor in known)), places[0])
+
+
+class Gemma4Pictures:
+    """See `PictureProcessor`. A picture is made as large as so many embeddings allow, in its shape.
+
+    Detail "low": at most 70 embeddings; "auto" and "high": as the file says.
+    Shapes: pixel_values f32 [patches, numbers of a patch], row by row.
+    """
+
+    def __init__(self, described: Config, cut: Cut, num_places: int, longest: int | None) -> None:
+        """`num_places`: that a row or a column may have; `longest`: embeddings of a picture, None = any number.
+
+        Raises: ModelError naming a key that is wrong or not supported.
+        """
+        pixels.read_kind(described, ("Gemma4",))
+        described.assume(patch_size=16, pooling_kernel_size=3)
+        described.expect(do_resize=True, patch_size=cut.patch, pooling_kernel_size=cut.merge)
+        described.skip("audio_ms_per_token", "audio_seq_length", "size", "default_to_square")
+        self._cut, self._most = cut, described.count("max_soft_tokens", 280)
+        if self._most not in _COUNTS:
+            raise described.error("max_soft_tokens", f"one of {', '.join(map(str, _COUNTS))}")
+        if self._most * cut.merge > num_places:
+            raise described.error("max_soft_tokens", f"at most {num_places // cut.merge}, as config.json has places")
+        if longest is not None and self._most > longest:
+            raise described.error("max_soft_tokens", f"at most sliding_window of config.json, {longest}")
+        self._resample = pixels.read_resample(described)
+        described.assume(do_normalize=False)
+        self._values = pixels.read_values(described, (0.0,) * 3, (1.0,) * 3)
+        self.marker = pixels.read_text(described, "image_token", "<|image|>")
+        self._begin = pixels.read_text(described, "boi_token", "<|image>")
+        self._end = pixels.read_text(described, "eoi_token", "<image|>")
+        pixels.refuse_unread(described)
+
+    def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
+        """See `PictureProcessor`."""
+        sides = self._size(width, height, detail)
+        count = sides[0] * sides[1] // self._cut.side**2
+        return PictureLayout(f"{self._begin}{self.marker * count}{self._end}", count)
+
+    def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
+        """See `PictureProcessor`."""
+        size = self._size(picture.width, picture.height, detail)
+        image, patch = pixels.as_image(picture).resize(size, self._resample), self._cut.patch
+        values = pixels.normalized(np.asarray(image), self._values)
+        wide, high = (length // patch for length in size)
+        cut = values.reshape(3, high, patch, wide, patch).transpose(1, 3, 2, 4, 0)
+        rows, across = np.indices((high, wide)).reshape(2, -1)
+        return {
+            PATCHES: np.ascontiguousarray(cut).reshape(high * wide, -1),
+            _COLUMNS: across.astype(np.int64),
+            _ROWS: rows.astype(np.int64),
+            _SQUARES: self._cut.in_squares(np.arange(high * wide).reshape(high, wide)).astype(np.int64),
+        }
+
+    def _size(self, width: int, height: int, detail: Detail) -> tuple[int, int]:
+        """Width and height that the picture is resized to."""
+        most, side = min(self._most, _COUNTS[0]) if detail == "low" else self._most, self._cut.side
+        scale = math.sqrt(most * side**2 / (height * width))
+        wide, high = math.floor(scale * width / side), math.floor(scale * height / side)
+        if not high:
+            wide, high = min(width // height, most), 1
+        elif not wide:
+            wide, high = 1, min(height // width, most)
+        return wide * side, high * side
