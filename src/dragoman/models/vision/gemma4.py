@@ -79,7 +79,7 @@ class Gemma4(VisionFamily):
         self.cut = Cut(vision.count("patch_size"), 1, vision.count("pooling_kernel_size"))
         self.num_places = vision.count("position_embedding_size")
         self.is_clipped, self.is_standardized = vision.flag("use_clipped_linears"), vision.flag("standardize")
-        vision.skip("max_position_embeddings", "default_output_length")  # of no effect
+        vision.skip("default_output_length", "global_head_dim", "max_position_embeddings")  # of no effect
         theta = 100.0
         rotary = vision.part("rope_parameters")
         if rotary is not None:
