@@ -3,18 +3,24 @@
 Does: learn how much longer steps take with rows and prompt tokens of the background, and say how much of these the next
 step may have. Does not: schedule, or read a clock. Called by the scheduler, on the engine thread only.
 
-Steps of others earn a twentieth of their time, and what a step takes longer for the background is paid from that. So rows
+Steps of others earn a part of their time, and what a step takes longer for the background is paid from that. So rows
 that cost nothing, as the second of a step often does, are computed in every step; dear ones in as many as they may cost.
+Others may lose a twentieth. Less is given away, because steps between those of the background are slower than they would be
+without it, which nobody sees.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict, deque
 from dataclasses import dataclass
 
-SHARE = 0.05  # of the time of steps that others are part of
+SHARE = 0.02  # of the time of steps that others are part of
 _WEIGHT = 0.25  # of the newest measurement
-_MOST_S = 0.25  # that can be saved up, and that a step of the background alone may take for prompts: somebody may come
+_ALONE_S = 0.25  # that a step of the background alone may take for prompts: somebody may come
+_SAVED_S = 0.02  # that can be saved up, or a little work of the background if that takes longer
+_TRIED_S = 1e-9
+_NUM_KEPT = 64  # durations of steps of a size
 _LEAST_PIECE = 16  # tokens of a prompt: fewer cost nearly as much
 
 
@@ -56,39 +62,53 @@ class BackgroundAccount:
     def __init__(self) -> None:
         self._earned_s = 0.0
         self._row_s: float | None = None  # that a row of the background takes; None = not known
-        self._plain_s: dict[int, float] = {}  # steps of others' rows alone, by the binary size of their number
+        # Durations of steps of others' rows alone, by the binary size of their number.
+        self._plain: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_NUM_KEPT))
 
     def room_beside(self, num_rows: int, prompt_token_s: float) -> Room:
         """What the next step may compute for the background beside so many rows that decode for others."""
-        plain_s = self._plain_s.get(num_rows.bit_length(), 0.0)
-        row_s = (plain_s or prompt_token_s) if self._row_s is None else self._row_s
+        plain_s = self._plain_s(num_rows)
         if num_rows and not plain_s:  # the step that tells comes first
             return Room(-1.0, 0.0, 0.0)
-        return Room(self._earned_s, row_s, prompt_token_s or row_s)
+        if self._row_s is None:  # a single row tells
+            seconds = max(self._earned_s, _TRIED_S) if self._earned_s >= 0 else -1.0
+            return Room(seconds, seconds, prompt_token_s or seconds)
+        return Room(self._earned_s, self._row_s, prompt_token_s or self._row_s)
 
     def room_alone(self, prompt_token_s: float) -> Room:
         """What a step may compute that nobody else is part of: prompts are cut, as somebody may come meanwhile."""
-        return Room(max(_MOST_S, _LEAST_PIECE * prompt_token_s), 0.0, prompt_token_s)
+        return Room(max(_ALONE_S, _LEAST_PIECE * prompt_token_s), 0.0, prompt_token_s)
 
-    def observe(self, parts: StepParts, prompt_token_s: float, duration_s: float) -> None:
-        """Learn from a step and settle what it took."""
+    def observe(self, parts: StepParts, prompt_token_s: float, duration_s: float, *, is_wanted: bool = True) -> None:
+        """Learn from a step and settle what it took. `is_wanted`: something is in the background; else nothing is earned."""
         if not (parts.num_rows or parts.num_prompt_tokens):
             return
-        size = parts.num_rows.bit_length()
         if not (parts.num_background_rows or parts.num_background_tokens):
             if parts.num_rows and not parts.num_prompt_tokens:
-                self._plain_s[size] = _mixed(self._plain_s.get(size), duration_s)
-            self._settle(SHARE * duration_s, prompt_token_s)
+                self._plain[parts.num_rows.bit_length()].append(duration_s)
+            if is_wanted:
+                self._settle(SHARE * duration_s, prompt_token_s)
+            else:
+                self._earned_s = min(self._earned_s, 0.0)
             return
-        expected_s = self._plain_s.get(size, 0.0) + parts.num_prompt_tokens * prompt_token_s
-        extra_s = duration_s - expected_s
+        estimate_s = parts.num_background_rows * (self._row_s or 0.0) + parts.num_background_tokens * prompt_token_s
+        if parts.num_prompt_tokens:  # what others' prompts took of the step nobody knows so exactly
+            self._settle(SHARE * (duration_s - estimate_s) - estimate_s, prompt_token_s)
+            return
+        plain_s = self._plain_s(parts.num_rows)
+        extra_s = duration_s - plain_s
         if parts.num_background_rows and not parts.num_background_tokens:
             self._row_s = _mixed(self._row_s, max(extra_s, 0.0) / parts.num_background_rows)
-        self._settle(SHARE * expected_s - extra_s, prompt_token_s)
+        self._settle(SHARE * plain_s - extra_s, prompt_token_s)
+
+    def _plain_s(self, num_rows: int) -> float:
+        """What a step of so many rows takes that nothing disturbs: a quarter of those known were quicker. 0 = not known."""
+        known = sorted(self._plain[num_rows.bit_length()])
+        return known[len(known) // 4] if known else 0.0
 
     def _settle(self, seconds: float, prompt_token_s: float) -> None:
         """Nobody saves up for long, nor stays in debt for long: a slow moment of the machine is nobody's."""
-        most_s = max(_MOST_S, 2 * _LEAST_PIECE * prompt_token_s, 2 * (self._row_s or 0.0))
+        most_s = max(_SAVED_S, 2 * _LEAST_PIECE * prompt_token_s, 2 * (self._row_s or 0.0))
         self._earned_s = min(max(self._earned_s + seconds, -most_s), most_s)
 
 
