@@ -413,7 +413,9 @@ class TestBodySize:
 
     def test_a_client_that_uploads_first_and_reads_later_still_sees_the_refusal(self) -> None:
         with running_server(self.CONFIG) as server, server.connect() as connection:
-            connection.sendall(post_bytes("/invocations", b" " * 1_000_000))  # more than is read, less than the system holds
+            connection.sendall(
+                post_bytes("/invocations", b" " * 1_000_000)
+            )  # more than is read, less than the system holds
             assert read_to_end(connection).startswith(b"HTTP/1.1 413 ")
 
 

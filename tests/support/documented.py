@@ -62,6 +62,9 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
     },
     "docs/openvino.md": {"bash": "part: the models are yours; tests/e2e/test_exported.py serves some"},
     "docs/prefix_store.md": {"python -m benchmarks.prefix_store --model MODEL_DIR": "hours: computes long prompts"},
+    "docs/performance-log.md": {
+        "bash": "hours: compares with servers of other projects; tests/benchmarks runs the parts"
+    },
     "docs/performance.md": {"bash": "hours: compares with servers of other projects; tests/benchmarks runs the parts"},
     "docs/quickstart.md": {"python3 -m venv ~/dragoman": "installs: a gigabyte"},
     "docs/ray.md": {"bash": "installs: Ray; make test-ray runs the same application"},
