@@ -164,14 +164,14 @@ def check_any_value(dialect: Dialect, body: dict[str, Any]) -> None:
 
 @table("api", ["v1", "v3"])
 @given(name=st.sampled_from(CompletionBody.__struct_fields__), value=VALUES)
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 def test_any_value_of_any_completion_parameter_is_taken_or_refused(api: Any, name: str, value: Any) -> None:
     check_any_value(completions(api), {"model": "m", "prompt": "x", "max_tokens": 5, name: value})
 
 
 @table("route", ["v1", "v3", "invocations"])
 @given(name=st.sampled_from(ChatBody.__struct_fields__), value=VALUES)
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 def test_any_value_of_any_chat_parameter_is_taken_or_refused(route: Any, name: str, value: Any) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], name: value}
     check_any_value(chats(route), body)
@@ -213,7 +213,7 @@ FORMATS = objects(
         logit_bias=st.dictionaries(st.sampled_from(["1", "a"]), SCALARS, max_size=2),
     )
 )
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_any_conversation_is_taken_or_refused(route: Any, body: dict[str, Any]) -> None:
     check_any_value(chats(route), {"model": "m", "messages": [{"role": "user"}], **body})
 

@@ -163,7 +163,7 @@ DIALECTS: list[tuple[Dialect, str]] = [
 
 
 @table(("dialect", "path"), DIALECTS)
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(body=BODIES)
 def test_any_json_is_answered_with_json_or_refused_as_a_client_error(
     dialect: Dialect, path: str, body: dict[str, Any]

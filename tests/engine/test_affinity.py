@@ -7,7 +7,7 @@ from collections import Counter
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.engine.affinity import MAX_OVERLOAD, most_requests, preferred, prefix_key
@@ -123,7 +123,6 @@ def test_one_popular_beginning_keeps_no_replica_busier_than_the_bound(num_reques
     assert max(loads.values()) <= max(1, 1.25 * (num_requests + 1) / len(NAMES) + 1)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(0, 2**32))
 def test_a_load_stays_within_its_bound(loads: list[int], number: int) -> None:
     named = {f"http://10.0.0.{place}": load for place, load in enumerate(loads)}

@@ -175,9 +175,7 @@ def fewest_blocks(window: int, block_size: int) -> int:
         has_states=st.booleans(),
     ),
 )
-@settings(
-    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_request_gets_the_tokens_of_a_naive_loop(
     arrivals: list[Arrival], runner: FakeRunner, config: RollingConfig
 ) -> None:

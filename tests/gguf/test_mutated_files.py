@@ -35,7 +35,7 @@ LONGEST_S = 10.0
 SPARE_BYTES = 1 << 20  # of the interpreter's own, whatever the file's size
 LONGEST_MESSAGE = 3000
 
-few = settings(max_examples=examples(100), deadline=None)
+few = settings(max_examples=examples(100))
 
 DEEPEST = 2**64 - 1
 COUNTS = [0, 1, 2, 3, 7, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**63, DEEPEST]
@@ -152,7 +152,7 @@ def test_a_file_of_junk_is_refused(confined: Confined, content: bytes, num_tenso
     assert refusal(data, confined=confined) is not None
 
 
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(10))
 @given(st.sampled_from(["Q8_0", "Q4_0", "Q4_1", "Q5_1", "IQ4_NL", "MXFP4"]), st.binary(min_size=64, max_size=64))
 @example("Q8_0", b"\xff" * 64)
 @example("MXFP4", b"\xff" * 64)

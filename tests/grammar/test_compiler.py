@@ -107,7 +107,7 @@ def check_person(person: dict[str, Any]) -> None:
     assert isinstance(person.get("ok", True), bool)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 2**32))
 def test_random_walks_under_a_schema_always_validate(seed: int) -> None:
     text = walk(SHARED.compile(Grammar("json_schema", json.dumps(PERSON))), seed)
@@ -115,7 +115,7 @@ def test_random_walks_under_a_schema_always_validate(seed: int) -> None:
     check_person(json.loads(text))
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 2**32))
 def test_random_walks_under_json_object_always_parse(seed: int) -> None:
     text = walk(SHARED.compile(Grammar("json_object")), seed)
@@ -123,7 +123,7 @@ def test_random_walks_under_json_object_always_parse(seed: int) -> None:
         assert isinstance(json.loads(text), dict)
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 @given(st.integers(0, 2**32))
 def test_random_walks_under_a_regular_expression_always_match(seed: int) -> None:
     text = walk(SHARED.compile(Grammar("regex", r"(é|[a-c]{2,4})-[0-9]{1,3}(, x)?")), seed)

@@ -75,7 +75,7 @@ def allowed(masker: TokenMasker) -> list[int]:
 
 
 @given(name=grammars, compiler=st.sampled_from([ONE_END, TWO_ENDS]), data=st.data())
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 def test_a_random_walk_never_leaves_what_was_foreseen(
     name: str, compiler: GrammarCompiler, data: st.DataObject
 ) -> None:
@@ -103,7 +103,7 @@ def check_foresight(masker: TokenMasker, limit: int) -> None:
 
 
 @given(name=grammars, data=st.data())
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_masks_ahead_are_those_of_a_fork_that_went_there(name: str, data: st.DataObject) -> None:
     masker, plain = ONE_END.compile(GRAMMARS[name]), ONE_END.compile(GRAMMARS[name])
     for _ in range(8):

@@ -79,7 +79,7 @@ def test_the_operators_own_start_is_not_refused() -> None:
 
 
 @given(st.data())
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_holdings_add_up_and_stay_below_the_limit(data: st.DataObject) -> None:
     """Random loads, corrections, replacements and unloads, beside plain bookkeeping of what was promised."""
     books = ledger()

@@ -63,7 +63,7 @@ def passed_blocks(kind: Kind, begin: int) -> int:
     return max(begin - kind.layout.window + 1, 0) // BLOCK_SLOTS if kind.layout.window else 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     kind=st.sampled_from(KINDS),
     shapes=st.lists(st.tuples(LENGTHS, NEW, st.integers(0, 9)), min_size=1, max_size=6),

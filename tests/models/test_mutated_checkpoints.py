@@ -37,7 +37,7 @@ LONGEST_S = 20.0  # a load takes a third of a second; a machine may be slow, a b
 MOST_MIB = 400  # by which the process may grow: what compiling leaves behind
 LONGEST_MESSAGE = 3000
 
-few = settings(max_examples=examples(100), deadline=None)
+few = settings(max_examples=examples(100))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -245,7 +245,7 @@ def _integers(tensors: Tensors, name: str) -> None:
     tensors[name] = tensors[name].astype(np.int32)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from(NAMES),
     st.sampled_from(

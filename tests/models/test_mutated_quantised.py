@@ -37,7 +37,7 @@ WEIGHTS = "model.safetensors"
 
 LONGEST_S = 20.0  # of computing: a load takes a third of a second, a billion of anything more
 
-few = settings(max_examples=examples(30), deadline=None)
+few = settings(max_examples=examples(30))
 Header = dict[str, Any]
 
 
@@ -165,7 +165,7 @@ def test_a_header_may_say_anything(originals: dict[str, tuple[bytes, bytes]], da
     refusal(config, whole(data.draw(changed_entry(header)), tensors))
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(
     data=st.data(),
     layout=st.sampled_from(FILES),

@@ -182,7 +182,7 @@ class TestDamaged:
     def test_a_size_of_nothing_is_refused(self) -> None:
         refused(png_file(0, 5, 8, 2, b""))
 
-    @settings(max_examples=examples(400), deadline=None)
+    @settings(max_examples=examples(400))
     @given(data=st.data())
     def test_a_mutated_file_is_a_picture_or_a_fault(self, data: st.DataObject) -> None:
         file = bytearray(FILES[data.draw(st.sampled_from(sorted(FILES)))])
@@ -202,7 +202,7 @@ class TestDamaged:
             file = file or bytearray(b"\0")
         self.check(bytes(file))
 
-    @settings(max_examples=examples(200), deadline=None)
+    @settings(max_examples=examples(200))
     @given(head=st.sampled_from([data[:16] for data in FILES.values()]), rest=st.binary(max_size=300))
     def test_anything_behind_a_head_is_a_picture_or_a_fault(self, head: bytes, rest: bytes) -> None:
         self.check(head + rest)

@@ -232,7 +232,7 @@ ANSWERS = (
 )
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_a_mutated_answer_gives_bytes_or_a_fault(data: st.DataObject) -> None:
     answer = bytearray(data.draw(st.sampled_from(ANSWERS)))

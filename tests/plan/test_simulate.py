@@ -36,7 +36,7 @@ def run(workload: Workload, num_replicas: int = 1, one: Replica | None = None) -
     return simulate(one or replica(), COSTS, workload, arrivals(workload), (LeastOutstanding(), num_replicas))
 
 
-@settings(deadline=None, max_examples=examples(40))
+@settings(max_examples=examples(40))
 @given(workloads, st.integers(1, 3))
 def test_everybody_gets_all_tokens_in_order(workload: Workload, num_replicas: int) -> None:
     found = run(workload, num_replicas)
@@ -48,7 +48,7 @@ def test_everybody_gets_all_tokens_in_order(workload: Workload, num_replicas: in
     assert 0 < found.busy <= 1
 
 
-@settings(deadline=None, max_examples=examples(25))
+@settings(max_examples=examples(25))
 @given(workloads)
 def test_more_replicas_are_never_worse(workload: Workload) -> None:
     means = [mean(latencies(run(workload, count).times)[0]) for count in (1, 2, 4)]
@@ -56,7 +56,7 @@ def test_more_replicas_are_never_worse(workload: Workload) -> None:
         assert more <= 1.1 * fewer
 
 
-@settings(deadline=None, max_examples=examples(10))
+@settings(max_examples=examples(10))
 @given(workloads)
 def test_the_same_seed_gives_the_same_run(workload: Workload) -> None:
     assert run(workload, 2) == run(workload, 2)

@@ -166,4 +166,4 @@ class Traffic(RuleBasedStateMachine):
 
 
 TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=tiers.examples(120), stateful_step_count=40, deadline=None)
+TestTraffic.settings = settings(max_examples=tiers.examples(120), stateful_step_count=40)

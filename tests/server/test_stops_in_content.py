@@ -107,7 +107,7 @@ def test_stop_strings_end_the_content_and_nothing_else(
             assert [event.finish_reason for event in streamed if event.finish_reason is not None] == [reason]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     text=st.text("ab\n<", max_size=20),
     stops=st.lists(st.text("ab\n<", min_size=1, max_size=3), min_size=1, max_size=2),

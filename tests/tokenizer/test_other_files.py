@@ -356,7 +356,7 @@ SMALL = (
 )
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(st.tuples(st.integers(0, len(SMALL) - 1), st.integers(0, 255)), max_size=4), st.integers(0, len(SMALL)))
 def test_any_bytes_are_a_model_or_an_error(changes: list[tuple[int, int]], end: int) -> None:
     data = bytearray(SMALL)

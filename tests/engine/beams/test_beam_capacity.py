@@ -112,7 +112,7 @@ def test_a_search_that_just_fits_is_taken_in(num_prompt: int, width: int, max_to
     assert ends(collector, 0) == [(max_tokens, FinishReason.LENGTH)] * width
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(prompts, widths, lengths, block_sizes, configs)
 def test_a_search_runs_with_exactly_the_blocks_that_are_asked_of_it(
     prompt: list[int], width: int, max_tokens: int, block_size: int, config: RollingConfig
@@ -132,7 +132,7 @@ def test_a_search_runs_with_exactly_the_blocks_that_are_asked_of_it(
             assert isinstance(smaller.errors[0], CapacityError)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(prompts, widths, lengths, block_sizes, configs, models)
 def test_with_windows_or_regimes_a_search_runs_with_the_blocks_that_are_asked_of_it(
     prompt: list[int],
@@ -154,7 +154,7 @@ def test_with_windows_or_regimes_a_search_runs_with_the_blocks_that_are_asked_of
             assert collector.core.stats.num_preemptions == 0, "nobody has to begin anew"
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(prompts, widths, st.integers(2, 14), block_sizes, st.sampled_from(MODES))
 def test_with_one_block_fewer_beams_that_part_could_not_run_side_by_side(
     prompt: list[int], width: int, max_tokens: int, block_size: int, mode: PrefixCacheMode
@@ -182,7 +182,7 @@ def test_siblings_share_no_block_that_would_leave_the_prompts_last_token_alone()
     assert not collector.errors
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(
     searches=st.lists(st.tuples(prompts, widths, lengths, st.booleans()), min_size=1, max_size=3),
     others=st.lists(st.tuples(prompts, lengths, st.sampled_from([1, 1, 2, 3])), max_size=4),

@@ -172,9 +172,7 @@ plain_requests = st.builds(
     ),
     speculates=st.booleans(),
 )
-@settings(
-    max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_search_gives_the_hypotheses_of_a_naive_one(
     requests: list[EngineRequest],
     abort_step: int | None,

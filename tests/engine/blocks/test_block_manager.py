@@ -290,5 +290,5 @@ class BlockManagerMachine(RuleBasedStateMachine):
             assert content[: len(token_ids)] == token_ids
 
 
-BlockManagerMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
+BlockManagerMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30)
 TestBlockManager = BlockManagerMachine.TestCase

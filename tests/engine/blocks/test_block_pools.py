@@ -246,5 +246,5 @@ class BlockPoolsMachine(RuleBasedStateMachine):
                 assert content[: len(token_ids) - begin] == token_ids[begin:]
 
 
-BlockPoolsMachine.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=30, deadline=None)
+BlockPoolsMachine.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=30)
 TestBlockPools = BlockPoolsMachine.TestCase

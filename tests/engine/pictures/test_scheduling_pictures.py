@@ -69,7 +69,7 @@ def prepared(request: EngineRequest, plain: EngineRequest) -> Prepared:
     return Prepared(pictures=PromptPictures(request, embedded, FACTS) if embedded else None)
 
 
-@settings(deadline=None, max_examples=examples(150))
+@settings(max_examples=examples(150))
 @given(
     st.lists(st.tuples(LAYOUT, st.integers(1, 6), st.sampled_from([1, 1, 2, 3])), min_size=1, max_size=5),
     st.sampled_from(["prompt", "all", "off"]),

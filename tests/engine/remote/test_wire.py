@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.engine.remote.kinds import KINDS, TGI, UNKNOWN, Kind, kind_of
@@ -28,7 +28,6 @@ from dragoman.types import EngineRequest, Grammar, SamplingParams
 TEXTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1, max_size=8), max_size=6)
 
 
-@settings(deadline=None)
 @given(TEXTS, st.sampled_from(["\n", "\r\n"]), st.data())
 def test_events_are_the_same_however_the_stream_is_cut(texts: list[str], line: str, data: st.DataObject) -> None:
     stream = "".join(f"data: {text}{line}{line}: a comment{line}{line}" for text in texts).encode()

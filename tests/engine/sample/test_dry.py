@@ -62,7 +62,7 @@ breaker_sets = st.sampled_from(
 )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(tokens, tokens, st.integers(1, 4), st.sampled_from([-1, 1, 2, 7, 20, 1000]), breaker_sets, st.data())
 def test_every_token_costs_what_the_definition_says(
     prompt: list[int], answer: list[int], allowed: int, window: int, breakers: tuple[SequenceBreaker, ...], data: Any

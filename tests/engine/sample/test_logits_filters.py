@@ -154,7 +154,7 @@ def check_prefix(kept: DoubleArray, order: npt.NDArray[np.intp], probabilities: 
     assert kept[order[:number]] == pytest.approx(probabilities[order[:number]] / mass[number - 1], rel=1e-4)
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(rows, st.integers(1, 8) | st.integers(1, 25_000))
 def test_top_k_keeps_exactly_the_k_best(row: npt.NDArray[np.float32], k: int) -> None:
     expected = by_rank(row)[: min(k, int(np.isfinite(row).sum()))]
@@ -162,7 +162,7 @@ def test_top_k_keeps_exactly_the_k_best(row: npt.NDArray[np.float32], k: int) ->
     assert ranked(row, k).tolist() == expected.tolist()
 
 
-@settings(max_examples=examples(70), deadline=None)
+@settings(max_examples=examples(70))
 @given(rows, st.sampled_from([0.01, 0.5, 0.9, 0.99, 0.9999]))
 def test_top_p_keeps_the_smallest_sufficient_set_of_any_row(row: npt.NDArray[np.float32], top_p: float) -> None:
     scores = row - row.max()
@@ -170,7 +170,7 @@ def test_top_p_keeps_the_smallest_sufficient_set_of_any_row(row: npt.NDArray[np.
     check_prefix(filtered(row, top_p=top_p), by_rank(scores), plain / plain.sum(), top_p)
 
 
-@settings(max_examples=examples(70), deadline=None)
+@settings(max_examples=examples(70))
 @given(rows, st.sampled_from([0.01, 0.5, 0.9, 0.99]))
 def test_typical_keeps_the_smallest_sufficient_set_of_any_row(row: npt.NDArray[np.float32], typical_p: float) -> None:
     scores = row.astype(np.float64) - float(row.max())
@@ -189,7 +189,7 @@ def test_typical_keeps_the_smallest_sufficient_set_of_any_row(row: npt.NDArray[n
     assert mass - farthest < typical_p + 1e-3  # and none could be spared
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(rows, st.sampled_from([1e-6, 0.01, 0.3, 1.0]))
 def test_min_p_compares_with_the_most_likely_token_of_any_row(row: npt.NDArray[np.float32], min_p: float) -> None:
     ratio = np.exp(row.astype(np.float64) - float(row.max()))
@@ -198,7 +198,7 @@ def test_min_p_compares_with_the_most_likely_token_of_any_row(row: npt.NDArray[n
     assert not kept[ratio < min_p * (1 - 1e-4)].any()
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(rows, st.sampled_from([0.05, 0.5, 1.0, 3.0]), st.sampled_from([0.4, 1.0, 2.5]))
 def test_top_n_sigma_keeps_the_same_tokens_of_any_row_at_any_temperature(
     row: npt.NDArray[np.float32], number: float, temperature: float
@@ -237,7 +237,7 @@ def test_top_choices_are_left_out_but_for_the_least_likely(
     assert probabilities(without_top_choices(picked, threshold, nobody)) == pytest.approx(expected, abs=1e-6)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(rows, st.sampled_from([0.0, 0.001, 0.05, 0.3]))
 def test_top_choices_of_any_row_are_those_above_the_threshold(row: npt.NDArray[np.float32], threshold: float) -> None:
     before = probabilities(all_tokens(row))
@@ -253,7 +253,7 @@ def test_top_choices_of_any_row_are_those_above_the_threshold(row: npt.NDArray[n
         assert np.count_nonzero(before > threshold * (1 + 1e-4)) <= 1
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(rows, st.floats(0.3, 3.0), st.integers(0, 300), st.floats(0.05, 1), st.floats(0, 0.5), st.floats(0.1, 1))
 def test_any_combination_leaves_a_proper_distribution_without_masked_tokens(
     row: npt.NDArray[np.float32], temperature: float, top_k: int, top_p: float, min_p: float, typical_p: float

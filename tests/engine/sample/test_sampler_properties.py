@@ -92,7 +92,7 @@ def make_logits(seed: int, vocab_size: int) -> FloatArray:
     return row
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(params, bad_words, st.integers(0, 2**64 - 1))
 def test_no_run_violates_its_constraints(sampling: dict[str, Any], bad_word_ids: Any, seed: int) -> None:
     sampler = Sampler(25)
@@ -136,7 +136,7 @@ def test_thousands_of_random_runs_keep_the_minimum_length_and_avoid_bad_words() 
     assert any({EOS, 4} & set(run[min_tokens:]) for run in runs)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(params, st.integers(0, 1000))
 def test_neutral_parameters_change_nothing(sampling: dict[str, Any], seed: int) -> None:
     """A feature at its neutral value is the same as a feature left out."""

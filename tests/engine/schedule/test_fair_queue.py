@@ -79,7 +79,7 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(arrivals, arrivals, st.integers(0, 12))
 def test_the_order_that_is_told_is_that_in_which_they_begin(first: Any, later: Any, num_begun: int) -> None:
     waiting = Waiting()
@@ -267,7 +267,7 @@ def backlogs(draw: st.DrawFn) -> dict[str, list[tuple[int, int]]]:
     return {caller: draw(st.lists(sizes, min_size=6, max_size=14)) for caller in "abc"[: draw(st.integers(2, 3))]}
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(12))
 @given(backlogs(), st.integers(1, 4), st.sampled_from([8, 32]))
 def test_while_callers_wait_none_was_given_more_than_a_batch_more(
     backlog: dict[str, list[tuple[int, int]]], max_num_seqs: int, max_batch_tokens: int

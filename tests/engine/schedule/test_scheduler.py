@@ -225,7 +225,7 @@ def test_a_budget_for_prompts_does_not_stop_them_when_nobody_decodes_any_more() 
     assert planned(bench.step(0)) == [(1, 1)]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     prompts=st.lists(st.integers(1, 20), min_size=1, max_size=30),
     max_tokens=st.integers(1, 24),
@@ -331,5 +331,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.bench.blocks.num_used_blocks == 0
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25)
 TestScheduler = SchedulerMachine.TestCase

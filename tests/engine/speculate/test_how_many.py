@@ -405,7 +405,7 @@ def test_guesses_that_paid_only_because_plain_steps_were_slow_for_a_moment_are_g
     assert steps[-100:].count(1) > 95
 
 
-@settings(max_examples=examples(8), deadline=None)
+@settings(max_examples=examples(8))
 @given(
     count=st.sampled_from([1, 3, 8]),
     base=st.floats(0.005, 0.5),

@@ -86,9 +86,7 @@ def make_proposer(kind: str, runner: FakeRunner) -> Proposer:
     prefix_cache=st.sampled_from(["prompt", "all", "off"]),
     num_guesses=st.sampled_from([None, 4]),
 )
-@settings(
-    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_request_gets_the_tokens_of_a_naive_loop(
     arrivals: list[Arrival],
     kind: str,

@@ -187,9 +187,7 @@ def fresh(runner: FakeRunner, config: RollingConfig, has_states: bool) -> FakeRu
     has_draft=st.booleans(),
     is_real=st.sampled_from([False, False, True]),
 )
-@settings(
-    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_request_gets_the_tokens_of_a_naive_loop(
     engines: list[Life], runner: FakeRunner, config: RollingConfig, has_states: bool, has_draft: bool, is_real: bool
 ) -> None:

@@ -182,7 +182,7 @@ def test_what_load_balancers_add_needs_no_signature() -> None:
 SEGMENTS = st.text("abzAZ09-_.~ +/%é:@", min_size=1, max_size=8)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.lists(SEGMENTS.filter(lambda text: text not in (".", "..")), min_size=1, max_size=3),
     st.lists(st.tuples(SEGMENTS, SEGMENTS), max_size=3),

@@ -314,8 +314,9 @@ class Scheduler:
         duration_s = self._clock() - batch.begin_s
         self._pacer.observe(batch.num_decode_rows, batch.num_prefill_tokens, duration_s)
         self.progress.observe(batch.num_prefill_tokens, duration_s)
-        is_wanted = self._has_background and any(group.is_background for group in self.groups.values())
-        self._background.observe(batch.parts, self._pacer.prompt_token_s, duration_s, is_wanted=is_wanted)
+        if self._has_background:
+            is_wanted = any(group.is_background for group in self.groups.values())
+            self._background.observe(batch.parts, self._pacer.prompt_token_s, duration_s, is_wanted=is_wanted)
         self._computes_prompts = batch.num_prefill_tokens > 0
         if self._speculation is not None:
             self._speculation.note_computed(batch)
