@@ -33,8 +33,6 @@ from benchmarks.shapes import SHAPES
 from demo.corpus.mix import sample_document
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.config.resolve import demo_model_dir
-from dragoman.evaluate.evaluation import evaluate
-from dragoman.evaluate.windows import Window, cut_text
 from dragoman.models import LoadedModel, ModelOptions
 from dragoman.models.families import read_model
 from dragoman.models.loader import compile_source
@@ -42,6 +40,8 @@ from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor, Weig
 from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.constants import WeightType
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
+from dragoman.tools.evaluate.evaluation import evaluate
+from dragoman.tools.evaluate.windows import Window, cut_text
 
 DEMO = "demo"
 GROUP_SIZE = 128

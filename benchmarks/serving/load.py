@@ -2,7 +2,7 @@
 
 Does: closed loop (N clients, each sends its next request when the last one is answered) and open loop (Poisson arrivals);
 time to first token, inter-token latency, throughput, goodput under latency bounds. Does not: start servers, or speak HTTP:
-that is `dragoman.bench`'s, whose command measures any server with prompts of text.
+that is `dragoman.tools.bench`'s, whose command measures any server with prompts of text.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from benchmarks.serving.model import VOCAB_SIZE
-from dragoman.bench.answer import message_of
-from dragoman.bench.client import HttpClient, NotHttp
-from dragoman.bench.load import arrivals
-from dragoman.bench.measures import percentile
-from dragoman.bench.target import read_target
+from dragoman.tools.bench.answer import message_of
+from dragoman.tools.bench.client import HttpClient, NotHttp
+from dragoman.tools.bench.load import arrivals
+from dragoman.tools.bench.measures import percentile
+from dragoman.tools.bench.target import read_target
 
 
 @dataclass(frozen=True, slots=True)

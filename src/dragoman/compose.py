@@ -32,7 +32,6 @@ from dragoman.models import ModelError
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.models.pooling.facts import LateRule, Recipe
 from dragoman.models.pooling.recipe import chosen_of, read_recipe
-from dragoman.operator_code import hook_options, load_operator_file, start_handler
 from dragoman.pictures import PictureLoader
 from dragoman.pictures.limits import MEBIBYTE, PictureLimits
 from dragoman.pictures.memory import process_memory
@@ -45,6 +44,7 @@ from dragoman.server.apis.lmi.hooks import (
     Hooks,
 )
 from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
+from dragoman.server.apis.lmi.operator.loading import hook_options, load_operator_file, start_handler
 from dragoman.server.generation.no_texts import NoTexts
 from dragoman.server.generation.output_parsers import OutputFormat, choose_output_format
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput

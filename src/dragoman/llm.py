@@ -28,8 +28,8 @@ from dragoman.config.names import key_of
 from dragoman.config.option import show
 from dragoman.config.resolve import Config, demo_model_dir, resolve
 from dragoman.config.sources import Given, environment
+from dragoman.coroutines import together
 from dragoman.engine.factory import Progress
-from dragoman.together import together
 from dragoman.types import (
     ChatPrompt,
     GenerationRequest,

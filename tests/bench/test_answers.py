@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from dragoman.bench.answer import Answer, AnswerReader, message_of
-from dragoman.bench.apis import APIS
+from dragoman.tools.bench.answer import Answer, AnswerReader, message_of
+from dragoman.tools.bench.apis import APIS
 from tests.bench.fake_server import ANSWERS, OUTPUT_TOKENS, PIECES, PROMPT_TOKENS, lines, sse
 from tests.support.tables import table
 

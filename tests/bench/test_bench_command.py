@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import trustme
 
-from dragoman.bench.apis import APIS
 from dragoman.cli.bench.command import run_bench
 from dragoman.extras import how_to_install
+from dragoman.tools.bench.apis import APIS
 from tests.bench.fake_server import (
     ANSWERS,
     OUTPUT_TOKENS,

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from dragoman.bench.asking import Sample
-from dragoman.bench.load import Extent, Load, arrivals
-from dragoman.bench.loops import Run, drive
+from dragoman.tools.bench.asking import Sample
+from dragoman.tools.bench.load import Extent, Load, arrivals
+from dragoman.tools.bench.loops import Run, drive
 
 
 def sample(due_s: float | None = None) -> Sample:

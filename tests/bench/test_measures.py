@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.bench.asking import Sample
-from dragoman.bench.measures import Failures, measures, percentile, spread
+from dragoman.tools.bench.asking import Sample
+from dragoman.tools.bench.measures import Failures, measures, percentile, spread
 
 
 def answered(due_s: float, *piece_times_s: float, tokens: int | None = None, prompt: int | None = None) -> Sample:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.bench.apis import Prompt
-from dragoman.bench.errors import OptionError
-from dragoman.bench.load import Lengths
-from dragoman.bench.prompts import SyntheticPrompts, read_prompts
+from dragoman.tools.bench.apis import Prompt
+from dragoman.tools.bench.errors import OptionError
+from dragoman.tools.bench.load import Lengths
+from dragoman.tools.bench.prompts import SyntheticPrompts, read_prompts
 from tests.support.tables import table
 
 FIXED = Lengths(40, 40)

@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.serving.load import FORMS, LoadFailed, Timing, Workload, ask, closed_loop, open_loop, summarize
 from benchmarks.serving.model import VOCAB_SIZE, bpe_tables
-from dragoman.bench.load import arrivals
-from dragoman.plan import workload as plan
+from dragoman.tools.bench.load import arrivals
+from dragoman.tools.plan import workload as plan
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 

@@ -15,9 +15,9 @@ from benchmarks.plan_check import Check, Seen, Turns, kept, measure, predict, su
 from benchmarks.serving.load import LoadFailed
 from dragoman.engine.rolling.forward.step_work import StepWork
 from dragoman.engine.rolling.step_log import LoggedStep
-from dragoman.plan.calibrate import Answer, Asked, Cases
-from dragoman.plan.simulate import RequestTimes
-from dragoman.plan.workload import Workload
+from dragoman.tools.plan.calibrate import Answer, Asked, Cases
+from dragoman.tools.plan.simulate import RequestTimes
+from dragoman.tools.plan.workload import Workload
 from tests.benchmarks.test_load import HEAD, THREE_PIECES, Served, chunk
 from tests.plan.replicas import COSTS, replica
 

@@ -17,8 +17,8 @@ from benchmarks.speculation.demo_texts import text_task
 from benchmarks.speculation.mind import JSON_OPEN, JSON_PIECES
 from benchmarks.speculation.report import fold, row
 from benchmarks.speculation.tasks import AGENT, CHAT, EDIT, JSON, KINDS, SUMMARY, Task, Turn
-from dragoman.bench.client import HttpClient
 from dragoman.llm import LLM
+from dragoman.tools.bench.client import HttpClient
 from dragoman.types import SamplingParams
 
 SMALL = BenchShape(hidden_size=512, num_layers=2, num_heads=8, num_kv_heads=1, intermediate_size=64)

@@ -11,14 +11,14 @@ import pytest
 
 from demo.corpus.mix import sample_document
 from dragoman.cli import main
-from dragoman.compress import checkpoint
-from dragoman.compress.packed import packed_tensors
 from dragoman.config.resolve import demo_model_dir
-from dragoman.evaluate.evaluation import evaluate
-from dragoman.evaluate.windows import cut_text
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.storage.groups import quantize_groups
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
+from dragoman.tools.compress import checkpoint
+from dragoman.tools.compress.packed import packed_tensors
+from dragoman.tools.evaluate.evaluation import evaluate
+from dragoman.tools.evaluate.windows import cut_text
 from tests.support.packed_checkpoint import PackedCheckpoint, unpack
 from tests.support.tiers import everything, examples
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dragoman import accelerators
 from dragoman.config import combinations
 from dragoman.config import resolve as resolving
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
 from dragoman.config.sources import Given
+from dragoman.engine.vllm import accelerators
 from dragoman.host.loading import ModelLoad
 from tests.support.tables import table
 

@@ -14,7 +14,7 @@ import pytest
 from dragoman.cli import main
 from dragoman.cli.doctor.command import run_doctor
 from dragoman.config.resolve import demo_model_dir
-from dragoman.doctor.findings import Places
+from dragoman.tools.doctor.findings import Places
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.doctor.examine import Question, ToldModel, examine
-from dragoman.doctor.findings import Finding, Places, Section
-from dragoman.doctor.model import ModelFacts, model_section
-from dragoman.doctor.report import prevents_serving, report_text
-from dragoman.doctor.software import software_facts, software_section
-from dragoman.doctor.storage import Cache
+from dragoman.tools.doctor.examine import Question, ToldModel, examine
+from dragoman.tools.doctor.findings import Finding, Places, Section
+from dragoman.tools.doctor.model import ModelFacts, model_section
+from dragoman.tools.doctor.report import prevents_serving, report_text
+from dragoman.tools.doctor.software import software_facts, software_section
+from dragoman.tools.doctor.storage import Cache
 from tests.support.tables import table
 
 GB = 10**9

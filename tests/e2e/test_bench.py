@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.bench.apis import APIS
 from dragoman.cli.bench.arguments import OPTIONS
 from dragoman.cli.bench.command import run_bench
+from dragoman.tools.bench.apis import APIS
 from tests.support.server_process import ServerProcess
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "bench.md"

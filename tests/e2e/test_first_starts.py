@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dragoman.scratch import PREFIX
+from dragoman.files.unfinished import PREFIX
 from tests.support.server_process import serve
 
 pytestmark = pytest.mark.full("whole starts; tests/models/test_killed_starts.py kills them at each step")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.bitmask import ids_of
+from dragoman.grammar.bitmask import ids_of
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.types import Grammar, TokenMasker
 from tests.support.tiers import examples

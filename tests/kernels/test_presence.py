@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.doctor.software import software_facts, software_section
 from dragoman.kernels import presence
 from dragoman.kernels.native import Library, LibraryMissing, library
 from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.profile import CPU_INFO, kernel_profile, tell_lack
+from dragoman.tools.doctor.software import software_facts, software_section
 from tests.support.packed_layouts import LLAMA
 from tests.support.random_checkpoint import write_checkpoint
 

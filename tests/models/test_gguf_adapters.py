@@ -10,8 +10,8 @@ import gguf
 import numpy as np
 import pytest
 
+from dragoman.files.model_texts import naming_gguf
 from dragoman.gguf.files import read_gguf
-from dragoman.model_texts import naming_gguf
 from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.models.adapters.reading import most_numbers, read_adapter

@@ -135,7 +135,7 @@ def test_prompts_that_begin_alike_go_to_one_node_and_others_to_all() -> None:
 
 
 def test_how_far_a_request_is_comes_from_the_node_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.node_engine.GAUGES_S", 0.005)
+    monkeypatch.setattr("dragoman.cli.node_process.GAUGES_S", 0.005)
 
     async def test() -> None:
         gate = Gate()

@@ -7,8 +7,8 @@ from typing import Any
 
 from dragoman.engine.rolling.blocks.window import CachePool
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.plan.costs import StepCosts
-from dragoman.plan.replica import Replica
+from dragoman.tools.plan.costs import StepCosts
+from dragoman.tools.plan.replica import Replica
 
 BLOCK_SIZE = 8
 

@@ -20,8 +20,8 @@ from dragoman.cli.plan import command
 from dragoman.cli.plan.arguments import OPTIONS
 from dragoman.cli.plan.service import ServedModel
 from dragoman.config.resolve import demo_model_dir
-from dragoman.plan.calibrate import CalibrationFailed, Cases
-from dragoman.plan.costs import read_costs, write_costs
+from dragoman.tools.plan.calibrate import CalibrationFailed, Cases
+from dragoman.tools.plan.costs import read_costs, write_costs
 from tests.plan.replicas import COSTS, replica
 from tests.plan.virtual_service import VirtualService
 from tests.support.hybrid_checkpoint import write_hybrid, write_stateful

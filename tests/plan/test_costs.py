@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 from dragoman.engine.rolling.forward.step_work import StepWork
-from dragoman.plan.costs import CostsError, MeasuredStep, StepCosts, fit_costs, read_costs, slowness_of, write_costs
+from dragoman.tools.plan.costs import (
+    CostsError,
+    MeasuredStep,
+    StepCosts,
+    fit_costs,
+    read_costs,
+    slowness_of,
+    write_costs,
+)
 from tests.plan.replicas import COSTS
 from tests.support.tables import table
 

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.cli.plan import arguments
 from dragoman.engine.affinity import MAX_OVERLOAD
-from dragoman.plan.router import (
+from dragoman.tools.plan.router import (
     ROUTERS,
     LeastOutstanding,
     PrefixAffinity,
@@ -17,8 +17,8 @@ from dragoman.plan.router import (
     router_of,
     share_of_first,
 )
-from dragoman.plan.simulate import simulate
-from dragoman.plan.workload import NO_PREFIX, Workload, arrivals
+from dragoman.tools.plan.simulate import simulate
+from dragoman.tools.plan.workload import NO_PREFIX, Workload, arrivals
 from tests.plan.replicas import BLOCK_SIZE, COSTS, replica
 
 ASKED = Workload(rate=4.0, prompt_tokens=64, output_tokens=4, num_requests=200, prefix_tokens=48, num_prefixes=40)

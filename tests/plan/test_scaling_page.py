@@ -25,9 +25,9 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.vllm.factory import capabilities_of
 from dragoman.models.families import read_model
 from dragoman.models.profile import BLOCK_SIZE
-from dragoman.plan.costs import StepCosts
-from dragoman.plan.router import ROUTERS, best_hit_rate
-from dragoman.plan.workload import Workload
+from dragoman.tools.plan.costs import StepCosts
+from dragoman.tools.plan.router import ROUTERS, best_hit_rate
+from dragoman.tools.plan.workload import Workload
 from dragoman.types import Grammar
 from tests.engine.fake_runner import FakeRunner
 from tests.support.differences import lacking

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dragoman.plan.router import RouterKind
-from dragoman.plan.sizing import HIGHEST_UTILISATION, MOST_TOGETHER, Bounds, PlanError, Planner, percentile
-from dragoman.plan.workload import Workload
+from dragoman.tools.plan.router import RouterKind
+from dragoman.tools.plan.sizing import HIGHEST_UTILISATION, MOST_TOGETHER, Bounds, PlanError, Planner, percentile
+from dragoman.tools.plan.workload import Workload
 from tests.plan.replicas import COSTS, replica
 
 ASKED = Workload(rate=20.0, prompt_tokens=24, output_tokens=8, num_requests=40)

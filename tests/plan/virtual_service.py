@@ -16,11 +16,11 @@ from dragoman.engine.rolling.forward.step_work import StepWork
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.step_log import LoggedStep
-from dragoman.plan.calibrate import Answer
-from dragoman.plan.costs import StepCosts
-from dragoman.plan.replica import Replica
-from dragoman.plan.simulate import CostRunner, VirtualTime
-from dragoman.plan.workload import GREEDY
+from dragoman.tools.plan.calibrate import Answer
+from dragoman.tools.plan.costs import StepCosts
+from dragoman.tools.plan.replica import Replica
+from dragoman.tools.plan.simulate import CostRunner, VirtualTime
+from dragoman.tools.plan.workload import GREEDY
 from dragoman.types import EngineOutput, EngineRequest
 
 _NUM_BLOCKS = 2000

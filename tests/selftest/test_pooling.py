@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import main
-from dragoman.selftest.pooling import distance_check, speed_check
+from dragoman.tools.selftest.pooling import distance_check, speed_check
 from tests.support.pooling_checkpoint import write_pooling_case
 
 
@@ -16,7 +16,9 @@ from tests.support.pooling_checkpoint import write_pooling_case
 def test_the_command_tests_a_model_that_embeds_or_scores(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dragoman.selftest.pooling.speed_check", lambda *_: speed_check(1, 1.0, 1.0))  # luck otherwise
+    monkeypatch.setattr(
+        "dragoman.tools.selftest.pooling.speed_check", lambda *_: speed_check(1, 1.0, 1.0)
+    )  # luck otherwise
     directory = write_pooling_case(case, tmp_path)
     main(["selftest", str(directory), "--dtype", "bf16", "--json"])
     verdicts = {check["name"]: check["verdict"] for check in json.loads(capsys.readouterr().out)["checks"]}

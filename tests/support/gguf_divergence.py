@@ -16,10 +16,10 @@ from safetensors.numpy import load_file
 
 from demo.corpus.mix import sample_document
 from dragoman.config.resolve import demo_model_dir
-from dragoman.evaluate.evaluation import evaluate
-from dragoman.evaluate.windows import cut_text
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
+from dragoman.tools.evaluate.evaluation import evaluate
+from dragoman.tools.evaluate.windows import cut_text
 from tests.support.gguf_writer import write_tensors
 
 RECORDED = Path(__file__).parents[1] / "models" / "reference" / "gguf_divergence.json"

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from dragoman.errors import ModelError
-from dragoman.model_texts import is_gguf
+from dragoman.files.model_texts import is_gguf
 from dragoman.models.sources.opening import stored_weights
 
 SPARE_BYTES = 1 << 18

@@ -7,12 +7,12 @@ import socket
 from collections.abc import Callable
 from typing import Any, cast
 
+from dragoman.cli.node_process import NodeRequests
 from dragoman.config.resolve import demo_model_dir, resolve
 from dragoman.cores.placement import Placement
 from dragoman.engine.base import AdapterLoading, Engine
 from dragoman.engine.spread import Description
 from dragoman.errors import EngineDead
-from dragoman.node_engine import NodeRequests
 from dragoman.nodes.engine import Node, NodesEngine
 from dragoman.nodes.messages import Built
 from dragoman.nodes.process import NodePlan, NodeProcess, NodeProcesses

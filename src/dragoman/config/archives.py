@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, NamedTuple
 
-from dragoman.ownership import own_directory
-from dragoman.scratch import scratch_directory
+from dragoman.files.ownership import own_directory
+from dragoman.files.unfinished import scratch_directory
 
 _PIECE = 1 << 20  # bytes that are copied at a time
 SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")

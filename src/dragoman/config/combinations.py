@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dragoman.accelerators import has_gpu, has_vllm
 from dragoman.config.kinds import Value
 from dragoman.config.option import show
 from dragoman.config.server_options import KEY_OPTIONS
+from dragoman.engine.vllm.accelerators import has_gpu, has_vllm
 
 Values = Mapping[str, Value]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from dragoman.config.kinds import Integer, Kind, Number
 from dragoman.config.resolve import ConfigError
-from dragoman.model_texts import is_gguf, model_text
+from dragoman.files.model_texts import is_gguf, model_text
 from dragoman.types import SamplingParams
 
 FILE_NAME = "generation_config.json"

@@ -10,8 +10,8 @@ from pathlib import Path
 from dragoman.config.bundled import DEMO_NAME, bundled_name
 from dragoman.config.kinds import Value
 from dragoman.config.ovms import GRAPH_NAME
+from dragoman.files.model_texts import model_name
 from dragoman.hub.cache import repo_of
-from dragoman.model_texts import model_name
 
 
 def usual_names(named: Path, directory: Path, model_dir: Path, demo_dir: Path) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dragoman.config.entries import ModelEntry
+from dragoman.files.model_texts import gguf_models
 from dragoman.hub.cache import graph_files, repo_in_cache, served_snapshot
-from dragoman.model_texts import gguf_models
 
 SOURCE = "the models directory"
 MAX_DEPTH = 3  # ORG/NAME/FILE.gguf

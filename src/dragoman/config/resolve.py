@@ -16,7 +16,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from dragoman.accelerators import vllm_uses_gpu
 from dragoman.config.adapter_settings import AdapterSettings
 from dragoman.config.archives import is_archive
 from dragoman.config.bundled import BUNDLED, DEMO_NAME, bundled_or
@@ -63,9 +62,10 @@ from dragoman.config.reasoning_settings import ReasoningSettings
 from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
 from dragoman.config.server_options import ServerSettings, split_address
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
+from dragoman.engine.vllm.accelerators import vllm_uses_gpu
+from dragoman.files.model_texts import holds_model, is_gguf
 from dragoman.hub.errors import HubError
 from dragoman.hub.names import hub_model
-from dragoman.model_texts import holds_model, is_gguf
 
 COMMAND_LINE, CALL, FILE, ENVIRONMENT, SERVER_FILE = range(5)  # the layers, highest first
 

@@ -25,7 +25,7 @@ from dragoman.config.resolve import Config, ConfigError, resolve
 from dragoman.config.server_options import PER_MODEL, ServerSettings
 from dragoman.config.several import archive_cache, process_wide_conflicts, unpacked, with_notes
 from dragoman.config.sources import Given, read_environment
-from dragoman.model_texts import is_gguf
+from dragoman.files.model_texts import is_gguf
 
 CALL = "this call"
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dragoman.bitmask import MaskWords, holds_only, ids_of
 from dragoman.errors import InvalidParameter
+from dragoman.grammar.bitmask import MaskWords, holds_only, ids_of
 from dragoman.grammar.scout import Scout
 from dragoman.grammar.spelling import Spelling
 from dragoman.types import NOTHING_FORESEEN, SLOW_MASK_S, Foreseen

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from dragoman.config.resolve import Config
-from dragoman.ownership import own_directory
+from dragoman.files.ownership import own_directory
 
 
 def cache_note(config: Config) -> str:

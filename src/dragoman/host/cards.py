@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import ModelError
-from dragoman.model_texts import is_gguf, model_text
+from dragoman.files.model_texts import is_gguf, model_text
 from dragoman.models.config import read_config
 from dragoman.models.ir.files import ir_files, is_ir
 from dragoman.models.sources.opening import stored_weights

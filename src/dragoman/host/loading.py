@@ -28,8 +28,8 @@ from dragoman.engine.factory import (
     Progress,
     find_factory,
 )
+from dragoman.files.model_texts import holds_model, is_gguf
 from dragoman.host.machine import MIB, all_memory_bytes, available_memory_bytes, in_mib
-from dragoman.model_texts import holds_model, is_gguf
 from dragoman.models.config import ModelError
 
 

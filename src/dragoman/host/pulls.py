@@ -1,4 +1,4 @@
-"""Brings models of the hub to this machine while the server runs: implements `server.pulling.ModelPulling`.
+"""Brings models of the hub to this machine while the server runs: implements `server.hosting.ModelPulling`.
 
 Does: begin downloads on threads of their own, one for each model and few at a time, and tell any number of clients how far
 they are. Does not: download (`dragoman.hub` does), or load what it has brought. Used on the event loop.
@@ -20,7 +20,7 @@ from dragoman.hub.download import Arrived, bring
 from dragoman.hub.environment import HubEnvironment
 from dragoman.hub.errors import HubError
 from dragoman.hub.names import FORM, HubModel, hub_model
-from dragoman.server.pulling import PullStep
+from dragoman.server.hosting import PullStep
 
 MAX_AT_ONCE = 2  # models; each has several files under way
 RETRY_S = 30  # when to ask again, where so many are under way: a download takes minutes

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dragoman.files.pickled_weights import conversion, is_pickle
 from dragoman.hub.errors import HubError
 from dragoman.hub.names import HubModel
-from dragoman.pickles import conversion, is_pickle
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"

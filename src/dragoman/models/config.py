@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import ModelError as ModelError
-from dragoman.model_texts import model_text
+from dragoman.files.model_texts import model_text
 from dragoman.models.model_types import ARCHITECTURES
 
 _MISSING = object()

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
+from dragoman.files.ownership import open_own, own_directory
 from dragoman.models.fingerprint import weight_files
-from dragoman.ownership import open_own, own_directory
 
 logger = logging.getLogger(__name__)
 

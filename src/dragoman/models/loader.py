@@ -16,8 +16,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from dragoman.files.model_texts import is_gguf, naming_gguf
+from dragoman.files.ownership import own_directory
 from dragoman.kernels.graph import runtime
-from dragoman.model_texts import is_gguf, naming_gguf
 from dragoman.models.adapters.inputs import adapter_places
 from dragoman.models.adapters.loading import AdapterPlan, ModelAdapters, plan_adapters
 from dragoman.models.adapters.merging import MergedAdapter
@@ -54,7 +55,6 @@ from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_
 from dragoman.models.vision.placeholders import read_seeing_config
 from dragoman.models.vision.tower import Tower
 from dragoman.models.weights import Weights
-from dragoman.ownership import own_directory
 
 logger = logging.getLogger(__name__)
 

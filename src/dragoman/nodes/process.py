@@ -1,6 +1,6 @@
 """The process of one node: started on the node's cores, led to a running engine, ended.
 
-Does: start `dragoman.node_engine`, wait until its engine runs, kill it. Does not: send requests (`engine` does). Blocks;
+Does: start `cli.node_process`, wait until its engine runs, kill it. Does not: send requests (`engine` does). Blocks;
 called on threads that load models.
 """
 
@@ -22,7 +22,7 @@ from dragoman.cores.placement import Placement
 from dragoman.models.config import ModelError
 from dragoman.nodes.messages import Build, Built, Load, Loaded, Loading, Refused, packed, read
 
-MODULE = "dragoman.node_engine"
+MODULE = "dragoman.cli.node_process"
 LEAVE_S = 10.0  # how long a process may take to end by itself
 
 Report = Callable[[str, float], None]

@@ -19,7 +19,7 @@ from dragoman.server.apis import all_apis
 from dragoman.server.batches.store import Store, StoreConfig
 from dragoman.server.describe.components import HEADERS
 from dragoman.server.endpoints import Endpoints
-from dragoman.server.hosting import ModelHosting
+from dragoman.server.hosting import ModelHosting, ModelPulling
 from dragoman.server.http.bodies import DEFAULT_BODY_MEMORY_BYTES
 from dragoman.server.http.exchange import ClientGone, Exchange, HeaderRules, Receive, Scope, Send
 from dragoman.server.http.replies import json_reply
@@ -28,7 +28,6 @@ from dragoman.server.http.switches import Switches
 from dragoman.server.observation.request_log import LogForm, RequestLog
 from dragoman.server.observation.tracing import TraceExport, open_tracing
 from dragoman.server.observation.watch import Watch
-from dragoman.server.pulling import ModelPulling
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import as_server_error, error_reply
 from dragoman.server.security.browsers import ANY, AllowedHosts, Visitors

@@ -17,7 +17,7 @@ import msgspec
 from dragoman import __version__
 from dragoman.errors import NotFound, NotLoaded, ServerError, UnknownModel, UnknownPath
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply
-from dragoman.server.hosting import ModelHosting
+from dragoman.server.hosting import ModelHosting, ModelPulling
 from dragoman.server.http.bodies import Bodies, Body
 from dragoman.server.http.codings import unpacked
 from dragoman.server.http.deadlines import name_of, patience_of, timeout_of
@@ -29,7 +29,6 @@ from dragoman.server.http.switches import Switches
 from dragoman.server.observation.record import CallRecord
 from dragoman.server.observation.watch import Watch
 from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server
-from dragoman.server.pulling import ModelPulling
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.responder import Responder, as_server_error, error_reply, run_unless_gone, send_streamed
 from dragoman.server.security.gate import Gate

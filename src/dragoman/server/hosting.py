@@ -20,7 +20,7 @@ the drain timeout is over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -217,4 +217,38 @@ class ModelHosting(Protocol):
         Raises: InvalidRequest (two sources have one name), NoMemory, Conflict (another `sync` is running), Unavailable
         (shutting down).
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PullStep:
+    """How far a model is.
+
+    `what`: its name on the hub, `commit`: which one. `num_bytes`: of all its files, what has come; `size`: what is needed.
+    `note`: what there is to say of it besides, in one line, "" = nothing.
+    """
+
+    what: str
+    commit: str = ""
+    num_bytes: int = 0
+    size: int = 0
+    note: str = ""
+
+
+class ModelPulling(Protocol):
+    """Brings models of a hub into its cache on this machine."""
+
+    def pull(self, name: str) -> AsyncGenerator[PullStep]:
+        """Begin to bring a model; how far it is, whenever that has changed. It is there when this ends.
+
+        `name`: as on the hub. Who asks for a model that is being brought learns how far that is. Leaving the generator
+        does not end the download, from which others may learn as well.
+
+        Raises, at once: InvalidParameter (no name of the hub), Overloaded (as many models as may be are being brought);
+        while it runs: ServerError with one line that says why it failed; Unavailable (shutting down) both.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Begin nothing more, and let nobody wait any longer. Called at the end of the server."""
         ...

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from dragoman.coroutines import together
 from dragoman.errors import (
     CapacityError,
     EngineFailed,
@@ -56,7 +57,6 @@ from dragoman.server.observation.record import CallRecord, current_call
 from dragoman.server.progress import ProgressEncoder, ToldProgress, progress_of
 from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.server.timings import NO_TIMINGS, TIMINGS_HEADER, ShownTimings, TimedEncoder
-from dragoman.together import together
 from dragoman.types import GenerationRequest, GenerationResult
 
 T = TypeVar("T")

@@ -25,10 +25,9 @@ import uvicorn
 
 from dragoman.logs import tell_task
 from dragoman.server.app import ServerConfig, build_app
-from dragoman.server.hosting import ModelHosting
+from dragoman.server.hosting import ModelHosting, ModelPulling
 from dragoman.server.http.attempts import Attempts
 from dragoman.server.http.protocol import DEFAULT_ARRIVAL_TIMEOUT_S, DEFAULT_STALL_TIMEOUT_S, protocol_class
-from dragoman.server.pulling import ModelPulling
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.security.reloading import INTERVAL_S, Reloadable, Reloader
 from dragoman.server.security.tls import Tls

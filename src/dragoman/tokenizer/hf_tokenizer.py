@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as TokenizerFile
 from tokenizers.models import BPE
 
 from dragoman.errors import InvalidRequest, ModelError
-from dragoman.model_texts import model_text
+from dragoman.files.model_texts import model_text
 from dragoman.panics import CATCH_PANICS, CatchPanics
 from dragoman.tokenizer.base import FimTokens, TokenPieces
 from dragoman.tokenizer.detokenizer import decode_tokens

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import ModelError
-from dragoman.model_texts import model_text
+from dragoman.files.model_texts import model_text
 
 _FIM_KEY = "fim_token_ids"  # of the server's own: what is made of a GGUF file has it
 

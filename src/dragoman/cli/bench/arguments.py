@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.bench.apis import APIS
-from dragoman.bench.errors import OptionError
-from dragoman.bench.load import Extent, Lengths, Load, LoadKind
-from dragoman.bench.measures import SLO_NAMES
-from dragoman.bench.plot import MISSING, SUFFIXES, can_draw
-from dragoman.bench.probing import AUTO
-from dragoman.bench.prompts import FilePrompts, read_prompts
-from dragoman.bench.sweep import BenchSettings
-from dragoman.bench.target import Target, read_target
 from dragoman.cli.command_options import SOURCE, CommandOption, as_url, options_text, read_options
 from dragoman.config.kinds import Choice, FilePath, Integer, JsonObject, Number, Switch, Text, Value
+from dragoman.tools.bench.apis import APIS
+from dragoman.tools.bench.errors import OptionError
+from dragoman.tools.bench.load import Extent, Lengths, Load, LoadKind
+from dragoman.tools.bench.measures import SLO_NAMES
+from dragoman.tools.bench.plot import MISSING, SUFFIXES, can_draw
+from dragoman.tools.bench.probing import AUTO
+from dragoman.tools.bench.prompts import FilePrompts, read_prompts
+from dragoman.tools.bench.sweep import BenchSettings
+from dragoman.tools.bench.target import Target, read_target
 
 KEY_VARIABLE = "DRAGOMAN_API_KEY"
 DEFAULT_DURATION_S = 30.0

@@ -1,6 +1,6 @@
 """`dragoman bench`: how fast a server answers, by asking it.
 
-Does: from the command line to tables, files and an exit code; errors on one line. Does not: ask (`dragoman.bench` does).
+Does: from the command line to tables, files and an exit code; errors on one line. Does not: ask (`tools.bench` does).
 Called by `main`, on the main thread, which it lends to an event loop of its own.
 """
 
@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from dragoman.bench.errors import BenchError, OptionError
-from dragoman.bench.plot import draw
-from dragoman.bench.report import report_json, report_text
-from dragoman.bench.sweep import Benchmark, Report
 from dragoman.cli.bench.arguments import BenchArguments, bench_help, cite, read_bench_arguments
 from dragoman.cli.bench.progress import BenchDisplay
+from dragoman.tools.bench.errors import BenchError, OptionError
+from dragoman.tools.bench.plot import draw
+from dragoman.tools.bench.report import report_json, report_text
+from dragoman.tools.bench.sweep import Benchmark, Report
 
 FAILED = 1
 USAGE_ERROR = 2  # as argument parsers and shells use it

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from dragoman.bench.loops import Run
+from dragoman.tools.bench.loops import Run
 
 _CLEAR_LINE = "\r\x1b[K"
 _WIDTH = 24

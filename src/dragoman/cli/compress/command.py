@@ -1,7 +1,7 @@
 """`dragoman compress`: writes a checkpoint with weights of few bits.
 
 Does: from the command line to the directory: checks the places, tokenises, progress, errors on one line. Does not: compress
-(`dragoman.compress` does). Called by `main`, on the main thread.
+(`dragoman.tools.compress` does). Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from typing import TextIO
 
 from dragoman.cli.compress.arguments import CompressArguments, cite
 from dragoman.cli.progress import ProgressDisplay
-from dragoman.compress.compression import Compressed, compress
-from dragoman.compress.scaling import Packing
 from dragoman.config.resolve import ConfigError
-from dragoman.evaluate.text import read_text, tokens_of
-from dragoman.evaluate.windows import EvaluationError, Window, cut_text
-from dragoman.model_texts import is_gguf
+from dragoman.files.model_texts import is_gguf
 from dragoman.models import ModelError
 from dragoman.models.config import read_config
 from dragoman.models.families import read_model
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
+from dragoman.tools.compress.compression import Compressed, compress
+from dragoman.tools.compress.scaling import Packing
+from dragoman.tools.evaluate.text import read_text, tokens_of
+from dragoman.tools.evaluate.windows import EvaluationError, Window, cut_text
 
 FAILED = 1
 _MOST_WINDOW = 2048

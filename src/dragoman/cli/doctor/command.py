@@ -1,6 +1,6 @@
 """`dragoman doctor`: what this machine is to the server, and what is wrong with it.
 
-Does: resolve the options, read what the model's files tell, print the report. Does not: examine (`dragoman.doctor` does).
+Does: resolve the options, read what the model's files tell, print the report. Does not: examine (`tools.doctor` does).
 Called by `main`, on the main thread. What needs the runtime is imported last: it may be what does not work here.
 """
 
@@ -14,11 +14,11 @@ from dragoman.cli.arguments import read_arguments
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir
 from dragoman.config.several import resolve_all
 from dragoman.config.sources import cache_home
-from dragoman.doctor.examine import Question, ToldModel, examine
-from dragoman.doctor.findings import Places
-from dragoman.doctor.report import prevents_serving, report_json, report_text
-from dragoman.doctor.storage import Cache
 from dragoman.hub.environment import hub_environment
+from dragoman.tools.doctor.examine import Question, ToldModel, examine
+from dragoman.tools.doctor.findings import Places
+from dragoman.tools.doctor.report import prevents_serving, report_json, report_text
+from dragoman.tools.doctor.storage import Cache
 
 FAILED = 1
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080  # where options that cannot be resolved would not say

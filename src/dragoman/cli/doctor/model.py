@@ -7,10 +7,10 @@ Called by the doctor command, on the main thread; importing this imports the run
 from __future__ import annotations
 
 from dragoman.config.resolve import Config, ConfigError
-from dragoman.doctor.examine import ToldModel
-from dragoman.doctor.expected import expected_model
 from dragoman.host.loading import check_room, citing, engine_setup, generates, has_model, memory_needs
 from dragoman.models import ModelError
+from dragoman.tools.doctor.examine import ToldModel
+from dragoman.tools.doctor.expected import expected_model
 
 
 def tell_model(config: Config, available: int) -> ToldModel:

@@ -1,7 +1,7 @@
 """`dragoman eval`: how well a model foretells a text, and how far it is from another model.
 
 Does: from the command line to the table: loads the models, has them read, errors on one line. Does not: measure
-(`dragoman.evaluate` does). Called by `main`, on the main thread.
+(`dragoman.tools.evaluate` does). Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import TextIO
 from dragoman.cli.eval.arguments import DEFAULT_WINDOW, EvalArguments, cite
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.config.resolve import Config, ConfigError
-from dragoman.evaluate.evaluation import evaluate
-from dragoman.evaluate.measures import Measures
-from dragoman.evaluate.models import LoadedModel, load
-from dragoman.evaluate.report import Evaluated, evaluation_json, evaluation_text
-from dragoman.evaluate.text import TextTokens, read_text, refuse_other_tokens, tokens_of
-from dragoman.evaluate.windows import EvaluationError, cut_text
 from dragoman.host.loading import citing, engine_setup, has_model
 from dragoman.models import ModelError
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
+from dragoman.tools.evaluate.evaluation import evaluate
+from dragoman.tools.evaluate.measures import Measures
+from dragoman.tools.evaluate.models import LoadedModel, load
+from dragoman.tools.evaluate.report import Evaluated, evaluation_json, evaluation_text
+from dragoman.tools.evaluate.text import TextTokens, read_text, refuse_other_tokens, tokens_of
+from dragoman.tools.evaluate.windows import EvaluationError, cut_text
 
 FAILED = 1
 

@@ -1,7 +1,7 @@
 """`dragoman plan`: how many replicas a rate of requests needs, and what they do, by simulation.
 
 Does: from the command line to the table: costs from a file, from a server's step log or measured, the sizing, errors on one
-line. Does not: simulate (`dragoman.plan` does). Called by `main`, on the main thread.
+line. Does not: simulate (`dragoman.tools.plan` does). Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dragoman.host.loading import citing, engine_setup, has_model, memory_needs
 from dragoman.host.machine import available_memory_bytes
 from dragoman.models import ModelError
 from dragoman.models.fingerprint import model_fingerprint
-from dragoman.plan.calibrate import CalibrationFailed, Cases, ask_all, costs_of, duration_s, logged_steps
-from dragoman.plan.costs import CostsError, StepCosts, read_costs, write_costs
-from dragoman.plan.replica import Replica, replica_of
-from dragoman.plan.report import plan_json, plan_text
-from dragoman.plan.router import RouterKind
-from dragoman.plan.sizing import Bounds, PlanError, Planner
-from dragoman.plan.workload import Workload
+from dragoman.tools.plan.calibrate import CalibrationFailed, Cases, ask_all, costs_of, duration_s, logged_steps
+from dragoman.tools.plan.costs import CostsError, StepCosts, read_costs, write_costs
+from dragoman.tools.plan.replica import Replica, replica_of
+from dragoman.tools.plan.report import plan_json, plan_text
+from dragoman.tools.plan.router import RouterKind
+from dragoman.tools.plan.sizing import Bounds, PlanError, Planner
+from dragoman.tools.plan.workload import Workload
 
 FAILED = 1
 

@@ -1,7 +1,7 @@
 """A server to measure: `dragoman serve` as a process of its own, with the plan's options and a step log, asked over HTTP.
 
 Does: start it, wait until it is ready, send prompts of made-up tokens, end it. Does not: know what is to be asked, or read
-the log (`dragoman.plan` does). Called by the plan command: the process on the main thread, requests on an event loop.
+the log (`dragoman.tools.plan` does). Called by the plan command: the process on the main thread, requests on an event loop.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from dragoman.bench.answer import message_of
-from dragoman.bench.client import HttpClient, NotHttp
-from dragoman.bench.target import read_target
-from dragoman.plan.calibrate import Answer, CalibrationFailed
+from dragoman.tools.bench.answer import message_of
+from dragoman.tools.bench.client import HttpClient, NotHttp
+from dragoman.tools.bench.target import read_target
+from dragoman.tools.plan.calibrate import Answer, CalibrationFailed
 
 _POLL_S = 0.05
 _END_LIMIT_S = 30.0

@@ -1,6 +1,6 @@
 """`dragoman selftest`: whether a model computes on this machine as it should.
 
-Does: from a configuration to the table, errors on one line. Does not: test (`dragoman.selftest` does). Called by `main`, on
+Does: from a configuration to the table, errors on one line. Does not: test (`tools.selftest` does). Called by `main`, on
 the main thread.
 """
 
@@ -14,10 +14,10 @@ from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import ServerError
 from dragoman.host.loading import citing, engine_setup, generates, has_model
 from dragoman.models import ModelError
-from dragoman.selftest.pooling import pooling_test
-from dragoman.selftest.report import report_json, report_text
-from dragoman.selftest.run import self_test
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
+from dragoman.tools.selftest.pooling import pooling_test
+from dragoman.tools.selftest.report import report_json, report_text
+from dragoman.tools.selftest.run import self_test
 
 FAILED = 1
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
+from dragoman.coroutines import together
 from dragoman.engine.beams.beam_search import BeamCandidates, BeamSearch, Hypothesis, num_candidates
 from dragoman.errors import UnsupportedFeature
-from dragoman.together import together
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, SamplingParams, StopCriterion
 
 NextTokens = Callable[[EngineRequest], Awaitable[Sequence[Logprob]]]

@@ -16,7 +16,7 @@ from dragoman.engine.factory import EngineOptionError, EngineSetup
 from dragoman.engine.rolling.cache_size import PLENTY_BYTES, CacheShape, CacheUse, choose_num_blocks, is_scarce
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.options import RollingOptions
-from dragoman.model_texts import is_gguf, naming_gguf
+from dragoman.files.model_texts import is_gguf, naming_gguf
 from dragoman.models import BLOCK_SIZE, ModelOptions
 from dragoman.models.adapters.loading import ModelAdapters
 from dragoman.models.adapters.reading import most_numbers

@@ -1,7 +1,7 @@
 """The step log: a line of JSON for each step of an engine, when it began, how long it took, and what it computed.
 
 Does: note the steps of the engine's loop, write them in batches, read such a file. Does not: fit or judge them
-(`dragoman.plan` does). Written on the engine thread, which it never stops: a file that cannot be written any more is
+(`dragoman.tools.plan` does). Written on the engine thread, which it never stops: a file that cannot be written any more is
 given up, and the log says so.
 """
 

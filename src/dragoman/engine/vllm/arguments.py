@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from dragoman.engine.factory import EngineOptionError, EngineSetup
-from dragoman.model_texts import model_name
+from dragoman.files.model_texts import model_name
 
 GIB = 1024**3
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dragoman.coroutines import together
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
 from dragoman.engine.beams.one_token import OneTokenBeams
 from dragoman.engine.vllm.adapters import AdapterPlan, VllmAdapters
@@ -37,7 +38,6 @@ from dragoman.errors import (
     UnsupportedFeature,
 )
 from dragoman.models.config import ModelError
-from dragoman.together import together
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, Picture, SamplingParams
 
 _DIED = "vLLM's engine has died; its log says why"

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from dragoman.accelerators import has_vllm, vllm_uses_gpu
 from dragoman.engine.base import Capabilities, EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, EngineOptionError, EngineSetup
 from dragoman.engine.vllm import surface
+from dragoman.engine.vllm.accelerators import has_vllm, vllm_uses_gpu
 from dragoman.engine.vllm.adapters import AdapterPlan, plan_adapters
 from dragoman.engine.vllm.arguments import GIB, extra_arguments, picture_arguments, shared_arguments
 from dragoman.engine.vllm.engine import Driver, VllmEngine

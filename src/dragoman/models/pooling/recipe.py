@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from dragoman.model_texts import is_gguf, model_name, model_text
+from dragoman.files.model_texts import is_gguf, model_name, model_text
 from dragoman.models.config import Config, ModelError, read_config, shown
 from dragoman.models.pooling.facts import (
     POOLING_MODES,

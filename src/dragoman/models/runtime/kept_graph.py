@@ -21,14 +21,14 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
+from dragoman.files.ownership import open_own
+from dragoman.files.unfinished import scratch_directory
 from dragoman.models.blocks.attention import paged_attention
 from dragoman.models.blocks.delta import OPERATION, delta_operation
 from dragoman.models.blocks.step import BlockTables, cache_parameter
 from dragoman.models.facts import AttentionFacts, ModelFacts
 from dragoman.models.runtime.kept_bound import put_kept, warn_not_kept
 from dragoman.models.runtime.seal import SealedBytes
-from dragoman.ownership import open_own
-from dragoman.scratch import scratch_directory
 
 logger = logging.getLogger(__name__)
 

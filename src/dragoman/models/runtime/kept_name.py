@@ -18,8 +18,8 @@ from typing import Any
 
 import openvino as ov
 
+from dragoman.files.model_texts import model_name, model_text
 from dragoman.kernels.native import library
-from dragoman.model_texts import model_name, model_text
 from dragoman.models.profile import KernelProfile
 
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from dragoman.files.ownership import open_own
+from dragoman.files.unfinished import scratch_directory
 from dragoman.kernels.memory import Memory, of_file
 from dragoman.models.runtime.kept_bound import note_use, put_kept, warn_not_kept
 from dragoman.models.runtime.seal import SealedBytes
 from dragoman.models.storage.weight_memory import WeightMemory
-from dragoman.ownership import open_own
-from dragoman.scratch import scratch_directory
 
 logger = logging.getLogger(__name__)
 

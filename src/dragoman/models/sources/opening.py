@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from dragoman.model_texts import is_gguf
+from dragoman.files.model_texts import is_gguf
 from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.safetensors import SafetensorsWeights
 

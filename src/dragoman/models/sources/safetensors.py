@@ -20,12 +20,12 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from dragoman.files.pickled_weights import conversion, is_pickle
 from dragoman.models.config import ModelError, read_json, shown
 from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.layout import Header, Quantised
 from dragoman.models.sources.quantised import QuantisedCheckpoint, find_layout, quantised_matrices
 from dragoman.panics import CATCH_PANICS, Panicked
-from dragoman.pickles import conversion, is_pickle
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -1,7 +1,7 @@
 """Compresses weight matrices to few bits in groups of columns: searches the scale and the zero point that lose least.
 
 Does: pure numpy, one matrix or a part of its rows at a time. Does not: use threads, or build graph nodes.
-Called by models.storage.constants on its threads, and by `dragoman.compress`.
+Called by models.storage.constants on its threads, and by `dragoman.tools.compress`.
 
 The values of a group are integers, less a zero point, times a scale. Integers could span the range of the values, as
 rounding to nearest has it; but a smaller scale cuts off one or two values and has finer steps for all others. So several

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dragoman.model_texts import is_gguf, model_text
+from dragoman.files.model_texts import is_gguf, model_text
 from dragoman.models.config import Config, ModelError, read_json
 from dragoman.models.vision.placeholders import is_own_layout
 

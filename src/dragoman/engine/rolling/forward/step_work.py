@@ -1,6 +1,6 @@
 """What a forward pass has to compute, in a few numbers that its duration follows from.
 
-Does: tell them from a batch. Does not: measure, or know what they cost (`dragoman.plan` does). Called by whoever logs or
+Does: tell them from a batch. Does not: measure, or know what they cost (`tools.plan` does). Called by whoever logs or
 simulates steps, on the thread that runs them.
 """
 

@@ -12,10 +12,10 @@ from typing import Protocol
 
 import numpy as np
 
-from dragoman.bitmask import ids_of
 from dragoman.engine.rolling.sample.logits_filters import keep_only
 from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, SamplerState, TokenCounts
+from dragoman.grammar.bitmask import ids_of
 
 NEG_INF = np.float32(-np.inf)
 _NO_IDS = np.zeros(0, dtype=np.int64)

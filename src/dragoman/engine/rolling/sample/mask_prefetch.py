@@ -16,8 +16,8 @@ from time import perf_counter
 
 import numpy as np
 
-from dragoman.bitmask import MaskWords
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
+from dragoman.grammar.bitmask import MaskWords
 from dragoman.histogram import SECONDS, Histogram
 from dragoman.types import TokenMasker
 

@@ -24,8 +24,8 @@ from time import perf_counter
 from dragoman.engine.rolling.background import BackgroundAccount
 from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
 from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.schedule.block_forecast import Admission
 from dragoman.engine.rolling.schedule.fair_queue import FairQueue
-from dragoman.engine.rolling.schedule.forecast import Admission
 from dragoman.engine.rolling.schedule.mask_turns import MaskTurns
 from dragoman.engine.rolling.schedule.outlook import Outlook
 from dragoman.engine.rolling.schedule.pacer import Pacer

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel
-from dragoman.model_texts import model_name
+from dragoman.files.model_texts import model_name
 from dragoman.models import LoadedModel
 from dragoman.models.identity import model_identity
 from dragoman.models.runtime.kept_name import code_digest

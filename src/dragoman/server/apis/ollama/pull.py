@@ -1,6 +1,6 @@
 """`/api/pull`: a model of the hub is brought to this machine, and the client sees how far it is.
 
-Does: read the body, find what the name means, write the lines. Does not: download (`server.pulling` says who does), or load.
+Does: read the body, find what the name means, write the lines. Does not: download (`server.hosting` says who does), or load.
 Called by the operation, on the event loop.
 Source: Ollama API reference (docs/api.md), "Pull a Model"; Hugging Face's page on Ollama (`hf.co/ORG/NAME:TYPE`).
 """
@@ -21,10 +21,10 @@ from dragoman.server.apis.ollama.options import WORDS
 from dragoman.server.apis.ollama.request import named_model
 from dragoman.server.apis.ollama.schema import OllamaPullBody, OllamaPulled
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, unknown_names
+from dragoman.server.hosting import PullStep
 from dragoman.server.http.framing import NDJSON_MEDIA_TYPE, jsonline
 from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import Server
-from dragoman.server.pulling import PullStep
 from dragoman.server.registry import PLACEHOLDER_MODELS
 from dragoman.server.responder import note_ignored
 

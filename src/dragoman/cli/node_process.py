@@ -1,0 +1,248 @@
+"""The process of one memory node: an engine on the node's cores, which a server in front sends requests to.
+
+python -m dragoman.cli.node_process FD KERNELS HTTP
+
+Does: load the model, run requests, tell how the engine is. Does not: HTTP or text. Started by `dragoman.nodes`, which has
+the other end of the socket FD; where that is closed, this process ends. What a terminal or a supervisor signals to all
+processes is the server's to answer. The runtime is imported when the cores are chosen, not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Coroutine
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from dragoman.config.resolve import ConfigError
+from dragoman.cores.core_list import parse_cores
+from dragoman.cores.placement import Placement, apply
+from dragoman.engine.base import TellingProgress
+from dragoman.engine.spread import Description, Failure
+from dragoman.errors import EngineFailed, ServerError
+from dragoman.logs import BackgroundWriter, OperatorFormatter, start_logging
+from dragoman.nodes.messages import (
+    AskProgress,
+    Build,
+    Built,
+    Cancel,
+    ChangeAdapter,
+    Changed,
+    Gauged,
+    Generate,
+    Load,
+    Loaded,
+    Loading,
+    Refused,
+    Replied,
+    ToldProgress,
+    packed,
+    read,
+    receive,
+)
+from dragoman.types import EngineOutput
+
+if TYPE_CHECKING:
+    from dragoman.engine.base import AdapterLoading, Engine, Health
+    from dragoman.host.loading import ModelLoad
+
+GAUGES_S = 0.25  # how often the engine is looked at
+
+
+def main(words: list[str]) -> NoReturn:
+    """Run the engine until the server in front is gone, or says so, or the engine has died."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    descriptor, kernels, http = words
+    apply(Placement(parse_cores(kernels), parse_cores(http)))
+    link, log = socket.socket(fileno=int(descriptor)), BackgroundWriter(sys.stderr)
+    try:
+        load = read(link)
+        assert isinstance(load, Load)
+        server = load.config.server
+        formatter = OperatorFormatter(shows_values=server.log_prompts, name=load.name)
+        start_logging(log, formatter, server.log_level)
+        _run(link, load)
+    except (EOFError, BrokenPipeError, ConnectionResetError):  # nobody is in front any more
+        pass
+    # The runtime's threads, and a load that nobody wants, need not be waited for.
+    log.drain()
+    os._exit(0)
+
+
+def _run(link: socket.socket, load: Load) -> None:
+    """From the load to the end. Raises: EOFError, OSError if the server in front is gone."""
+    from dragoman.host.loading import ModelLoad  # imports the runtime
+    from dragoman.models.runtime.memory import bound_arenas
+
+    bound_arenas()
+    sending = threading.Lock()
+
+    def send(message: object) -> None:
+        with sending:
+            link.sendall(packed(message))
+
+    def report(stage: str, fraction: float) -> None:
+        send(Loading(stage, fraction))
+
+    loading = ModelLoad(load.config, report, has_neighbours=load.shares, has_room=True, num_nodes=load.num_nodes)
+
+    def tell() -> None:
+        loading.wait()
+        with suppress(OSError):  # the main thread meets it
+            send(Loaded())  # or not: building tells why
+
+    threading.Thread(target=tell, name="tell", daemon=True).start()
+    build = read(link)  # here, for the end of the server to be noticed while the model loads
+    assert isinstance(build, Build)
+    asyncio.run(_serve(link, load, loading, build))
+
+
+async def _serve(link: socket.socket, load: Load, loading: ModelLoad, build: Build) -> None:
+    """Build the engine, run requests."""
+    from dragoman.compose import build_served_model
+    from dragoman.models import ModelError
+
+    reader, writer = await asyncio.open_unix_connection(sock=link)
+    try:
+        composed = await build_served_model(load.config, lambda _stage, _fraction: None, build.memory_bytes, loading)
+    except Exception as error:  # whatever loading raises, the server in front tells it
+        if isinstance(error, ConfigError):
+            refused = Refused(error.problems, is_config=True)
+        else:
+            told = str(error) if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
+            refused = Refused((told,), is_config=False)
+        writer.write(packed(refused))
+        await writer.drain()
+        return
+    served, memory = composed.served, composed.memory
+    description = Description(served.engine.capabilities, composed.facts, served.dtype, composed.pictures)
+    writer.write(packed(Built(description, 0 if memory is None else memory.caches)))
+    adapters = None if composed.renewal is None else composed.renewal.engine
+    try:
+        await NodeRequests(served.engine, adapters, writer).run(reader)
+    finally:
+        await served.engine.shutdown(0.0)
+
+
+class NodeRequests:
+    """What an engine is asked by the server in front, and its answers."""
+
+    def __init__(self, engine: Engine, adapters: AdapterLoading | None, writer: asyncio.StreamWriter) -> None:
+        """`engine` has been started. `adapters`: of an engine whose adapters may come and go."""
+        self._engine = engine
+        self._adapters = adapters
+        self._writer = writer
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._changing: set[asyncio.Task[None]] = set()
+        self._gauges: Gauged | None = None  # what was told last
+        self._items: list[tuple[int, EngineOutput | Failure | None]] = []
+
+    async def run(self, reader: asyncio.StreamReader) -> None:
+        """Answer until the server in front is gone, or the engine dead."""
+        listening = asyncio.create_task(self._listen(reader))
+        watching = asyncio.create_task(self._watch())
+        try:
+            await asyncio.wait((listening, watching), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            tasks = (listening, watching, *self._running.values(), *self._changing)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            message = await receive(reader)
+            match message:
+                case Generate(key):
+                    self._running[key] = asyncio.create_task(self._generate(key, message))
+                case Cancel(key):
+                    if key in self._running:
+                        self._running[key].cancel()
+                case AskProgress():
+                    self._begin(self._tell_progress(message))
+                case ChangeAdapter():
+                    self._begin(self._change(message))
+                case _:  # Stop
+                    return
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+
+    async def _tell_progress(self, asked: AskProgress) -> None:
+        if not isinstance(self._engine, TellingProgress):
+            return
+        progress = self._engine.progress(asked.request_id)
+        if progress is None:  # it looks now that it was asked
+            await asyncio.sleep(GAUGES_S)
+            progress = self._engine.progress(asked.request_id)
+        self._writer.write(packed(ToldProgress(asked.key, progress)))
+
+    async def _watch(self) -> None:
+        """Tell how the engine is, whenever that has changed; return when it has died, and all has been told."""
+        while True:
+            if not self._tell().is_alive:
+                await asyncio.gather(*self._running.values(), return_exceptions=True)
+                self._flush()
+                await self._writer.drain()
+                return
+            await asyncio.sleep(GAUGES_S)
+
+    async def _generate(self, key: int, asked: Generate) -> None:
+        try:
+            async with aclosing(self._engine.generate(asked.request)) as outputs:
+                async for output in outputs:
+                    self._put(key, output)
+        except ServerError as error:
+            self._put(key, Failure(error, ""))
+        except Exception as error:  # a bug: of this request alone, as far as is known
+            self._put(key, Failure(EngineFailed(f"{type(error).__name__}: {error}"), ""))
+            raise
+        else:
+            self._put(key, None)
+        finally:
+            self._running.pop(key, None)
+
+    def _put(self, key: int, item: EngineOutput | Failure | None) -> None:
+        """Have it sent with what else this turn of the loop brings: a step's outputs are one message."""
+        if not self._items:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._items.append((key, item))
+
+    def _flush(self) -> None:
+        items, self._items = self._items, []
+        if any(not isinstance(item, EngineOutput) for _, item in items):  # totals are known when an answer is
+            self._tell()
+        if items:
+            self._writer.write(packed(Replied(tuple(items))))
+
+    def _tell(self) -> Health:
+        """Tell how the engine is, if that has changed."""
+        gauges = Gauged(self._engine.health(), self._engine.stats())
+        if gauges != self._gauges:
+            self._gauges = gauges
+            self._writer.write(packed(gauges))
+        return gauges.health
+
+    async def _change(self, change: ChangeAdapter) -> None:
+        error = None
+        assert self._adapters is not None  # else nobody is asked
+        try:
+            if change.directory is not None:
+                await self._adapters.load_adapter(change.name, change.directory, is_replacing=change.is_replacing)
+            else:
+                await self._adapters.unload_adapter(change.name)
+        except Exception as raised:  # the server in front tells whoever asked
+            error = raised
+        self._writer.write(packed(Changed(change.number, error, self._engine.capabilities.adapters)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,63 @@
+"""Directories for files that are not finished yet, beside the place where they will be once they are.
+
+Does: make one for this process alone, remove it at the end, and remove those that killed processes have left. Does not: move
+anything to its place. Called by whoever keeps files for later starts, on any thread.
+
+A process holds a lock on its directory for as long as it lives: whoever gets the lock knows that nobody works there any
+more. Process numbers would not tell: in containers they are the same at every start.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from dragoman.files.ownership import own_directory
+
+PREFIX = ".unfinished-"
+
+
+@contextmanager
+def scratch_directory(parent: Path) -> Iterator[Path]:
+    """An empty directory on the same disk as `parent`, which is made if need be.
+
+    Raises: OSError, also if others may write to `parent`.
+    """
+    own_directory(parent)
+    with ExitStack() as held:
+        with _lock(parent):  # nobody may take the directory for an abandoned one before it is locked
+            _remove_abandoned(parent)
+            work = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            held.enter_context(_lock(work))
+        held.callback(shutil.rmtree, work, ignore_errors=True)
+        yield work
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove what processes that live no more have left in `parent`; what cannot be removed stays."""
+    for work in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError), _lock(work, wait=False):
+            shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def _lock(directory: Path, *, wait: bool = True) -> Iterator[None]:
+    """Holds the lock of a directory, which ends with the process. Without `wait`: raises OSError if it cannot be had.
+
+    Where the file system has no locks, `wait` goes on without one: nobody gets one, so nothing is taken for abandoned.
+    """
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        if wait:
+            with suppress(OSError):
+                fcntl.flock(opened, fcntl.LOCK_EX)
+        else:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(opened)

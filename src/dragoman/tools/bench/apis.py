@@ -1,0 +1,175 @@
+"""The APIs that the load generator speaks: how each is asked for a stream, and how its answers are read.
+
+Does: paths, bodies, what an API can be asked for. Does not: send. Used by who asks and by who finds out what a URL speaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from dragoman.tools.bench.answer import ReadEvent
+from dragoman.tools.bench.events import (
+    read_messages,
+    read_ollama,
+    read_openai,
+    read_responses,
+    read_rows,
+    read_text_batch,
+    read_tokens,
+)
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt: `text`, or the messages of a conversation. `output_tokens` None = as many as the load says."""
+
+    text: str = ""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    output_tokens: int | None = None
+
+    @property
+    def conversation(self) -> list[Mapping[str, Any]]:
+        """The messages; a text is one turn of the user's."""
+        return list(self.messages) or [{"role": "user", "content": self.text}]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What one request asks: its prompts (one, but for batches), and how many tokens it wants at most for each."""
+
+    prompts: Sequence[Prompt]
+    output_tokens: int
+    model: str = ""
+    ignore_eos: bool = False
+
+    @property
+    def prompt(self) -> Prompt:
+        """The first prompt, which is the only one unless the API takes batches."""
+        return self.prompts[0]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchApi:
+    """One API. `path`: below the server's URL. `read` None = the body is the text itself.
+
+    `models_path`: where the names of the models are, None = below the version in `path`, "" = it needs no name. `generates`
+    False = it makes vectors or scores of texts.
+    """
+
+    name: str
+    path: str
+    body: Callable[[Question], Body]
+    read: ReadEvent | None
+    takes_messages: bool = False
+    can_ignore_eos: bool = False
+    models_path: str | None = ""
+    is_batch: bool = False
+    generates: bool = True
+    headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def _ending(asked: Question, name: str = "ignore_eos") -> Body:
+    return {name: True} if asked.ignore_eos else {}
+
+
+def _streamed(asked: Question) -> Body:
+    shared = {"model": asked.model, "max_tokens": asked.output_tokens, "temperature": 0, "stream": True}
+    return {**shared, "stream_options": {"include_usage": True}, **_ending(asked)}
+
+
+def _chat(asked: Question) -> Body:
+    return {**_streamed(asked), "messages": asked.prompt.conversation}
+
+
+def _completions(asked: Question) -> Body:
+    return {**_streamed(asked), "prompt": asked.prompt.text}
+
+
+def _responses(asked: Question) -> Body:
+    content = asked.prompt.conversation if asked.prompt.messages else asked.prompt.text
+    most = {"max_output_tokens": asked.output_tokens}
+    shared = {"model": asked.model, "temperature": 0, "stream": True, "store": False}
+    return {**shared, "input": content, **most, **_ending(asked)}
+
+
+def _messages(asked: Question) -> Body:
+    system = " ".join(str(one.get("content")) for one in asked.prompt.conversation if one.get("role") == "system")
+    turns = [one for one in asked.prompt.conversation if one.get("role") != "system"]
+    shared = {"model": asked.model, "max_tokens": asked.output_tokens, "temperature": 0, "stream": True}
+    return {**shared, "messages": turns, **({"system": system} if system else {})}
+
+
+def _lmi(asked: Question) -> Body:
+    parameters = {"max_new_tokens": asked.output_tokens, "details": True, **_ending(asked, "ignore_eos_token")}
+    return {"inputs": asked.prompt.text, "parameters": parameters, "stream": True}
+
+
+def _tgi(asked: Question) -> Body:
+    parameters = {"max_new_tokens": asked.output_tokens, "details": True}
+    return {"inputs": asked.prompt.text, "parameters": parameters}
+
+
+def _ollama_options(asked: Question) -> Body:
+    return {"model": asked.model, "stream": True, "options": {"num_predict": asked.output_tokens, "temperature": 0}}
+
+
+def _ollama(asked: Question) -> Body:
+    return {**_ollama_options(asked), "messages": asked.prompt.conversation}
+
+
+def _ollama_generate(asked: Question) -> Body:
+    return {**_ollama_options(asked), "prompt": asked.prompt.text, "raw": True}
+
+
+def _text(asked: Question) -> Body:
+    return {"id": "bench", "prompt": asked.prompt.text, "maxLength": asked.output_tokens}
+
+
+def _text_batch(asked: Question) -> Body:
+    prompts = [{"id": str(number), "prompt": prompt.text} for number, prompt in enumerate(asked.prompts)]
+    return {"prompts": prompts, "maxLength": asked.output_tokens}
+
+
+def _embeddings(asked: Question) -> Body:
+    return {"model": asked.model, "input": [prompt.text for prompt in asked.prompts]}
+
+
+def _rerank(asked: Question) -> Body:
+    documents = [prompt.text for prompt in asked.prompts]
+    return {"model": asked.model, "query": "Which of these is about the sea?", "documents": documents}
+
+
+_TAGS = "/api/tags"
+_EVENTS = MappingProxyType({"accept": "text/event-stream"})  # some servers stream in another form otherwise
+_ANTHROPIC = MappingProxyType({**_EVENTS, "anthropic-version": "2023-06-01"})
+
+_openai = partial(BenchApi, read=read_openai, can_ignore_eos=True, models_path=None, headers=_EVENTS)
+_responses_api = partial(BenchApi, read=read_responses, can_ignore_eos=True, models_path=None, headers=_EVENTS)
+_messages_api = partial(BenchApi, read=read_messages, models_path=None, headers=_ANTHROPIC)
+_ollama_api = partial(BenchApi, read=read_ollama, models_path=_TAGS)
+
+_ALL = (
+    _openai("chat", "/v1/chat/completions", _chat, takes_messages=True),
+    _openai("completions", "/v1/completions", _completions),
+    _responses_api("responses", "/v1/responses", _responses, takes_messages=True),
+    _messages_api("messages", "/v1/messages", _messages, takes_messages=True),
+    _openai("ovms", "/v3/chat/completions", _chat, takes_messages=True),
+    _openai("ovms-completions", "/v3/completions", _completions),
+    BenchApi("lmi", "/invocations", _lmi, read_tokens, can_ignore_eos=True),
+    BenchApi("tgi", "/generate_stream", _tgi, read_tokens, headers=_EVENTS),
+    _ollama_api("ollama", "/api/chat", _ollama, takes_messages=True),
+    _ollama_api("ollama-generate", "/api/generate", _ollama_generate),
+    BenchApi("text", "/api/generate-one", _text, None),
+    BenchApi("embeddings", "/v1/embeddings", _embeddings, read_rows, models_path=None, is_batch=True, generates=False),
+    BenchApi("rerank", "/v1/rerank", _rerank, read_rows, models_path=None, is_batch=True, generates=False),
+    BenchApi("text-batch", "/api/generate-batch", _text_batch, read_text_batch, is_batch=True),
+)
+
+APIS: Mapping[str, BenchApi] = MappingProxyType({api.name: api for api in _ALL})
+"""By name, as the command line has it."""

@@ -1,0 +1,118 @@
+"""Asks one question of a server and notes what a client saw of the answer.
+
+Does: build the body, send it, tell in a few words what kind of failure it was. Does not: decide when, or judge. Used by the
+loops, and by what finds out about a server before they run; on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dragoman.tools.bench.answer import Answer, AnswerReader, one_line
+from dragoman.tools.bench.apis import BenchApi, Question
+from dragoman.tools.bench.client import BrokenOff, HttpClient, NotHttp
+
+
+@dataclass(slots=True)
+class Sample:
+    """One request and its answer. Times in seconds on the clock `perf_counter`; tokens None = the server does not tell.
+
+    `due_s`: when it should have been sent, `sent_s`: when it was. `error`: the kind of failure, "" = answered; `message`
+    says more of it.
+    """
+
+    due_s: float
+    sent_s: float
+    piece_times_s: list[float] = field(default_factory=list)
+    end_s: float = 0.0
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    error: str = ""
+    message: str = ""
+
+    @property
+    def first_s(self) -> float:
+        """From when it was due to the first piece of output, which there is in what was answered."""
+        return self.piece_times_s[0] - self.due_s
+
+    @property
+    def total_s(self) -> float:
+        """From when it was due to the answer's end."""
+        return self.end_s - self.due_s
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Asks one operation of one server. `path`: the operation's; `more`: what is laid over each body, null takes away."""
+
+    client: HttpClient
+    api: BenchApi
+    path: str
+    timeout_s: float
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    async def ask(self, question: Question, due_s: float | None = None) -> Sample:
+        """Send the question and read the answer to its end; what goes wrong is in the sample. `due_s` None = now."""
+        content = json.dumps(overlaid(self.api.body(question), self.more), ensure_ascii=False).encode()
+        reader = AnswerReader(self.api.read, is_whole=self.api.is_batch)
+        sent_s = time.perf_counter()
+        sample = Sample(sent_s if due_s is None else due_s, sent_s)
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await self.client.post(self.path, content, reader)
+            sample.end_s = time.perf_counter()
+            reader.finish(sample.end_s)
+        except (OSError, NotHttp) as error:  # TimeoutError is an OSError
+            sample.end_s = time.perf_counter()
+            sample.error, sample.message = failure_of(error)
+        _note(reader.answer, sample)
+        return sample
+
+
+def _note(answer: Answer, sample: Sample) -> None:
+    sample.piece_times_s = answer.piece_times_s
+    sample.prompt_tokens, sample.output_tokens = answer.prompt_tokens, answer.output_tokens
+    if sample.error:
+        return
+    if answer.failure is not None:
+        sample.error, sample.message = answer.failure
+    elif not answer.piece_times_s:
+        sample.error, sample.message = "empty answer", "the answer held no output"
+
+
+_KINDS: tuple[tuple[type[Exception], str], ...] = (
+    (NotHttp, "not HTTP"),
+    (BrokenOff, "broken off"),
+    (TimeoutError, "timeout"),
+    (ConnectionRefusedError, "connection refused"),
+    (ConnectionError, "connection lost"),
+    (socket.gaierror, "unknown host"),
+    (ssl.SSLError, "TLS"),
+)
+
+
+def failure_of(error: Exception) -> tuple[str, str]:
+    """(Kind, message) of an exchange that failed."""
+    kind = next((kind for of, kind in _KINDS if isinstance(error, of)), "connection failed")
+    return kind, one_line(error) or "no answer in time"
+
+
+def overlaid(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The body with `more` laid over it, objects in it likewise; what is None there is left out."""
+    both = dict(body)
+    for name, value in more.items():
+        below = both.get(name)
+        if value is None:
+            both.pop(name, None)
+        elif isinstance(value, Mapping) and isinstance(below, Mapping):
+            both[name] = overlaid(below, value)
+        else:
+            both[name] = value
+    return both

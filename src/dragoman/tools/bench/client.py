@@ -1,0 +1,217 @@
+"""A small HTTP/1.1 client that measures well: callbacks from a parser in C, one time stamp for each read of the socket.
+
+Does: keep connections for later requests, as the clients of servers do; hand the bodies on as they come. Does not: follow
+redirects, decompress (it asks for no compression), or know what a body means. Runs on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+import httptools
+
+from dragoman.tools.bench.target import Target
+
+
+class BrokenOff(ConnectionError):
+    """The server closed the connection in the middle of an answer, or before it."""
+
+
+class NotHttp(ValueError):
+    """What came is no HTTP."""
+
+
+class Receiver(Protocol):
+    """Who reads the answer to a request."""
+
+    def begin(self, status: int) -> None:
+        """The head is there."""
+        ...
+
+    def feed(self, data: bytes, now_s: float) -> None:
+        """A piece of the body has arrived: one chunk, if it comes in chunks. `now_s`: on the clock `perf_counter`."""
+        ...
+
+
+class Collected:
+    """Keeps a whole answer. `status` 0 = none yet."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.body = b""
+
+    def begin(self, status: int) -> None:
+        """Note the status."""
+        self.status = status
+
+    def feed(self, data: bytes, now_s: float) -> None:
+        """Note a piece."""
+        self.body += data
+
+
+class HttpClient:
+    """Sends requests to one server, each on a connection of its own that is kept for the next one.
+
+    `resent`: requests that were sent again, because the server had closed the kept connection and said nothing on it.
+    """
+
+    def __init__(self, target: Target, headers: Mapping[str, str]) -> None:
+        self._target = target
+        self._headers = {"host": target.netloc, "accept": "*/*", "user-agent": "dragoman-bench"} | {
+            name.lower(): value for name, value in headers.items()
+        }
+        self.resent = 0
+        self._idle: list[_Connection] = []
+        self._tls = ssl.create_default_context() if target.is_secure else None
+
+    async def post(self, path: str, body: bytes, receiver: Receiver) -> None:
+        """Send a JSON body and hand the answer to `receiver`. Raises: OSError, BrokenOff, NotHttp."""
+        await self._send(
+            self._head("POST", path, f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"),
+            body,
+            receiver,
+        )
+
+    async def get(self, path: str) -> Collected:
+        """The whole answer to a GET. Raises: as `post`."""
+        answer = Collected()
+        await self._send(self._head("GET", path, ""), b"", answer)
+        return answer
+
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _head(self, method: str, path: str, more: str) -> bytes:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in self._headers.items())
+        return f"{method} {path or '/'} HTTP/1.1\r\n{lines}{more}\r\n".encode()
+
+    async def _send(self, head: bytes, body: bytes, receiver: Receiver) -> None:
+        while self._idle:
+            kept = self._idle.pop()
+            try:
+                await self._exchange(kept, head + body, receiver)
+            except ConnectionError:
+                # A server may close a connection that it does not use at any time: only a fresh one says that it is broken.
+                if kept.has_answer:
+                    raise
+                self.resent += 1
+                continue
+            return
+        await self._exchange(await self._connect(), head + body, receiver)
+
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(_Connection, self._target.host, self._target.port, ssl=self._tls)
+        return connection
+
+    async def _exchange(self, connection: _Connection, request: bytes, receiver: Receiver) -> None:
+        try:
+            await connection.exchange(request, receiver)
+        finally:
+            if connection.is_reusable:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, with one request at a time. `has_answer`: whether any of the last request's answer has come."""
+
+    def __init__(self) -> None:
+        self.is_reusable = False
+        self.has_answer = False
+        self._transport: asyncio.Transport | None = None
+        self._receiver: Receiver | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._done: asyncio.Future[None] | None = None
+        self._now_s = 0.0
+        self._chunk: list[bytes] | None = None
+        self._has_length = self._has_head = False
+
+    async def exchange(self, request: bytes, receiver: Receiver) -> None:
+        """Send and wait for the end of the answer. Raises: OSError, BrokenOff, NotHttp."""
+        self.is_reusable = self.has_answer = self._has_length = self._has_head = False
+        self._receiver, self._chunk = receiver, None
+        self._parser = httptools.HttpResponseParser(self)
+        self._done = asyncio.get_running_loop().create_future()
+        if self._transport is None or self._transport.is_closing():
+            raise BrokenOff("the server closed the connection")
+        self._transport.write(request)
+        await self._done
+
+    def close(self) -> None:
+        """Give the connection up, whatever is on its way."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's derives from nothing of asyncio's
+
+    def data_received(self, data: bytes) -> None:
+        self._now_s = time.perf_counter()
+        self.has_answer = True
+        if self._parser is None or self._done is None or self._done.done():
+            self.close()  # nobody asked for this
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._end(NotHttp(f"the answer is no HTTP: {error}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._receiver is None:
+            return
+        if exc is None and self._has_head and not self._has_length:
+            self._end(None)  # a body without a length ends with its connection
+        else:
+            self._end(BrokenOff("the connection was closed before the answer's end" if exc is None else str(exc)))
+
+    # What the parser calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() in (b"content-length", b"transfer-encoding"):
+            self._has_length = True
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        assert self._receiver is not None
+        self._has_head = True
+        self._receiver.begin(self._parser.get_status_code())
+
+    def on_chunk_header(self) -> None:
+        self._chunk = []
+
+    def on_body(self, body: bytes) -> None:
+        if self._chunk is not None:
+            self._chunk.append(body)
+        elif self._receiver is not None:
+            self._receiver.feed(body, self._now_s)
+
+    def on_chunk_complete(self) -> None:
+        if self._chunk and self._receiver is not None:
+            self._receiver.feed(self._chunk[0] if len(self._chunk) == 1 else b"".join(self._chunk), self._now_s)
+        self._chunk = []
+
+    def on_message_complete(self) -> None:
+        assert self._parser is not None
+        self.is_reusable = self._has_length and self._parser.should_keep_alive()
+        self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        self._receiver = None
+        if self._done is None or self._done.done():
+            return
+        if error is None:
+            self._done.set_result(None)
+        else:
+            self.is_reusable = False
+            self._done.set_exception(error)

@@ -1,0 +1,124 @@
+"""Finds out what a URL speaks, by asking for one token, and which model it serves.
+
+Does: try the APIs that a URL may mean, in an order; read lists of models. Does not: measure. Called before a benchmark, on
+the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from dragoman.tools.bench.apis import APIS, BenchApi, Prompt, Question
+from dragoman.tools.bench.asking import Asker, failure_of
+from dragoman.tools.bench.client import HttpClient, NotHttp
+from dragoman.tools.bench.errors import BenchError, OptionError
+from dragoman.tools.bench.target import Target
+
+AUTO = "auto"
+_ORDER = ("chat", "completions", "ovms", "ovms-completions", "embeddings", "rerank", "tgi", "ollama", "lmi", "text")
+_NOT_THERE = ("HTTP 404", "HTTP 405", "HTTP 501")  # the server does not have this path
+_HOPELESS = ("HTTP 401", "HTTP 403")  # no other path will do better
+_UNREACHABLE = ("connection refused", "unknown host", "TLS", "not HTTP")
+_MODELS_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What a URL speaks: an API, the path of its operation, the model to name ("" = it needs no name)."""
+
+    api: BenchApi
+    path: str
+    model: str
+
+
+@dataclass(slots=True)
+class Prober:
+    """Asks the server at `target`. `model`: as the user names it, "" = the first one of the server's list."""
+
+    client: HttpClient
+    target: Target
+    timeout_s: float
+    model: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+    _lists: dict[str, str] = field(default_factory=dict)  # the first model by the list's path, "" = none
+
+    async def find(self, name: str) -> Spoken:
+        """What is to be spoken. `name`: of an API, or `auto`. Raises: BenchError, OptionError."""
+        if name != AUTO:
+            return await self._spoken(APIS[name])
+        candidates = self._candidates()
+        if len(candidates) == 1:
+            return await self._spoken(candidates[0])
+        refusals = []
+        for api in candidates:
+            path = self.target.endpoint(api.path)
+            model = self.model or await self._listed(api, path) or "default"
+            asker = Asker(self.client, api, path, self.timeout_s, self.more)
+            sample = await asker.ask(Question((Prompt("Hello"),), 1, model))
+            if sample.error in ("", "empty answer"):  # the one token may have been the end
+                return Spoken(api, path, "" if api.models_path == "" else model)
+            if sample.error in (*_UNREACHABLE, *_HOPELESS):
+                raise BenchError(f"{self.target.origin}{path}: {sample.error}: {sample.message}")
+            if sample.error not in _NOT_THERE or self.model:
+                refusals.append(f"{api.name}: {sample.error}: {sample.message}")
+        tried = ", ".join(api.name for api in candidates)
+        why = "; ".join(refusals) or "none of their paths is there"
+        raise BenchError(
+            f"{self.target.origin}{self.target.path}: speaks none of {tried} ({why}); --api names another one"
+        )
+
+    def _candidates(self) -> list[BenchApi]:
+        """The APIs that the URL may mean: the one whose path it ends with, else all of its version, else all."""
+        path = self.target.path
+        named = [api for api in APIS.values() if path.endswith(api.path)]
+        if not named and path.endswith(("/chat/completions", "/completions")):  # of another version
+            named = [APIS["chat" if path.endswith("/chat/completions") else "completions"]]
+        if named:
+            return [max(named, key=lambda api: len(api.path))]
+        first = "ovms" if path.endswith("/v3") else "chat" if path.rpartition("/")[2].startswith("v") else ""
+        versioned = {"ovms": ("ovms", "ovms-completions"), "chat": ("chat", "completions", "embeddings", "rerank")}
+        return [APIS[name] for name in versioned.get(first, _ORDER)]
+
+    async def _spoken(self, api: BenchApi) -> Spoken:
+        """That API, with the model to name. Raises: OptionError if there is none."""
+        path = self.target.endpoint(api.path)
+        if api.models_path == "":
+            return Spoken(api, path, "")
+        model = self.model or await self._listed(api, path)
+        if not model:
+            raise OptionError("model", f"is needed: {self.target.origin} does not list its models")
+        return Spoken(api, path, model)
+
+    async def _listed(self, api: BenchApi, path: str) -> str:
+        """The first model that the server lists, "" if it lists none. Raises: BenchError if there is no server."""
+        if api.models_path == "":
+            return ""
+        where = api.models_path or self.target.models_path(path)
+        if where is None:
+            return ""
+        if where not in self._lists:
+            self._lists[where] = await self._first_model(where)
+        return self._lists[where]
+
+    async def _first_model(self, where: str) -> str:
+        try:
+            async with asyncio.timeout(_MODELS_TIMEOUT_S):
+                answer = await self.client.get(where)
+        except (OSError, NotHttp) as error:
+            kind, message = failure_of(error)
+            raise BenchError(f"{self.target.origin}{where}: {kind}: {message}") from None
+        return first_model(answer.body) if answer.status == 200 else ""
+
+
+def first_model(body: bytes) -> str:
+    """The first name in a list of models, of OpenAI's or of Ollama's; "" if it is none."""
+    try:
+        found = json.loads(body)
+        listed = found.get("data") or found.get("models")
+        name = listed[0].get("id") or listed[0].get("name")
+    except (ValueError, AttributeError, IndexError, KeyError, TypeError):
+        return ""
+    return name if isinstance(name, str) else ""

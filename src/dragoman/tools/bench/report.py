@@ -1,0 +1,142 @@
+"""A benchmark's report as tables for people, and as JSON.
+
+Does: text and plain values. Does not: compute what is in them. Called by the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from dragoman.tools.bench.apis import APIS
+from dragoman.tools.bench.measures import Measures, Spread
+from dragoman.tools.bench.sweep import Point, Report
+
+_LATE_S = 0.05  # from here on the load generator's own delay is worth a line
+_BUSY = 0.8  # of a core
+_COLUMNS = ("mean", "p50", "p90", "p99", "max")
+_COUNTED = {
+    "usage": "the server",
+    "pieces": "the pieces of the answers, since the server tells no usage: a piece may hold several",
+    "both": "the server where it told, else by the pieces of the answers",
+    "nobody": "nobody: the server does not tell, and its answers came whole",
+}
+
+
+def report_json(report: Report) -> str:
+    """The report as a JSON object; times in seconds."""
+    return msgspec.json.format(msgspec.json.encode(report)).decode() + "\n"
+
+
+def report_text(report: Report) -> str:
+    """The report as tables."""
+    return "\n".join(line.rstrip() for line in _lines(report)) + "\n"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    model = f", model {report.model}" if report.model else ""
+    yield f"{report.url} (API {report.api}{model})"
+    if not report.points:
+        yield "nothing was measured"
+        return
+    ends = ", none ends before" if report.ignore_eos else ""
+    answers = f"up to {report.output_tokens} tokens{ends}" if APIS[report.api].generates else "vectors or scores"
+    yield f"prompts: {report.prompts}; answers: {answers}; seed {report.seed}"
+    yield ""
+    yield from _throughput(report)
+    yield ""
+    yield from _latencies(report.points)
+    notes = [*report.notes, *_notes(report)]
+    if notes:
+        yield ""
+        yield from notes
+
+
+def _throughput(report: Report) -> Iterator[str]:
+    has_bounds = bool(report.bounds_s)
+    titles = ("load", "answered", "failed", "requests/s", "output tokens/s", "total tokens/s")
+    rows: list[tuple[str, ...]] = [(*titles, "within bounds") if has_bounds else titles]
+    for point in report.points:
+        one = point.measures
+        numbers = (_number(one.requests_per_s), _number(one.output_tokens_per_s), _number(one.total_tokens_per_s))
+        good = (_share(one.goodput),) if has_bounds else ()
+        rows.append((point.label, str(one.answered), str(one.failed), *numbers, *good))
+    yield from _table(rows, left=1)
+
+
+def _latencies(points: Sequence[Point]) -> Iterator[str]:
+    rows: list[tuple[str, ...]] = [("load", "", *_COLUMNS)]
+    for point in points:
+        label = point.label
+        for title, values in _rows(point.measures):
+            cells = (
+                tuple(_seconds(getattr(values, column)) for column in _COLUMNS) if values else ("-",) * len(_COLUMNS)
+            )
+            rows.append((label, title, *cells))
+            label = ""
+    yield from _table(rows, left=2)
+
+
+def _rows(measured: Measures) -> Iterator[tuple[str, Spread | None]]:
+    yield "first token", measured.time_to_first_token_s
+    yield "each further token", measured.time_per_token_s
+    yield "gap between pieces", measured.gap_s
+    yield "whole answer", measured.latency_s
+
+
+def _notes(report: Report) -> Iterator[str]:
+    by = dict.fromkeys(point.measures.counted_by for point in report.points if point.measures.answered)
+    yield from (f"output tokens: counted by {_COUNTED[one]}" for one in by)
+    for point in report.points:
+        one = point.measures
+        if one.output_tokens is not None and one.pieces is not None:
+            prompt = "" if one.prompt_tokens is None else f"; prompts of {one.prompt_tokens:.1f} tokens"
+            tokens = f"{one.output_tokens:.1f} tokens in " if one.counted_by != "pieces" else ""
+            yield f"{point.label}: answers of {tokens}{one.pieces:.1f} pieces on average{prompt}"
+    if report.bounds_s:
+        bounds = ", ".join(f"{name} {_seconds(bound)}" for name, bound in report.bounds_s.items())
+        yield f"within bounds: requests that were answered within {bounds}"
+    for point in report.points:
+        yield from _troubles(point)
+
+
+def _troubles(point: Point) -> Iterator[str]:
+    """What went wrong at a point, and what casts doubt on it."""
+    for failed in point.measures.failures:
+        yield f"{point.label}: {failed.count} x {failed.kind}: {failed.example}"
+    if not point.is_complete:
+        yield f"{point.label}: interrupted, with {point.measures.unfinished} requests under way that are not counted"
+    if point.resent:
+        yield f"{point.label}: {point.resent} requests sent again, as the server had closed the connection kept for them"
+    if point.late_s > _LATE_S:
+        late = f"1 % of requests left more than {_seconds(point.late_s)} late"
+        yield f"{point.label}: {late}; their latencies count from when they were due"
+    if point.client_cpu > _BUSY:
+        yield f"{point.label}: the load generator itself used {point.client_cpu:.0%} of a core, and may be what was measured"
+
+
+def _table(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
+    """The rows with aligned columns; the first `left` of them to the left."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        yield "  ".join(
+            cell.ljust(width) if index < left else cell.rjust(width) for index, (cell, width) in enumerate(cells)
+        )
+
+
+def _seconds(value_s: float) -> str:
+    return f"{value_s:.2f} s" if value_s >= 1 else f"{_three_digits(1000 * value_s)} ms"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else _three_digits(value)
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"

@@ -1,0 +1,249 @@
+"""A benchmark from its settings to its report: finds out what the server speaks, warms it up, runs every point of the sweep.
+
+Does: put the parts together; keep the report complete as far as it got, also where it is interrupted. Does not: print.
+Called by the command, on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from dragoman.tools.bench.apis import BenchApi, Prompt, Question
+from dragoman.tools.bench.asking import Asker, Sample
+from dragoman.tools.bench.calibration import calibrated
+from dragoman.tools.bench.client import HttpClient
+from dragoman.tools.bench.errors import BenchError, OptionError
+from dragoman.tools.bench.load import Extent, Lengths, Load
+from dragoman.tools.bench.loops import Run, drive
+from dragoman.tools.bench.measures import Measures, measures, percentile
+from dragoman.tools.bench.probing import AUTO, Prober, Spoken
+from dragoman.tools.bench.prompts import FilePrompts, Prompts, SyntheticPrompts
+from dragoman.tools.bench.target import Target
+
+_WARM_UP = -1  # the number of no point
+_TICK_S = 0.1
+PROMPT_TOKENS, OUTPUT_TOKENS = Lengths(128, 128), Lengths(64, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSettings:
+    """What is asked for. `prompts` None = synthetic ones of `prompt_tokens`. `model` "" = the first that the server lists.
+
+    `extent`: of each point; `warm_up`: requests before each that do not count; `bounds`: seconds by name, for the goodput;
+    `more`: laid over the bodies; `batch`: prompts of a request, where an API takes several.
+    """
+
+    target: Target
+    loads: tuple[Load, ...]
+    extent: Extent
+    api: str = AUTO
+    model: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    api_key: str = ""
+    timeout_s: float = 600.0
+    prompts: FilePrompts | None = None
+    prompt_tokens: Lengths = PROMPT_TOKENS
+    shared_tokens: int = 0
+    output_tokens: Lengths = OUTPUT_TOKENS
+    ignore_eos: bool = False
+    warm_up: int = 1
+    seed: int = 0
+    batch: int = 8
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Point(msgspec.Struct):
+    """One point of a sweep. `late_s`: by how much 99 % of requests were sent too late, at most; `resent`: requests that were
+    sent again, since their kept connection had been closed; `client_cpu`: cores that the load generator itself used.
+    `is_complete`: it was not interrupted."""
+
+    kind: str
+    value: float
+    measures: Measures
+    late_s: float
+    resent: int
+    client_cpu: float
+    is_complete: bool
+
+    @property
+    def label(self) -> str:
+        """As the command line has it."""
+        return f"{self.kind} {self.value:g}"
+
+
+class Report(msgspec.Struct):
+    """What a benchmark found, as far as it got. `tokens_per_word` None = nobody told, a word was taken for a token."""
+
+    url: str
+    api: str = ""
+    model: str = ""
+    seed: int = 0
+    prompts: str = ""
+    output_tokens: str = ""
+    ignore_eos: bool = False
+    tokens_per_word: float | None = None
+    bounds_s: dict[str, float] = msgspec.field(default_factory=dict)
+    notes: list[str] = msgspec.field(default_factory=list)
+    points: list[Point] = msgspec.field(default_factory=list)
+
+
+OnProgress = Callable[[str, Run], None]
+"""Told several times a second what runs, and how far it is."""
+
+
+class Benchmark:
+    """One benchmark. `report` grows while it runs."""
+
+    def __init__(self, settings: BenchSettings, on_progress: OnProgress) -> None:
+        self.report = Report(
+            settings.target.origin + settings.target.path,
+            seed=settings.seed,
+            output_tokens=str(settings.output_tokens),
+            ignore_eos=settings.ignore_eos,
+            bounds_s=dict(settings.bounds),
+        )
+        self._settings = settings
+        self._on_progress = on_progress
+        self._client = HttpClient(settings.target, _headers(settings))
+
+    async def run(self) -> None:
+        """Everything. Raises: BenchError, OptionError if there is nothing to measure."""
+        try:
+            asker, spoken = await self._found()
+            prompts = await self._prompts(asker, spoken)
+            for number, load in enumerate(self._settings.loads):
+                questions = _Questions(self._settings, spoken, prompts, number)
+                await self._warm_up(asker, questions, load)
+                await self._point(asker, questions, load)
+        finally:
+            self._client.close()
+
+    async def _found(self) -> tuple[Asker, Spoken]:
+        settings = self._settings
+        prober = Prober(self._client, settings.target, settings.timeout_s, settings.model, dict(settings.more))
+        spoken = await prober.find(settings.api)
+        _check(settings, spoken.api)
+        client = HttpClient(settings.target, {**spoken.api.headers, **_headers(settings)})
+        self._client.close()
+        self._client = client
+        report = self.report
+        report.url = settings.target.origin + spoken.path
+        report.api, report.model = spoken.api.name, spoken.model
+        return Asker(client, spoken.api, spoken.path, settings.timeout_s, settings.more), spoken
+
+    async def _prompts(self, asker: Asker, spoken: Spoken) -> Prompts:
+        """The prompts of the file, or made-up ones with the server's own numbers of tokens."""
+        settings = self._settings
+        if settings.prompts is not None:
+            self.report.prompts = f"{len(settings.prompts.prompts)} from a file"
+            return settings.prompts
+        shared = f", the first {settings.shared_tokens} the same in all" if settings.shared_tokens else ""
+        self.report.prompts = f"{settings.prompt_tokens} tokens of made-up text{shared}"
+        plain = SyntheticPrompts(settings.prompt_tokens, settings.seed, settings.shared_tokens)
+        found = await calibrated(asker, plain, spoken.model)
+        if found is None:
+            self.report.notes.append("the server does not tell how many tokens a prompt has: a word is taken for one")
+            return plain
+        self.report.tokens_per_word = found.tokens_per_word
+        return found
+
+    async def _warm_up(self, asker: Asker, questions: _Questions, load: Load) -> None:
+        """Requests that do not count. Raises: BenchError if none of them is answered."""
+        count = self._settings.warm_up
+        if not count:
+            return
+        clients = min(count, int(load.value)) if load.kind == "concurrency" else 1
+        run = await self._driven(
+            f"{load}: warm-up",
+            Load("concurrency", clients),
+            Run(Extent(count), is_counted=False),
+            asker,
+            questions.warm_up,
+        )
+        if all(sample.error for sample in run.samples):
+            first = run.samples[0]
+            raise BenchError(f"{self.report.url}: {first.error}: {first.message}")
+
+    async def _point(self, asker: Asker, questions: _Questions, load: Load) -> None:
+        run, cpu_s, is_complete = Run(self._settings.extent), time.process_time(), False
+        resent = self._client.resent
+        try:
+            await self._driven(str(load), load, run, asker, questions.of)
+            is_complete = True
+        finally:
+            used = (time.process_time() - cpu_s) / max(run.duration_s, 1e-9)
+            measured = measures(
+                run.samples,
+                run.duration_s,
+                unfinished=run.running,
+                is_streamed=not asker.api.is_batch,
+                bounds=self._settings.bounds,
+            )
+            late_s = percentile([sample.sent_s - sample.due_s for sample in run.samples] or [0.0], 0.99)
+            resent = self._client.resent - resent
+            self.report.points.append(Point(load.kind, load.value, measured, late_s, resent, used, is_complete))
+
+    async def _driven(self, label: str, load: Load, run: Run, asker: Asker, question: Callable[[int], Question]) -> Run:
+        """Drive a run to its end, and tell of its progress meanwhile."""
+
+        async def send(number: int, due_s: float | None) -> Sample:
+            return await asker.ask(question(number), due_s)
+
+        async def tick() -> None:
+            while True:
+                self._on_progress(label, run)
+                await asyncio.sleep(_TICK_S)
+
+        ticking = asyncio.create_task(tick())
+        try:
+            await drive(run, load, send, f"{self._settings.seed}/{load}")
+        finally:
+            ticking.cancel()
+            self._on_progress(label, run)
+        return run
+
+
+class _Questions:
+    """The questions of one point, by their numbers."""
+
+    def __init__(self, settings: BenchSettings, spoken: Spoken, prompts: Prompts, point: int) -> None:
+        self._settings, self._spoken, self._prompts, self._point = settings, spoken, prompts, point
+
+    def of(self, number: int) -> Question:
+        """That of request `number`."""
+        return self._question(self._point, number)
+
+    def warm_up(self, number: int) -> Question:
+        """One that no point asks, unless the prompts are a file's."""
+        return self._question(_WARM_UP - self._point, number)
+
+    def _question(self, point: int, number: int) -> Question:
+        settings, api = self._settings, self._spoken.api
+        count = settings.batch if api.is_batch else 1
+        prompts: list[Prompt] = [self._prompts.prompt(point, number * count + index) for index in range(count)]
+        dice = random.Random(f"{settings.seed}/{point}/{number}/output")
+        most = prompts[0].output_tokens or settings.output_tokens.draw(dice)
+        return Question(prompts, most, self._spoken.model, settings.ignore_eos)
+
+
+def _headers(settings: BenchSettings) -> dict[str, str]:
+    """The headers of all requests. A key goes in both forms that servers know, unless the user gives the header itself."""
+    key = {"authorization": f"Bearer {settings.api_key}", "x-api-key": settings.api_key} if settings.api_key else {}
+    return key | {name.lower(): value for name, value in settings.headers.items()}
+
+
+def _check(settings: BenchSettings, api: BenchApi) -> None:
+    """Raises: OptionError if the API cannot be asked for what the settings want."""
+    if settings.ignore_eos and not api.can_ignore_eos:
+        raise OptionError("ignore_eos", f"API {api.name} has nothing like it; leave it out, and answers may be shorter")
+    prompts = settings.prompts.prompts if settings.prompts is not None else ()
+    if not api.takes_messages and any(prompt.messages for prompt in prompts):
+        raise OptionError("prompts", f"API {api.name} takes texts, and the file holds conversations")

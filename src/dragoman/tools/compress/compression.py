@@ -1,0 +1,233 @@
+"""Compresses a checkpoint: what to scale, how its matrices are stored, and the files.
+
+Does: the order of things; changes tensors. Does not: choose factors (`scaling`), or know the form of files. Called by
+`dragoman compress`, on the thread that asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from dragoman.models import LoadedModel, ModelError, ModelOptions
+from dragoman.models.config import read_config
+from dragoman.models.families import read_model
+from dragoman.models.families.base import Family
+from dragoman.models.profile import kernel_profile
+from dragoman.models.sources.base import PackedMatrix, WeightSource
+from dragoman.models.sources.opening import stored_weights
+from dragoman.models.storage.constants import WeightStorage
+from dragoman.models.storage.row_parts import RowParts
+from dragoman.models.weights import Weights
+from dragoman.tools.compress.checkpoint import CheckpointWriter, new_directory
+from dragoman.tools.compress.packed import packed_tensors, quantization_config
+from dragoman.tools.compress.samples import NUM_SAMPLES, Array, add_outputs, collect
+from dragoman.tools.compress.scaling import Packing, chosen_factors, importance_of, packed, shared
+from dragoman.tools.compress.structure import InputGroup, Structure
+from dragoman.tools.evaluate.windows import Window
+
+Progress = Callable[[str, float], None]
+Shapes = Mapping[str, tuple[int, ...]]
+
+_WEIGHT = ".weight"
+_SAMPLE_BYTES = 1 << 30  # of what matrices read, over all of them
+_LEAST_SAMPLES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """What was done. `num_matrices`: compressed ones; `num_scaled`: those of them whose columns were scaled."""
+
+    num_matrices: int
+    num_scaled: int
+    num_bytes: int
+
+
+@dataclass(slots=True)
+class _Changes:
+    """What becomes of tensors. By name: factors of columns; divisors of rows or numbers, and their offset; importance."""
+
+    columns: dict[str, Array] = field(default_factory=dict)
+    rows: dict[str, tuple[Array, float]] = field(default_factory=dict)
+    importance: dict[str, Array] = field(default_factory=dict)
+
+
+def compress(
+    model_dir: Path, out: Path, packing: Packing, windows: Sequence[Window], skip: str | None, progress: Progress
+) -> Compressed:
+    """Write the compressed checkpoint to `out`. `windows`: what calibrates it, none = nothing; `skip`: a pattern of names.
+
+    Raises: ModelError if the model cannot be read or has nothing to compress; OSError.
+    """
+    raw_config = read_config(model_dir)
+    model = _readable(raw_config)
+    stored = stored_weights(model_dir)
+    shapes = stored.shapes()
+    with new_directory(out) as directory, stored.open() as source:
+        groups, samples = _read(
+            model, source, lambda group: _is_wanted(group, shapes, packing, skip), windows, progress
+        )
+        changes = _changes(groups, samples, source, shapes, packing, progress)
+        names = {name for group in groups for name in group.names}
+        writer = CheckpointWriter(directory)
+        _write(writer, source, shapes, names, (changes, packing), progress)
+        writer.finish(
+            raw_config | {"quantization_config": quantization_config(packing, _ignored(shapes, names))}, model_dir
+        )
+        num_bytes = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
+    return Compressed(len(names), len(changes.columns), num_bytes)
+
+
+def _readable(raw_config: dict[str, Any]) -> Family:
+    """The model, if its weights are numbers. Raises: ModelError."""
+    if raw_config.get("quantization_config") is not None:
+        raise ModelError("config.json has a quantization_config, allowed: a checkpoint that is not compressed yet")
+    return read_model(raw_config)
+
+
+def _read(
+    model: Family,
+    source: WeightSource,
+    is_wanted: Callable[[InputGroup], bool],
+    windows: Sequence[Window],
+    progress: Progress,
+) -> tuple[list[InputGroup], list[Array]]:
+    """The matrices that are wanted by what they read, and samples of that; none without windows. Raises: ModelError."""
+    options, structure = ModelOptions("bf16", sees=False, kernels="openvino"), Structure()
+    profile = kernel_profile(options, has_states=bool(model.facts.delta_layers))
+    model.facts = model.facts.without_caps()
+    with RowParts() as parts:
+        progress("building the graph", 0.0)
+        graph = model.build(Weights(source, WeightStorage(profile.weights, parts, structure)))
+        groups = [group for group in structure.groups(model.layers) if is_wanted(group)]
+        parts.finish(lambda done, total: progress("building the graph", done / total))
+    if not groups:
+        raise ModelError("there is no matrix to compress: none is wanted and has as many columns as whole groups")
+    if not windows:
+        return groups, []
+    num_tokens = sum(len(window.token_ids) for window in windows)
+    wanted = min(max(_SAMPLE_BYTES // (2 * sum(group.width for group in groups)), _LEAST_SAMPLES), NUM_SAMPLES)
+    add_outputs(graph, groups, max(num_tokens // wanted, 1))
+    progress("compiling", 0.0)
+    compiled = ov.Core().compile_model(graph, "CPU", dict(profile.properties))
+    del graph
+    return groups, collect(LoadedModel(compiled, model.facts, options, profile), windows, len(groups), progress)
+
+
+def _is_wanted(group: InputGroup, shapes: Shapes, packing: Packing, skip: str | None) -> bool:
+    """Whether a group's matrices can be compressed and are not skipped."""
+    skipped = skip is not None and any(re.search(skip, name) for name in group.names)
+    matrices = all(name.endswith(_WEIGHT) and len(shapes[name]) == 2 for name in group.names)
+    return group.width % packing.group_size == 0 and matrices and not skipped
+
+
+def _changes(
+    groups: Sequence[InputGroup],
+    samples: Sequence[Array],
+    source: WeightSource,
+    shapes: Shapes,
+    packing: Packing,
+    progress: Progress,
+) -> _Changes:
+    """What becomes of the tensors, by what the groups' matrices read."""
+    changes = _Changes()
+    for number, (group, kept) in enumerate(zip(groups, samples, strict=False)):
+        progress("choosing factors", number / len(groups))
+        read = kept.astype(np.float32)
+        if not len(read) or not np.isfinite(read).all():
+            continue
+        factors = _factors(group, read, source, shapes, packing)
+        if factors is not None:
+            factors = _divide(group, factors, changes, source, shapes)
+            changes.columns |= dict.fromkeys(group.names, factors)
+        changes.importance |= dict.fromkeys(group.names, importance_of(read, factors))
+    return changes
+
+
+def _factors(group: InputGroup, samples: Array, source: WeightSource, shapes: Shapes, packing: Packing) -> Array | None:
+    if group.divided is None:
+        return None
+    sizes = np.abs(samples).mean(axis=0)
+    if group.divided.num_heads:
+        sizes = shared(sizes, group.divided.num_heads, group.divided.num_kv_heads)
+    return chosen_factors([_tensor(source, name, shapes) for name in group.names], samples, sizes, packing)
+
+
+def _divide(group: InputGroup, factors: Array, changes: _Changes, source: WeightSource, shapes: Shapes) -> Array:
+    """Note what is divided by the factors; the factors that are left when that is rounded as it is stored."""
+    divided = group.divided
+    assert divided is not None
+    divisors = factors
+    if divided.num_heads:
+        heads = factors.reshape(divided.num_kv_heads, divided.num_heads // divided.num_kv_heads, -1)
+        divisors = heads[:, 0].reshape(-1)
+    elif len(shapes[divided.names[0]]) == 1:
+        weight = _tensor(source, divided.names[0], shapes)
+        full = weight.astype(np.float32) + np.float32(divided.offset)
+        rounded = _divided(weight, divisors, divided.offset).astype(np.float32) + np.float32(divided.offset)
+        is_known = (np.abs(full) > 0) & (np.abs(rounded) > 0)
+        factors = np.where(is_known, full / np.where(is_known, rounded, 1.0), factors)
+    changes.rows |= {name: (divisors, divided.offset if name.endswith(_WEIGHT) else 0.0) for name in divided.names}
+    return factors
+
+
+def _divided(tensor: Array, divisors: Array, offset: float) -> Array:
+    """A vector, in the type in which it is stored."""
+    values = (tensor.astype(np.float32) + np.float32(offset)) / divisors - np.float32(offset)
+    return values.astype(tensor.dtype)
+
+
+def _write(
+    writer: CheckpointWriter,
+    source: WeightSource,
+    shapes: Shapes,
+    names: set[str],
+    how: tuple[_Changes, Packing],
+    progress: Progress,
+) -> None:
+    """All tensors, those of `names` compressed."""
+    changes, packing = how
+    for number, (name, shape) in enumerate(shapes.items()):
+        progress("compressing", number / len(shapes))
+        tensor = _tensor(source, name, shapes)
+        divisors, offset = changes.rows.get(name, (None, 0.0))
+        if len(shape) == 1 and divisors is not None:
+            tensor = _divided(tensor, divisors, offset)
+        elif name in names or divisors is not None:
+            tensor = _changed(tensor, divisors, changes.columns.get(name))
+        if name in names:
+            matrix = packed(np.asarray(tensor), packing, changes.importance.get(name))
+            for part, values in packed_tensors(name.removesuffix(_WEIGHT), matrix, packing.bits).items():
+                writer.add(part, values)
+        else:
+            writer.add(name, tensor)
+    progress("compressing", 1.0)
+
+
+def _changed(matrix: Array, divisors: Array | None, factors: Array | None) -> Array:
+    """A matrix with other rows and columns, in its own type unless columns change, which are compressed next."""
+    values = matrix.astype(np.float32)
+    if divisors is not None:
+        values /= divisors[:, None]
+    if factors is not None:
+        values *= factors
+    return values
+
+
+def _tensor(source: WeightSource, name: str, shapes: Shapes) -> Array:
+    tensor = source.tensor(name, shapes[name])
+    if isinstance(tensor, PackedMatrix):
+        raise ModelError(f"tensor {name!r} is packed, allowed: numbers, which can be compressed")
+    return tensor
+
+
+def _ignored(shapes: Shapes, names: set[str]) -> list[str]:
+    """The modules with a matrix that is not compressed."""
+    others = [name for name, shape in shapes.items() if name.endswith(_WEIGHT) and len(shape) > 1 and name not in names]
+    return sorted({"lm_head", *(name.removesuffix(_WEIGHT) for name in others)})

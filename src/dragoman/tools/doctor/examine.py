@@ -1,0 +1,66 @@
+"""Examines the machine, part by part.
+
+Does: call the parts, in an order in which nothing that fails hides what explains it. Does not: print or know options. Called
+by the doctor command, on the main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+from dragoman.tools.doctor.findings import Places, Section
+from dragoman.tools.doctor.memory import Limit, memory_facts, memory_section
+from dragoman.tools.doctor.model import ModelFacts, model_section
+from dragoman.tools.doctor.port import port_section
+from dragoman.tools.doctor.processor import processor_facts, processor_section
+from dragoman.tools.doctor.software import Version, software_facts, software_section
+from dragoman.tools.doctor.storage import Cache, cache_facts, storage_section
+
+
+@dataclass(frozen=True, slots=True)
+class ToldModel:
+    """What is known of the model; `facts` is a text if that is little. `problem`: why it would not be served."""
+
+    facts: ModelFacts | str
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is examined. `tell_model`: reads the model, given the bytes that are available; called last, since what it
+    imports may not work here. `limit`, `find`, `machine`, `affinity`: see the parts; tests have their own.
+    """
+
+    host: str
+    port: int
+    caches: Sequence[Cache]
+    tell_model: Callable[[int], ToldModel]
+    is_offline: bool = False
+    places: Places = field(default_factory=Places)
+    limit: Limit | None = None
+    find: Version = version
+    machine: str = ""
+    affinity: Callable[[], int] | None = None
+
+
+def examine(asked: Question) -> list[Section]:
+    """All sections. Takes up to three seconds: memory and disks are measured."""
+    places = asked.places
+    processor = processor_facts(places, asked.machine, asked.affinity)
+    memory = memory_facts(places, max(1, round(processor.usable_cores)), asked.limit)
+    # The disk of the first cache is measured, which every start reads.
+    caches = tuple(cache_facts(one, measures=index == 0) for index, one in enumerate(asked.caches))
+    sections = [
+        processor_section(processor),
+        memory_section(memory),
+        storage_section(caches, is_offline=asked.is_offline),
+        software_section(software_facts(places.root / "dev", asked.find)),
+        port_section(places, asked.host, asked.port),
+    ]
+    if any(finding.level == "problem" for finding in (*sections[0].findings, *sections[3].findings)):
+        told = ToldModel("not examined: what would load it does not work here")
+    else:
+        told = asked.tell_model(memory.available)
+    return [*sections, model_section(told.facts, memory.bandwidth, told.problem)]

@@ -1,0 +1,35 @@
+"""What the rolling engine would make of a model on this machine.
+
+Does: ask the engine's own arithmetic, which a start does before it reads anything. Does not: load the model, or judge.
+Called by the doctor command, on the main thread; importing this imports the runtime.
+"""
+
+from __future__ import annotations
+
+from dragoman.engine.base import MemoryNeeds
+from dragoman.engine.factory import EngineSetup
+from dragoman.engine.rolling.needs import expected_engine, settled_options
+from dragoman.models.facts import ExpertFacts
+from dragoman.models.profile import kernel_profile
+from dragoman.tools.doctor.model import ModelFacts
+
+
+def expected_model(name: str, setup: EngineSetup, needs: MemoryNeeds, available: int) -> ModelFacts:
+    """The model's facts where so many bytes are available. Raises: EngineOptionError, ModelError, OSError."""
+    options = settled_options(setup)
+    engine = expected_engine(setup.model_dir, options, max(available - needs.weights - needs.drafts, 0))
+    profile = kernel_profile(options.model_options, has_states=bool(engine.facts.delta_layers))
+    sizes = zip(engine.num_blocks, engine.shape.block_bytes, strict=True)
+    return ModelFacts(
+        name=name,
+        place=str(setup.model_dir),
+        weights_type=options.model_options.weight_type,
+        computes_in=profile.inference_type,
+        cache_type=profile.kv_type,
+        weights=needs.weights,
+        least=needs.least,
+        cache=sum(count * size for count, size in sizes),
+        num_cached_tokens=max(engine.num_blocks) * engine.shape.block_size,
+        context=engine.limits.max_model_len or engine.facts.max_position,
+        reads_all=not any(isinstance(layer.mlp, ExpertFacts) for layer in engine.facts.layers),
+    )

@@ -1,0 +1,119 @@
+"""How much memory there is for models, how fast it is, and which limits the process runs under.
+
+Does: read what Linux tells, measure for less than a second. Does not: know models. Called by `examine`.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dragoman.host.machine import available_memory_bytes
+from dragoman.tools.doctor.findings import Finding, Places, Section, in_gb
+
+LEAST_BYTES = 512 << 20  # the runtime, its compiled code and a small model with a short context
+_LEAST_DESCRIPTORS = 1024  # a connection each, and some files
+_SMALLEST_BUFFER = 32 << 20
+
+Limit = Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """Bytes. `available`: what this process may still use, its groups' limits counted. `address_space`: the most that it may
+    map, None = no limit. `bandwidth`: bytes per second that all cores read together, None = there is no room to measure.
+    `huge_pages`: "always", "madvise", "never", or "" if that is unknown.
+    """
+
+    total: int | None
+    available: int
+    address_space: int | None
+    num_descriptors: int
+    bandwidth: float | None
+    huge_pages: str
+
+
+def memory_facts(places: Places, num_threads: int, limit: Limit | None = None) -> MemoryFacts:
+    """What is told and measured. `limit`: the hard limit of a resource, -1 = none; None = as the kernel says."""
+    limit = limit or _hard_limit
+    root = places.root
+    available = available_memory_bytes(root / "proc/meminfo", root / "sys/fs/cgroup", root / "proc/self/cgroup")
+    space = limit(resource.RLIMIT_AS)
+    modes = places.text("sys/kernel/mm/transparent_hugepage/enabled")
+    return MemoryFacts(
+        total=_total(places),
+        available=available,
+        address_space=None if space == resource.RLIM_INFINITY else space,
+        num_descriptors=limit(resource.RLIMIT_NOFILE),
+        bandwidth=_bandwidth(num_threads, available),
+        huge_pages=modes.partition("[")[2].partition("]")[0],
+    )
+
+
+def memory_section(facts: MemoryFacts) -> Section:
+    """What is told of memory, and what is wrong with it."""
+    total = f" of {in_gb(facts.total)}" if facts.total is not None else ""
+    speed = "too little to measure its speed" if facts.bandwidth is None else f"reads {in_gb(facts.bandwidth)}/s"
+    pages = f", huge pages: {facts.huge_pages}" if facts.huge_pages else ""
+    lines = (
+        f"{in_gb(facts.available)}{total} available, {speed}",
+        f"{_or_any(facts.num_descriptors)} open files at most{pages}",
+    )
+    told = {
+        "total_bytes": facts.total,
+        "available_bytes": facts.available,
+        "bytes_per_s": facts.bandwidth,
+        "address_space_bytes": facts.address_space,
+        "open_files": facts.num_descriptors,
+        "huge_pages": facts.huge_pages or None,
+    }
+    return Section("memory", lines, told, tuple(_findings(facts)))
+
+
+def _findings(facts: MemoryFacts) -> Iterator[Finding]:
+    if facts.available < LEAST_BYTES:
+        yield Finding(
+            "problem",
+            f"{in_gb(facts.available)} of memory are available, and even a small model needs {in_gb(LEAST_BYTES)}",
+            "end other processes, or allow the container more memory",
+        )
+    if facts.address_space is not None:
+        yield Finding(
+            "warning",
+            f"the process may map {in_gb(facts.address_space)} at most, its weights' files included",
+            "ulimit -v unlimited, and bound memory by a control group instead",
+        )
+    if 0 <= facts.num_descriptors < _LEAST_DESCRIPTORS:
+        yield Finding(
+            "warning",
+            f"the process may open {facts.num_descriptors} files at most, and each connection takes one",
+            "raise it with ulimit -Hn 65536 or LimitNOFILE=65536 (systemd)",
+        )
+
+
+def _bandwidth(num_threads: int, available: int) -> float | None:
+    try:
+        from dragoman.tools.memory_speed import BUFFER_BYTES, memory_bandwidth
+    except ImportError:  # numpy is what is wrong here
+        return None
+    size = min(BUFFER_BYTES, available // 4)
+    try:
+        return memory_bandwidth(num_threads, size) if size >= _SMALLEST_BUFFER else None
+    except MemoryError:  # a limit that nothing tells
+        return None
+
+
+def _total(places: Places) -> int | None:
+    for line in places.text("proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _hard_limit(kind: int) -> int:
+    return resource.getrlimit(kind)[1]
+
+
+def _or_any(count: int) -> str:
+    return "any number of" if count == resource.RLIM_INFINITY else str(count)

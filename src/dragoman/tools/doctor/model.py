@@ -1,0 +1,99 @@
+"""What a model would be here: how it is stored, what memory it takes, and about how fast it answers.
+
+Does: estimate, from sizes and the measured speed of memory. Does not: read the model (its caller has), or load it. Called by
+`examine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dragoman.tools.doctor.findings import Finding, Section, in_gb
+
+# Of what memory could do, a step of one row reaches that much: 0.5 was measured with weights of 4 bits, 0.7 with 8; those of
+# 16 bits are not unpacked, so the most is assumed.
+_LEAST_SHARE, _MOST_SHARE = 0.5, 0.9
+_SMALL_WEIGHTS = 256 << 20  # below, a step costs other things than reading
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Bytes. `weights_type`: how they are stored; `computes_in`; `cache_type`. `weights`: all of them; `least`: with the
+    smallest cache. `cache`: what a server would take for it now, which holds `num_cached_tokens`. `reads_all`: a token reads
+    all weights, as it does not where experts are chosen. `context`: tokens.
+    """
+
+    name: str
+    place: str
+    weights_type: str
+    computes_in: str
+    cache_type: str
+    weights: int
+    least: int
+    cache: int
+    num_cached_tokens: int
+    context: int
+    reads_all: bool = True
+
+
+def model_section(facts: ModelFacts | str, bandwidth: float | None, problem: str = "") -> Section:
+    """What would be served. `facts`: a text if there is only that to tell. `problem`: why it would not be."""
+    findings = [Finding("problem", line, _MEND) for line in problem.splitlines()]
+    if isinstance(facts, str):
+        return Section("model", (facts,), {}, tuple(findings))
+    speed = _tokens_per_s(facts, bandwidth)
+    lines = [
+        f"{facts.name} in {facts.place}",
+        f"weights as {facts.weights_type} ({in_gb(facts.weights)}), computed in {facts.computes_in}, "
+        f"cache in {facts.cache_type}; context {facts.context} tokens",
+        f"needs {in_gb(facts.least)} at least, would take {in_gb(facts.weights + facts.cache)} "
+        f"with a cache of {facts.num_cached_tokens} tokens",
+        _speed_line(facts, speed),
+    ]
+    told = {
+        "name": facts.name,
+        "place": facts.place,
+        "weights_type": facts.weights_type,
+        "computes_in": facts.computes_in,
+        "cache_type": facts.cache_type,
+        "weights_bytes": facts.weights,
+        "least_bytes": facts.least,
+        "cache_bytes": facts.cache,
+        "cached_tokens": facts.num_cached_tokens,
+        "context": facts.context,
+        "estimated_tokens_per_s": None if speed is None else {"from": speed[0], "to": speed[1]},
+    }
+    return Section("model", tuple(lines), told, (*findings, *_findings(facts, bool(problem))))
+
+
+_MEND = (
+    "name another model or option; `dragoman serve --help-all` lists them, `dragoman config` shows what was resolved"
+)
+
+
+def _tokens_per_s(facts: ModelFacts, bandwidth: float | None) -> tuple[float, float] | None:
+    """Of one stream with a short context; None = memory does not bound it, or that is unknown."""
+    if bandwidth is None or not facts.reads_all or facts.weights < _SMALL_WEIGHTS:
+        return None
+    most = bandwidth / facts.weights
+    return round(_LEAST_SHARE * most, 1), round(_MOST_SHARE * most, 1)
+
+
+def _speed_line(facts: ModelFacts, speed: tuple[float, float] | None) -> str:
+    if speed is not None:
+        return (
+            f"one stream: about {speed[0]:.0f} to {speed[1]:.0f} tokens/s (an estimate: each token reads all weights once; "
+            "many streams share that)"
+        )
+    why = "too small for memory to bound it" if facts.reads_all else "which experts a token reads is not known before"
+    return f"speed: not estimated ({why}); `dragoman selftest --quick` measures it"
+
+
+def _findings(facts: ModelFacts, is_refused: bool) -> Iterator[Finding]:
+    if not is_refused and facts.num_cached_tokens < 2 * facts.context:
+        yield Finding(
+            "warning",
+            f"memory is left for a cache of {facts.num_cached_tokens} tokens, which is little for requests side by side",
+            "bound --max-model-len, store weights smaller (--dtype int4) or give it more memory",
+        )

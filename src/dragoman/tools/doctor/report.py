@@ -1,0 +1,51 @@
+"""The doctor's report: a table for people, JSON for programs.
+
+Does: format. Does not: examine. Called by the doctor command.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from dragoman.tools.doctor.findings import Finding, Level, Section
+
+_ORDER: tuple[Level, ...] = ("problem", "warning", "note")
+_COLUMN = 11
+
+
+def findings_of(sections: Sequence[Section]) -> list[Finding]:
+    """All that is wrong, the worst first."""
+    found = [finding for section in sections for finding in section.findings]
+    return sorted(found, key=lambda finding: _ORDER.index(finding.level))
+
+
+def prevents_serving(sections: Sequence[Section]) -> bool:
+    """True if something has to be mended before a server starts."""
+    return any(finding.level == "problem" for finding in findings_of(sections))
+
+
+def report_text(sections: Sequence[Section]) -> str:
+    """The sections, then what is wrong, each with how to mend it."""
+    lines = []
+    for section in sections:
+        for index, line in enumerate(section.lines):
+            lines.append(f"{'' if index else section.name:{_COLUMN}}{line}")
+    found = findings_of(sections)
+    for finding in found:
+        lines += ["", f"{finding.level}: {finding.text}", f"  {finding.mend}"]
+    verdict = "a server would not start" if prevents_serving(sections) else "a server would start"
+    numbers = [(sum(one.level == level for one in found), level) for level in _ORDER]
+    counts = [f"{number} {level}{'' if number == 1 else 's'}" for number, level in numbers]
+    lines += ["", f"{verdict} ({', '.join(counts)})"]
+    return "\n".join(lines) + "\n"
+
+
+def report_json(sections: Sequence[Section]) -> str:
+    """An object with the sections by name, and the findings."""
+    told = {
+        **{section.name: dict(section.facts) for section in sections},
+        "findings": [{"level": one.level, "text": one.text, "mend": one.mend} for one in findings_of(sections)],
+        "can_serve": not prevents_serving(sections),
+    }
+    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"

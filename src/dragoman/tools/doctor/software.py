@@ -1,0 +1,139 @@
+"""Which Python and which packages are here, what is missing, and whether a GPU waits for one.
+
+Does: read the names and versions of installed packages. Does not: import them. Called by `examine`.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from dragoman import __version__
+from dragoman.engine.vllm.accelerators import has_gpu
+from dragoman.extras import how_to_install
+from dragoman.kernels.presence import BUILD, why_not
+from dragoman.tools.doctor.findings import Finding, Section
+
+LEAST_PYTHON = (3, 11)
+_TOLD = ("openvino", "numpy", "tokenizers")  # beside what is wrong
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
+_PINNED = re.compile(r"~=\s*(\d+\.\d+)\.\d+")
+_FOR_DEVELOPERS = "dev"
+
+Version = Callable[[str], str]
+
+_AGAIN = "pip install --force-reinstall . in dragoman's clone, or with its wheel file"
+
+
+@dataclass(frozen=True, slots=True)
+class SoftwareFacts:
+    """`versions`: of packages that are needed, None = not here. `pins`: what versions of some have to begin with. `extras`:
+    those that are installed, `others` those that are not. `kernels_lack`: why dragoman's own kernels are not here.
+    """
+
+    python: tuple[int, int, int]
+    versions: dict[str, str | None]
+    pins: dict[str, str]
+    extras: tuple[str, ...]
+    others: tuple[str, ...]
+    has_gpu: bool
+    kernels_lack: str = ""
+
+
+def software_facts(
+    devices: Path, find: Version = version, python: tuple[int, int, int] = sys.version_info[:3]
+) -> SoftwareFacts:
+    """What is here. `find`: the version of an installed package. Raises: nothing; PackageNotFoundError of `find` counts."""
+    needed: dict[str, str | None] = {}
+    pins: dict[str, str] = {}
+    of_extras: dict[str, list[str]] = {}
+    for requirement in _requirements():
+        name = _NAME.match(requirement)
+        extra = _EXTRA.search(requirement)
+        if name is None or (extra is None and "sys_platform != 'win32'" in requirement and sys.platform == "win32"):
+            continue
+        if extra is not None:
+            of_extras.setdefault(extra[1], []).append(name[0])
+            continue
+        needed[name[0]] = _version(find, name[0])
+        if pin := _PINNED.search(requirement):
+            pins[name[0]] = pin[1]
+    of_extras.pop(_FOR_DEVELOPERS, None)
+    here = {extra: all(_version(find, name) for name in names) for extra, names in of_extras.items()}
+    return SoftwareFacts(
+        python,
+        needed,
+        pins,
+        tuple(extra for extra, is_here in here.items() if is_here),
+        tuple(extra for extra, is_here in here.items() if not is_here),
+        has_gpu(devices),
+        why_not(),
+    )
+
+
+def software_section(facts: SoftwareFacts) -> Section:
+    """What is told of the software, and what is wrong with it."""
+    packages = ", ".join(f"{name} {facts.versions.get(name) or 'missing'}" for name in _TOLD)
+    extras = f"extras: {', '.join(facts.extras) or 'none'}"
+    others = f" (not installed: {', '.join(facts.others)})" if facts.others else ""
+    gpu = "a GPU is here" if facts.has_gpu else "no GPU"
+    python = ".".join(map(str, facts.python))
+    kernels = "OpenVINO's" if facts.kernels_lack else "dragoman's own and OpenVINO's"
+    lines = (f"dragoman {__version__}, Python {python}, {packages}", f"{extras}{others}; {gpu}; kernels: {kernels}")
+    told = {
+        "dragoman": __version__,
+        "python": python,
+        "platform": platform.platform(),
+        "packages": facts.versions,
+        "extras": list(facts.extras),
+        "other_extras": list(facts.others),
+        "has_gpu": facts.has_gpu,
+        "has_own_kernels": not facts.kernels_lack,
+    }
+    return Section("software", lines, told, tuple(_findings(facts)))
+
+
+def _findings(facts: SoftwareFacts) -> Iterator[Finding]:
+    if facts.python < LEAST_PYTHON:
+        least = ".".join(map(str, LEAST_PYTHON))
+        yield Finding("problem", f"this is Python {'.'.join(map(str, facts.python))}", f"use Python {least} or newer")
+    for name, found in facts.versions.items():
+        pin = facts.pins.get(name)
+        if found is None:
+            yield Finding(
+                "problem",
+                f"the package {name} is not installed",
+                _AGAIN,
+            )
+        elif pin and not f"{found}.".startswith(f"{pin}."):
+            yield Finding(
+                "problem", f"{name} {found} is installed, and {pin} is needed", f"pip install '{name}~={pin}.0'"
+            )
+    if facts.kernels_lack:
+        yield Finding("note", f"dragoman's own kernels are not here: {facts.kernels_lack}", BUILD)
+    if facts.has_gpu and "vllm" not in facts.extras:
+        yield Finding(
+            "note",
+            "a GPU is here, which the built-in engine does not use",
+            f"{how_to_install('vllm')}, --engine vllm",
+        )
+
+
+def _requirements() -> Sequence[str]:
+    try:
+        return requires("dragoman") or ()
+    except PackageNotFoundError:  # run from a directory of sources
+        return ()
+
+
+def _version(find: Version, name: str) -> str | None:
+    try:
+        return find(name)
+    except PackageNotFoundError:
+        return None

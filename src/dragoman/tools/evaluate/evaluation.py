@@ -1,0 +1,56 @@
+"""Lets a model read a text, beside another one if it is to be compared, and adds up what that says of it.
+
+Does: windows, pieces, scores. Does not: load models or read files. Called by `dragoman eval`, on the thread that asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+
+from dragoman.models import LoadedModel
+from dragoman.tools.evaluate.measures import Measures, TokenScores, joined_scores, measures_of, score_tokens
+from dragoman.tools.evaluate.reader import Array, WindowReader, piece_tokens
+from dragoman.tools.evaluate.windows import EvaluationError, Window
+
+Progress = Callable[[str, float], None]
+
+
+def evaluate(
+    loaded: LoadedModel, windows: Sequence[Window], progress: Progress, reference: LoadedModel | None = None
+) -> Measures:
+    """The measures of a model over the windows, beside `reference`. Memory does not grow with the windows' number but by
+    some bytes for each token.
+
+    Raises: EvaluationError if a model computes what is no number.
+    """
+    models = [loaded] if reference is None else [loaded, reference]
+    vocab_size = min(model.facts.vocab_size for model in models)
+    longest, piece = max(len(window.token_ids) for window in windows), piece_tokens(vocab_size)
+    with ExitStack() as stack:
+        readers = [stack.enter_context(WindowReader(model, longest, piece)) for model in models]
+        parts: list[TokenScores] = []
+        for number, window in enumerate(windows):
+            progress("reading", number / len(windows))
+            parts += _window_scores(readers, window, vocab_size)
+        progress("reading", 1.0)
+    return measures_of(joined_scores(parts))
+
+
+def _window_scores(readers: Sequence[WindowReader], window: Window, vocab_size: int) -> list[TokenScores]:
+    """The scores of a window's tokens, a part for each piece."""
+    tokens = np.array(window.token_ids, dtype=np.int64)
+    # the last token's row foretells nothing that is known
+    pieces = [reader.read(window.token_ids[:-1], window.first_scored - 1) for reader in readers]
+    scores = []
+    for both in zip(*pieces, strict=True):
+        first, logits = both[0]
+        targets = tokens[first + 1 : first + 1 + len(logits)]
+        others: list[Array | None] = [other[:, :vocab_size] for _, other in both[1:]]
+        try:
+            scores.append(score_tokens(logits[:, :vocab_size], targets, *others))
+        except ValueError as error:
+            raise EvaluationError(f"the model cannot be evaluated: {error}, at token {first} of a window") from error
+    return scores

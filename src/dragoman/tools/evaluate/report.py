@@ -1,0 +1,48 @@
+"""Writes the measures of an evaluation, for people or as JSON.
+
+Does: words and numbers. Does not: measure. Called by `dragoman eval`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dragoman.tools.evaluate.measures import Measures
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What was evaluated: a model and how its weights are stored, the same of the reference; tokens of windows."""
+
+    model: str
+    dtype: str
+    against: str | None
+    against_dtype: str | None
+    text: str
+    window: int
+    stride: int
+
+
+def evaluation_json(evaluated: Evaluated, measures: Measures) -> str:
+    """One JSON object; what was not measured is null."""
+    found: dict[str, Any] = asdict(evaluated) | asdict(measures)
+    return json.dumps(found) + "\n"
+
+
+def evaluation_text(evaluated: Evaluated, measures: Measures) -> str:
+    """A table."""
+    rows = [
+        ("model", f"{evaluated.model} ({evaluated.dtype})"),
+        ("text", f"{measures.num_tokens} tokens of {evaluated.text}, in windows of {evaluated.window}"),
+        ("perplexity", f"{measures.perplexity:.4f}"),
+    ]
+    if measures.divergence_mean is not None:
+        rows += [
+            ("against", f"{evaluated.against} ({evaluated.against_dtype})"),
+            ("its perplexity", f"{measures.reference_perplexity:.4f}"),
+            ("KL divergence", f"{measures.divergence_mean:.6f} nats, 99th percentile {measures.divergence_p99:.6f}"),
+            ("top-1 agreement", f"{measures.agreement:.2%}"),
+        ]
+    return "".join(f"{name:<16} {value}\n" for name, value in rows)

@@ -1,0 +1,57 @@
+"""From a file of text to tokens, and whether two models mean the same by them.
+
+Does: read, tokenise, compare tokenizers. Does not: cut windows or run models. Called by `dragoman eval` and `dragoman
+compress`, on the thread that asked.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from dragoman.tokenizer.base import Tokenizer
+from dragoman.tools.evaluate.windows import EvaluationError
+
+
+class TextTokens(NamedTuple):
+    """A text's tokens. `start`: what a prompt begins with, which stands before each window."""
+
+    token_ids: list[int]
+    start: list[int]
+
+
+def read_text(path: Path) -> str:
+    """The file's text. Raises: EvaluationError if it cannot be read, is no UTF-8, or is empty."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise EvaluationError(f"must be a file that can be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise EvaluationError(f"must be UTF-8 text: {error.reason} at byte {error.start}") from error
+    if not text:
+        raise EvaluationError("must be a file with text in it, it is empty")
+    return text
+
+
+def tokens_of(text: str, tokenizer: Tokenizer) -> TextTokens:
+    """The text's tokens without those around a prompt, and the token that a prompt begins with, if there is one."""
+    bos = tokenizer.bos_token_id
+    begins = bos is not None and tokenizer.encode("a")[:1] == [bos]
+    return TextTokens(tokenizer.encode(text, add_special_tokens=False), [bos] if begins and bos is not None else [])
+
+
+def refuse_other_tokens(tokenizer: Tokenizer, other: Tokenizer) -> None:
+    """Raises: EvaluationError if a token of one is not the same token of the other."""
+    if tokenizer.vocab_size != other.vocab_size:
+        sizes = f"{other.vocab_size} tokens instead of {tokenizer.vocab_size}"
+        raise EvaluationError(f"must be a model with the same tokenizer, its vocabulary has {sizes}")
+    for token_id in range(tokenizer.vocab_size):
+        mine, its = tokenizer.token_bytes(token_id), other.token_bytes(token_id)
+        if mine != its:
+            raise EvaluationError(
+                f"must be a model with the same tokenizer, its token {token_id} is {_shown(its)} instead of {_shown(mine)}"
+            )
+
+
+def _shown(token: bytes) -> str:
+    return repr(token.decode("utf-8", errors="replace"))

@@ -1,0 +1,305 @@
+"""What steps cost in service: what to ask a server for so that its step log tells, and the costs that the log comes to.
+
+Does: have so many sequences decode, pieces of prompts computed, several of them, both together, short and long contexts,
+and clients that ask as those do who are planned for; fit the costs. Does not: start the server or speak HTTP (the command
+line does), or simulate. Called by the plan, on the main thread; nothing else should compute meanwhile.
+
+Steps are measured in a server that is asked over HTTP because they take longer there than in a loop of their own: HTTP,
+the tokenizer and, on this machine, the clients compute beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Protocol
+
+import msgspec
+
+from dragoman.engine.rolling.step_log import LoggedStep, read_step_log
+from dragoman.tools.plan.costs import MeasuredStep, StepCosts, fit_costs, slowness_of
+from dragoman.tools.plan.replica import Replica
+
+_SHORT_PROMPT = 8  # tokens of those that only are there to decode
+_SMALLEST_PIECE = 16
+_NUM_LONG = 4  # sequences with a long context
+# Tokens of it: costs grow evenly with the context, and are the surer the longer it is, but computing it takes time.
+_LONG, _LONGEST = 512, 1024
+_DECODE_STEPS = 24
+_LONG_STEPS = 64  # of those with a long context: the first decode while the prompts of the others are computed
+_REPEATS = 2
+# Everything is measured so many times, in another order each time: a machine is slower in one second than in the next, and
+# what was measured in a slow one alone would be thought dear.
+_NUM_ROUNDS = 2
+# Prompts that share a step: without such steps, tokens and what they see would only be known together.
+_NUM_TOGETHER = 4
+_NUM_CLIENTS = (1, 2, 4, 8, 16, 36)  # that ask as those do who are planned for: from hardly any load to a full server
+# Of each of these, in each round; and until each has had an answer, on a slow machine, but not for ever.
+_CLIENTS_S, _MOST_CLIENTS_S = 4.0, 12.0
+
+Stage = Callable[[], Awaitable[None]]
+"""Asks a server for something to be measured."""
+
+
+class CalibrationFailed(RuntimeError):
+    """There are no costs to be had; the message says why, on one line."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """When a request was sent, and when its tokens came; seconds on the clock of the step log."""
+
+    sent_s: float
+    token_s: list[float] = field(default_factory=list)
+
+
+class Service(Protocol):
+    """A server whose steps are logged."""
+
+    async def ask(self, prompt_tokens: int, output_tokens: int) -> Answer:
+        """A request whose prompt no other has, answered to the end, or given up if this is cancelled.
+
+        Raises: CalibrationFailed.
+        """
+        ...
+
+
+class Report(Protocol):
+    """Is told how far the measuring is."""
+
+    def __call__(self, stage: str, fraction: float, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """What is measured, in tokens. `counts`: of sequences that decode. `pieces`: of prompts. `parts`: prompts of which
+    several fill a step. `long`: the long context. `clients`: how many ask as those do who are planned for, for a `usual`
+    number of prompt and completion tokens, `clients_s` seconds each time, longer if it takes them longer to have an answer
+    each. `longest`: of the longest sequence there can be.
+    """
+
+    counts: tuple[int, ...]
+    pieces: tuple[int, ...]
+    parts: tuple[int, ...]
+    long: int
+    clients: tuple[int, ...]
+    usual: tuple[int, int]
+    longest: int
+    clients_s: float = _CLIENTS_S
+
+    @classmethod
+    def of(cls, planned: Replica, prompt_tokens: int, output_tokens: int) -> Cases:
+        """Those that tell what a replica with these limits costs, first of all for requests of these lengths."""
+        limits, size = planned.limits, planned.block_size
+        longest = min(planned.max_model_len, limits.max_model_len or planned.max_model_len)
+        total = min(prompt_tokens + output_tokens, longest)
+        long = max(min(max(total, _LONG), _LONGEST, longest // 2), _SHORT_PROMPT)
+        counts = _powers(1, min(limits.max_num_seqs, planned.num_sequences(2 * size)))
+        sizes = _powers(_SMALLEST_PIECE, limits.max_batch_tokens)
+        pieces = [size for size in sizes if size < longest]
+        parts = {size // _NUM_TOGETHER for size in sizes if size >= _NUM_TOGETHER * _SMALLEST_PIECE}
+        parts = {part for part in parts if part < longest and counts[-1] >= _NUM_TOGETHER}
+        most = max(planned.num_sequences(total), 1)
+        clients = tuple(sorted({min(count, most) for count in _NUM_CLIENTS}))
+        usual = (max(min(prompt_tokens, longest - 1), 1), output_tokens)
+        return cls(tuple(counts), tuple(pieces), tuple(sorted(parts)), long, clients, usual, longest)
+
+
+def duration_s(cases: Cases) -> tuple[float, float]:
+    """How long measuring takes, at least and on a slow machine; the steps besides those in service are a small part."""
+    num_stages = _NUM_ROUNDS * len(cases.clients)
+    return num_stages * cases.clients_s, num_stages * max(_MOST_CLIENTS_S, cases.clients_s)
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a server was asked for. `alone`: answers to requests without company. `in_service`: from when to when clients
+    asked as those do who are planned for.
+    """
+
+    alone: list[Answer] = field(default_factory=list)
+    in_service: list[tuple[float, float]] = field(default_factory=list)
+
+    def is_in_service(self, time_s: float) -> bool:
+        """Whether such clients asked then."""
+        return any(begin_s <= time_s <= end_s for begin_s, end_s in self.in_service)
+
+
+def stages_of(service: Service, cases: Cases, clock: Callable[[], float] = perf_counter) -> tuple[list[Stage], Asked]:
+    """All that is to be measured, in rounds, and what it comes to be asked; no stage leaves a request behind.
+
+    A stage raises: CalibrationFailed.
+    """
+    stages, order = _Stages(service, cases, clock), random.Random(0)
+    todo = stages.all()
+    return [stage for _ in range(_NUM_ROUNDS) for stage in order.sample(todo, len(todo))], stages.asked
+
+
+async def ask_all(service: Service, cases: Cases, report: Report, clock: Callable[[], float] = perf_counter) -> Asked:
+    """Ask for all that is to be measured, one stage after the other. Raises: CalibrationFailed."""
+    stages, asked = stages_of(service, cases, clock)
+    report("measuring steps", 0.0)
+    for done, stage in enumerate(stages, start=1):
+        await stage()
+        report("measuring steps", done / len(stages))
+    return asked
+
+
+class _Stages:
+    """What a round consists of."""
+
+    def __init__(self, service: Service, cases: Cases, clock: Callable[[], float]) -> None:
+        self._service, self._cases, self._clock = service, cases, clock
+        self._lengths = random.Random(1)
+        self.asked = Asked()
+
+    def all(self) -> list[Stage]:
+        """Each to be run by itself."""
+        cases, most = self._cases, self._cases.counts[-1]
+        stages: list[Stage] = [partial(self._decode, count, _SHORT_PROMPT, _DECODE_STEPS) for count in cases.counts]
+        stages += [partial(self._compute, piece, 1) for piece in cases.pieces]
+        stages += [partial(self._compute, part, _NUM_TOGETHER) for part in cases.parts]
+        stages.append(partial(self._decode, min(_NUM_LONG, most), cases.long, _LONG_STEPS))
+        if most > 1:
+            stages.append(self._compute_beside)
+        return stages + [partial(self._serve, count) for count in cases.clients]
+
+    async def _decode(self, count: int, prompt_tokens: int, num_steps: int) -> None:
+        """Have so many sequences decode for some steps."""
+        await asyncio.gather(*(self._ask(prompt_tokens, num_steps) for _ in range(count)))
+
+    async def _compute(self, prompt_tokens: int, count: int) -> None:
+        """Have so many prompts computed together."""
+        for _ in range(_REPEATS):
+            answers = await asyncio.gather(*(self._ask(prompt_tokens, 1) for _ in range(count)))
+            if count == 1:
+                self.asked.alone += answers
+
+    async def _compute_beside(self) -> None:
+        """Have prompts computed while others decode."""
+        cases = self._cases
+        num_others = max(min(cases.counts[-1] // 2, _NUM_LONG), 1)
+        others = [asyncio.create_task(self._ask(_SHORT_PROMPT, cases.longest)) for _ in range(num_others)]
+        try:
+            await self._ask(_SHORT_PROMPT, 1)  # once it is answered, the others run
+            for piece in sorted({piece // 2 for piece in cases.pieces}):
+                await self._ask(max(piece, 1), 1)
+        finally:
+            await _end(others)
+
+    async def _serve(self, count: int) -> None:
+        """Have so many clients ask one request after the other, as long as half the usual ones to one and a half times."""
+        begin_s = self._clock()
+        end_s = begin_s + self._cases.clients_s
+        prompt_tokens, output_tokens = self._cases.usual
+        waiting = set(range(count))  # clients without an answer
+
+        async def client(number: int) -> None:
+            while self._clock() < end_s or waiting:
+                await self._ask(self._about(prompt_tokens), self._about(output_tokens))
+                waiting.discard(number)
+
+        clients = [asyncio.create_task(client(number)) for number in range(count)]
+        try:
+            await self._pass(end_s, clients)
+            if waiting:
+                await self._pass(begin_s + max(_MOST_CLIENTS_S, self._cases.clients_s), clients)
+        finally:
+            await _end(clients)
+        self.asked.in_service.append((begin_s, self._clock()))
+
+    async def _pass(self, until_s: float, clients: Sequence[asyncio.Task[None]]) -> None:
+        """Wait until it is so late, or a client has failed. Raises: CalibrationFailed."""
+        while (left_s := until_s - self._clock()) > 0 and not all(one.done() for one in clients):
+            done, _ = await asyncio.wait(clients, timeout=left_s, return_when=asyncio.FIRST_EXCEPTION)
+            for one in done:
+                one.result()
+
+    async def _ask(self, prompt_tokens: int, output_tokens: int) -> Answer:
+        prompt_tokens = max(min(prompt_tokens, self._cases.longest - 1), 1)
+        return await self._service.ask(prompt_tokens, min(output_tokens, self._cases.longest - prompt_tokens))
+
+    def _about(self, num_tokens: int) -> int:
+        return max(round(num_tokens * self._lengths.uniform(0.5, 1.5)), 1)
+
+
+async def _end(tasks: Sequence[asyncio.Task[Answer]] | Sequence[asyncio.Task[None]]) -> None:
+    """Cancel what still runs, and wait for it."""
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError, CalibrationFailed):
+            await task
+
+
+def logged_steps(path: Path) -> list[LoggedStep]:
+    """The steps in a log. Raises: CalibrationFailed, on one line, if it is none."""
+    try:
+        return read_step_log(path)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CalibrationFailed(f"must be a step log that can be read ({error})") from error
+
+
+def costs_of(steps: Sequence[LoggedStep], asked: Asked | None = None) -> StepCosts:
+    """The costs that a log comes to. `asked`: what was asked for, None = nothing but service.
+
+    Raises: CalibrationFailed if the log tells too little.
+    """
+    in_service = [asked is None or asked.is_in_service(step.begin_s) for step in steps]
+    measured = _measured(steps)
+    counted = _without_firsts(measured, in_service)
+    if not counted:
+        raise CalibrationFailed("must be the step log of a server that has answered requests, it holds no steps")
+    if len({len(step.work.contexts) for step in counted}) > 1:
+        raise CalibrationFailed("must be the step log of one model, it has steps with different kinds of cache")
+    costs = fit_costs(counted)
+    return msgspec.structs.replace(
+        costs, slowness=slowness_of(costs, counted), http_s=_http_s(steps, asked.alone if asked else ())
+    )
+
+
+def _measured(steps: Sequence[LoggedStep]) -> list[MeasuredStep]:
+    """What counts of them, of which each follows the one before it."""
+    sizes = [0, *(step.work.num_tokens for step in steps)]
+    changes = [before != size for before, size in pairwise(sizes)]
+    return [MeasuredStep(step.work, step.seconds, is_change) for step, is_change in zip(steps, changes, strict=True)]
+
+
+def _without_firsts(steps: Sequence[MeasuredStep], in_service: Sequence[bool]) -> list[MeasuredStep]:
+    """The steps without the first of every shape, when kernels are chosen; in service that is a part of what happens."""
+    found, shapes = [], set()
+    for step, serves in zip(steps, in_service, strict=True):
+        shape = (step.work.num_tokens, step.work.num_rows)
+        if serves or shape in shapes:
+            found.append(step)
+        shapes.add(shape)
+    return found
+
+
+def _http_s(steps: Sequence[LoggedStep], alone: Sequence[Answer]) -> float:
+    """What a client without company waits for its first token besides the steps, by the median; 0 if nobody was alone."""
+    begins = [step.begin_s for step in steps]
+    waits = []
+    for answer in alone:
+        first_s = answer.token_s[0]
+        within = steps[bisect_left(begins, answer.sent_s) : bisect_left(begins, first_s)]
+        waits.append(first_s - answer.sent_s - sum(step.seconds for step in within))
+    return max(median(waits), 0.0) if waits else 0.0
+
+
+def _powers(least: int, most: int) -> list[int]:
+    """The powers of two in this range, which begins with one, and its end."""
+    found = []
+    while least < most:
+        found.append(least)
+        least *= 2
+    return [*found, max(most, 1)]

@@ -1,0 +1,301 @@
+"""Runs replicas in virtual time: the engine's own step loop over a runner that computes nothing and lets time pass.
+
+Does: drive `EngineCore`, so that scheduling, pacing, chunks, preemption and the prefix cache are the engine's; route
+arrivals; note when every token comes. Does not: know where costs come from. Called by the sizing, on the main thread.
+
+Time passes in `forward` alone: as long as a whole step with that work was measured to take. What clients wait besides is the
+same for all tokens, and put on when they are noted.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.forward.step_work import StepWork
+from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.update import Delivery
+from dragoman.tools.plan.costs import CostsError, StepCosts
+from dragoman.tools.plan.replica import Replica
+from dragoman.tools.plan.router import Router
+from dragoman.tools.plan.workload import Arrival, Weights, Workload, draw_prefixes, request_of
+from dragoman.types import EngineOutput, EngineRequest
+
+_VOCAB_SIZE = 2  # nobody looks at the tokens
+_STRETCH_S = 2.0  # about as long as machines stay slow, or fast
+_MOST_EARLIER_REQUESTS = 1000  # that fill a replica's prefix cache before the first arrival
+
+
+class VirtualTime:
+    """Stands still unless somebody moves it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class _Slowness:
+    """The machine's slow and fast moments, in simulated time: stretches of those that were measured, drawn by chance.
+
+    They follow each other in time, not in steps: a neighbour takes the machine for a second, whatever runs meanwhile. So a
+    long step has the mean of many moments, and a slow second in a row makes requests wait much longer than single slow
+    steps do. They are the same in every simulation.
+    """
+
+    def __init__(self, known: Sequence[tuple[float, float]]) -> None:
+        """`known`: see `StepCosts.slowness`."""
+        self._known = known
+        self._ends_s = list(accumulate(seconds for seconds, _ in known))
+        self._chance = random.Random(0)
+        self._index = 0
+        self._moment_s = self._stretch_s = 0.0  # what is left of them
+
+    def pass_over(self, cost_s: float) -> float:
+        """The seconds that a step of this cost takes now."""
+        if not self._known:
+            return cost_s
+        if self._stretch_s <= 0:
+            self._begin(bisect_left(self._ends_s, self._chance.random() * self._ends_s[-1]))
+            self._stretch_s = _STRETCH_S
+        taken_s = 0.0
+        while cost_s * self._known[self._index][1] > self._moment_s:
+            taken_s += self._moment_s
+            cost_s -= self._moment_s / self._known[self._index][1]
+            self._begin((self._index + 1) % len(self._known))
+        last_s = cost_s * self._known[self._index][1]
+        self._moment_s -= last_s
+        self._stretch_s -= taken_s + last_s
+        return taken_s + last_s
+
+    def _begin(self, index: int) -> None:
+        self._index, self._moment_s = index, self._known[index][0]
+
+
+class CostRunner:
+    """A ModelRunner whose steps take as long as they cost, all tokens being equally likely. `is_free`: nothing costs.
+
+    Steps of the same work take differently long, as they do in truth: the pacer learns from what steps take, and holds
+    prompts back the more the less even that is.
+    """
+
+    def __init__(self, replica: Replica, costs: StepCosts, time: VirtualTime) -> None:
+        self.block_size, self.pools = replica.block_size, replica.pools
+        self.vocab_size, self.max_model_len = _VOCAB_SIZE, replica.max_model_len
+        self.long_context_from = replica.long_context_from
+        self.is_free = False
+        self._costs, self._time = costs, time
+        self._slowness = _Slowness(costs.slowness)
+        self._num_tokens = 0  # of the last step
+
+    def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
+        """Logits of zero."""
+        if not self.is_free:
+            work = StepWork.of(batch)
+            cost_s = self._costs.seconds(work, is_change=work.num_tokens != self._num_tokens)
+            self._num_tokens = work.num_tokens
+            self._time.now_s += self._slowness.pass_over(cost_s)
+        return np.zeros((len(batch.logit_indices), _VOCAB_SIZE), dtype=np.float32)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
+        """Nothing is stored."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(slots=True)
+class RequestTimes:
+    """When a request came, and when each of its tokens did, in seconds."""
+
+    arrival_s: float
+    token_s: list[float] = field(default_factory=list)
+
+
+class SimulatedReplica:
+    """One engine in virtual time. `busy_s`: time it spent in steps."""
+
+    def __init__(self, replica: Replica, costs: StepCosts) -> None:
+        """Raises: CostsError if the costs are those of a model with other cache kinds."""
+        if len(costs.context_s) != len(replica.pools):
+            expected = f"context_s and pair_s have {len(costs.context_s)} numbers each, the model has"
+            raise CostsError(f"{expected} {len(replica.pools)} kinds of cache")
+        self._http_s = costs.http_s
+        self._time = VirtualTime()
+        self._runner = CostRunner(replica, costs, self._time)
+        self._core = EngineCore(self._runner, Sampler(_VOCAB_SIZE), replica.limits, clock=self._time)
+        self._is_waiting = False  # somebody is in the inbox
+        self._times: dict[int, RequestTimes] = {}
+        self._unfinished: dict[int, int] = {}  # key -> tokens to come
+        self._ends_s: list[float] = []  # a heap
+        self.busy_s = 0.0
+        self.stats = self._core.stats
+
+    @property
+    def now_s(self) -> float:
+        """Its time: when its last step ended, or when it was idle last."""
+        return self._time.now_s
+
+    @property
+    def has_work(self) -> bool:
+        """True if a step would run something."""
+        return self._is_waiting or self._core.has_work()
+
+    def num_outstanding(self, time_s: float) -> int:
+        """Requests that have come and are not finished at that time, which never goes back."""
+        while self._ends_s and self._ends_s[0] <= time_s:
+            heapq.heappop(self._ends_s)
+        return len(self._unfinished) + len(self._ends_s)
+
+    def add(self, key: int, request: EngineRequest, time_s: float) -> RequestTimes:
+        """A request comes, not earlier than any before; it is seen when the step that runs has ended."""
+        if not self.has_work:
+            self._time.now_s = max(self._time.now_s, time_s)
+        times = self._times[key] = RequestTimes(time_s)
+        self._unfinished[key] = request.max_tokens
+        self._core.inbox.put(AddRequest(key, request))
+        self._is_waiting = True
+        return times
+
+    def run_until(self, time_s: float) -> None:
+        """Run the steps that begin before that time."""
+        while self.has_work and self._time.now_s < time_s:
+            self.step()
+
+    def step(self) -> list[int]:
+        """One step; the keys of those that it finished. Raises: RuntimeError if a request fails."""
+        begin_s = self._time.now_s
+        self._is_waiting = False
+        deliveries = self._core.step()
+        self.busy_s += self._time.now_s - begin_s
+        return [key for key, item in deliveries if self._note(key, _output(Delivery(key, item)))]
+
+    def _note(self, key: int, output: EngineOutput) -> bool:
+        """Keep the time of its tokens; True if they are the last."""
+        self._times[key].token_s += [self._time.now_s + self._http_s] * len(output.token_ids)
+        self._unfinished[key] -= len(output.token_ids)
+        if output.finish_reason is None:
+            return False
+        if self._unfinished.pop(key):
+            raise RuntimeError(f"request {key} ended early")
+        del self._times[key]
+        heapq.heappush(self._ends_s, self._time.now_s)
+        return True
+
+    def remember(self, key: int, request: EngineRequest) -> None:
+        """Have the prompt of an earlier request in the prefix cache; takes no time."""
+        self._runner.is_free = True
+        self._core.inbox.put(AddRequest(key, request))
+        while not self._core.step():
+            pass
+        self._core.inbox.put(AbortRequest(key))
+        self._core.step()
+        self._runner.is_free = False
+
+
+def _output(delivery: Delivery) -> EngineOutput:
+    if isinstance(delivery.item, EngineOutput):
+        return delivery.item
+    raise RuntimeError(f"a simulated request failed: {delivery.item}") from delivery.item
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a simulation came to. `duration_s`: until the last token. `hit_rate`: of prompt tokens, from the prefix cache.
+
+    `busy`: the share of the time in which a step ran, mean of all replicas.
+    """
+
+    times: tuple[RequestTimes, ...]
+    duration_s: float
+    busy: float
+    hit_rate: float
+    num_preemptions: int
+
+
+def simulate(
+    replica: Replica,
+    costs: StepCosts,
+    workload: Workload,
+    coming: Sequence[Arrival],
+    routing: tuple[Router, int],
+    weights: Weights | None = None,
+) -> Run:
+    """Replicas answer all that comes. `routing`: who chooses among how many. `weights`: see `workload.arrivals`.
+
+    With prefixes, earlier requests have filled the prefix caches. Raises: CostsError if the costs do not fit.
+    """
+    router, num_replicas = routing
+    replicas = [SimulatedReplica(replica, costs) for _ in range(num_replicas)]
+    if workload.prefix_tokens and replica.limits.prefix_cache != "off":
+        _fill_caches(replicas, replica, workload, router, weights)
+    earlier = [(one.stats.num_prefix_queries, one.stats.num_prefix_hits) for one in replicas]
+    times = [_send(replicas, router, workload, arrival) for arrival in coming]
+    for one in replicas:
+        one.run_until(float("inf"))
+    end_s = max(one.token_s[-1] for one in times)
+    queries = sum(one.stats.num_prefix_queries for one in replicas) - sum(before for before, _ in earlier)
+    hits = sum(one.stats.num_prefix_hits for one in replicas) - sum(before for _, before in earlier)
+    return Run(
+        times=tuple(times),
+        duration_s=end_s,
+        busy=sum(one.busy_s for one in replicas) / end_s / num_replicas,
+        hit_rate=hits / queries if queries else 0.0,
+        num_preemptions=sum(one.stats.num_preemptions for one in replicas),
+    )
+
+
+def _send(replicas: Sequence[SimulatedReplica], router: Router, workload: Workload, arrival: Arrival) -> RequestTimes:
+    for one in replicas:
+        one.run_until(arrival.time_s)
+    chosen = replicas[router.choose(arrival.prefix, [one.num_outstanding(arrival.time_s) for one in replicas])]
+    return chosen.add(arrival.number, request_of(workload, arrival.number, arrival.prefix), arrival.time_s)
+
+
+def _fill_caches(
+    replicas: Sequence[SimulatedReplica], replica: Replica, workload: Workload, router: Router, weights: Weights | None
+) -> None:
+    """Let as many earlier requests pass as fill the caches, if they are not too many."""
+    room = min(pool.num_blocks for pool in replica.pools) * replica.block_size
+    each = room // max(workload.prompt_tokens - workload.prefix_tokens, replica.block_size) + 1
+    count = min(each * len(replicas), _MOST_EARLIER_REQUESTS * len(replicas))
+    idle = _Turns(len(replicas))
+    for number, prefix in enumerate(draw_prefixes(workload, count, weights, stream=5), start=1):
+        chosen = router.choose(prefix, idle.loads())
+        idle.note(chosen)
+        replicas[chosen].remember(-number, request_of(workload, workload.num_requests + number, prefix))
+
+
+class _Turns:
+    """Stands for the loads of replicas while earlier requests pass: those that got the last few have more."""
+
+    def __init__(self, num_replicas: int) -> None:
+        self._recent: list[int] = []
+        self._num_replicas = num_replicas
+
+    def loads(self) -> list[int]:
+        return [self._recent.count(index) for index in range(self._num_replicas)]
+
+    def note(self, chosen: int) -> None:
+        self._recent = [*self._recent, chosen][-4 * self._num_replicas :]
+
+
+def latencies(times: Sequence[RequestTimes]) -> tuple[list[float], list[float]]:
+    """Seconds to the first token, and between tokens, of these requests."""
+    return [one.token_s[0] - one.arrival_s for one in times], list(_gaps(times))
+
+
+def _gaps(times: Sequence[RequestTimes]) -> Iterator[float]:
+    for one in times:
+        yield from (later - earlier for earlier, later in pairwise(one.token_s))

@@ -1,0 +1,224 @@
+"""How much load replicas carry, and how many are needed for a rate within bounds on latency.
+
+Does: run simulations of one replica, alone, saturated and under load, and of several behind a router; search. Does not:
+print. Called by the command line, on the main thread.
+
+Up to `MOST_TOGETHER` replicas are simulated together. Of more, one is simulated with its share of the arrivals and of the
+prefixes, as if the router drew lots: a router that looks at the load does better than that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from dragoman.tools.plan.costs import StepCosts
+from dragoman.tools.plan.replica import Replica
+from dragoman.tools.plan.router import LeastOutstanding, RouterKind, router_of, share_of_first
+from dragoman.tools.plan.simulate import Run, SimulatedReplica, latencies, simulate
+from dragoman.tools.plan.workload import Arrival, Workload, arrivals, draw_prefixes
+
+MOST_TOGETHER = 4
+MOST_REPLICAS = 1_000_000
+HIGHEST_UTILISATION = 0.9
+"""Of what a replica carries when it is saturated: nearer to it, waiting grows without end."""
+
+_SKIPPED = 0.2  # of the requests, which come while the replicas are still emptier than they will be
+_WAVES = 3  # of sequences side by side that are counted when a replica is saturated
+
+
+class PlanError(ValueError):
+    """What is asked for cannot be had: `option` says by which option, the message why."""
+
+    def __init__(self, option: str, problem: str) -> None:
+        super().__init__(problem)
+        self.option = option
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Seconds that 99 of 100 first tokens, and 99 of 100 gaps between tokens, may take at most; None = any time."""
+
+    ttft_s: float | None = None
+    itl_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What replicas do under the load of a workload. Seconds; percentiles over requests, and over gaps between tokens.
+
+    `utilisation`: of a replica, 1 = saturated. `busy`: the share of the time in which steps run. `num_together`: replicas
+    that were simulated. `tokens_per_s`: completion tokens of all replicas. `hit_rate`: of prompt tokens, those that the
+    prefix cache had.
+    """
+
+    num_replicas: int
+    num_together: int
+    utilisation: float
+    busy: float
+    requests_per_s: float
+    tokens_per_s: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    itl_p50_s: float
+    itl_p99_s: float
+    hit_rate: float
+    num_preemptions: int
+    is_within: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan: what one replica does, and what the replicas under load do. `alone_*`: of a request without company.
+
+    `requests_per_s`, `tokens_per_s`: what one replica carries when it is saturated. `num_sequences`: that fit side by side.
+    """
+
+    workload: Workload
+    bounds: Bounds
+    router: RouterKind
+    num_sequences: int
+    requests_per_s: float
+    tokens_per_s: float
+    alone_ttft_s: float
+    alone_itl_s: float
+    load: Load
+
+
+class Planner:
+    """Sizes one kind of replica for one workload, whose `num_requests` are those of one simulated replica."""
+
+    def __init__(self, replica: Replica, costs: StepCosts, workload: Workload, router: RouterKind) -> None:
+        """Raises: PlanError if a request does not fit; CostsError if the costs are another model's."""
+        _check_fit(replica, workload)
+        self._replica, self._costs, self._workload, self._kind = replica, costs, workload, router
+        SimulatedReplica(replica, costs)  # which checks them
+        self.carries: Callable[[int], float] = cache(self._carries)
+
+    def plan(self, bounds: Bounds, num_replicas: int | None = None) -> Plan:
+        """The plan; `num_replicas` None = as few as keep the bounds. Raises: PlanError if none do."""
+        alone = self._alone()
+        load = self.load(num_replicas, bounds) if num_replicas else self._search(bounds, alone)
+        rate = self.carries(self._alike(load.num_replicas))
+        return Plan(
+            workload=self._workload,
+            bounds=bounds,
+            router=self._kind,
+            num_sequences=self._replica.num_sequences(self._workload.total_tokens),
+            requests_per_s=rate,
+            tokens_per_s=rate * self._workload.output_tokens,
+            alone_ttft_s=alone.ttft_s or 0.0,
+            alone_itl_s=alone.itl_s or 0.0,
+            load=load,
+        )
+
+    def load(self, num_replicas: int, bounds: Bounds) -> Load:
+        """What so many replicas do."""
+        num_together = num_replicas if num_replicas <= MOST_TOGETHER else 1
+        part = replace(
+            self._workload,
+            rate=self._workload.rate * num_together / num_replicas,
+            num_requests=self._workload.num_requests * num_together,
+        )
+        weights = share_of_first(self._workload, num_replicas, self._kind) if num_together < num_replicas else None
+        router = router_of(self._kind) if num_together > 1 else LeastOutstanding()
+        coming = _at_rate(arrivals(part, weights), part.rate)
+        run = simulate(self._replica, self._costs, part, coming, (router, num_together), weights)
+        return self._load_of(run, num_replicas, num_together, bounds)
+
+    def _load_of(self, run: Run, num_replicas: int, num_together: int, bounds: Bounds) -> Load:
+        num_skipped = int(len(run.times) * _SKIPPED)
+        first, gaps = latencies(run.times[num_skipped:])
+        ends = sorted(times.token_s[-1] for times in run.times)[num_skipped:]
+        utilisation = self._workload.rate / num_replicas / self.carries(self._alike(num_replicas))
+        ttft_p99, itl_p99 = percentile(first, 0.99), percentile(gaps, 0.99)
+        is_within = (
+            utilisation <= HIGHEST_UTILISATION and _holds(ttft_p99, bounds.ttft_s) and _holds(itl_p99, bounds.itl_s)
+        )
+        answered = (len(ends) - 1) / (ends[-1] - ends[0]) * num_replicas / num_together
+        return Load(
+            num_replicas=num_replicas,
+            num_together=num_together,
+            utilisation=utilisation,
+            busy=run.busy,
+            requests_per_s=answered,
+            tokens_per_s=answered * self._workload.output_tokens,
+            ttft_p50_s=percentile(first, 0.5),
+            ttft_p99_s=ttft_p99,
+            itl_p50_s=percentile(gaps, 0.5),
+            itl_p99_s=itl_p99,
+            hit_rate=run.hit_rate,
+            num_preemptions=run.num_preemptions,
+            is_within=is_within,
+        )
+
+    def _search(self, bounds: Bounds, alone: Bounds) -> Load:
+        """The fewest replicas that keep the bounds, by doubling and halving."""
+        for option, bound, least in (("ttft", bounds.ttft_s, alone.ttft_s), ("itl", bounds.itl_s, alone.itl_s)):
+            if bound is not None and least is not None and least > bound:
+                raise PlanError(option, f"cannot be kept: a request without company takes {least:.3g} s")
+        too_few = max(math.ceil(self._workload.rate / self.carries(1) / HIGHEST_UTILISATION) - 1, 0)
+        if self._kind == "prefix":  # more replicas hold more prefixes, and carry more each
+            too_few = 0
+        enough = self.load(too_few + 1, bounds)
+        while not enough.is_within:
+            too_few = enough.num_replicas
+            if 2 * too_few > MOST_REPLICAS:
+                raise PlanError("rate", f"cannot be carried within the bounds by {too_few} replicas")
+            enough = self.load(2 * too_few, bounds)
+        while enough.num_replicas - too_few > 1:
+            middle = self.load((enough.num_replicas + too_few) // 2, bounds)
+            if middle.is_within:
+                enough = middle
+            else:
+                too_few = middle.num_replicas
+        return enough
+
+    def _alike(self, num_replicas: int) -> int:
+        """A number of replicas of which each carries as much as of so many."""
+        return num_replicas if self._kind == "prefix" and self._workload.prefix_tokens else 1
+
+    def _alone(self) -> Bounds:
+        """The seconds to the first token, and the longest between tokens, of a request without company or prefix."""
+        single = replace(self._workload, num_requests=1, prefix_tokens=0)
+        run = simulate(self._replica, self._costs, single, [Arrival(0, 0.0)], (LeastOutstanding(), 1))
+        first, gaps = latencies(run.times)
+        return Bounds(first[0], max(gaps, default=0.0))
+
+    def _carries(self, num_replicas: int) -> float:
+        """Requests a second of one of so many replicas when always more wait: over whole waves of sequences."""
+        weights = share_of_first(self._workload, num_replicas, self._kind)
+        width = self._replica.num_sequences(self._workload.total_tokens)
+        count = (1 + _WAVES) * width
+        saturated = replace(self._workload, num_requests=count + width)
+        prefixes = draw_prefixes(saturated, count + width, weights, stream=2)
+        coming = [Arrival(number, 0.0, prefix) for number, prefix in enumerate(prefixes)]
+        run = simulate(self._replica, self._costs, saturated, coming, (LeastOutstanding(), 1), weights)
+        ends = sorted(times.token_s[-1] for times in run.times)
+        return (count - width) / (ends[count - 1] - ends[width - 1])
+
+
+def _check_fit(replica: Replica, workload: Workload) -> None:
+    if workload.total_tokens > replica.max_model_len:
+        problem = f"{workload.prompt_tokens} prompt and {workload.output_tokens} completion tokens exceed the context"
+        raise PlanError("prompt", f"{problem} of {replica.max_model_len} tokens")
+    if not replica.num_sequences(workload.total_tokens):
+        raise PlanError("prompt", f"a sequence of {workload.total_tokens} tokens does not fit the key/value cache")
+
+
+def _at_rate(coming: Sequence[Arrival], rate: float) -> list[Arrival]:
+    """The same arrivals at exactly that rate: of a few hundred, chance alone makes it some per cent more or less."""
+    scale = len(coming) / rate / coming[-1].time_s
+    return [replace(arrival, time_s=arrival.time_s * scale) for arrival in coming]
+
+
+def _holds(value_s: float, bound_s: float | None) -> bool:
+    return bound_s is None or value_s <= bound_s
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` (0 to 1) of the values do not exceed; 0 if there are none."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0

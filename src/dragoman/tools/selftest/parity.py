@@ -1,0 +1,118 @@
+"""Checks that an answer is the same whatever runs beside it, however its prompt was cut, and whenever it is asked for.
+
+Does: run the same requests in different company and compare. Does not: load. On the thread that asked.
+
+Kernels may round differently for batches of different sizes, so log-probabilities may differ by the tolerance, and the most
+likely token may be another one where two are as near to each other; anything beyond is off. What runs twice in the same
+company has to be the same to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.forward.runner import ModelRunner
+from dragoman.tools.selftest.answers import Answer, Difference, StepLoop, difference, request
+from dragoman.tools.selftest.report import Check
+
+ANSWER = 16  # tokens
+LONG_ANSWER = 48  # of the neighbours, that the others end beside
+SMALL_STEP = 48  # tokens of a step that cuts prompts
+SEED = 20_240_229
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """What is compared on: `prompts` as tokens, the first the longest. `tolerance` in nats."""
+
+    runner: ModelRunner
+    limits: RollingConfig
+    prompts: Sequence[Sequence[int]]
+    tolerance: float
+
+    def checks(self) -> Iterator[Check]:
+        """All of them. Raises: ServerError if the engine fails."""
+        alone = [self._alone(index) for index in range(len(self.prompts))]
+        yield self._company("batched as alone", alone, self._together(self.limits))
+        yield self._company("prompt in pieces as whole", alone, self._together(self._cutting()))
+        yield self._cached(alone[0])
+        yield self._twice("same answer twice", None)
+        yield self._twice("same seed twice", SEED)
+        yield self._neighbours()
+
+    def _alone(self, index: int, seed: int | None = None) -> Answer:
+        with self._loop(self.limits) as loop:
+            return loop.answers([request("alone", self.prompts[index], ANSWER, seed)])[0]
+
+    def _together(self, limits: RollingConfig, seed: int | None = None) -> list[Answer]:
+        with self._loop(limits) as loop:
+            return loop.answers([request(str(i), prompt, ANSWER, seed) for i, prompt in enumerate(self.prompts)])
+
+    def _cutting(self) -> RollingConfig:
+        return replace(self.limits, max_batch_tokens=SMALL_STEP)
+
+    def _cached(self, fresh: Answer) -> Check:
+        """A prompt that another request had before it is found in the cache, and answered the same."""
+        name = "cached prefix as fresh"
+        limits = replace(self.limits, prefix_cache="prompt")
+        with self._loop(limits) as loop:
+            loop.answers([request("first", self.prompts[0], 1)])
+            [again] = loop.answers([request("again", self.prompts[0], ANSWER)])
+        if not again.num_cached:
+            return Check(name, "skipped", why="this model's prompts are not cached")
+        return self._company(name, [fresh], [again])
+
+    def _twice(self, name: str, seed: int | None) -> Check:
+        first, second = self._together(self.limits, seed), self._together(self.limits, seed)
+        same = all(
+            one.tokens == other.tokens and one.logprobs == other.logprobs
+            for one, other in zip(first, second, strict=True)
+        )
+        found = "the same" if same else _words(_largest(first, second))
+        why = "" if same else "the same requests in the same company had other answers the second time"
+        return Check(name, "ok" if same else "off", found, "the same to the bit", why)
+
+    def _neighbours(self) -> Check:
+        """A drawn answer does not depend on who runs beside it: the numbers that decide are its own."""
+        drawn = self._alone(0, SEED)
+        with self._loop(self.limits) as loop:
+            others = [request(str(i), prompt, LONG_ANSWER, i) for i, prompt in enumerate(self.prompts[1:])]
+            beside = loop.answers([request("drawn", self.prompts[0], ANSWER, SEED), *others])[0]
+        found = difference(drawn, beside)
+        is_ok = found.logprob <= self.tolerance
+        why = "" if is_ok else "neighbours change the probabilities of a drawn answer"
+        return Check("same seed beside others", "ok" if is_ok else "off", _words(found), self._allowed(), why)
+
+    def _company(self, name: str, ones: Sequence[Answer], others: Sequence[Answer]) -> Check:
+        found = _largest(ones, others)
+        is_near = found.diverged is None or found.gap <= 2 * self.tolerance
+        is_ok = found.logprob <= self.tolerance and is_near
+        why = "" if is_ok else "answers depend on what is computed with them by more than rounding"
+        return Check(name, "ok" if is_ok else "off", _words(found), self._allowed(), why)
+
+    def _allowed(self) -> str:
+        return f"{self.tolerance:g} nats"
+
+    @contextmanager
+    def _loop(self, limits: RollingConfig) -> Iterator[StepLoop]:
+        loop = StepLoop(self.runner, limits)
+        try:
+            yield loop
+        finally:
+            loop.close()
+
+
+def _largest(ones: Sequence[Answer], others: Sequence[Answer]) -> Difference:
+    pairs = (difference(one, other) for one, other in zip(ones, others, strict=True))
+    return reduce(Difference.or_larger, pairs)
+
+
+def _words(found: Difference) -> str:
+    text = f"{found.logprob:.2g} nats"
+    if found.diverged is not None:
+        text += f", other tokens from {found.diverged} on at a gap of {found.gap:.2g}"
+    return text

@@ -1,0 +1,151 @@
+"""Tests a model that embeds or scores texts as the pooling engine would run it on this machine.
+
+Does: load it, compare rows of texts alone and in company, with those of f32, and measure batches. Does not: print. Called by
+`dragoman selftest`, on the main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from dragoman.engine.factory import EngineSetup
+from dragoman.engine.pooling.factory import LoadedPooling, PoolingFactory
+from dragoman.models.pooling.model import LoadedPooler
+from dragoman.tools.selftest.report import Check, SelfTest
+from dragoman.tools.selftest.texts import TEXTS
+from dragoman.types import PooledText
+
+Progress = Callable[[str, float], None]
+Encode = Callable[[str], Sequence[int]]
+
+EXACT_TOLERANCE, ROUNDED_TOLERANCE = 1e-5, 2e-3  # of 1 - cosine, or of a score; of f32 and of all else
+MOST_DISTANCE = {"bf16": 0.01, "f16": 0.01, "int8": 0.02, "int4": 0.15}  # from the rows of the model in f32
+_RUNS = 3
+
+
+def pooling_test(
+    name: str, setup: EngineSetup, encode: Encode, progress: Progress, *, is_quick: bool = False
+) -> SelfTest:
+    """All checks of a model. `is_quick`: none for which it has to be loaded again.
+
+    Raises: ModelError or EngineOptionError if it cannot be loaded.
+    """
+    loaded = PoolingFactory().load(replace(setup, progress=progress))
+    begin = perf_counter()
+    try:
+        checks = list(_checks(loaded, setup, encode, progress, is_quick=is_quick))
+    finally:
+        loaded.pooler.close()
+    return SelfTest(name, f"{loaded.stored.weight_type} weights", round(perf_counter() - begin, 2), checks)
+
+
+def _checks(
+    loaded: LoadedPooling, setup: EngineSetup, encode: Encode, progress: Progress, *, is_quick: bool
+) -> Iterator[Check]:
+    pooler, stored = loaded.pooler, loaded.stored.weight_type
+    texts = texts_of(encode, pooler.max_tokens)
+    tolerance = EXACT_TOLERANCE if stored == "f32" else ROUNDED_TOLERANCE
+    progress("comparing rows", 0.0)
+    alone, alone_s = _rows(pooler, [[text] for text in texts])
+    together, together_s = _rows(pooler, [texts])
+    yield distance_check("batched as alone", distance(alone, together, pooler), tolerance)
+    turned, _ = _rows(pooler, [texts[::-1]])
+    yield distance_check("in any order", distance(together, turned[::-1], pooler), tolerance)
+    again, _ = _rows(pooler, [texts])
+    is_same = bool(np.array_equal(together, again))
+    why = "" if is_same else "the same texts in the same company had other rows the second time"
+    yield Check("same rows twice", "ok" if is_same else "off", "the same" if is_same else "others", "to the bit", why)
+    yield distinct_check(together, pooler)
+    num_tokens = sum(len(text.token_ids) for text in texts)
+    yield speed_check(num_tokens, alone_s, together_s)
+    yield _reference_check(together, loaded, setup, texts, progress, is_quick=is_quick)
+    progress("comparing rows", 1.0)
+
+
+def texts_of(encode: Encode, max_tokens: int) -> list[PooledText]:
+    """The self-test's texts and halves of them, as the model sees texts, cut to what it takes."""
+    pieces = [piece for text in TEXTS for piece in (text, text[: len(text) // 2])]
+    return [PooledText(tuple(encode(piece))[:max_tokens]) for piece in pieces]
+
+
+def _rows(pooler: LoadedPooler, batches: Sequence[Sequence[PooledText]]) -> tuple[Any, float]:
+    """(The rows of all texts, seconds that the batches take)."""
+    rows, seconds = [], []
+    for _ in range(_RUNS):
+        begin = perf_counter()
+        rows = [row for batch in batches for row in pooler.run(batch)]
+        seconds.append(perf_counter() - begin)
+    return np.stack([_flat(row, pooler) for row in rows]), median(seconds)
+
+
+def _flat(row: Any, pooler: LoadedPooler) -> Any:
+    """A row of the same length for each text: of words' weights all words, of tokens' vectors their mean."""
+    match pooler.recipe.kind:
+        case "sparse":
+            words = np.zeros(pooler.dimensions, dtype=np.float32)
+            words[row["index"]] = row["value"]
+            return words
+        case "tokens":
+            return row.mean(axis=0)
+        case _:
+            return row
+
+
+def distance(one: Any, other: Any, pooler: LoadedPooler) -> float:
+    """The largest of the texts: 1 - cosine of vectors, the difference of scores."""
+    if pooler.recipe.kind in ("score", "classify"):
+        return float(np.max(np.abs(one - other)))
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    return float(np.max(1 - np.sum(one * other, axis=1, dtype=np.float64) / lengths))
+
+
+def distance_check(name: str, found: float, most: float, why: str = "rows depend on what is computed beside") -> Check:
+    """The verdict on a distance; one that is no number is off."""
+    is_ok = found <= most
+    return Check(name, "ok" if is_ok else "off", f"{abs(found):.2g}", f"{most:g}", "" if is_ok else why)
+
+
+def distinct_check(rows: Any, pooler: LoadedPooler) -> Check:
+    """Whether texts of different things have different rows, which they have not where weights did not arrive."""
+    apart = distance(rows[0:1], rows[2:3], pooler)
+    is_ok = bool(np.isfinite(rows).all()) and apart > 0
+    why = "" if is_ok else "different texts have the same row, or numbers that are none: are the weights whole?"
+    return Check("different texts differ", "ok" if is_ok else "off", f"{apart:.2g}", "above 0", why)
+
+
+def speed_check(num_tokens: int, alone_s: float, together_s: float) -> Check:
+    """Whether texts that are computed together cost at most what they cost one after the other, with room for luck."""
+    found = f"{num_tokens / together_s:.0f} tokens/s together, {num_tokens / alone_s:.0f} alone"
+    is_ok = together_s <= 1.5 * alone_s
+    why = "" if is_ok else "texts are computed faster one after the other than together: is the processor busy?"
+    return Check("texts in a batch", "ok" if is_ok else "off", found, "not much slower together", why)
+
+
+def _reference_check(
+    rows: Any,
+    loaded: LoadedPooling,
+    setup: EngineSetup,
+    texts: Sequence[PooledText],
+    progress: Progress,
+    *,
+    is_quick: bool,
+) -> Check:
+    """How far the rows are from those of the model in f32."""
+    name, stored = "stored weights as f32", loaded.stored.weight_type
+    if stored == "f32":
+        return Check(name, "skipped", why="the weights are f32")
+    if is_quick:
+        return Check(name, "skipped", why="it loads the model again, which --quick leaves out")
+    exact = replace(setup, options={**setup.options, "dtype": "f32"}, progress=progress)
+    reference = PoolingFactory().load(exact).pooler
+    try:
+        found = distance(_rows(reference, [texts])[0], rows, reference)
+    finally:
+        reference.close()
+    return distance_check(name, found, MOST_DISTANCE[stored], "rounding changes this model much: try another dtype")
