@@ -31,6 +31,7 @@ MAX_INSTALLED_BYTES = (
 )
 REQUIRED = (
     "dragoman/py.typed",
+    "dragoman/config/foreign_options.toml",
     *(f"dragoman/{model}/{name}" for model in ("demo_model", "demo_vision_model") for name in
       ("config.json", "model.safetensors", "tokenizer.json")),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dragoman.config.docs import HELP_WIDTH, options_help, options_page
-from dragoman.config.foreign import FOREIGN_OPTIONS
+from dragoman.config.foreign import FOREIGN_OPTIONS, REASONS
 from dragoman.config.option import Option
 from dragoman.config.options import OPTIONS
 from tests.support.tables import table
@@ -36,6 +36,7 @@ def test_the_page_tells_why_other_servers_options_do_nothing() -> None:
     rows = [line for line in options_page().splitlines() if line.startswith("| ")]
     for one in FOREIGN_OPTIONS:
         assert any(row.startswith(f"| {one.reason} | ") and f"`{one.key}`" in row for row in rows), one.key
+        assert one.reason in REASONS.values() or " " in one.reason, f"{one.key}: {one.reason} is no reason of the file"
 
 
 def test_help_fits_a_terminal() -> None:

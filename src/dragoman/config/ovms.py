@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dragoman.config.foreign import ALWAYS_CHUNKED, NO_GPU, OFF, OWN_CACHE, OWN_DRAFTS, ForeignOption
+from dragoman.config.foreign import OFF, REASONS, ForeignOption
 from dragoman.config.pbtxt import MAX_BYTES, Field, Message, PbtxtError, parse_pbtxt
 from dragoman.config.sources import Given
 
@@ -42,18 +42,18 @@ def _without_effect(reason: str, names: str, *harmless: str) -> dict[str, Foreig
 
 _FOREIGN: Mapping[str, ForeignOption] = {
     **_without_effect("blocks have 32 tokens", "block_size draft_block_size", "32"),
-    **_without_effect(ALWAYS_CHUNKED, "dynamic_split_fuse draft_dynamic_split_fuse", "true", "1"),
-    **_without_effect(NO_GPU, "device draft_device", "cpu", "auto", ""),
+    **_without_effect(REASONS["always_chunked"], "dynamic_split_fuse draft_dynamic_split_fuse", "true", "1"),
+    **_without_effect(REASONS["no_gpu"], "device draft_device", "cpu", "auto", ""),
     **_without_effect(
         "option.max_model_len bounds prompt and answer together, and a client's max_tokens with them",
         "max_tokens_limit",
     ),
-    **_without_effect(OWN_DRAFTS, "draft_max_num_batched_tokens draft_cache_size draft_max_num_seqs"),
+    **_without_effect(REASONS["own_drafts"], "draft_max_num_batched_tokens draft_cache_size draft_max_num_seqs"),
     **_without_effect(
         "what the model takes in follows from its files", "pipeline_type", "lm", "lm_cb", "auto", "0", "2", "4"
     ),
     **_without_effect(_WHOLE_ATTENTION, "cache_eviction_config sparse_attention_config"),
-    **_without_effect(OWN_CACHE, "cache_interval_multiplier"),
+    **_without_effect(REASONS["own_cache"], "cache_interval_multiplier"),
     **_without_effect("a request says it, by tool_choice", "enable_tool_guided_generation", *OFF),
     **_without_effect("templates are rendered by Jinja", "chat_template_mode", "jinja", "1"),
     **_without_effect("option.generation_config reads the file in the model's directory", "generation_config_path"),

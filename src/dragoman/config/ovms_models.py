@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman.config.entries import ModelEntry
-from dragoman.config.foreign import COUNTERS, ForeignOption
+from dragoman.config.foreign import REASONS, ForeignOption
 from dragoman.config.ovms import GRAPH_NAME, llm_options
 from dragoman.config.pbtxt import PbtxtError
 
@@ -23,7 +23,7 @@ _MAX_BYTES = 16 << 20
 
 _KEYS = {"name", "base_path", "graph_path"}
 _FOREIGN: Mapping[str, ForeignOption] = {
-    "monitoring": ForeignOption("monitoring", COUNTERS),
+    "monitoring": ForeignOption("monitoring", REASONS["counters"]),
     "target_device": ForeignOption("target_device", "the model runs on the CPU", ("cpu", "auto")),
 }
 

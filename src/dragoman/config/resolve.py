@@ -32,11 +32,10 @@ from dragoman.config.entries import ModelEntry, counted_from
 from dragoman.config.foreign import (
     FOREIGN_PREFIXES,
     MANAGEMENT_ADDRESS,
-    NO_CHOICE,
-    NO_GPU,
     OF_ENGINES,
     OPTIONS_OF_LMI,
     OTHER_TASK,
+    REASONS,
     REFUSED_OPTIONS,
     ForeignOption,
 )
@@ -562,7 +561,9 @@ class _Findings:
             if target.is_harmless(given.text) or _is_own_address(target, given, values):
                 continue
             quoted = _quote(given, "(hidden)" if target.is_secret else None)
-            reason = NO_CHOICE if target.reason == NO_GPU and not _is_on_cpu(values) else target.reason
+            reason = (
+                REASONS["no_choice"] if target.reason == REASONS["no_gpu"] and not _is_on_cpu(values) else target.reason
+            )
             self.notices.append(f"{quoted}: no effect here; {reason}")
 
     def _bad(self, match: Match, given: Given) -> None:
