@@ -34,7 +34,7 @@ PHRASES = {
     r"that many\b": "say how many, or `count`",
     r"(?:to|for|of|from|by) whom\b": "requests are things: which, whose",
     r"somebody\b": "name who it is",
-    r"(?:is|are|was|were) no (?!longer\b|more\b|such\b|other\b|better\b|\w+er\b)[a-z]+": "is not a ...",
+    r"(?<!there )(?<!there, )(?:is|are|was|were) no (?!longer\b|more\b|such\b|other\b|better\b|\w+er\b)[a-z]+": "is not a ...",
     r"(?:is|are|was|were) told of\b": "is told about",
     r"seldom\b": "rarely",
     r"anew\b": "again",
