@@ -67,12 +67,13 @@ fuzz: $(VENV)/.installed-dev .venv-fuzz/.installed  ## send spoiled requests of 
 	$(RUN) -m tests.fuzz $(ARGS)
 	$(RUN) -m tests.fuzz --schemathesis .venv-fuzz/bin/schemathesis
 
-check: $(VENV)/.installed-dev  ## formatting, lint, types, dependencies; and a report of sizes and costs that fails nothing
+check: $(VENV)/.installed-dev  ## formatting, lint, types, dependencies, prose; and a report of sizes and costs that fails nothing
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_STYLE)
 	$(RUN) scripts/audit_dependencies.py
+	$(RUN) scripts/check_prose.py
 	$(RUN) -m tests.performance.report
 
 check-native:  ## build the native tests with sanitizers, and run them; needs a C++ compiler and cmake
