@@ -29,7 +29,6 @@ UNREVISED: tuple[str, ...] = (
     "demo",
     "docs",
     "docs/dialects",
-    "src/dragoman",
     "src/dragoman/batch",
     "src/dragoman/cli",
     "src/dragoman/cli/batch",
@@ -47,7 +46,6 @@ UNREVISED: tuple[str, ...] = (
     "src/dragoman/cli/terminal/servers",
     "src/dragoman/cli/warm",
     "src/dragoman/config",
-    "src/dragoman/cores",
     "src/dragoman/engine",
     "src/dragoman/engine/beams",
     "src/dragoman/engine/pooling",
@@ -63,9 +61,7 @@ UNREVISED: tuple[str, ...] = (
     "src/dragoman/engine/rolling/speculate",
     "src/dragoman/engine/rolling/stored_prefixes",
     "src/dragoman/engine/vllm",
-    "src/dragoman/files",
     "src/dragoman/gguf",
-    "src/dragoman/grammar",
     "src/dragoman/host",
     "src/dragoman/hub",
     "src/dragoman/kernels",
@@ -86,7 +82,6 @@ UNREVISED: tuple[str, ...] = (
     "src/dragoman/pictures",
     "src/dragoman/prefix_store",
     "src/dragoman/ray",
-    "src/dragoman/schemas",
     "src/dragoman/server",
     "src/dragoman/server/apis",
     "src/dragoman/server/apis/anthropic",
@@ -195,17 +190,21 @@ def docstrings(path: Path, tree: ast.AST) -> Iterator[Text]:
 
 
 def comments(path: Path, source: str) -> Iterator[Text]:
-    """The comments of a module, those on lines that follow each other as one."""
+    """The comments of a module: each behind code, and those on lines of their own as far as they follow each other."""
     lines: list[str] = []
     last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
             continue
-        if lines and token.start[0] != last + 1:
+        is_behind_code = bool(token.line[: token.start[1]].strip())
+        if lines and (is_behind_code or token.start[0] != last + 1):
             yield Text(path, last - len(lines) + 1, "\n".join(lines))
             lines = []
-        lines.append(token.string.lstrip("# "))
-        last = token.start[0]
+        if is_behind_code:
+            yield Text(path, token.start[0], token.string.lstrip("# "))
+        else:
+            lines.append(token.string.lstrip("# "))
+            last = token.start[0]
     if lines:
         yield Text(path, last - len(lines) + 1, "\n".join(lines))
 
@@ -226,7 +225,7 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
     plain = re.sub(r"`[^`]*`", "X", text)
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", plain)
     start = 0
-    for end in [found.end() for found in re.finditer(r"[.!?:;](?=\s)|\n\s*\n", plain)] + [len(plain)]:
+    for end in [found.end() for found in re.finditer(r"[.!?:;](?=\s)|\n(?=\s*(?:\n|[│├└]))", plain)] + [len(plain)]:
         yield plain.count("\n", 0, start), plain[start:end].strip()
         start = end
 

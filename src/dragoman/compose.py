@@ -71,7 +71,7 @@ logger = logging.getLogger("dragoman")
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """How a model gets another engine."""
+    """Builds another engine for a model whose engine died."""
 
     engine: RenewableEngine
     making: EngineMaking
@@ -121,7 +121,7 @@ class Composer:
         self._begun = begun
 
     def needs(self, config: Config) -> MemoryNeeds:
-        """What the model will take. Raises: ModelError or ConfigError if its files do not fit; OSError."""
+        """The memory that the model will take. Raises: ModelError or ConfigError if its files do not fit; OSError."""
         return memory_needs(config)
 
     async def build(self, config: Config, progress: Progress, memory_bytes: int | None) -> ComposedModel:
@@ -280,7 +280,7 @@ def _build_pooling(
 
 
 def late_writing(rule: LateRule, tokenizer: HfTokenizer) -> LateWriting:
-    """What late interaction puts around texts, in tokens. Raises: ModelError if there is no mask token."""
+    """The tokens that late interaction puts around texts. Raises: ModelError if there is no mask token."""
 
     def prefix(text: str) -> tuple[int, ...]:
         found = next((one for one in map(tokenizer.token_to_id, (text, text.strip())) if one is not None), None)
@@ -391,7 +391,7 @@ def _served(
 def engine_tools(
     tokenizer: HfTokenizer, turn_end_ids: frozenset[int] = frozenset(), max_grammar_s: float = float("inf")
 ) -> EngineTools:
-    """What an engine needs to know of texts, for a model with that tokenizer, whose turns end with these tokens."""
+    """The functions on text that an engine calls, for this tokenizer and the tokens that end a turn."""
     pieces = TokenPieces(tokenizer)
 
     def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
@@ -424,7 +424,7 @@ def _extensions(text: _Text, tools: EngineTools) -> Extensions:
 def model_profile(
     config: Config, operator_code: OperatorCode | None = None, adapters: ServedAdapters | None = None
 ) -> ModelProfile:
-    """What client APIs are told of the model. Raises: ConfigError if its generation_config.json is unusable."""
+    """The facts of a model that client APIs read. Raises: ConfigError if its generation_config.json is unusable."""
     defaults = generation_defaults(config.model_dir)
     return ModelProfile(
         name=config.name,
@@ -449,7 +449,7 @@ def model_profile(
 
 
 def _abilities(text: _Text, *, sees: bool) -> frozenset[Ability]:
-    """What the model can do besides going on with a text, by its template and its tokenizer."""
+    """The abilities that a model has by its template and tokenizer, besides completing a text."""
     template = text.chat_template
     has_tools = template is not None and any("tools" in source for source in template.sources.values())
     able: dict[Ability, bool] = {
@@ -463,7 +463,7 @@ def _abilities(text: _Text, *, sees: bool) -> frozenset[Ability]:
 
 
 def _takes_adapters(config: Config) -> bool:
-    """Whether requests may ask for adapters: not where the only one is part of the model. Upstreams may have some."""
+    """True if requests may ask for adapters. Upstream servers may have some; a merged adapter is part of the model."""
     return (
         config.engine.engine == "remote"
         or config.adapters.enable_lora
@@ -493,13 +493,13 @@ def _merged_name(config: Config) -> tuple[str, ...]:
 
 
 def _aliases(config: Config) -> tuple[str, ...]:
-    """What else the model may be called; a version follows the name after a slash, as in LMI's paths."""
+    """Further names of the model; a version follows the name after a slash, as in LMI's paths."""
     versioned = (f"{config.name}/{config.version}",) if config.version else ()
     return (*config.model.name[1:], *_merged_name(config), *versioned)
 
 
 def _picture_prompts(config: Config, built: BuiltEngine, loader: PictureLoader | None) -> PicturePrompts | None:
-    """How prompts with pictures are made, None for a model that takes none."""
+    """The builder of prompts with pictures, None for a model that takes no pictures."""
     if built.pictures is None or loader is None:
         return None
     return PicturePrompts(built.pictures, loader, config.pictures.limit_mm_per_prompt)
@@ -557,7 +557,7 @@ def _output_format(
 def _turn_end_ids(
     template: ChatTemplate | None, tokenizer: HfTokenizer, output: OutputFormat | HarmonyOutput
 ) -> frozenset[int]:
-    """What ends an answer in a chat, besides the tokens that the model's files name."""
+    """Tokens that end an answer in a chat, besides those that the model's files name."""
     if template is None:
         return frozenset()
     if isinstance(output, HarmonyOutput):

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 async def together(works: Iterable[Awaitable[Result]]) -> list[Result]:
-    """What all of them give, in their order.
+    """The results of all, in the order of `works`.
 
     Raises: what the first that fails does, or CancelledError; the others have ended before it is told.
     """

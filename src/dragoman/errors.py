@@ -42,7 +42,7 @@ from typing import Any, ClassVar, Self
 class ServerError(Exception):
     """Base of everything that is answered to a client. `kind` is the key of every dialect's error table.
 
-    `names_parameter` False: what `param` names is the client's own word, no parameter of ours.
+    `names_parameter` False: what `param` names is the client's own word, not one of our parameters.
     """
 
     kind: ClassVar[str] = "server_error"
@@ -54,7 +54,7 @@ class ServerError(Exception):
         self.param = param
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """How it is copied and travels to another process, whatever its class is made of."""
+        """The parts to pickle: copies and other processes get the same error, whatever its class holds."""
         return _restored, (type(self), self.args, self.__dict__)
 
     def of(self, label: str) -> Self:
@@ -118,7 +118,7 @@ class UnknownModel(NotFound):
 
 
 class Conflict(ServerError):
-    """What is to be made exists already, or is being made or ended by somebody else."""
+    """The thing to be made exists already, or another request makes or ends it now."""
 
     kind = "conflict"
 

@@ -1,6 +1,6 @@
-"""How people install what an optional part needs.
+"""The command that installs what an optional part needs.
 
-Does: one sentence. Does not: look what is installed. Used by whoever finds that a package is missing.
+Does: one sentence. Does not: look what is installed. Used where a package is found to be missing.
 """
 
 from __future__ import annotations

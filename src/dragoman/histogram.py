@@ -1,4 +1,4 @@
-"""Counts values by size, for whoever watches: cheap enough for every step and every token.
+"""Counts values by size for metrics: cheap enough for every step and every token.
 
 Does: count. Does not: export (`metrics` does) or lock: one thread writes, any may read. Imports nothing of dragoman.
 """

@@ -1,4 +1,4 @@
-"""What an operator's own file may import from dragoman: the decorators, and the objects that its functions see.
+"""Names that an operator's own file may import from dragoman: the decorators, and the objects that its functions see.
 
 Does: name them. Does not: do anything; LMI's API does (`server.apis.lmi.hooks`), whose clients such files are written for.
 Imported by operators' files only.

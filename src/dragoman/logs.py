@@ -112,7 +112,7 @@ def _lines_of(error: BaseException, *, is_whole: bool) -> Iterator[str]:
 class BackgroundWriter:
     """A stream that takes text at once and writes it on a thread of its own; what is too much for it is dropped.
 
-    Whoever reads a pipe may stop, and a disk may be full: neither keeps an event loop waiting.
+    The reader of a pipe may stop, and a disk may be full: neither makes an event loop wait.
     """
 
     def __init__(self, stream: TextIO, max_chars: int = MAX_WAITING_CHARS) -> None:
@@ -184,7 +184,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
     while data:
         try:
             data = data[os.write(descriptor, data) :]
-        except BlockingIOError:  # somebody has made the pipe so
+        except BlockingIOError:  # the pipe was made non-blocking elsewhere
             select.select([], [descriptor], [])
 
 
@@ -207,7 +207,7 @@ def _tell_thread(told: threading.ExceptHookArgs) -> None:
 
 
 def tell_task(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What an event loop does with errors that nobody awaits: asyncio itself would print them with their messages."""
+    """Log an error that nobody awaits; asyncio itself would print it with its message, which may hold a client's values."""
     logging.getLogger("dragoman").error("%s", context["message"], exc_info=context.get("exception"))
 
 

@@ -83,7 +83,7 @@ class Picture(msgspec.Struct, frozen=True, weakref=True):
 
 
 class PictureSpan(msgspec.Struct, frozen=True):
-    """Where a picture stands in a prompt: `length` tokens from `begin` on.
+    """The place of a picture in a prompt: `length` tokens from `begin` on.
 
     Among them is the model's placeholder, as often as the picture has embeddings.
     """
@@ -96,7 +96,7 @@ class PictureSpan(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PictureLayout:
-    """What becomes of a picture of some size. `text`: what replaces the marker in a prompt, placeholders included.
+    """The shape of a picture of some size in a prompt. `text`: what replaces the marker in a prompt, placeholders included.
 
     `num_embeddings`: placeholders in `text`. `grid`: rows and columns of embeddings, for decoders whose tokens have three
     positions; (0, 0) where they have one.
@@ -134,7 +134,7 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     `messages` are as the template sees them: `role`, `content` (string, or list of parts), and optionally `name`,
     `tool_calls`, `tool_call_id`. `tools` are OpenAI-shaped tool objects. `template_kwargs` reach the template as is.
     A part of type `image_url` holds `{"url": …, "detail": …}`; `pictures` are those of all such parts, in their order, once
-    somebody has brought them. `before_ids`: tokens that come before the conversation, where it has no pictures.
+    they are fetched. `before_ids`: tokens that come before the conversation, where it has no pictures.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -207,7 +207,7 @@ class Grammar:
 
 
 class RepetitionDetection(msgspec.Struct, frozen=True):
-    """When a text has begun to repeat itself: it ends with the same tokens, so many of them, so often in a row.
+    """The rule for a text that repeats itself: it ends with the same `period` tokens, several times in a row.
 
     `max_pattern_size` 0 = that is not looked for. Names: vLLM's sampling parameters.
     """
@@ -235,7 +235,7 @@ class FurtherSampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplingParams(FurtherSampling, frozen=True):
-    """How the next token is chosen, complete and legal: dialects validate and fill in their own defaults.
+    """The rules for choosing the next token, complete and legal: dialects validate and fill in their own defaults.
 
     Neutral values switch a feature off. `temperature` 0 is greedy. Log-probabilities are raw: taken before temperature,
     penalties, bias and masks. Sources: top_p 1904.09751, typical_p 2202.00666, diversity_penalty 1610.02424.
@@ -270,7 +270,7 @@ class SamplingParams(FurtherSampling, frozen=True):
     grammar: Grammar | None = None
     thinking_token_budget: int | None = None  # of reasoning, which is ended then; -1 = no bound, None = the server's
     repetition_detection: RepetitionDetection | None = None  # of the content, which ends then; also of the reasoning
-    num_assistant_tokens: int | None = None  # draft tokens per step, where somebody guesses
+    num_assistant_tokens: int | None = None  # draft tokens per step, where a draft model guesses
     assistant_confidence_threshold: float | None = None
     max_ngram_size: int | None = None
 
@@ -291,7 +291,7 @@ class SamplingParams(FurtherSampling, frozen=True):
 
 
 class LineLimits(msgspec.Struct, frozen=True):
-    """Where an answer ends by its lines, as if it had reached its length.
+    """Bounds on an answer's lines: at one of them it ends as if it had reached its length.
 
     `min_indent`: before the text of a line that has fewer blanks and tabs in front. `max_s`: at the first end of a line
     that comes more seconds than that after the first token, None = no bound.
@@ -402,7 +402,7 @@ class TokenMasker(Protocol):
         ...
 
     def validate(self, token_ids: Sequence[int]) -> int:
-        """How many of these draft tokens, from the front, the grammar allows; the state does not change."""
+        """The number of these draft tokens, from the front, that the grammar allows; the state does not change."""
         ...
 
     @property
@@ -412,7 +412,7 @@ class TokenMasker(Protocol):
 
 
 class Unsearched(msgspec.Struct, frozen=True):
-    """Where stop strings do not count, in marks: from one to the other, or to the end where that is "".
+    """A part of the answer where stop strings do not count: from one mark to the other, or to the end where that is "".
 
     `inside`: the mark that ends such a part in which the answer begins, "" = it begins in none.
     """
@@ -443,7 +443,7 @@ class AnswerWatch(Protocol):
         ...
 
     def num_possible(self, token_ids: Sequence[int]) -> int:
-        """How many of these draft tokens, from the front, may come; the state does not change."""
+        """The number of these draft tokens, from the front, that may come; the state does not change."""
         ...
 
 
@@ -459,9 +459,9 @@ class StopStrings(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How a caller's requests stand beside those of others. `priority`: the highest they have; None = what each asks for.
+    """The standing of a caller among others. `priority`: the highest of its requests; None = what each asks for.
 
-    `share`: of two callers with requests that wait, one is given so many times as much as one of share 1.
+    `share`: while requests wait, a caller of share 3 is given three times as much as one of share 1.
     `is_background`: they are work that can wait.
     """
 
@@ -488,7 +488,7 @@ class SequenceBreaker(msgspec.Struct, frozen=True):
 
 
 class Thinking(msgspec.Struct, frozen=True):
-    """Where an answer's reasoning stands, and when an engine ends it: it then takes the closing tokens for the next ones.
+    """The place of an answer's reasoning, and when an engine ends it: it then takes the closing tokens for the next ones.
 
     `begin`, `ends`: the marks before and after it, as text. `is_open`: the answer begins within it; else it may begin with
     the mark, or, if it `recurs`, have it anywhere and again. `budget`: tokens of all of it, None = no bound; a character of
@@ -554,7 +554,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
 
     @property
     def cache_partition(self) -> str:
-        """What requests have in common that share cached prompts; no choice of a salt makes it another owner's."""
+        """The key that requests with shared cached prompts have in common; no choice of a salt makes it another owner's."""
         if not self.cache_owner:
             return self.cache_salt
         return f"{blake2b(self.cache_owner.encode(), digest_size=16).hexdigest()}:{self.cache_salt}"
@@ -573,7 +573,7 @@ class Logprob(msgspec.Struct, frozen=True):
 
 
 class EngineOutput(msgspec.Struct):
-    """What one step (or, for ranked sequences, the whole generation) added to one sequence.
+    """The tokens that one step (or, for ranked sequences, the whole generation) added to one sequence.
 
     `index`: 0..n-1, the sequence. `token_ids` holds the new tokens, end-of-sequence included. `logprobs` is aligned with
     it when asked for; `top_logprobs[i]` lists the N most likely, best first. `prompt_logprobs` (aligned with the prompt,
@@ -652,7 +652,7 @@ class ToolCallDelta:
 
 
 class PromptInfo(msgspec.Struct, frozen=True):
-    """What became of the prompt. `tokens` is filled only when prompt log-probabilities were asked for.
+    """Facts about the prompt as it was taken in. `tokens` is filled only when prompt log-probabilities were asked for.
 
     `num_kept_tokens`: of those that the request wants to have kept, how many another prompt can begin with, found ones
     included; 0 = it wants none.
@@ -667,7 +667,7 @@ class PromptInfo(msgspec.Struct, frozen=True):
 
 
 class GenerationEvent(msgspec.Struct, frozen=True):
-    """What one step added to one sequence, as text. `text` == "".join(token.text for token in tokens).
+    """The text that one step added to one sequence. `text` == "".join(token.text for token in tokens).
 
     `prompt` comes with the request's first event only. `num_cached_tokens`: of the prompt, if they are told later than that.
     `content` is the part of `text` that belongs to the answer when reasoning or tool calls are split off (else equal to

@@ -1,1 +1,1 @@
-"""Which cores the kernels use and which HTTP does: lists of cores, what Linux tells of them, and where threads go."""
+"""Cores of kernels and of HTTP: lists of cores, what Linux says about them, and which threads run on them."""

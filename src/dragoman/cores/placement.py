@@ -1,4 +1,4 @@
-"""Where threads run: the kernels' on cores of their own, HTTP, tokenising and grammars on the others.
+"""Placement of threads: kernels on their own cores; HTTP, tokenising and grammars on the others.
 
 Does: divide the cores, and tell Linux. Does not: start threads. Decided once, on the main thread before the runtime is
 imported; `on_kernel_cores` and `enter_kernels` are called on any thread.
@@ -59,9 +59,9 @@ class CoreError(ValueError):
 def place(
     topology: Topology, kernels: Cores | None = None, http: Cores | None = None, *, is_split: bool = True
 ) -> Placement:
-    """Who gets which cores. `kernels`, `http`: those that somebody chose, None = nobody did.
+    """The cores of kernels and of HTTP. `kernels`, `http`: those that the operator chose, None = not chosen.
 
-    `is_split` False = nothing is kept from the kernels for HTTP unless somebody chose it. Raises: CoreError.
+    `is_split` False = nothing is kept from the kernels for HTTP unless the operator chose it. Raises: CoreError.
     """
     for option, chosen in (("cores", kernels), ("http_cores", http)):
         if chosen is not None and not chosen <= topology.allowed:
@@ -104,7 +104,7 @@ def _first_threads(topology: Topology, without: Cores) -> Cores:
 
 
 class _Applied:
-    """What holds in this process. `lock` guards `num_compiling`: how many threads load a model now."""
+    """The placement in this process. `lock` guards `num_compiling`: how many threads load a model now."""
 
     def __init__(self) -> None:
         self.placement = Placement()
@@ -126,7 +126,7 @@ def apply(placement: Placement) -> None:
 
 
 def applied() -> Placement:
-    """What `apply` was called with."""
+    """The placement that `apply` was called with."""
     return _applied.placement
 
 

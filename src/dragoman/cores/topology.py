@@ -1,4 +1,4 @@
-"""What Linux tells of the cores: which this process may use, which are threads of one core, which share a memory node.
+"""Facts about the cores from Linux: which this process may use, which are threads of one core, which share a memory node.
 
 Does: read /sys, the affinity and the limits of groups. Does not: decide who uses what (`placement` does). Called at the
 start of a server, and by the doctor.
@@ -40,7 +40,7 @@ class Topology:
 
 
 def read_topology(root: Path = Path("/"), allowed: Cores | None = None) -> Topology:
-    """What is told there. `allowed` None = Linux is asked.
+    """The cores and nodes that Linux describes. `allowed` None = ask Linux.
 
     Where nothing can be read, each core is a physical one, and all are of one node. Raises: AttributeError without Linux.
     """

@@ -1,7 +1,7 @@
 """The small files beside a model's weights, wherever they come from.
 
 Does: read a file of a model directory; of a GGUF, which has none, make the text from its metadata. Does not: understand the
-texts (their readers do). Called at load time by whoever reads config.json, tokenizer.json and their like, on any thread.
+texts (their readers do). Called at load time by the readers of config.json, tokenizer.json and similar files, on any thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_OTHER_BYTES = 16 << 20  # the largest real ones, indexes of shards, have so
 
 
 def model_text(model: Path, name: str) -> str | None:
-    """What the file `name` of the model holds, None if it has no such file.
+    """The text of the file `name` of a model, None if it has no such file.
 
     `model`: a directory, or a GGUF file. Raises: ModelError if it is too large or not UTF-8, or a GGUF cannot be read;
     OSError.
@@ -60,7 +60,7 @@ def gguf_models(directory: Path) -> dict[str, Path]:
 
 @contextmanager
 def naming_gguf(model: Path) -> Iterator[None]:
-    """Where a GGUF file stands for the files of a directory, refusals of these name it."""
+    """Make refusals of a directory's files name the GGUF file that stands for them."""
     try:
         yield
     except ModelError as error:
@@ -70,7 +70,7 @@ def naming_gguf(model: Path) -> Iterator[None]:
 
 
 def model_name(model: Path) -> str:
-    """What the model at that path is called: the directory's name, or the file's without its ending and part."""
+    """The name of the model at a path: the directory's, or the file's without its ending and part."""
     if model.suffix.lower() != ".gguf" or not model.is_file():
         return model.resolve().name
     from dragoman.gguf.files import gguf_stem

@@ -1,9 +1,9 @@
 """Directories and files of this user, which nobody else can have written.
 
 Does: make such a directory, check one that is there, open a file only if it is such a one. Does not: decide what is kept
-where. Called by whoever keeps files for later starts and trusts them then, on any thread.
+where. Called where files are kept for later starts, which trust them; on any thread.
 
-What earlier starts have kept is mapped or run as it is. Where others may write, as in /tmp, somebody else can have put it
+What earlier starts have kept is mapped or run as it is. Where others may write, as in /tmp, another user can have put it
 there under the same name.
 """
 

@@ -1,7 +1,7 @@
 """Weights in pickles, which can run any code when they are read, and are therefore never read here.
 
-Does: tell them by their names, and name the command that makes safetensors of them. Does not: open one. Used by whoever
-looks for a model's weights.
+Does: tell them by their names, and name the command that makes safetensors of them. Does not: open one. Used where a
+model's weights are searched.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Directories for files that are not finished yet, beside the place where they will be once they are.
 
 Does: make one for this process alone, remove it at the end, and remove those that killed processes have left. Does not: move
-anything to its place. Called by whoever keeps files for later starts, on any thread.
+anything to its place. Called where files are kept for later starts, on any thread.
 
-A process holds a lock on its directory for as long as it lives: whoever gets the lock knows that nobody works there any
-more. Process numbers would not tell: in containers they are the same at every start.
+A process holds a lock on its directory for as long as it lives: a process that gets the lock knows that the
+former owner has ended. Process numbers do not tell: in containers they are the same at every start.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 @contextmanager
 def _lock(directory: Path, *, wait: bool = True) -> Iterator[None]:
-    """Holds the lock of a directory, which ends with the process. Without `wait`: raises OSError if it cannot be had.
+    """Holds the lock of a directory, which ends with the process. Without `wait`: raises OSError if it is held.
 
     Where the file system has no locks, `wait` goes on without one: nobody gets one, so nothing is taken for abandoned.
     """

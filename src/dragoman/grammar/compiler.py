@@ -41,7 +41,7 @@ OUTPUT = "@output"  # in a frame, the place of the grammar itself
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a grammar must know about a tokenizer.
+    """The facts about a tokenizer that grammars need.
 
     `token_bytes[i]` are the bytes token i adds to the output (special tokens: their name). `special_ids` never match
     text. `eos_id` ends the output, and so do `extra_eos_ids`. `encode`: the tokens of a text that follows other text, by
@@ -173,7 +173,7 @@ class GrammarCompiler:
         return matcher
 
     def _inner_fault(self, grammar: Grammar) -> tuple[Place, str] | None:
-        """Which part of a schema is wrong, and why; None unless it is small and found at once."""
+        """The wrong part of a schema, and why; None unless the schema is small and the fault quickly found."""
         if grammar.kind != "json_schema" or num_chars(grammar) > LARGE_CHARS or needs_trial(grammar):
             return None
         if _LEADS_OUT.search(grammar.source):
@@ -204,7 +204,7 @@ def _try(source: str, param: str) -> None:
 
 
 def is_gbnf(grammar: Grammar) -> bool:
-    """Whether it comes in the notation of llama.cpp, which clients also send in the place of Lark."""
+    """True if the grammar is in llama.cpp's notation, which clients also send in the place of Lark."""
     return grammar.kind == "lark" and RULE.search(grammar.source) is not None
 
 
@@ -216,7 +216,7 @@ def llguidance_source(grammar: Grammar) -> str:
     matcher_class = importlib.import_module("llguidance").LLMatcher
     match grammar.kind:
         case "json_schema":
-            # Parsed and written anew: llguidance pastes the text into a larger JSON document as it is.
+            # Parsed and written again: llguidance pastes the text into a larger JSON document as it is.
             schema = json.dumps(_enforceable(_parse_json(grammar.source)))
             inner = matcher_class.grammar_from_json_schema(schema)
         case "json_object":
@@ -264,7 +264,7 @@ def _without_forcing(source: str, frame: str) -> str:
 
 
 def _enforceable(schema: Any) -> Any:
-    """What can be enforced of a schema, with the settings. What is no schema stays, for llguidance to say so."""
+    """The part of a schema that can be enforced, with the settings. Other values stay, for llguidance to refuse them."""
     with suppress(AttributeError, TypeError, ValueError, RecursionError):
         schema = enforceable(schema).schema
     return with_settings(schema) if isinstance(schema, dict) else schema

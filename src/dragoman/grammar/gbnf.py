@@ -30,7 +30,7 @@ _MAX_SHOWN = 40
 
 
 class GbnfError(ValueError):
-    """What is wrong with a grammar, in one line."""
+    """A fault of a grammar, in one line."""
 
 
 class _Token(NamedTuple):

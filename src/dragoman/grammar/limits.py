@@ -1,12 +1,12 @@
-"""What a grammar may cost: bounds on its source, and how many are compiled at once.
+"""Bounds on the source of grammars, and on how many are compiled at once.
 
 Does: refuse sources that would take long to compile, whatever llguidance's own limits say; tell which are to be tried first
 (`trial`); let those and large ones in one at a time.
 Does not: compile. Called by the compiler, on the thread that compiles.
 
-llguidance counts most of its work, and stops; these bounds are for what it does not count: the regular expressions that it
-builds before it counts (time and memory grow with the square of how many parts may be left out), what several of them have
-in common, and the states of `multipleOf`.
+llguidance counts most of its work, and stops. These bounds are for what it does not count: regular expressions that it
+builds first, what several of them have in common, and the states of `multipleOf`. Their time and memory grow with the
+square of how many parts may be left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dragoman.types import Grammar
 MAX_REGEX_CHARS = 16_384  # of a regular expression, and of all of a schema's together
 MAX_LARK_CHARS = 32_768
 MAX_SOURCE_CHARS = 262_144  # of a schema, a list of choices, or a grammar of tool calls
-MAX_MULTIPLE = 20_000  # the least common multiple of a schema's `multipleOf`: so many states are computed at once
+MAX_MULTIPLE = 20_000  # the least common multiple of a schema's `multipleOf`: as many states are computed at once
 LARGE_CHARS = 4_096  # smaller sources compile in a fraction of a second, or are refused in it
 MAX_WAITING = 12  # such grammars that wait for another
 MANY_REPEATS = 100  # in all regular expressions of a grammar: with less, one compiles in a fraction of a second
@@ -42,7 +42,7 @@ _DECODER = json.JSONDecoder()
 
 
 class Lanes:
-    """Who may compile. Usable from any thread."""
+    """The turns of those that compile grammars. Usable from any thread."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -76,7 +76,7 @@ def check_source(grammar: Grammar) -> None:
 
 
 def needs_trial(grammar: Grammar) -> bool:
-    """Whether it may cost far more than its length tells.
+    """True if a grammar may cost far more than its length suggests.
 
     Grammars that clients write in Lark may: terminals multiply, and one may be what others have in common. So may grammars
     of tool calls, where a text's pattern meets its length and the mark at its end.
@@ -97,12 +97,12 @@ def _num_repeats(expression: str) -> int:
 
 
 def num_chars(grammar: Grammar) -> int:
-    """How much there is to compile."""
+    """The number of characters to compile."""
     return len(grammar.source) + len(grammar.frame)
 
 
 def _schemas(grammar: Grammar) -> Iterator[Any]:
-    """Every JSON schema in the grammar; what is no JSON is left to the compiler, who says so."""
+    """Every JSON schema in the grammar; other texts are left to the compiler, which refuses them."""
     texts = [(grammar.frame, begin.end()) for begin in _EMBEDDED.finditer(grammar.frame)]
     if grammar.kind == "json_schema":
         texts.append((grammar.source, 0))
@@ -137,7 +137,7 @@ def _patterns(schemas: Iterable[Any]) -> Iterator[str]:
 
 
 def _members(schemas: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Every member of every object, at any depth, but for values that `enum` lists: those are no schemas."""
+    """Every member of every object, at any depth, but for values that `enum` lists: those are not schemas."""
     waiting = [*schemas]
     while waiting:
         part = waiting.pop()
@@ -149,7 +149,7 @@ def _members(schemas: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _num_states(number: float) -> int:
-    """The number without its power of ten: so many states tell whether digits are a multiple of it."""
+    """The number without its power of ten: the count of states that tell whether digits are a multiple of it."""
     if isinstance(number, float) and not math.isfinite(number):
         return 1  # no number of JSON: the compiler says so
     return max(int("".join(map(str, Decimal(str(number)).normalize().as_tuple().digits))), 1)

@@ -22,7 +22,7 @@ from dragoman.grammar.scout import Scout
 from dragoman.grammar.spelling import Spelling
 from dragoman.types import NOTHING_FORESEEN, SLOW_MASK_S, Foreseen
 
-_LEAST_AHEAD = 32  # tokens: to look once for as many takes less than to look anew behind each of the first
+_LEAST_AHEAD = 32  # tokens: to look once for as many takes less than to look again behind each of the first
 _FEW_WORDS = 32  # of a mask that allow anything: where more do, text is free
 _MAX_REASON = 300  # characters of llguidance's explanation that reach the client
 _WORDS = (  # its own words, and plainer ones
@@ -41,7 +41,7 @@ _EXCERPT = re.compile(r"\s*(\d+ \||\^)")  # a line that quotes the grammar, and 
 
 
 def explained(reason: str) -> str:
-    """What llguidance says is wrong, in a line for the client: without what it quotes, and its dump of the parser."""
+    """llguidance's message in one line for the client, without its quotes and its dump of the parser."""
     lines = reason.partition("<state>")[0].splitlines()
     text = " ".join(" ".join(line for line in lines if not _EXCERPT.match(line)).split())
     for pattern, words in _WORDS:
@@ -51,7 +51,7 @@ def explained(reason: str) -> str:
 
 @dataclass(slots=True)
 class MaskBudget:
-    """What following a grammar may take, `most_s`, and has taken, of a processor: for all sequences of a request.
+    """The processor time that following a grammar may take, `most_s`, and has taken, for all sequences of a request.
 
     `param`: the parameter that the grammar came in.
     """
@@ -72,7 +72,7 @@ class MaskBudget:
 
 @dataclass(frozen=True)
 class MaskerVocabulary:
-    """What the positions in all grammars of a vocabulary share. `token_bytes`: see `compiler.Vocabulary`."""
+    """The data that positions in all grammars of a vocabulary share. `token_bytes`: see `compiler.Vocabulary`."""
 
     token_bytes: Sequence[bytes]
     eos_ids: frozenset[int]
@@ -86,7 +86,7 @@ class MaskerVocabulary:
 
 
 class _Known(NamedTuple):
-    """What was foreseen. `is_all`: nothing is forced behind it, or nothing of that can be told."""
+    """The tokens that were foreseen. `is_all`: nothing is forced behind it, or nothing of that can be told."""
 
     foreseen: Foreseen
     is_all: bool
@@ -103,7 +103,7 @@ class _Known(NamedTuple):
         return Foreseen(token_ids[:limit], min(num_forced, limit), is_open=False)
 
     def behind(self, token_id: int) -> _Known | None:
-        """What is known behind a token that came; None = nothing."""
+        """The tokens known behind a token that came; None = none known."""
         token_ids, num_forced, is_open = self.foreseen
         if len(token_ids) < 2 or token_ids[0] != token_id:
             return None
@@ -188,7 +188,7 @@ class GrammarMasker:
         return self._checked(list(token_ids), is_all=is_all)
 
     def _checked(self, token_ids: list[int], *, is_all: bool) -> _Known:
-        """What is known of these tokens; the first is allowed. Those that are not, and all behind them, are left out."""
+        """The known part of these tokens; the first is allowed. It ends before the first that is not allowed."""
         ahead, last = self._scout.ahead(), len(token_ids) - 1
         num_consumed = num_forced = 0
         is_open = False
@@ -275,7 +275,7 @@ class GrammarMasker:
             raise InvalidParameter(f"{param}: the grammar became too complex to follow: {reason}", param=param)
 
     def validate(self, token_ids: Sequence[int]) -> int:
-        """How many of these tokens, from the front, the grammar allows, none while masks are slow.
+        """The number of these tokens, from the front, that the grammar allows; 0 while masks are slow.
 
         The position does not change.
         """

@@ -2,9 +2,9 @@
 
 Does: keep a copy of a matcher level with it. Does not: know tokens' texts or masks. Used by `masker` alone.
 
-To look ahead with the matcher itself and roll it back would be quicker still, but it keeps what happens to it on a way that
-its sequence does not go: an error, where the grammar becomes too complex; bytes that were forced, which hide control tokens
-from the next mask. A new copy each time takes long: it copies what was parsed so far, 20 µs at 1,000 tokens.
+Looking ahead with the matcher itself and rolling it back would be quicker still. But the matcher keeps what happened on a
+way that its sequence does not go. That may be an error of a grammar that becomes too complex, or forced bytes, which hide
+control tokens from the next mask. A new copy each time takes long: it copies what was parsed so far, 20 µs at 1,000 tokens.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Scout:
         return self._matcher
 
     def back(self, num_tokens: int) -> None:
-        """The copy has consumed so many tokens since `ahead`; where it cannot go back, the next one is made anew."""
+        """Roll the copy back by the tokens that it consumed since `ahead`; if it cannot, drop it."""
         matcher = self._matcher
         if matcher.is_error() or (num_tokens and not matcher.rollback(num_tokens)):
             self._matcher = None
 
     def drop(self) -> None:
-        """The copy is of no use any more; the next one is made anew."""
+        """Drop the copy; the next look makes a new one."""
         self._matcher = None
         self._behind.clear()

@@ -1,4 +1,4 @@
-"""How a tokenizer spells a text that a grammar forces.
+"""Spells a text that a grammar forces in the tokenizer's usual tokens.
 
 Does: turn the matcher's forced bytes into the usual tokens. Does not: know what a grammar allows besides. One per compiler,
 used by its maskers, on their threads.
@@ -13,7 +13,7 @@ from functools import lru_cache
 Encode = Callable[[str], Sequence[int]]
 
 _CONTROL = re.compile(rb"\xff\[(\d+)\]")  # how the matcher writes a control token among bytes
-_MAX_TOKEN_BYTES = 16  # of most tokens; longer texts are cut to so many for each token that is wanted
+_MAX_TOKEN_BYTES = 16  # of most tokens; longer texts are cut to this many for each token that is wanted
 _MAX_CACHED = 2_048  # forced texts: the same ones come with each answer to a schema
 
 

@@ -2,7 +2,7 @@
 
 Does: compile for a vocabulary of bytes, within bounds on time and memory. Does not: tell what is wrong with a grammar
 (compiling it afterwards does). `check_cost` is called by the compiler, on the thread that compiles; the other half of this
-file is what the process runs, which therefore imports nothing of ours.
+file is what the process runs, which therefore imports nothing from dragoman.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TooCostly(Exception):
 def check_cost(source: str) -> None:
     """Compile what llguidance is to be given; a grammar that does not compile passes.
 
-    Raises: TooCostly; OSError if no process can be had, TimeoutError if the processors are too busy for it.
+    Raises: TooCostly; OSError if no process can be started, TimeoutError if the processors are too busy for it.
     """
     command = [sys.executable, "-P", __file__]  # not its own folder, which holds a module called as a library is
     try:
@@ -60,7 +60,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (now_bytes + MAX_BYTES, now_bytes + MAX_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
-    with contextlib.suppress(ValueError):  # it does not compile: whoever compiles it again is told why
+    with contextlib.suppress(ValueError):  # it does not compile: the next compilation tells why
         llguidance.LLMatcher(tokenizer, source, log_level=0).compute_bitmask()
 
 

@@ -1,4 +1,4 @@
-"""Whether at most one alternative of a schema's `oneOf` can match, so that `anyOf` says the same.
+"""Finds schemas where at most one alternative of `oneOf` can match, so that `anyOf` says the same.
 
 Does: prove it from types, values and properties, within a bound on work. Does not: enforce. Called by `schemas`.
 """
@@ -112,7 +112,7 @@ class _Proof:
 
 
 def _size(schema: Any) -> int:
-    """How much a comparison looks at."""
+    """The number of values that a comparison looks at."""
     return sum(len(schema.get(name) or ()) for name in ("enum", "required")) if isinstance(schema, Mapping) else 0
 
 

@@ -223,7 +223,7 @@ class _Rewriting:
             self.pass_over(made, name, place, "the compiler takes no numbers of that size")
 
     def arrays(self, made: dict[str, Any], place: Place) -> None:
-        """What is asked of the items together."""
+        """Rewrite what is asked of the items together."""
         contained, least, most = made.pop("contains", None), made.pop("minContains", 1), made.pop("maxContains", None)
         if contained in (True, {}):
             made["minItems"] = max(made.get("minItems", 0), least)
@@ -238,7 +238,7 @@ class _Rewriting:
         self._lengths(made, place, "minItems", "maxItems")
 
     def objects(self, made: dict[str, Any], place: Place) -> None:
-        """What is asked of names, and of the number of properties."""
+        """Rewrite what is asked of names, and of the number of properties."""
         if made.get("unevaluatedProperties") not in (None, True, {}) and not _APPLICATORS & made.keys():
             made.setdefault("additionalProperties", made.pop("unevaluatedProperties"))
         for name in ("unevaluatedProperties", "unevaluatedItems"):
@@ -302,7 +302,7 @@ class _Rewriting:
                 self.pass_over(made, name, place, "properties that may be left out are not counted")
 
     def conditions(self, made: dict[str, Any], place: Place) -> None:
-        """What is asked of a value if it is something else."""
+        """Rewrite what is asked of a value under a condition."""
         condition, branches = made.pop("if", None), [made.pop(name, True) for name in ("then", "else")]
         if condition is not None and any(branch not in (True, {}) for branch in branches):
             self.pass_over(made, "if", place, "conditions are not followed")

@@ -21,12 +21,12 @@ ANCHOR_INSIDE = "an anchor inside a pattern cannot be followed"
 
 
 class NotRegularError(ValueError):
-    """What the compiler cannot follow in a regular expression."""
+    """A part of a regular expression that the compiler cannot follow."""
 
 
 @dataclass(slots=True)
 class _Branch:
-    """What is read of an alternative. `begins`: nothing came before its group; `ends`: its last part is an end anchor."""
+    """The part of an alternative that was read. `begins`: nothing precedes its group; `ends`: its last part anchors it."""
 
     begins: bool
     is_begun: bool = False

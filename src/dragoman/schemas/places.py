@@ -1,4 +1,4 @@
-"""Where schemas are in a JSON schema, and what its references lead to.
+"""Places of schemas in a JSON schema, and what its references lead to.
 
 Does: walk a schema's parts; find what a reference names; tell a place in words. Does not: judge keywords.
 Used by `schemas`, by the reading of requests and by tool call formats, on any thread.
@@ -34,7 +34,7 @@ _MAX_NAME = 60  # characters of a property that an error repeats
 
 
 class Place(NamedTuple):
-    """Where a schema is. It becomes a text only where it is told: there may be many, and their names may be long."""
+    """The place of a schema. It becomes text only in a message: there may be many, and their names may be long."""
 
     above: Place | None
     step: str
@@ -119,7 +119,7 @@ class References:
         return quote(reference, safe="#/~%$-._!&'()*+,;=:@?") if place is None else place.pointer
 
     def target(self, reference: str) -> Any:
-        """What a reference leads to, None if to nothing. One reference may lead to another."""
+        """The value that a reference leads to, None if to nothing. One reference may lead to another."""
         if reference not in self._targets:
             self._targets[reference] = referred(self.pointer(reference), self._root)
         return self._targets[reference]
@@ -159,7 +159,7 @@ class References:
 
 
 def referred(reference: str, root: Any) -> Any:
-    """What a reference within a document leads to, None if to nothing, or out of it."""
+    """The value that a reference within a document leads to; None if it leads to nothing, or out of it."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     found = root
