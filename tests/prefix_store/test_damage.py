@@ -180,6 +180,7 @@ def test_a_block_that_two_segments_hold_is_found_while_one_of_them_is_whole(tmp_
 def test_files_that_vanish_under_the_store_are_misses(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = opened(path)
     files(path)[0].unlink()
+    store.fetch([key(n) for n in (*IN_FILE, 99)])  # which tells nobody
     assert all_found(store, IN_FILE) == []
     assert [record.message for record in caplog.records if "is gone" in record.message] == [caplog.records[0].message]
     assert store.write(key(0), content(0))

@@ -31,7 +31,8 @@ from dragoman.prefix_store.segment import Block, Segment
 UNLIMITED = 1 << 62
 """The budget of whoever only looks: nothing is deleted."""
 
-_RUN_BYTES = 8 << 20  # read and checked at once; the disk fetches as much meanwhile
+_RUN_BYTES = 8 << 20  # read and checked at once
+_FETCH_BYTES = 1 << 20  # stays in a core's cache
 _IDLE_S = 600.0  # then a segment is sealed as it is, so that others have the room that is reserved for it
 _MAX_ACTIVE = 8  # segments that one process appends to: for each model, one with leases and one without
 _LARGEST_SEGMENT = 64 << 20
@@ -96,11 +97,14 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Blocks that lie one behind the other. `end`: of those that are asked for next, which the disk may fetch already."""
+    """Blocks that lie one behind the other."""
 
     segment: Segment
     blocks: list[Block]
-    end: int
+
+    @property
+    def end(self) -> int:
+        return self.blocks[-1].end
 
 
 class BlockStore:
@@ -167,9 +171,11 @@ class BlockStore:
         views = [layout.flat_parts(content) for content in into]
         count = num_bytes = 0
         while count < len(keys):
-            run = self._run(keys[count:])
+            run = self._run(keys[count:], _RUN_BYTES)
             if run is None:
                 break
+            with self._catalogue.changing:
+                self._catalogue.mark_used(run.segment)
             read = self._read_run(run, views[count : count + len(run.blocks)])
             num_bytes += sum(block.length for block in run.blocks[:read])
             count += read
@@ -181,26 +187,38 @@ class BlockStore:
             self._counts.read_seconds += time.perf_counter() - begin_s
         return count
 
-    def _run(self, keys: Sequence[Key]) -> _Run | None:
-        """The first block and those that lie behind it."""
+    def fetch(self, keys: Sequence[Key]) -> None:
+        """Have the system's page cache hold blocks that are read soon, which waits for the disk.
+
+        Blocks that are not there are passed over.
+        """
+        buffer, position = memoryview(bytearray(_FETCH_BYTES)), 0
+        while position < len(keys):
+            run = self._run(keys[position:], _RUN_BYTES)
+            position += 1 if run is None else len(run.blocks)
+            if run is not None:
+                with suppress(OSError):  # whoever reads them finds out
+                    descriptor = self._catalogue.files.open(run.segment.name).descriptor
+                    for begin in range(run.blocks[0].offset, run.end, _FETCH_BYTES):
+                        os.preadv(descriptor, [buffer[: run.end - begin]], begin)
+
+    def _run(self, keys: Sequence[Key], most_bytes: int) -> _Run | None:
+        """The first block and those that lie behind it, of no more bytes but for the first; None if it is not there."""
         with self._catalogue.changing:
             first = self._catalogue.find(keys[0])
             if first is None:
                 return None
             blocks = [first[1]]
-            end, num_bytes = first[1].end, first[1].length
+            num_bytes = first[1].length
             for key in keys[1:]:
                 found = self._catalogue.find(key)
-                if found is None or found[0] is not first[0] or found[1].offset != end:
+                if found is None or found[0] is not first[0] or found[1].offset != blocks[-1].end:
                     break
-                end = found[1].end
                 num_bytes += found[1].length
-                if num_bytes <= _RUN_BYTES:
-                    blocks.append(found[1])
-                elif num_bytes > 2 * _RUN_BYTES:
+                if num_bytes > most_bytes:
                     break
-            self._catalogue.mark_used(first[0])
-            return _Run(first[0], blocks, end)
+                blocks.append(found[1])
+            return _Run(first[0], blocks)
 
     def _read_run(self, run: _Run, into: list[list[memoryview]]) -> int:
         """How many blocks were filled; the next one is forgotten if it is at fault."""
@@ -209,9 +227,6 @@ class BlockStore:
         num_fitting = fits.index(False) if False in fits else len(fits)
         try:
             file = self._catalogue.files.open(run.segment.name)
-            if hasattr(os, "posix_fadvise"):
-                begin = run.blocks[0].offset
-                os.posix_fadvise(file.descriptor, begin, run.end - begin, os.POSIX_FADV_WILLNEED)
             count, reason = segment.read_blocks(file, run.blocks[:num_fitting], into[:num_fitting])
         except FileNotFoundError:
             self._catalogue.tell(f"{run.segment.name} is gone; what it held is computed again")

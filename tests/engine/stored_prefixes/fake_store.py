@@ -39,6 +39,9 @@ class FakeStore:
     def __contains__(self, key: bytes) -> bool:
         return key in self.disk.contents
 
+    def fetch(self, keys: Sequence[bytes]) -> None:
+        pass
+
     def read(self, keys: Sequence[bytes], into: Sequence[Sequence[Any]]) -> int:
         """A damaged block leaves half of its bytes behind."""
         assert self.disk.gate.wait(30)

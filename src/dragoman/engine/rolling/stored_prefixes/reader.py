@@ -1,11 +1,14 @@
-"""Reads blocks from the store into the cache's memory, on a thread of its own.
+"""Reads blocks from the store into the cache's memory, on threads of its own.
 
 Does: one load after the other, in pieces; tell what came of each. Does not: decide what is read, or who waits (`loads`
 does). `submit` is called on the engine thread; `close` by whoever ends the engine, before the memory goes.
 
-A read takes a core from the kernels, whose steps wait for the slowest of their threads: so beside steps it rests twelve
-times as long as each of its pieces took. (A lower priority of the thread would not do: it would hold Python's lock while
-it waits for a core.)
+The disk is told what comes next, so that it fetches while earlier blocks are copied and checked. Where nobody computes, two
+threads do that: most of the time goes into pages of the cache's memory that nobody has used yet.
+
+A read takes a core from the kernels, whose steps wait for the slowest of their threads: so beside steps one thread reads,
+which rests twenty times as long as each of its pieces took. (A lower priority of the thread would not do: it would hold
+Python's lock while it waits for a core.)
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -22,9 +26,11 @@ from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockStor
 
 logger = logging.getLogger(__name__)
 
-_PIECE_BYTES = 16 << 20  # between which it looks whether anybody still waits
+_NUM_THREADS = 2  # that read where nobody computes
+_PIECE_BYTES = 4 << 20  # between which they look whether anybody still waits
 _SMALL_PIECE_BYTES = 2 << 20  # beside steps
-_REST = 12.0  # times what a piece took
+_MOST_FETCHED = 8  # pieces that wait to be read
+_REST = 20.0  # times what a piece took
 _LOOK_S = 0.01  # after which it sees that nobody computes any more
 _MOST_REST_S = 0.2  # a piece that took so long has waited for the disk
 
@@ -46,7 +52,7 @@ class Reading:
 
 
 class Reader:
-    """One thread. `on_end` of a reading is called on it. `has_neighbours`: whether steps are computed meanwhile."""
+    """One reading at a time; `on_end` is called on its thread. `has_neighbours`: whether steps are computed meanwhile."""
 
     def __init__(self, store: BlockStore, memory: BlockMemory, has_neighbours: Callable[[], bool]) -> None:
         self._store = store
@@ -55,13 +61,13 @@ class Reader:
         self._changed = threading.Condition()
         self._queue: deque[Reading] = deque()
         self._is_closed = False
+        self._pool = ThreadPoolExecutor(_NUM_THREADS, "dragoman-prefix-piece")
         self._thread = threading.Thread(target=self._run, name="dragoman-prefix-reader", daemon=True)
         self._thread.start()
 
-    @property
-    def slowness(self) -> float:
-        """How many times longer a read takes than alone."""
-        return 1.0 + _REST if self._has_neighbours() else 1.0
+    def rests_s(self, num_bytes: int, read_s: float) -> float:
+        """Seconds that a read of so many bytes rests, which takes so long without."""
+        return min(_REST * read_s, num_bytes / _SMALL_PIECE_BYTES * _MOST_REST_S) if self._has_neighbours() else 0.0
 
     def submit(self, reading: Reading) -> None:
         """Have blocks read, which nobody else touches until `on_end` was called."""
@@ -75,6 +81,7 @@ class Reader:
             self._is_closed = True
             self._changed.notify_all()
         self._thread.join()
+        self._pool.shutdown()
 
     def _run(self) -> None:
         while True:
@@ -91,21 +98,62 @@ class Reader:
 
     def _read(self, reading: Reading) -> None:
         """The blocks up to the first that is not whole: those behind are of no use without it."""
-        while reading.num_whole < len(reading.blocks) and reading.is_wanted and not self._is_closed:
-            begin_s, begin, num_bytes = perf_counter(), reading.num_whole, 0
-            end = begin
-            most_bytes = _SMALL_PIECE_BYTES if self._has_neighbours() else _PIECE_BYTES
-            while end < len(reading.blocks) and (end == begin or num_bytes < most_bytes):
-                num_bytes += self._memory.block_bytes[reading.blocks[end].kind]
-                end += 1
-            into = [self._memory.block_parts(fresh.block, fresh.kind) for fresh in reading.blocks[begin:end]]
-            reading.num_whole += self._store.read(reading.keys[begin:end], into)
-            piece_s = perf_counter() - begin_s
-            reading.duration_s += piece_s
-            if reading.num_whole < end:
-                return
-            if end < len(reading.blocks):
-                self._rest(min(_REST * piece_s, _MOST_REST_S))
+        is_whole = True
+        while is_whole and reading.num_whole < len(reading.blocks) and self._is_wanted(reading):
+            begin_s = perf_counter()
+            is_beside = self._has_neighbours()
+            is_whole = self._read_beside(reading) if is_beside else self._read_alone(reading)
+            taken_s = perf_counter() - begin_s
+            reading.duration_s += taken_s
+            if is_beside and reading.num_whole < len(reading.blocks):
+                self._rest(min(_REST * taken_s, _MOST_REST_S))
+
+    def _is_wanted(self, reading: Reading) -> bool:
+        return reading.is_wanted and not self._is_closed
+
+    def _read_beside(self, reading: Reading) -> bool:
+        """Read a piece; False if a block of it is not whole."""
+        piece = self._pieces(reading, _SMALL_PIECE_BYTES)[0]
+        num_whole = self._read_piece(reading, piece)
+        reading.num_whole += num_whole
+        return num_whole == len(piece)
+
+    def _read_alone(self, reading: Reading) -> bool:
+        """Read pieces until somebody computes; False if a block is not whole.
+
+        This thread has one piece after the other fetched from the disk, which is fastest in that order; two others follow.
+        """
+        reads: deque[tuple[range, Future[int]]] = deque()
+        try:
+            for piece in self._pieces(reading, _PIECE_BYTES):
+                self._store.fetch(reading.keys[piece.start : piece.stop])
+                reads.append((piece, self._pool.submit(self._read_piece, reading, piece)))
+                if len(reads) > _MOST_FETCHED and not _take(reading, reads):
+                    return False
+                if not self._is_wanted(reading) or self._has_neighbours():
+                    break
+            while reads:
+                if not _take(reading, reads):
+                    return False
+            return True
+        finally:
+            wait([read for _, read in reads])  # which write to the cache's memory
+
+    def _pieces(self, reading: Reading, most_bytes: int) -> list[range]:
+        """What is still to be read, in parts of about so many bytes."""
+        pieces, begin, num_bytes = [], reading.num_whole, 0
+        for position in range(begin, len(reading.blocks)):
+            num_bytes += self._memory.block_bytes[reading.blocks[position].kind]
+            if num_bytes >= most_bytes or position + 1 == len(reading.blocks):
+                pieces.append(range(begin, position + 1))
+                begin, num_bytes = position + 1, 0
+        return pieces
+
+    def _read_piece(self, reading: Reading, piece: range) -> int:
+        """How many of its first blocks are whole."""
+        blocks = reading.blocks[piece.start : piece.stop]
+        into = [self._memory.block_parts(fresh.block, fresh.kind) for fresh in blocks]
+        return self._store.read(reading.keys[piece.start : piece.stop], into)
 
     def _rest(self, seconds: float) -> None:
         """Leave the cores to steps for so long, as far as there are any."""
@@ -113,3 +161,11 @@ class Reader:
         with self._changed:
             while self._has_neighbours() and not self._is_closed and (left_s := end_s - perf_counter()) > 0:
                 self._changed.wait(min(left_s, _LOOK_S))
+
+
+def _take(reading: Reading, reads: deque[tuple[range, Future[int]]]) -> bool:
+    """Wait for the oldest of the reads, whose whole blocks count; False if not all of its blocks are whole."""
+    piece, read = reads.popleft()
+    num_whole = read.result()
+    reading.num_whole += num_whole
+    return num_whole == len(piece)

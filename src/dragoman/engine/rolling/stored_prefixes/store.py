@@ -28,6 +28,10 @@ class BlockStore(Protocol):
         """Whether the block is there, as far as is known without looking."""
         ...
 
+    def fetch(self, keys: Sequence[bytes]) -> None:
+        """Have blocks that are read soon fetched from the disk, which is waited for."""
+        ...
+
     def read(self, keys: Sequence[bytes], into: Sequence[Sequence[Any]]) -> int:
         """Fill the parts of each block's memory; how many of the first are whole. The others hold anything."""
         ...
