@@ -22,6 +22,7 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.server.api import HttpCall
 from dragoman.types import EngineOutput, EngineRequest
+from tests.support.streaming import stream_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "architecture.md"
 
@@ -102,7 +103,7 @@ async def trace(config: Config, first: str) -> Seen:
     asked = f"GenerationRequest {shown(request, hide=('request_id', 'sampling'))}"
     seen = Seen([first, called, asked, f".sampling {shown(request.sampling)}"], [], [])
     try:
-        async for event in model.service.stream(request):
+        async for event in stream_of(model.service, request):
             seen.events.append(f"GenerationEvent {shown(event, hide=('index', 'tokens', 'content'))}")
             sent = call.encoder.event(0, event).decode().strip()
             seen.sent.append("bytes " + re.sub(r'"id":.*"choices"', '..., "choices"', sent))

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -60,6 +61,13 @@ async def until(condition: Callable[[], bool]) -> None:
     """Let the event loop turn until the condition holds; `run` bounds the wait."""
     while not condition():  # noqa: ASYNC110 - the engine thread changes it, there is no event to wait for
         await asyncio.sleep(0)
+
+
+def token_ids_by_sequence(outputs: list[EngineOutput]) -> dict[int, list[int]]:
+    ids: dict[int, list[int]] = {}
+    for output in outputs:
+        ids.setdefault(output.index, []).extend(output.token_ids)
+    return ids
 
 
 def unending(seed_token: int = 1, max_tokens: int = 200) -> EngineRequest:
@@ -169,6 +177,48 @@ def test_cancelling_the_reading_task_frees_the_blocks() -> None:
             assert engine.health().num_used_blocks > 0
             gate.open()
             await until(lambda: engine.health().num_used_blocks == 0)
+
+    run(test)
+
+
+def test_outputs_are_delivered_as_they_are_read() -> None:
+    async def test() -> None:
+        async with running_engine() as engine:
+            requests = [make_request([key, 1], max_tokens=9, n=2) for key in range(3)]
+            delivered: list[list[EngineOutput]] = [[] for _ in requests]
+
+            def keep(key: int, output: EngineOutput) -> bool:
+                delivered[key].append(output)
+                return True
+
+            await asyncio.gather(*(engine.deliver(one, partial(keep, key)) for key, one in enumerate(requests)))
+            for request, outputs in zip(requests, delivered, strict=True):
+                assert token_ids_by_sequence(outputs) == token_ids_by_sequence(await collect(engine, request))
+
+    run(test)
+
+
+def test_a_request_whose_outputs_are_not_wanted_or_not_bearable_ends_alone() -> None:
+    async def test() -> None:
+        class Panic(BaseException):
+            """As libraries written in Rust raise it."""
+
+        def fails(_output: EngineOutput) -> bool:
+            raise Panic("a text that nobody can read")
+
+        async with running_engine() as engine:
+            beside = asyncio.create_task(tokens_of(engine, unending(5)))
+            await engine.deliver(unending(1), lambda output: False)
+            with pytest.raises(Panic):
+                await engine.deliver(unending(2), fails)
+            came: list[EngineOutput] = []
+            leaving = asyncio.create_task(engine.deliver(unending(3), lambda output: came.append(output) is None))
+            await until(lambda: bool(came))
+            leaving.cancel()
+            assert isinstance((await asyncio.gather(leaving, return_exceptions=True))[0], asyncio.CancelledError)
+            assert await beside == expected(unending(5))
+            await until(lambda: engine.health().num_used_blocks == 0)
+            assert (engine.stats().num_generated_tokens or 0) < 600
 
     run(test)
 

@@ -6,7 +6,10 @@ import threading
 
 import pytest
 
+from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.inbox import Inbox
+from dragoman.server.generation.service import Service
+from dragoman.server.responder import Responder
 from tests.performance.engine_work import NUM_STEPS, EngineRun, EngineWork, count_decode, count_prefill, prompts_of
 from tests.performance.http_work import count_stream
 from tests.performance.process import CountingProcess
@@ -72,6 +75,14 @@ def test_the_engine_wakes_once_a_step_and_hops_to_the_event_loop_once(
     assert costs.engine.num_calls(Inbox.wait) == costs.num_forwards + 1
     # It sleeps before the first request and after the last one, never between two steps.
     assert costs.engine.num_calls(threading.Condition.wait) <= 2
+
+
+def test_a_token_wakes_the_task_that_writes_it_and_no_other(counting: CountingProcess) -> None:
+    few, many = (counting.run(count_stream, "OpenAI chat", 4, num_tokens=size) for size in (32, 64))
+    for waiting in (RollingEngine.deliver, Service.run):
+        assert many.loop.num_calls(waiting) == few.loop.num_calls(waiting), "they wait for the whole answer"
+    num_more = 4 * (64 - 32)
+    assert many.loop.num_calls(Responder.respond) - few.loop.num_calls(Responder.respond) == num_more
 
 
 @pytest.mark.parametrize(

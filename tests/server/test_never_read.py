@@ -17,8 +17,8 @@ import pytest
 
 from dragoman.errors import Cancelled
 from dragoman.server.api import Call, Dialect, HttpCall, Reply
-from dragoman.server.generation import merge as merge_module
-from dragoman.server.generation.merge import MAX_BATCH, MAX_WAITING_BYTES, EventMerge
+from dragoman.server.generation import call_events
+from dragoman.server.generation.call_events import MAX_BATCH, MAX_WAITING_BYTES, CallEvents
 from dragoman.server.run import ListenConfig
 from dragoman.types import (
     GenerationEvent,
@@ -33,6 +33,7 @@ from tests.support.fake_service import PATIENCE_S, FakeService
 from tests.support.line_dialect import LineDialect, LineEncoder, line_dialects
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, post_bytes, running_server
+from tests.support.streaming import never
 from tests.support.tables import Rows, table
 
 NUM_CLIENTS = 50
@@ -80,26 +81,21 @@ class EndlessService(FakeService):
             self.journal.write(f"abort {request.request_id}")
 
 
-async def never() -> Exception:
-    await asyncio.Event().wait()
-    raise AssertionError("an event that nobody sets was set")
-
-
 @table("num_alternatives", [0, 5, 20])
 def test_the_events_that_wait_take_no_more_memory_than_is_said(num_alternatives: int) -> None:
     service = EndlessService(num_alternatives)
 
     async def pile_up() -> tuple[int, int]:
-        merge = EventMerge(service, [REQUEST])
+        running = CallEvents(service, [REQUEST])
         tracemalloc.start()
         try:
-            merge.start(never)
-            await merge.first_batch()
+            running.start(never)
+            await running.first_batch()
             await asyncio.to_thread(service.journal.wait_for, lambda lines: "abort r" in lines)
             return tracemalloc.get_traced_memory()[0], service.num_made
         finally:
             tracemalloc.stop()
-            await merge.aclose()
+            await running.aclose()
 
     held, num_made = asyncio.run(pile_up())
     assert held < MAX_WAITING_BYTES * 1.2
@@ -108,22 +104,22 @@ def test_the_events_that_wait_take_no_more_memory_than_is_said(num_alternatives:
 
 
 def test_all_that_waited_is_handed_out_in_pieces_before_the_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_module, "MAX_WAITING_BYTES", SMALL_BYTES)
+    monkeypatch.setattr(call_events, "MAX_WAITING_BYTES", SMALL_BYTES)
     service = EndlessService()
 
     async def read_late() -> list[int]:
-        merge = EventMerge(service, [REQUEST])
-        merge.start(never)
-        first = await merge.first_batch()
+        running = CallEvents(service, [REQUEST])
+        running.start(never)
+        first = await running.first_batch()
         await asyncio.to_thread(service.journal.wait_for, lambda lines: "abort r" in lines)
         numbers = [event.tokens[0].id for _, event in first]
         while len(numbers) < service.num_made:
-            batch = await merge.next_batch()
+            batch = await running.next_batch()
             assert 0 < len(batch) <= MAX_BATCH
             numbers += [event.tokens[0].id for _, event in batch]
         with pytest.raises(Cancelled, match="the answer is read too slowly"):
-            await merge.next_batch()
-        await merge.aclose()
+            await running.next_batch()
+        await running.aclose()
         return numbers
 
     numbers = asyncio.run(read_late())
@@ -132,17 +128,17 @@ def test_all_that_waited_is_handed_out_in_pieces_before_the_end_is_told(monkeypa
 
 
 def test_an_answer_that_is_held_back_on_purpose_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_module, "MAX_WAITING_BYTES", 1)
+    monkeypatch.setattr(call_events, "MAX_WAITING_BYTES", 1)
     service = FakeService()
 
     async def hold() -> int:
         request = GenerationRequest("r", TextPrompt("x"), max_tokens=40)
-        merge = EventMerge(service, [request] * 20)
-        merge.start(never)
+        running = CallEvents(service, [request] * 20)
+        running.start(never)
         try:
-            return len(await merge.first_batch(hold_s=PATIENCE_S))
+            return len(await running.first_batch(hold_s=PATIENCE_S))
         finally:
-            await merge.aclose()
+            await running.aclose()
 
     assert asyncio.run(hold()) > 64
 
@@ -165,7 +161,7 @@ def whole_answer(server: RunningServer) -> tuple[int, str]:
 
 
 def test_fifty_streams_that_nobody_reads_end_and_disturb_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_module, "MAX_WAITING_BYTES", 2 * SMALL_BYTES)
+    monkeypatch.setattr(call_events, "MAX_WAITING_BYTES", 2 * SMALL_BYTES)
     server = RunningServer(dialects=real_dialects(), listen=ListenConfig(port=0))
     service = server.service = EndlessService(length=LONG_TOKEN)
     server.start()

@@ -27,6 +27,7 @@ from dragoman.types import (
 )
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
+from tests.support.streaming import stream_of
 from tests.support.tables import table
 
 
@@ -44,7 +45,7 @@ def test_several_sequences_stream_side_by_side_and_finish_one_by_one() -> None:
     engine = FakeEngine(saying("a", "bcd"))
 
     async def events() -> list[tuple[int, str, FinishReason | None]]:
-        return [(e.index, e.text, e.finish_reason) async for e in service_over(engine).stream(asking(n=2))]
+        return [(e.index, e.text, e.finish_reason) async for e in stream_of(service_over(engine), asking(n=2))]
 
     eos = FinishReason.EOS
     assert asyncio.run(events()) == [
@@ -88,7 +89,7 @@ def test_closing_a_stream_aborts_its_request(num_read: int) -> None:
     engine = FakeEngine(saying("abcdef"))
 
     async def read_some() -> list[str]:
-        async with aclosing(service_over(engine).stream(asking())) as events:
+        async with aclosing(stream_of(service_over(engine), asking())) as events:
             for _ in range(num_read):
                 await anext(events)
         return list(engine.aborted)  # now, and not when somebody collects garbage
@@ -100,7 +101,7 @@ def test_closing_a_stream_aborts_its_request(num_read: int) -> None:
 
 def test_a_stream_that_was_never_read_starts_nothing() -> None:
     engine = FakeEngine(saying("abc"))
-    asyncio.run(service_over(engine).stream(asking()).aclose())
+    asyncio.run(stream_of(service_over(engine), asking()).aclose())
     assert engine.requests == []
 
 
@@ -127,7 +128,7 @@ def test_the_engines_errors_come_after_the_events_before_them(error_after: int) 
     texts: list[str] = []
 
     async def read() -> None:
-        async for event in service_over(engine).stream(asking()):
+        async for event in stream_of(service_over(engine), asking()):
             texts.append(event.text)
 
     with pytest.raises(EngineDead, match="the engine stopped"):
@@ -152,7 +153,7 @@ def test_a_request_that_takes_too_long_is_aborted() -> None:
     texts: list[str] = []
 
     async def read() -> None:
-        async for event in service.stream(asking()):
+        async for event in stream_of(service, asking()):
             texts.append(event.text)
 
     with pytest.raises(RequestTimeout, match=r"longer than the 0\.05 s"):
@@ -161,19 +162,19 @@ def test_a_request_that_takes_too_long_is_aborted() -> None:
     assert engine.aborted == ["r1"]
 
 
-def test_a_time_that_is_over_while_nobody_waits_ends_the_request_at_the_next_output() -> None:
-    engine = FakeEngine(saying("abc"))
+def test_a_time_that_is_over_while_nobody_reads_ends_the_request() -> None:
+    engine = FakeEngine(saying("abc"), gate=asyncio.Event(), gate_after=1)
     service = service_over(engine, limits=ServiceLimits(request_timeout_s=0.01))
 
     async def read() -> None:
-        async for _ in service.stream(asking()):
-            is_over = asyncio.Event()
-            asyncio.get_running_loop().call_later(0.02, is_over.set)
-            await is_over.wait()  # a client that reads slowly; its own waiting is not cut short
+        async with aclosing(stream_of(service, asking())) as events:
+            await anext(events)
+            while engine.aborted != ["r1"]:  # noqa: ASYNC110 - a client that reads slowly
+                await asyncio.sleep(0)
+            await anext(events)
 
     with pytest.raises(RequestTimeout):
         asyncio.run(read())
-    assert engine.aborted == ["r1"]
 
 
 def test_a_request_that_is_cancelled_within_its_time_is_cancelled() -> None:
@@ -184,7 +185,7 @@ def test_a_request_that_is_cancelled_within_its_time_is_cancelled() -> None:
         has_begun = asyncio.Event()
 
         async def read() -> None:
-            async for _ in service.stream(asking()):
+            async for _ in stream_of(service, asking()):
                 has_begun.set()
 
         task = asyncio.create_task(read())

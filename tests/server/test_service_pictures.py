@@ -37,6 +37,7 @@ from tests.support.seeing import (
     seeing_service,
     what_it_sees,
 )
+from tests.support.streaming import stream_of
 from tests.support.tables import table
 
 PATIENCE_S = 30.0
@@ -308,7 +309,7 @@ def test_others_are_answered_while_pictures_are_brought() -> None:
         service = seeing_service(loader)
         waiting = asyncio.create_task(service.generate(asking(image())))
         await loader.begun.wait()
-        async with aclosing(service.stream(asking(text("hi")))) as events:
+        async with aclosing(stream_of(service, asking(text("hi")))) as events:
             assert "".join([event.text async for event in events]) == "nothing"
         loader.gate.set()
         assert (await waiting).sequences[0].text == "1x1 auto at 7+1"

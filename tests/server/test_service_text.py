@@ -27,6 +27,7 @@ from dragoman.types import (
 )
 from tests.support.byte_tokenizer import BOS_ID, END_OF_TURN_ID, EOS_ID, FIM_IDS, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, NUM_CACHED_TOKENS, FakeEngine, logprob_of, saying, top_of
+from tests.support.streaming import stream_of
 from tests.support.tables import table
 from tests.support.tiers import examples
 
@@ -47,7 +48,7 @@ def events_of(
     """Everything the request's stream gives."""
 
     async def collect() -> list[GenerationEvent]:
-        return [event async for event in service_over(engine, extensions).stream(request)]
+        return [event async for event in stream_of(service_over(engine, extensions), request)]
 
     return asyncio.run(collect())
 
@@ -125,7 +126,7 @@ def test_the_token_that_holds_text_and_stop_string_keeps_the_text_before_it() ->
         service = Service(name="m", engine=FakeEngine(lambda request, index: [1, 2, 1]), tokenizer=Syllables())
 
         async def last() -> GenerationEvent:
-            return [event async for event in service.stream(asking(stop=("\n\n",), **options))][-1]
+            return [event async for event in stream_of(service, asking(stop=("\n\n",), **options))][-1]
 
         return asyncio.run(last())
 

@@ -23,6 +23,7 @@ from tests.server.output_texts import output_format, parsed, parser, request
 from tests.server.test_service_text import truncated
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import FakeEngine, saying
+from tests.support.streaming import stream_of
 from tests.support.tables import table
 from tests.support.tiers import examples
 
@@ -54,7 +55,7 @@ def serving(text: str, tools: str = "hermes", tokens_per_step: int = 1) -> tuple
 
 async def streamed(service: Service, wanted: GenerationRequest) -> list[GenerationEvent]:
     """All events of the request."""
-    return [event async for event in service.stream(wanted)]
+    return [event async for event in stream_of(service, wanted)]
 
 
 def answered(

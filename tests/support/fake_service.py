@@ -15,6 +15,7 @@ from time import perf_counter
 from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs
 from dragoman.server.generation.prepare import PromptTokens
 from dragoman.server.observation.record import RequestRecord, new_request
+from dragoman.server.registry import TakeEvent
 from dragoman.types import EngineRequest, GenerationEvent, GenerationRequest, GenerationResult, Prompt, TextPrompt
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.scripted import scripted_events, scripted_prompt, scripted_result
@@ -122,6 +123,12 @@ class FakeService:
             outcome = "end"
         finally:
             self.journal.write(f"{outcome} {request.request_id}")
+
+    async def run(self, request: GenerationRequest, take: TakeEvent) -> None:
+        """The scripted events, handed over."""
+        async with aclosing(self.stream(request)) as events:
+            async for event in events:
+                take(event)
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
         """The scripted result, once all its events have been made."""

@@ -26,6 +26,7 @@ from dragoman.server.api import Call, Dialect, HttpCall, IndexedEvent, Reply
 from dragoman.server.registry import GenerationService
 from dragoman.server.responder import error_reply
 from tests.support.scripted import scripted_events, scripted_result
+from tests.support.streaming import stream_of
 
 GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
 
@@ -130,7 +131,7 @@ async def answer_of_service(dialect: Dialect, http: HttpCall, service: Generatio
             results = [await service.generate(request) for request in call.requests]
             return _of_reply(call.encoder.full(results), call.ignored)
         indexed = enumerate(call.requests)
-        events = [IndexedEvent(index, event) for index, one in indexed async for event in service.stream(one)]
+        events = [IndexedEvent(index, event) for index, one in indexed async for event in stream_of(service, one)]
         return _stream(call, events, None)
     except ServerError as error:
         return _of_reply(error_reply(dialect, error, http), ())

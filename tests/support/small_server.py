@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from dragoman.engine.base import EngineTools
+from dragoman.engine.base import EngineTools, Take
 from dragoman.engine.factory import BuiltEngine
 from dragoman.engine.renewable import RenewableEngine
 from dragoman.engine.rolling.config import RollingConfig
@@ -125,13 +125,25 @@ class WatchedEngine(RenewableEngine):
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput]:
         """See `Engine`."""
         outputs = super().generate(request)
+        with self._counted():
+            try:
+                async for output in outputs:
+                    yield output
+            finally:
+                await outputs.aclose()
+
+    async def deliver(self, request: EngineRequest, take: Take) -> None:
+        """See `Delivering`."""
+        with self._counted():
+            await super().deliver(request, take)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
         self.num_requests += 1
         self.num_open += 1
         try:
-            async for output in outputs:
-                yield output
+            yield
         finally:
-            await outputs.aclose()
             self.num_open -= 1
 
 

@@ -16,13 +16,14 @@ import socket
 import sys
 import threading
 from collections.abc import Coroutine
-from contextlib import aclosing, suppress
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dragoman.config.resolve import ConfigError
 from dragoman.cores.core_list import parse_cores
 from dragoman.cores.placement import Placement, apply
-from dragoman.engine.base import TellingProgress
+from dragoman.engine.base import TellingProgress, deliver
 from dragoman.engine.spread import Description, Failure
 from dragoman.errors import EngineFailed, ServerError
 from dragoman.logs import BackgroundWriter, OperatorFormatter, start_logging
@@ -197,9 +198,7 @@ class NodeRequests:
 
     async def _generate(self, key: int, asked: Generate) -> None:
         try:
-            async with aclosing(self._engine.generate(asked.request)) as outputs:
-                async for output in outputs:
-                    self._put(key, output)
+            await deliver(self._engine, asked.request, partial(self._take, key))
         except ServerError as error:
             self._put(key, Failure(error, ""))
         except Exception as error:  # a bug: of this request alone, as far as is known
@@ -209,6 +208,10 @@ class NodeRequests:
             self._put(key, None)
         finally:
             self._running.pop(key, None)
+
+    def _take(self, key: int, output: EngineOutput) -> bool:
+        self._put(key, output)
+        return True
 
     def _put(self, key: int, item: EngineOutput | Failure | None) -> None:
         """Have it sent with what else this turn of the loop brings: a step's outputs are one message."""

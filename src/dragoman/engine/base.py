@@ -298,6 +298,34 @@ class TellingProgress(Protocol):
 
 
 @runtime_checkable
+class Delivering(Protocol):
+    """What an engine has besides that hands over all outputs of a step at once, so that no task has to wait for each."""
+
+    async def deliver(self, request: EngineRequest, take: Take) -> None:
+        """Run the request and hand each output to `take` as it comes; return when all sequences have ended.
+
+        Raises: as `generate`, and what `take` raises. Cancelling this aborts the request.
+        """
+        ...
+
+
+async def deliver(engine: Engine, request: EngineRequest, take: Take) -> None:
+    """Run a request on any engine, and hand its outputs to `take`, until that says that it needs no more.
+
+    Raises: as `Delivering.deliver`.
+    """
+    if isinstance(engine, Delivering):
+        return await engine.deliver(request, take)
+    outputs = engine.generate(request)
+    try:
+        async for output in outputs:
+            if not take(output):
+                return None
+    finally:
+        await outputs.aclose()
+
+
+@runtime_checkable
 class Checking(Protocol):
     """What an engine has besides that knows, without running it, whether a request could run."""
 
@@ -392,6 +420,10 @@ class TextPooling(Protocol):
         wait as may, or the engine shuts down), EngineFailed, EngineDead (also if it was not started), Cancelled (shut down).
         """
         ...
+
+
+Take = Callable[[EngineOutput], bool]
+"""Takes an output of a request, on its event loop; False = the request needs no more of them."""
 
 
 class Outputs(Protocol):

@@ -21,8 +21,10 @@ from dragoman.engine.base import (
     Outputs,
     PooledRows,
     PromptProgress,
+    Take,
     TellingProgress,
     check_request,
+    deliver,
 )
 from dragoman.engine.factory import BuiltEngine
 from dragoman.errors import EngineDead, ServerError, Unavailable
@@ -56,6 +58,10 @@ class RenewableEngine:
     def generate(self, request: EngineRequest) -> Outputs:
         """See `Engine`; while the engine is renewed, requests are refused with Unavailable."""
         return self._engine.generate(request)
+
+    async def deliver(self, request: EngineRequest, take: Take) -> None:
+        """See `base.Delivering`."""
+        await deliver(self._engine, request, take)
 
     def check(self, request: EngineRequest) -> None:
         """See `base.Checking`."""

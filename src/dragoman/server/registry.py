@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -30,11 +30,15 @@ PLACEHOLDER_MODELS = frozenset({"", "default", "dummy", "tgi", "lmi", "model"})
 MAX_SHOWN_NAMES = 30  # of models, in an error
 
 
+TakeEvent = Callable[[GenerationEvent], None]
+"""Takes an event of a request, on the event loop."""
+
+
 class GenerationService(Protocol):
     """What the server needs of `service.Service`."""
 
-    def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """The events; closing the generator aborts the request."""
+    async def run(self, request: GenerationRequest, take: TakeEvent) -> None:
+        """Hand the events over as they come, and return after the last; cancelling this aborts the request."""
         ...
 
     async def generate(self, request: GenerationRequest) -> GenerationResult: ...

@@ -47,7 +47,7 @@ from dragoman.server.api import (
     Runner,
     StreamedReply,
 )
-from dragoman.server.generation.merge import EventMerge
+from dragoman.server.generation.call_events import CallEvents
 from dragoman.server.http.exchange import ClientGone, Exchange
 from dragoman.server.http.framing import SSE_COMMENT, SSE_MEDIA_TYPE
 from dragoman.server.http.silence import Silence
@@ -173,21 +173,21 @@ class Responder:
 
         `beside`: timings that go into a trailer. `keep_alive_s`: the longest silence, 0 = any.
         """
-        merge = EventMerge(model.service, call.requests)
-        merge.start(exchange.wait_gone)
+        running = CallEvents(model.service, call.requests)
+        running.start(exchange.wait_gone)
         head_after_s = getattr(model.service, "head_after_s", None)
         try:
-            await _write_events(exchange, merge, call, beside, head_after_s, keep_alive_s)
+            await _write_events(exchange, running, call, beside, head_after_s, keep_alive_s)
         except ClientGone:
             raise
         except Exception as error:
             failure = as_server_error(error, http)
             if not exchange.is_started:
                 raise failure from error
-            await merge.aclose()
+            await running.aclose()
             await _end_with_error(exchange, call, failure)
         finally:
-            await merge.aclose()
+            await running.aclose()
 
 
 async def _answer(exchange: Exchange, answer: Awaitable[Reply | StreamedReply | None], http: HttpCall) -> bool:
@@ -241,7 +241,7 @@ async def _write_chunks(exchange: Exchange, made: StreamedReply) -> None:
 
 async def _write_events(
     exchange: Exchange,
-    merge: EventMerge,
+    running: CallEvents,
     call: Call,
     beside: ShownTimings,
     head_after_s: float | None,
@@ -253,7 +253,7 @@ async def _write_events(
         due_s = _at_once
     elif call.is_head_fixed and head_after_s is not None and record is not None:
         due_s = partial(_head_due_s, record, len(call.requests), head_after_s)
-    events = await merge.first_batch(call.hold_s, due_s)
+    events = await running.first_batch(call.hold_s, due_s)
     head = call.encoder.head(events)
     if beside is not NO_TIMINGS:
         head = msgspec.structs.replace(
@@ -264,35 +264,35 @@ async def _write_events(
     body = await _run(run if events else None, partial(_encode, call, events))
     if not has_head:
         await exchange.send_head(head, ignored_header(call.ignored))
-    quiet = None if exchange.is_detached else _Quiet(merge, call, head, keep_alive_s)
+    quiet = None if exchange.is_detached else _Quiet(running, call, head, keep_alive_s)
     try:
-        while not merge.is_finished:
+        while not running.is_finished:
             if body:
                 await exchange.send_chunk(body)
                 if quiet is not None:
                     quiet.spoke()
-            events = await merge.next_batch()
+            events = await running.next_batch()
             body = _encode(call, events) if run is None or not events else await run(partial(_encode, call, events))
-            if quiet is not None and not body and not merge.is_finished:
+            if quiet is not None and not body and not running.is_finished:
                 body = quiet.bytes(has_begun=bool(events))
     finally:
         if quiet is not None:
             quiet.close()
     body += call.encoder.end()
-    await merge.aclose()  # whoever has the last bytes has room for another call: nothing is waited for behind them
+    await running.aclose()  # whoever has the last bytes has room for another call: nothing is waited for behind them
     await exchange.finish(body, (*call.encoder.trailers(), *_timings_fields(beside).items()))
 
 
 class _Quiet:
     """What is sent while there is nothing to send: how far the prompt is, to those who asked; or what clients drop."""
 
-    def __init__(self, merge: EventMerge, call: Call, head: Head, keep_alive_s: float) -> None:
+    def __init__(self, running: CallEvents, call: Call, head: Head, keep_alive_s: float) -> None:
         self._call = call
-        self._service = merge.service
+        self._service = running.service
         self._pulse = pulse_of(call.encoder, head) if keep_alive_s else b""
-        self._silence = Silence(keep_alive_s, merge.wake) if self._pulse else None
+        self._silence = Silence(keep_alive_s, running.wake) if self._pulse else None
         asks = call.wants_progress and isinstance(call.encoder, ProgressEncoder)
-        self._ticks = Silence(PROGRESS_S, merge.wake) if asks else None
+        self._ticks = Silence(PROGRESS_S, running.wake) if asks else None
         self._told: ToldProgress | None = None
         if asks:
             self._look()  # so that the engine does, for the first tick

@@ -25,7 +25,7 @@ from time import perf_counter
 import msgspec
 
 from dragoman.cores.placement import enter_kernels
-from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health, PromptProgress
+from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health, PromptProgress, Take
 from dragoman.engine.rolling.adapters.table import AdapterTable
 from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig
@@ -48,40 +48,42 @@ logger = logging.getLogger(__name__)
 _Item = EngineOutput | ServerError
 
 
-class _Mailbox:
-    """What one request was delivered and has not read yet. One reader; put and read on the same event loop.
+class _Stream:
+    """The receiving end of one request, on its event loop. `ended`: done when all sequences have ended, or with an error."""
 
-    An asyncio.Queue does more, for any number of readers and writers, and costs four times as much per item.
-    """
+    __slots__ = ("_num_unfinished", "_take", "adapter", "ended", "key", "loop", "request_id")
 
-    __slots__ = ("_arrival", "_items")
+    def __init__(self, key: int, request: EngineRequest, take: Take, adapter: AdapterUse | None) -> None:
+        self.key = key
+        self.request_id = request.request_id
+        self.adapter = adapter
+        self.loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self.loop.create_future()
+        self._num_unfinished = request.sampling.n
+        self._take = take
 
-    def __init__(self) -> None:
-        self._items: deque[_Item] = deque()
-        self._arrival: asyncio.Future[None] | None = None  # what the reader waits for
+    @property
+    def is_finished(self) -> bool:
+        """Whether the engine has nothing more to do for it."""
+        return self._num_unfinished == 0
 
     def put(self, item: _Item) -> None:
-        """Add an item; never blocks."""
-        self._items.append(item)
-        arrival = self._arrival
-        if arrival is not None and not arrival.done():  # done: told already, or the reader was cancelled
-            arrival.set_result(None)
-
-    async def get(self) -> _Item:
-        """The oldest item, as soon as there is one."""
-        while not self._items:
-            self._arrival = asyncio.get_running_loop().create_future()
-            await self._arrival
-        return self._items.popleft()
-
-
-class _Stream(msgspec.Struct, frozen=True):
-    """The reading end of one request. Never full: a request makes at most `max_tokens` outputs per sequence."""
-
-    key: int
-    loop: asyncio.AbstractEventLoop
-    queue: _Mailbox
-    adapter: AdapterUse | None = None
+        """Hand over an output, or fail. Whatever goes wrong with it is the failure of this request alone."""
+        if self.ended.done():
+            return
+        if isinstance(item, ServerError):
+            self._num_unfinished = 0
+            self.ended.set_exception(item)
+            return
+        if item.finish_reason is not None:
+            self._num_unfinished -= 1
+        try:
+            wants_more = self._take(item)
+        except BaseException as error:  # panics of libraries are no Exceptions; the request's task tells them
+            self.ended.set_exception(error)
+        else:
+            if not wants_more or self._num_unfinished == 0:
+                self.ended.set_result(None)
 
 
 class RollingEngine:
@@ -158,6 +160,38 @@ class RollingEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
         """Outputs as they are made, until each of the `n` sequences has finished; see `base.Engine`."""
+        waiting: deque[EngineOutput] = deque()
+        has_news = asyncio.Event()
+
+        def keep(output: EngineOutput) -> bool:
+            waiting.append(output)
+            has_news.set()
+            return True
+
+        stream = await self._begin(request, keep)
+        stream.ended.add_done_callback(lambda _: has_news.set())
+        try:
+            while True:
+                while waiting:
+                    yield waiting.popleft()
+                if stream.ended.done():
+                    stream.ended.result()
+                    return
+                has_news.clear()
+                await has_news.wait()
+        finally:
+            self._end(stream)
+
+    async def deliver(self, request: EngineRequest, take: Take) -> None:
+        """See `base.Delivering`: a step's outputs come to all its requests in one turn of the event loop."""
+        stream = await self._begin(request, take)
+        try:
+            await stream.ended
+        finally:
+            self._end(stream)
+
+    async def _begin(self, request: EngineRequest, take: Take) -> _Stream:
+        """Have the engine thread run the request. Raises: as `generate`."""
         self.capabilities.check(request)
         # Looked up now: what comes before the inbox may take long, and the clock on the wall may be set meanwhile.
         due = due_on(perf_counter, request)
@@ -165,22 +199,17 @@ class RollingEngine:
         pictures = await self._embed(request)
         # Its sequences refer to each other, so that what they know lives on for a while: not the pixels, which are large.
         request = msgspec.structs.replace(request, pictures=())
-        stream = self._open_stream(request, masker, pictures, due)
+        stream = self._open_stream(request, take, masker, pictures, due)
         self._keys_by_id[request.request_id] = stream.key
-        num_unfinished = request.sampling.n
-        try:
-            while num_unfinished:
-                item = await stream.queue.get()
-                if isinstance(item, ServerError):
-                    num_unfinished = 0
-                    raise item
-                if item.finish_reason is not None:
-                    num_unfinished -= 1
-                yield item
-        finally:
-            if self._keys_by_id.get(request.request_id) == stream.key:
-                del self._keys_by_id[request.request_id]
-            self._close_stream(stream, is_finished=not num_unfinished)
+        return stream
+
+    def _end(self, stream: _Stream) -> None:
+        """Forget the request, which is aborted if it still runs."""
+        if self._keys_by_id.get(stream.request_id) == stream.key:
+            del self._keys_by_id[stream.request_id]
+        if stream.ended.done() and not stream.ended.cancelled():
+            stream.ended.exception()  # seen, even if its task was cancelled meanwhile: asyncio logs those that were not
+        self._close_stream(stream)
 
     def check(self, request: EngineRequest) -> None:
         """See `base.Checking`."""
@@ -267,6 +296,7 @@ class RollingEngine:
     def _open_stream(
         self,
         request: EngineRequest,
+        take: Take,
         masker: TokenMasker | None,
         pictures: PromptPictures | None,
         due: Due,
@@ -277,13 +307,13 @@ class RollingEngine:
             criterion = self._tools.watch_stops(request.stop, request.sampling.min_tokens)
         watch = None if self._tools is None else self._tools.watch_answer(request)
         adapter = None if request.adapter is None or self._adapters is None else self._adapters.use(request.adapter)
-        stream = _Stream(next(self._keys), asyncio.get_running_loop(), _Mailbox(), adapter)
+        stream = _Stream(next(self._keys), request, take, adapter)
         with self._streams_changed:
             self._streams[stream.key] = stream
         # The stream is registered first: whoever closes the inbox then finds and answers it.
         prepared = Prepared(masker, criterion, pictures, adapter, watch)
         if not self._core.inbox.put(AddRequest(stream.key, request, prepared, due)):
-            self._close_stream(stream, is_finished=True)
+            self._forget_stream(stream)
             self._check_open()
         return stream
 
@@ -294,12 +324,15 @@ class RollingEngine:
         if self._is_draining:
             raise Overloaded("the server is shutting down")
 
-    def _close_stream(self, stream: _Stream, *, is_finished: bool) -> None:
+    def _close_stream(self, stream: _Stream) -> None:
+        self._forget_stream(stream)
+        if not stream.is_finished:
+            self._core.inbox.put(AbortRequest(stream.key))
+
+    def _forget_stream(self, stream: _Stream) -> None:
         with self._streams_changed:
             was_open = self._streams.pop(stream.key, None) is not None
             self._streams_changed.notify_all()
-        if not is_finished:
-            self._core.inbox.put(AbortRequest(stream.key))
         if was_open and stream.adapter is not None and self._adapters is not None:
             self._adapters.release(stream.adapter)
 
@@ -361,11 +394,11 @@ class RollingEngine:
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """Hand a step's outputs to their event loops, one hop per loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Mailbox, _Item]]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, _Item]]] = {}
         for key, item in deliveries:
             stream = self._streams.get(key)
             if stream is not None:  # else it was closed meanwhile, and its abort is in the inbox
-                by_loop.setdefault(stream.loop, []).append((stream.queue, item))
+                by_loop.setdefault(stream.loop, []).append((stream, item))
         for loop, items in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_put_all, items)
@@ -374,7 +407,7 @@ class RollingEngine:
 
     def _abandon(self, loop: asyncio.AbstractEventLoop) -> None:
         for stream in [stream for stream in list(self._streams.values()) if stream.loop is loop]:
-            self._close_stream(stream, is_finished=False)
+            self._close_stream(stream)
 
 
 def _capabilities(
@@ -398,7 +431,7 @@ def _capabilities(
     )
 
 
-def _put_all(items: list[tuple[_Mailbox, _Item]]) -> None:
-    """Runs on an event loop."""
-    for queue, item in items:
-        queue.put(item)
+def _put_all(items: list[tuple[_Stream, _Item]]) -> None:
+    """Hand a step's outputs over, on the event loop of their requests."""
+    for stream, item in items:
+        stream.put(item)

@@ -6,14 +6,15 @@ composition root, used on the event loop.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.server.generation.prepare import PromptTokens, check_num_chars
 from dragoman.server.pooling.base import PoolingService
+from dragoman.server.registry import TakeEvent
 from dragoman.tokenizer.base import Tokenizer
-from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Prompt, TextPrompt
+from dragoman.types import GenerationRequest, GenerationResult, Prompt, TextPrompt
 
 
 class NoTexts:
@@ -35,7 +36,7 @@ class NoTexts:
         """The longest text."""
         return self._service.facts.max_tokens
 
-    def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+    async def run(self, request: GenerationRequest, take: TakeEvent) -> None:
         """Raises: UnsupportedFeature."""
         self._refuse()
 

@@ -11,16 +11,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import aclosing
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 import msgspec
 
-from dragoman.engine.base import Engine, Outputs, PromptProgress, TellingProgress
+from dragoman.engine.base import Engine, PromptProgress, TellingProgress, deliver
 from dragoman.errors import DeadlineTooShort, EngineFailed, InvalidPayload, QueueTimeout, RequestTimeout
 from dragoman.server.generation.fold import ResultFold
 from dragoman.server.generation.pictures import PicturePrompts
@@ -38,6 +37,7 @@ from dragoman.server.generation.sequence_text import ParserFactory, SequenceText
 from dragoman.server.generation.thinking import FindThought, ThinkingPlan
 from dragoman.server.observation.record import RequestRecord, current_call, new_request
 from dragoman.server.pressure.prompt_size import num_characters
+from dragoman.server.registry import TakeEvent
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.breakers import BreakerFinder
 from dragoman.tokenizer.chat_template import ChatTemplate
@@ -47,7 +47,6 @@ from dragoman.types import (
     USUAL_STANDING,
     ChatPrompt,
     EngineOutput,
-    GenerationEvent,
     GenerationRequest,
     GenerationResult,
     Prompt,
@@ -154,10 +153,11 @@ class Service:
         """Seconds after its preparation in which a request can still be refused: by the engine, or for having waited."""
         return self._limits.head_after_s + (self._limits.queue_timeout_s or 0.0)
 
-    async def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
-        """The request's events, until each of its `n` sequences has finished. The first one carries the prompt's facts.
+    async def run(self, request: GenerationRequest, take: TakeEvent) -> None:
+        """Hand the request's events to `take` as they come, until each of its `n` sequences has finished.
 
-        Raises: InvalidRequest, CapacityError, RequestTimeout, Overloaded, and what the engine raises.
+        The first one carries the prompt's facts. Raises: InvalidRequest, CapacityError, RequestTimeout, Overloaded, and what
+        the engine raises. Cancelling this, at any moment, aborts the request.
         """
         deadline = self._deadline()
         request = self._with_adapter(request)
@@ -169,23 +169,14 @@ class Service:
             call.take(call, record)
         # An engine that cannot keep callers apart would tell one of them what another has asked.
         hides_cached = self._limits.prefix_cache_per_key and not self._engine.capabilities.cache_salt
-        progress = _Progress(prepared, self._pieces, self._extensions, record, hides_cached=hides_cached)
-        outputs = self._engine.generate(prepared.engine_request)
-        bounded = None if deadline is None else _Bounded(outputs, deadline)
+        answer = _Answer(prepared, self._pieces, self._extensions, record, take, hides_cached=hides_cached)
+        work = deliver(self._engine, prepared.engine_request, answer.push)
         try:
-            async for output in bounded or outputs:
-                event = progress.push(output)
-                if event is not None:
-                    yield event
-                if progress.is_finished:
-                    return
-            raise EngineFailed(f"the engine ended request {request.request_id} before all its sequences were finished")
+            await (work if deadline is None else deadline.run(work))
         except QueueTimeout as error:
             raise QueueTimeout(f"the request waited {self._limits.queue_timeout_s:g} s and had not begun") from error
-        finally:
-            if bounded is not None:
-                bounded.close()
-            await outputs.aclose()
+        if not answer.is_finished:
+            raise EngineFailed(f"the engine ended request {request.request_id} before all its sequences were finished")
 
     def progress(self, request_id: str) -> PromptProgress | None:
         """How far a request is that has no token yet; None = not known, or it has. See `TellingProgress`."""
@@ -197,11 +188,9 @@ class Service:
         return await self._prepare(self._with_adapter(request), self._deadline(), RequestRecord(request.request_id))
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
-        """The whole result: a fold over `stream`. Raises: as `stream`."""
+        """The whole result: a fold over the events. Raises: as `run`."""
         fold = ResultFold(request)
-        async with aclosing(self.stream(request)) as events:
-            async for event in events:
-                fold.push(event)
+        await self.run(request, fold.push)
         return fold.result()
 
     async def tokenize(self, prompt: Prompt) -> PromptTokens:
@@ -289,8 +278,8 @@ class Service:
         return None if limit_s is None else _Deadline(limit_s, f"the {limit_s:g} s that the server allows")
 
 
-class _Progress:
-    """The sequences of one running request. `is_finished`: each of them has had its last event."""
+class _Answer:
+    """Turns the outputs of one running request into events. `is_finished`: each of its sequences has had its last one."""
 
     __slots__ = (
         "_hides_cached",
@@ -300,6 +289,7 @@ class _Progress:
         "_prompt",
         "_record",
         "_sequences",
+        "_take",
         "_waits_for_prompt",
     )
 
@@ -309,10 +299,12 @@ class _Progress:
         pieces: TokenPieces,
         extensions: Extensions,
         record: RequestRecord,
+        take: TakeEvent,
         *,
         hides_cached: bool,
     ) -> None:
         self._hides_cached = hides_cached
+        self._take = take
         self._prepared = prepared
         self._record = record
         self._pieces = pieces
@@ -332,15 +324,15 @@ class _Progress:
     def is_finished(self) -> bool:
         return self._num_unfinished == 0
 
-    def push(self, output: EngineOutput) -> GenerationEvent | None:
-        """The event that this output makes; None for one that is held back, or comes after its sequence's end."""
+    def push(self, output: EngineOutput) -> bool:
+        """Hand on the event that this output makes, if it makes one; True while the request needs more outputs."""
         sequence = self._sequences[output.index]
         if self._hides_cached:
             output.num_cached_tokens = 0
         if self._waits_for_prompt:
             self._begin(output)
         elif sequence.is_finished:
-            return None
+            return True  # others go on
         event = sequence.push(output, self._prompt)
         if event is not None:
             if output.num_cached_tokens and self._prompt is None:  # told later than the prompt
@@ -350,7 +342,8 @@ class _Progress:
             if sequence.is_finished:
                 self._num_unfinished -= 1
                 self._record.num_preemptions += output.num_preemptions
-        return event
+            self._take(event)
+        return self._num_unfinished > 0
 
     def _begin(self, first: EngineOutput) -> None:
         self._waits_for_prompt = False
@@ -386,7 +379,7 @@ class _Deadline:
         return time.time() + self.when - asyncio.get_running_loop().time()
 
     async def run(self, work: Awaitable[T]) -> T:
-        """The result of `work`, which is cancelled when the time is over. Raises: RequestTimeout."""
+        """The result of `work`, which is cancelled when the time is over. Raises: RequestTimeout, DeadlineTooShort."""
         timeout = asyncio.timeout_at(self.when)
         try:
             async with timeout:
@@ -394,13 +387,17 @@ class _Deadline:
         except TimeoutError as error:
             if not timeout.expired():
                 raise
-            raise self.error() from error
+            raise self._error() from error
+        except DeadlineTooShort as error:
+            raise self._refusal(error) from error
+        except RequestTimeout as error:  # the engine was first
+            raise self._error() from error
 
-    def error(self) -> RequestTimeout:
+    def _error(self) -> RequestTimeout:
         """What a client is told when the time is over."""
         return RequestTimeout(f"the request took longer than {self._words}")
 
-    def refusal(self, error: DeadlineTooShort) -> DeadlineTooShort:
+    def _refusal(self, error: DeadlineTooShort) -> DeadlineTooShort:
         """What a client is told if the time cannot suffice."""
         named = f" ({self._field})" if self._field else ""
         message = (
@@ -408,56 +405,6 @@ class _Deadline:
             f"{error.needed_s:.3g} s away, by the forecast"
         )
         return DeadlineTooShort(message, param=self._field or None, needed_s=error.needed_s)
-
-
-class _Bounded:
-    """An engine's outputs until a deadline. It owns nothing: whoever made `outputs` closes them, and this.
-
-    One timer for all outputs, where `asyncio.timeout_at` would make one for each. Like that, it cancels the task that waits,
-    and takes the cancellation back.
-    """
-
-    def __init__(self, outputs: Outputs, deadline: _Deadline) -> None:
-        self._outputs = outputs
-        self._deadline = deadline
-        self._is_over = False
-        self._waiting: asyncio.Task[Any] | None = None
-        self._timer = asyncio.get_running_loop().call_at(deadline.when, self._expire)
-
-    def close(self) -> None:
-        """Forget the deadline."""
-        self._timer.cancel()
-
-    def __aiter__(self) -> _Bounded:
-        return self
-
-    async def __anext__(self) -> EngineOutput:
-        if self._has_passed():
-            raise self._deadline.error()
-        task = self._waiting = asyncio.current_task()
-        assert task is not None
-        num_cancels = task.cancelling()
-        try:
-            return await anext(self._outputs)
-        except asyncio.CancelledError as error:
-            # More cancellations than before: somebody else wants the task to end as well.
-            if self._has_passed() and task.uncancel() <= num_cancels:
-                raise self._deadline.error() from error
-            raise
-        except DeadlineTooShort as error:
-            raise self._deadline.refusal(error) from error
-        except RequestTimeout as error:  # the engine was first
-            raise self._deadline.error() from error
-        finally:
-            self._waiting = None
-
-    def _has_passed(self) -> bool:
-        return self._is_over
-
-    def _expire(self) -> None:
-        self._is_over = True
-        if self._waiting is not None:
-            self._waiting.cancel()
 
 
 def _draw_seed() -> int:

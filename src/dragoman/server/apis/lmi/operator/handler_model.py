@@ -10,11 +10,10 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
-from contextlib import aclosing
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,7 +23,7 @@ from dragoman.server.apis.lmi.dialect import LmiDialect
 from dragoman.server.apis.lmi.hooks import Output
 from dragoman.server.apis.lmi.hooks.formatter import OutputFormatter
 from dragoman.server.apis.lmi.operator.encoder import written_by
-from dragoman.server.generation.merge import EventMerge
+from dragoman.server.generation.call_events import CallEvents
 from dragoman.server.registry import GenerationService
 from dragoman.server.responder import generate_all, ignored_header
 from dragoman.types import GenerationEvent, GenerationRequest
@@ -119,23 +118,22 @@ class HandlerModel:
             running.cancel()
 
     async def _read(self, request: GenerationRequest, put: Callable[[str], None]) -> None:
-        events: Any = self._service.stream(request)
-        async with aclosing(events):
-            async for one in events:
-                event = cast(GenerationEvent, one)
-                if event.index == 0 and event.text:
-                    put(event.text)
+        def take(event: GenerationEvent) -> None:
+            if event.index == 0 and event.text:
+                put(event.text)
+
+        await self._service.run(request, take)
 
     async def _encode(self, call: Call, put: Callable[[bytes], None]) -> None:
         """The call's stream, as its encoder writes it."""
-        merge = EventMerge(self._service, call.requests)
-        merge.start(_never)  # a client that leaves ends the handler's call, and this with it
+        running = CallEvents(self._service, call.requests)
+        running.start(_never)  # a client that leaves ends the handler's call, and this with it
         try:
-            while events := await merge.next_batch():
+            while events := await running.next_batch():
                 put(b"".join(call.encoder.event(index, event) for index, event in events))
             put(call.encoder.end())
         finally:
-            await merge.aclose()
+            await running.aclose()
 
     def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """`work` on the server's event loop. Raises: Cancelled if the handler's call has ended."""

@@ -5,12 +5,11 @@ Does: refuse generation by name, be healthy. Does not: run the handler. Made by 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-
 from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.generation.prepare import PreparedRequest
-from dragoman.types import EngineRequest, GenerationEvent, GenerationRequest, GenerationResult
+from dragoman.server.registry import TakeEvent
+from dragoman.types import EngineRequest, GenerationRequest, GenerationResult
 
 
 class NoGeneration:
@@ -19,7 +18,7 @@ class NoGeneration:
     def __init__(self, name: str, reason: str) -> None:
         self._message = f"model {name} answers on the LMI routes only, with its own handler: {reason}"
 
-    def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+    async def run(self, request: GenerationRequest, take: TakeEvent) -> None:
         """Raises: UnsupportedFeature."""
         raise UnsupportedFeature(self._message, param="model")
 

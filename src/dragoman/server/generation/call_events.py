@@ -1,8 +1,8 @@
-"""Merges the event streams of a call's requests into batches of what is ready.
+"""Runs the requests of one call, and keeps their events until the call's writer takes them.
 
-Does: run one reader task per request, wake the writer, tell it of failures and of a client that left, end the requests of
-a client that reads far too slowly.
-Does not: encode or write. Used by the responder, on the event loop; `aclose` ends every stream on every path.
+Does: run each request in a task, wake the writer once for what has come, tell it of failures and of a client that left, end
+the requests of a client that reads far too slowly.
+Does not: encode or write. Used by the responder, on the event loop; `aclose` ends every request on every path.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from dragoman.errors import Cancelled
 from dragoman.panics import CATCH_PANICS
@@ -25,7 +26,7 @@ _ALTERNATIVE_BYTES = 320
 _STRIDE = 64  # events between two looks at what waits: looking at each would cost more than adding it
 
 
-class EventMerge:
+class CallEvents:
     """The events of all requests of one call, in the order in which they happened.
 
     What a slow client has not taken yet waits here, up to `MAX_WAITING_BYTES`; then the requests end.
@@ -51,8 +52,8 @@ class EventMerge:
         return self._num_running == 0 and not self._ready and self._error is None and self._gone is None
 
     def start(self, wait_gone: Callable[[], Awaitable[Exception]]) -> None:
-        """Begin reading; `wait_gone` returns when nobody wants the answer any more, and why."""
-        self._tasks = [asyncio.create_task(self._read(index, request)) for index, request in enumerate(self._requests)]
+        """Begin to run; `wait_gone` returns when nobody wants the answer any more, and why."""
+        self._tasks = [asyncio.create_task(self._run(index, request)) for index, request in enumerate(self._requests)]
         self._tasks.append(asyncio.create_task(self._watch(wait_gone)))
 
     async def first_batch(self, hold_s: float = 0.0, due_s: Callable[[], float] | None = None) -> list[IndexedEvent]:
@@ -100,7 +101,7 @@ class EventMerge:
         return batch
 
     async def aclose(self) -> None:
-        """Close every stream that still runs, which aborts its request, and wait until that is done."""
+        """Abort every request that still runs, and wait until that is done."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -156,27 +157,30 @@ class EventMerge:
         return self._change
 
     def _notify(self) -> None:
-        change = self._change
-        if change is not None and not change.done():  # done: told already, or the writer was cancelled
+        change, self._change = self._change, None
+        if change is not None and not change.done():  # done: the writer was cancelled
             change.set_result(None)
 
-    async def _read(self, index: int, request: GenerationRequest) -> None:
+    async def _run(self, index: int, request: GenerationRequest) -> None:
         try:
             with CATCH_PANICS:  # else the request would seem to have ended
-                stream = self.service.stream(request)
-                try:
-                    async for event in stream:
-                        self._ready.append(IndexedEvent(index, event))
-                        if len(self._ready) >= self._next_measure:
-                            self._measure()
-                        self._notify()
-                finally:
-                    await stream.aclose()
+                await self.service.run(request, partial(self._put, index))
         except Exception as error:  # request boundary: carried to the writer, which answers it
             self._error = self._error or error
         finally:
             self._num_running -= 1
             self._notify()
+
+    def _put(self, index: int, event: GenerationEvent) -> None:
+        """Keep an event; called for all requests of an engine's step in one turn of the loop, before any writer runs."""
+        self._ready.append(IndexedEvent(index, event))
+        if len(self._ready) >= self._next_measure:
+            self._measure()
+        change = self._change
+        if change is not None:
+            self._change = None
+            if not change.done():  # done: the writer was cancelled
+                change.set_result(None)
 
     async def _watch(self, wait_gone: Callable[[], Awaitable[Exception]]) -> None:
         self._gone = await wait_gone()
