@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import trustme
 
-from dragoman.cli.bench.command import run_bench
+from dragoman.cli.bench.arguments import COMMAND
+from dragoman.cli.run_command import Console, run_command
 from dragoman.extras import how_to_install
 from dragoman.tools.bench.apis import APIS
 from tests.bench.fake_server import (
@@ -41,7 +42,7 @@ FEW = ("--requests", "6", "--concurrency", "2", "--seed", "1")
 
 def bench(*words: str, **environ: str) -> tuple[int, str, str]:
     out, errors = io.StringIO(), io.StringIO()
-    return run_bench(words, environ, out, errors), out.getvalue(), errors.getvalue()
+    return run_command(COMMAND, words, Console(environ, out, errors)), out.getvalue(), errors.getvalue()
 
 
 def report_of(server: FakeServer, tmp_path: Path, *words: str, **environ: str) -> dict[str, Any]:
@@ -331,7 +332,7 @@ def test_an_answer_that_takes_too_long_is_a_timeout() -> None:
         ((), "URL: is needed, as in http://127.0.0.1:8080"),
         (("http://h", "http://i"), "http://i (command line): unexpected; one URL may be given"),
         (("ftp://h:8080",), f"ftp://h:8080 (command line): must be {ALLOWED}"),
-        (("--clients=3",), "--clients (command line): unknown option; `dragoman bench --help` lists all"),
+        (("http://h", "--concurency=3"), "--concurency (command line): unknown option; the nearest one is --concurrency"),
         (("--concurrency=0",), f"--concurrency=0 (command line): must be whole {NUMBERS}"),
         (("--rate=1,1",), f"--rate=1,1 (command line): must be {NUMBERS}"),
         (("--rate=1", "--concurrency=1"), "--rate=1 (command line): must not be given with --concurrency"),
@@ -400,7 +401,7 @@ def test_a_terminal_gets_a_bar_and_other_streams_a_line_for_each_point() -> None
     with listening(speaking("chat")) as server:
         words = (server.url, "--concurrency", "1,2", "--requests", "4")
         terminal, out = Terminal(), io.StringIO()
-        assert run_bench(words, {}, out, terminal) == 0
+        assert run_command(COMMAND, words, Console({}, out, terminal)) == 0
         plain = bench(*words)[2].splitlines()
     assert "concurrency 1 [" in terminal.getvalue()
     assert "[" + "#" * 24 + "] 100% 4 answered, 0 failed, 0 running" in terminal.getvalue()
@@ -446,9 +447,8 @@ def test_ctrl_c_prints_what_was_measured_so_far(tmp_path: Path) -> None:
 
 
 def test_help_lists_every_api_and_every_option() -> None:
-    from dragoman.cli.bench.arguments import OPTIONS
 
     code, out, _ = bench("--help")
     assert code == 0
-    assert [option.flag for option in OPTIONS if f"  {option.flag} " not in out] == []
+    assert [option.flag for option in COMMAND.options if f"  {option.flag} " not in out] == []
     assert [api.path for api in APIS.values() if f"{api.name} " not in out or api.path not in out] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.cli.arguments import read_arguments
-from dragoman.cli.command_options import CommandOption, read_options
+from dragoman.cli.command_options import CommandOption, ReadWords
 from dragoman.config.kinds import Switch
 from tests.support.tables import table
 
@@ -100,7 +100,7 @@ def test_an_unknown_flag_takes_its_value_along_and_hides_stray_words(line: str, 
     ],
 )
 def test_switches_of_commands_are_written_as_those_of_the_server(line: str, is_on: bool, others: list[str]) -> None:
-    of_command = read_options([CommandOption("tgi_compat", Switch(), "")], line.split())
+    of_command = ReadWords([CommandOption("tgi_compat", Switch(), "")], line.split())
     assert (of_command.values, of_command.others, of_command.problems) == ({"tgi_compat": is_on}, others, [])
     of_server = read_arguments(line.split()).givens
     assert [given.text for given in of_server if given.name == "MODEL_DIR"] == others

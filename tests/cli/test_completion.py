@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import main
+from dragoman.cli.commands import COMMANDS
 from dragoman.cli.completion.words import command_words
-from dragoman.cli.main import COMMANDS
 from dragoman.cli.terminal.parameters import PARAMETERS
 from dragoman.config.kinds import Integer, Number
 from dragoman.server.apis.openai_wire.fields import BOUNDS
@@ -78,7 +78,7 @@ def test_an_unknown_shell_is_refused(words: list[str], capsys: pytest.CaptureFix
 
 
 def test_every_command_is_completed_and_described() -> None:
-    found = command_words(COMMANDS)
+    found = command_words()
     assert [command.name for command in found] == list(COMMANDS)
     assert all(command.summary for command in found)
 

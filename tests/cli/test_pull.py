@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli.models_command import models
-from dragoman.cli.pull_command import pull
+from dragoman.cli.commands import COMMANDS, command_at
+from dragoman.cli.run_command import Console, run_command
 from dragoman.config.resolve import ConfigError, resolve
 from dragoman.config.sources import Given
 from dragoman.hub import download
@@ -47,14 +47,21 @@ class Terminal(io.StringIO):
         return True
 
 
-def run_pull(environ: Mapping[str, str], *words: str) -> tuple[int, str, str]:
+def run(name: str, environ: Mapping[str, str], words: tuple[str, ...]) -> tuple[int, str, str]:
     out, errors = io.StringIO(), io.StringIO()
-    return pull(words, environ, out, errors), out.getvalue(), errors.getvalue()
+    command = command_at(COMMANDS[name])
+    assert command is not None
+    return run_command(command, words, Console(environ, out, errors)), out.getvalue(), errors.getvalue()
+
+
+def run_pull(environ: Mapping[str, str], *words: str) -> tuple[int, str, str]:
+    return run("pull", environ, words)
 
 
 def run_models(environ: Mapping[str, str], *words: str, stdin: io.StringIO | None = None) -> tuple[int, str, str]:
-    out, errors = io.StringIO(), io.StringIO()
-    return models(words, environ, stdin or io.StringIO(), out, errors), out.getvalue(), errors.getvalue()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.stdin", stdin or io.StringIO())
+        return run("models", environ, words)
 
 
 def listed(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
@@ -77,7 +84,7 @@ def test_pull_prints_the_directory_and_one_line_of_progress(environ: dict[str, s
         (("org/a", "org/b"), "got org/a org/b"),
         (("./model",), "./model (command line): must be a name on the hub"),
         (("org/name", "--colour"), "--colour (command line): unknown option"),
-        (("org/name", "--gguf"), "--gguf (command line): must be followed by a quantisation"),
+        (("org/name", "--gguf"), "--gguf (command line): must be followed by a value"),
     ],
 )
 def test_words_that_mean_nothing_are_named(words: tuple[str, ...], told: str, environ: dict[str, str]) -> None:

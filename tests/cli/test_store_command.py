@@ -110,7 +110,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, capsys: pytest
         (["empty", "--to-gb", "3"], "--to-gb: is needed by trim, and by nothing else"),
         (["trim", "--to-gb", "-1"], "--to-gb=-1 (command line): must be a number >= 0"),
         (["empty", "--json"], "--json (command line): is for list"),
-        (["--yes"], "--yes (command line): unknown option; `dragoman store --help` tells"),
+        (["--yes"], "--yes (command line): unknown option; must be one of --prefix-store-dir, --to-gb, --json"),
     ],
 )
 def test_a_mistake_is_told_in_a_line(

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from dragoman.cli import main
-from dragoman.cli.doctor.command import run_doctor
+from dragoman.cli.doctor import command as doctor
+from dragoman.cli.doctor.arguments import DoctorArguments
+from dragoman.cli.run_command import Console
 from dragoman.config.resolve import demo_model_dir
 from dragoman.tools.doctor.findings import Places
 
@@ -116,7 +118,8 @@ def examined(model: Path, available_kb: int, root: Path, port: str) -> tuple[int
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     out = io.StringIO()
-    code = run_doctor([str(model), "--port", port], {"HOME": str(root)}, out, as_json=True, places=Places(root))
+    asked = DoctorArguments((str(model), "--port", port), json=True)
+    code = doctor.run(None, asked, Console({"HOME": str(root)}, out, out), Places(root))
     return code, json.loads(out.getvalue())
 
 

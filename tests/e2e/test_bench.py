@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.bench.arguments import OPTIONS
-from dragoman.cli.bench.command import run_bench
+from dragoman.cli.bench.arguments import COMMAND
+from dragoman.cli.run_command import Console, run_command
 from dragoman.tools.bench.apis import APIS
 from tests.support.server_process import ServerProcess
 
@@ -25,7 +25,7 @@ EXAMPLES = re.findall(
 
 def bench(*words: str) -> tuple[int, str, str]:
     out, errors = io.StringIO(), io.StringIO()
-    return run_bench(words, {}, out, errors), out.getvalue(), errors.getvalue()
+    return run_command(COMMAND, words, Console({}, out, errors)), out.getvalue(), errors.getvalue()
 
 
 def shape(text: str) -> list[list[str]]:
@@ -104,5 +104,5 @@ def test_a_documented_benchmark_prints_what_is_documented(
 def test_the_page_names_every_api_and_every_option() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert len(EXAMPLES) >= 3
-    assert [option.flag for option in OPTIONS if f"`{option.flag}" not in page] == []
+    assert [option.flag for option in COMMAND.options if f"`{option.flag}" not in page] == []
     assert [name for name, api in APIS.items() if f"`{name}`" not in page or f"`{api.path}`" not in page] == []

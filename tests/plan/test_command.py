@@ -17,7 +17,7 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.cli.plan import command
-from dragoman.cli.plan.arguments import OPTIONS
+from dragoman.cli.plan.arguments import COMMAND
 from dragoman.cli.plan.service import ServedModel
 from dragoman.config.resolve import demo_model_dir
 from dragoman.tools.plan.calibrate import CalibrationFailed, Cases
@@ -289,14 +289,16 @@ def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("usage: dragoman plan [MODEL]")
-    for option in OPTIONS:
+    for option in COMMAND.options:
         assert f"  {option.flag}" in out
 
 
 def test_a_plan_is_for_one_model(capsys: pytest.CaptureFixture[str]) -> None:
     demo = demo_model_dir()
     words = [*ASKED, "--load-models", f"a={demo}", f"b={demo}"]
-    assert problems(words, capsys, 2) == ["dragoman: a plan is for one model; name its directory"]
+    assert problems(words, capsys, 2) == [
+        "dragoman: 2 models are named, and this command is for one; name its directory"
+    ]
 
 
 def test_how_long_it_takes_is_told_before_anything_is_measured(

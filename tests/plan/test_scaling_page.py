@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from benchmarks.shapes import SHAPES
-from dragoman.cli.plan.arguments import read_plan_arguments
+from dragoman.cli.command_options import ReadWords
+from dragoman.cli.plan.arguments import COMMAND
 from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.base import Capabilities
 from dragoman.engine.factory import EngineSetup
@@ -188,6 +189,6 @@ def test_the_made_up_costs_are_costs() -> None:
 
 @pytest.mark.parametrize("command", re.findall(r"^dragoman plan MODEL (.*)$", PAGE, re.MULTILINE))
 def test_the_commands_are_understood(command: str) -> None:
-    asked, others, problems = read_plan_arguments(command.split())
-    assert problems == others == []
-    assert asked is not None
+    words = ReadWords(COMMAND.options, command.split())
+    assert COMMAND.read(words, {}) is not None
+    assert words.problems == words.others == []

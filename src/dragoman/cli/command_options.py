@@ -6,18 +6,21 @@ Does not: know any of them, or read the server's options. Used by the modules of
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, TypeVar
 
-from dragoman.cli.arguments import is_flag, is_truth
+from dragoman.cli.arguments import SOURCE, is_flag, is_truth
 from dragoman.config.kinds import Kind, Switch, Value
 from dragoman.hub.names import hub_model
 
-SOURCE = "command line"
 _COLUMN = 34
 _HOST_PORT = re.compile(r"(?:[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}(?:/.*)?")
+
+Arguments = TypeVar("Arguments")
 
 
 def as_url(word: str) -> str:
@@ -32,79 +35,140 @@ def is_url(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CommandOption:
-    """One option. `default` None = not set; `is_needed`: without it there is nothing to do."""
+    """One option. `default` None = not set; `is_needed`: nothing can be done without it; `repeats`: all its values count."""
 
     name: str
     kind: Kind
     help: str
     default: Value = None
     is_needed: bool = False
+    repeats: bool = False
 
     @property
     def flag(self) -> str:
         """How it is written."""
-        return "--" + self.name.replace("_", "-")
-
-    def cite(self, value: object) -> str:
-        """The option with its value and source, as the beginning of an error message."""
-        return f"{self.flag}={value} ({SOURCE})"
+        return flag_of(self.name)
 
 
-class ReadOptions(NamedTuple):
-    """What a command line gives: `texts` as they stand there, `values` of all options, the words of others, problems."""
-
-    texts: dict[str, str]
-    values: dict[str, Value]
-    others: list[str]
-    problems: list[str]
+def flag_of(name: str) -> str:
+    """How the option of that name is written."""
+    return "--" + name.replace("_", "-")
 
 
-def read_options(options: Sequence[CommandOption], words: Sequence[str]) -> ReadOptions:
-    """The values of these options among the words; one line for each problem."""
-    texts, others, problems = _taken(options, words)
-    values: dict[str, Value] = {}
-    for option in options:
-        values[option.name] = option.default
-        if option.name in texts:
-            try:
-                values[option.name] = option.kind.parse(texts[option.name])
-            except ValueError:
-                problems.append(option.cite(texts[option.name]) + f": must be {option.kind.allowed}")
-        elif option.is_needed and not any(problem.startswith(option.flag + " ") for problem in problems):
-            problems.append(f"{option.flag}: is needed, must be {option.kind.allowed}")
-    return ReadOptions(texts, values, others, problems)
+def cite(name: str, value: object) -> str:
+    """An option with its value and source, as the beginning of an error message."""
+    return f"{flag_of(name)}={value} ({SOURCE})"
 
 
-def options_text(options: Sequence[CommandOption]) -> str:
-    """The options for `--help`, one or two lines each."""
-    return (
-        "\n".join(f"  {option.flag} {option.kind.placeholder}".ljust(_COLUMN) + option.help for option in options)
-        + "\n"
-    )
+def option(kind: Kind, help_text: str, default: Value = None, *, is_needed: bool = False) -> Any:
+    """The field of a dataclass that is an option of the same name."""
+    return field(default=default, metadata={"option": CommandOption("", kind, help_text, default, is_needed)})
 
 
-def _taken(options: Sequence[CommandOption], words: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
-    """(Texts by option, the words that are left, problems with the form)."""
-    by_flag = {option.flag: option for option in options}
-    negated = {"--no-" + option.flag[2:]: option for option in options if isinstance(option.kind, Switch)}
-    texts: dict[str, str] = {}
-    others: list[str] = []
-    problems: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        flag, has_value, value = word.partition("=")
-        option = by_flag.get(flag)
-        if option is None and not has_value and word in negated:
-            texts[negated[word].name] = "false"
-        elif option is None:
-            others.append(word)
-        elif has_value:
-            texts[option.name] = value
-        elif isinstance(option.kind, Switch):
-            texts[option.name] = rest.pop(0) if rest and is_truth(rest[0]) else "true"
-        elif rest and not is_flag(rest[0]):
-            texts[option.name] = rest.pop(0)
-        else:
-            problems.append(f"{flag} ({SOURCE}): must be followed by a value")
-    return texts, others, problems
+def options_of(arguments: type) -> tuple[CommandOption, ...]:
+    """The options among the fields of a dataclass."""
+    rows = [(one.name, one.metadata.get("option")) for one in dataclasses.fields(arguments)]
+    return tuple(dataclasses.replace(row, name=name) for name, row in rows if row is not None)
+
+
+class ReadWords:
+    """What a command line gives: `texts` as they stand there, `values` of all options, `others`: what else there is.
+
+    `problems`: one line each. `server_words`: the server's options, None = no model is loaded here.
+    """
+
+    def __init__(self, options: Sequence[CommandOption], words: Sequence[str]) -> None:
+        self.texts: dict[str, str] = {}
+        self.values: dict[str, Any] = {option.name: option.default for option in options}
+        self.others: list[str] = []
+        self.problems: list[str] = []
+        self.server_words: list[str] | None = None
+        self._flags = [option.flag for option in options]
+        self._take(options, list(words))
+        for one in options:
+            if (
+                one.is_needed
+                and one.name not in self.texts
+                and not any(problem.startswith(one.flag + " ") for problem in self.problems)
+            ):
+                self.problems.append(f"{one.flag}: is needed, must be {one.kind.allowed}")
+
+    def refuse(self, name: str, why: str) -> None:
+        """Note what is wrong with the value of an option."""
+        self.problems.append(f"{cite(name, self.texts[name])}: {why}")
+
+    def places(self) -> list[str]:
+        """The words that are no options, for a command without those of the server; a flag among them is a problem."""
+        found: list[str] = []
+        rest = list(self.others)
+        while rest:
+            word = rest.pop(0)
+            if not word.startswith("-") or word == "-":
+                found.append(word)
+                continue
+            flag, has_value, _ = word.partition("=")
+            nearest = get_close_matches(flag, self._flags, n=1)
+            meant = f"the nearest one is {nearest[0]}" if nearest else f"must be one of {', '.join(self._flags)}"
+            self.problems.append(f"{flag} ({SOURCE}): unknown option; {meant}")
+            if rest and not has_value and not is_flag(rest[0]):  # its value
+                rest.pop(0)
+        return found
+
+    def made(self, arguments: type[Arguments], **others: Any) -> Arguments | None:
+        """The arguments with the values of the options and `others`; None if there is a problem."""
+        if self.problems:
+            return None
+        names = {one.name for one in dataclasses.fields(arguments)}  # type: ignore[arg-type]
+        return arguments(**{name: value for name, value in self.values.items() if name in names} | others)
+
+    def _take(self, options: Sequence[CommandOption], rest: list[str]) -> None:
+        by_flag = {option.flag: option for option in options}
+        negated = {"--no-" + option.flag[2:]: option for option in options if isinstance(option.kind, Switch)}
+        while rest:
+            word = rest.pop(0)
+            flag, has_value, value = word.partition("=")
+            option = by_flag.get(flag)
+            if option is None and word in negated:
+                self._set(negated[word], "false")
+            elif option is None:
+                self.others.append(word)
+            elif has_value:
+                self._set(option, value)
+            elif isinstance(option.kind, Switch):
+                self._set(option, rest.pop(0) if rest and is_truth(rest[0]) else "true")
+            elif rest and not is_flag(rest[0]):
+                self._set(option, rest.pop(0))
+            else:
+                self.problems.append(f"{flag} ({SOURCE}): must be followed by a value")
+
+    def _set(self, option: CommandOption, text: str) -> None:
+        self.texts[option.name] = text
+        try:
+            value = option.kind.parse(text)
+        except ValueError:
+            self.refuse(option.name, f"must be {option.kind.allowed}")
+            return
+        before = self.values[option.name] or ()
+        self.values[option.name] = (*before, value) if option.repeats else value
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command. `read` makes its arguments of the words and the environment; `module` has `run`, which runs it.
+
+    `takes_server_options`: of a model that it loads. `words`: what may stand there besides options and files.
+    """
+
+    usage: str
+    options: tuple[CommandOption, ...]
+    read: Callable[[ReadWords, Mapping[str, str]], object]
+    module: str
+    takes_server_options: bool = False
+    words: tuple[str, ...] = ()
+    notes: str = ""
+
+    @property
+    def help(self) -> str:
+        """How it is used, and the options, a line each."""
+        rows = (f"  {one.flag} {one.kind.placeholder}".ljust(_COLUMN) + one.help for one in self.options)
+        return "\n".join((self.usage, *rows, self.notes)) if self.options else self.usage

@@ -7,18 +7,15 @@ Called by the console script and by `python -m dragoman`, on the main thread.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from dragoman import __version__
+from dragoman.cli.commands import COMMANDS, CommandPlace, command_at
 
 if TYPE_CHECKING:  # each command imports what it needs when it runs: `--help` need not wait for the options of a server
-    from dragoman.config.hub_models import FindModel
-    from dragoman.config.resolve import Config
     from dragoman.config.run_time import ModelStore
     from dragoman.config.several import Resolved
-    from dragoman.config.sources import Given
 
 LEAST_PYTHON = (3, 11)  # as pyproject.toml says
 USAGE_ERROR = 2  # as argument parsers and shells use it
@@ -84,34 +81,6 @@ _INSTEAD: Mapping[str, str] = {
     "quantize": "--dtype int4 or int8 compresses while a model is loaded, `dragoman compress` writes a checkpoint",
 }
 
-_PLAN_USAGE = """\
-usage: dragoman plan [MODEL] --rate R --prompt N --output M [options]
-
-Says how many replicas of a server answer R requests a second of N prompt and M completion tokens each, within bounds on
-latency, and what they do meanwhile: the rolling engine's scheduler is run in simulated time, over what its steps cost.
-These costs are measured in a server that is started for it on this machine, which should be idle; --costs FILE keeps them,
-and a file of another machine plans for that one. --costs-from FILE takes them from what a server did (`dragoman serve
---step-log FILE`). All options of `dragoman serve` may be given too, and act as they do there. See docs/scaling.md.
-
-  dragoman plan ./my-model --rate 20 --prompt 512 --output 128 --ttft 1 --itl 0.1
-  dragoman plan ./my-model --rate 20 --prompt 512 --output 128 --replicas 4 --costs costs.json
-  dragoman plan ./my-model --rate 20 --prompt 512 --output 128 --costs-from steps
-
-"""
-
-_EVAL_USAGE = """\
-usage: dragoman eval [MODEL_DIR] --text FILE [--against MODEL_DIR] [--against-dtype TYPE] [options]
-
-Has a model read a text and tells its perplexity. With --against, or --against-dtype for the same model stored otherwise,
-also how far its probabilities are from the other's: the KL divergence in nats for each token, mean and 99th percentile, and
-how often both find the same token the likeliest. All options of `dragoman serve` may be given too, and act as they do there.
-See docs/compression.md.
-
-  dragoman eval ./my-model --text book.txt
-  dragoman eval ./my-model --dtype int4 --against-dtype f32 --text book.txt    what int4 costs
-
-"""
-
 _SERVE_USAGE = """\
 usage: dragoman {command} [MODEL] [options]
 
@@ -141,12 +110,12 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     if command in ALIASES:
         command, arguments = ALIASES[command][0], [*ALIASES[command], *arguments[1:]]
-    run = _RUN.get(command)
-    if run is None:
+    place = COMMANDS.get(command)
+    if place is None:
         sys.stderr.write(f"dragoman: {command}: {_unknown_command(command)}\n")
         return USAGE_ERROR
     try:
-        return run(arguments[1:])
+        return _run(command, place, arguments[1:])
     except KeyboardInterrupt:
         return INTERRUPTED
     except (OSError, MemoryError, RuntimeError) as error:
@@ -191,24 +160,20 @@ def _python_problem(version: tuple[int, ...]) -> str:
     return f"this is Python {shown} ({sys.executable}); {least} or newer is needed, as in python{least} -m venv .venv"
 
 
-def _run_hub_command(command: str, words: list[str]) -> int:
-    """What manages the models on this machine; the exit code."""
+def _run(name: str, place: CommandPlace, words: list[str]) -> int:
+    if not place.module:
+        return _run_server(name, words)
+    from dragoman.cli.run_command import Console, run_command
     from dragoman.config.sources import environment
 
-    try:
-        if command == "pull":
-            from dragoman.cli.pull_command import pull
-
-            return pull(words, environment(), sys.stdout, sys.stderr)
-        from dragoman.cli.models_command import models
-
-        return models(words, environment(), sys.stdin, sys.stdout, sys.stderr)
-    except KeyboardInterrupt:
-        sys.stderr.write("dragoman: stopped; what has arrived is kept\n" if command == "pull" else "\n")
-        return INTERRUPTED
+    command = command_at(place)
+    assert command is not None  # it has a module
+    return run_command(command, words, Console(environment(), sys.stdout, sys.stderr))
 
 
-def _run_command(command: str, words: list[str]) -> int:
+def _run_server(command: str, words: list[str]) -> int:
+    """`serve`, or `config`, which tells what would be served."""
+    from dragoman.cli.server_words import read_server_words
     from dragoman.config.docs import common_help, options_help, options_page
     from dragoman.config.sources import environment
 
@@ -223,10 +188,7 @@ def _run_command(command: str, words: list[str]) -> int:
         sys.stdout.write(options_page())
         return 0
     environ = environment()
-    try:
-        read = _read(words, environ, sys.stderr, may_download=command == "serve")
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    read = read_server_words(words, environ, sys.stderr, may_download=command == "serve")
     if read is None:
         return USAGE_ERROR
     given, resolved = read
@@ -241,275 +203,8 @@ def _run_command(command: str, words: list[str]) -> int:
     from dragoman.config.resolve import demo_model_dir
     from dragoman.config.run_time import ModelStore
 
-    try:
-        store = ModelStore(
-            resolved.store, resolved.process, given, environ, demo_model_dir(), is_named=resolved.is_named
-        )
-        return _serve(resolved, store)
-    except KeyboardInterrupt:  # before the server's own handlers are in place
-        return INTERRUPTED
-
-
-def _run_plan(words: list[str]) -> int:
-    """Read the options of the plan and of the server, and plan; the exit code."""
-    from dragoman.cli.plan.arguments import plan_help, read_plan_arguments
-    from dragoman.config.sources import environment
-
-    if "--help" in words or "-h" in words:
-        sys.stdout.write(_PLAN_USAGE + plan_help())
-        return 0
-    asked, server_words, problems = read_plan_arguments(words)
-    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    read = _read(server_words, environment(), sys.stderr, may_download=asked is not None)
-    if asked is None or read is None:
-        return USAGE_ERROR
-    configs = read[1].models
-    if len(configs) != 1:
-        sys.stderr.write("dragoman: a plan is for one model; name its directory\n")
-        return USAGE_ERROR
-    sys.stderr.write("".join(f"dragoman: note: {notice}\n" for notice in configs[0].notices))
-    from dragoman.cli.plan.command import plan
-
-    return plan(configs[0], server_words, asked, sys.stdout, sys.stderr)
-
-
-def _run_eval(words: list[str]) -> int:
-    """Read the options of the evaluation and of the server, and evaluate; the exit code."""
-    from dragoman.cli.eval.arguments import eval_help, read_eval_arguments
-    from dragoman.config.sources import environment
-
-    if "--help" in words or "-h" in words:
-        sys.stdout.write(_EVAL_USAGE + eval_help())
-        return 0
-    asked, server_words, problems = read_eval_arguments(words)
-    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    read = _read(server_words, environment(), sys.stderr, may_download=asked is not None)
-    if asked is None or read is None:
-        return USAGE_ERROR
-    configs = list(read[1].models)
-    if asked.compares:
-        other = [asked.against or str(configs[0].model_dir), "--dtype", asked.against_dtype or "f32"]
-        found = _read(other, environment(), sys.stderr, may_download=True)
-        if found is None:
-            return USAGE_ERROR
-        configs += found[1].models
-    if len(configs) != 1 + asked.compares:
-        sys.stderr.write("dragoman: an evaluation is of one model; name its directory\n")
-        return USAGE_ERROR
-    from dragoman.cli.eval.command import run_eval
-
-    return run_eval(configs[0], configs[1] if asked.compares else None, asked, sys.stdout, sys.stderr)
-
-
-def _run_compress(words: list[str]) -> int:
-    """Read the options of the compression, and compress; the exit code."""
-    from dragoman.cli.compress.arguments import compress_help, read_compress_arguments
-
-    if "--help" in words or "-h" in words:
-        sys.stdout.write(compress_help())
-        return 0
-    asked, problems = read_compress_arguments(words)
-    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    if asked is None:
-        return USAGE_ERROR
-    from dragoman.cli.compress.command import run_compress
-
-    return run_compress(asked, sys.stdout, sys.stderr)
-
-
-def _run_warm(words: list[str]) -> int:
-    """Read the files and the model's options, and compute the prompts; the exit code."""
-    from dragoman.cli.warm.arguments import read_warm_arguments, warm_help
-
-    if "--help" in words or "-h" in words:
-        sys.stdout.write(warm_help())
-        return 0
-    asked, server_words, problems = read_warm_arguments(words)
-    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    if asked is None:
-        return USAGE_ERROR
-    config = _read_one(server_words, "prompts are computed by")
-    if config is None:
-        return USAGE_ERROR
-    from dragoman.cli.warm.command import run_warm
-
-    return run_warm(config, asked, sys.stdout, sys.stderr)
-
-
-def _run_store(words: list[str]) -> int:
-    """Read what is to be done with the prompts on disk, and do it; the exit code."""
-    from dragoman.cli.store.arguments import read_store_arguments, store_help
-    from dragoman.config.sources import environment
-
-    if "--help" in words or "-h" in words:
-        sys.stdout.write(store_help())
-        return 0
-    asked, problems = read_store_arguments(words, environment())
-    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    if asked is None:
-        return USAGE_ERROR
-    from dragoman.cli.store.command import run_store
-
-    return run_store(asked, sys.stdout, sys.stderr)
-
-
-def _run_explain(words: list[str]) -> int:
-    """Read the call and where to explain it, and explain it; the exit code."""
-    from dragoman.cli.explain.arguments import explain_help, read_explain_arguments
-    from dragoman.config.sources import environment
-
-    if "--help" in words or "-h" in words:
-        sys.stdout.write(explain_help())
-        return 0
-    asked, server_words, problems = read_explain_arguments(words)
-    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    if asked is None:
-        return USAGE_ERROR
-    from dragoman.cli.explain.command import run_explain
-
-    if asked.url is not None:
-        return run_explain(None, asked, sys.stdout, sys.stderr, environment().get("DRAGOMAN_API_KEY", ""))
-    read = _read(server_words, environment(), sys.stderr, may_download=True)
-    if read is None:
-        return USAGE_ERROR
-    if len(read[1].models) != 1:
-        sys.stderr.write("dragoman: a call is explained by one model; name its directory\n")
-        return USAGE_ERROR
-    return run_explain(read[1].models[0], asked, sys.stdout, sys.stderr)
-
-
-def _run_batch(words: list[str]) -> int:
-    """Read the files of the batch and who answers it, and run it; the exit code."""
-    from dragoman.cli.batch.arguments import batch_help, read_batch_arguments
-    from dragoman.config.sources import environment
-
-    if "--help" in words or "-h" in words:
-        sys.stdout.write(batch_help())
-        return 0
-    asked, server_words, problems = read_batch_arguments(words)
-    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    if asked is None:
-        return USAGE_ERROR
-    read = None if asked.url else _read(server_words, environment(), sys.stderr, may_download=True)
-    if read is None and not asked.url:
-        return USAGE_ERROR
-    configs = read[1].models if read is not None else ()
-    if not asked.url and len(configs) != 1:
-        sys.stderr.write("dragoman: a batch is answered by one model; name it with --model\n")
-        return USAGE_ERROR
-    from dragoman.cli.batch.command import run_batch
-
-    key = environment().get("DRAGOMAN_API_KEY", "")
-    return run_batch(configs[0] if configs else None, asked, sys.stdout, sys.stderr, key)
-
-
-def _run_bench(words: list[str]) -> int:
-    """Measure a server as its clients see it; the exit code."""
-    from dragoman.cli.bench.command import run_bench
-    from dragoman.config.sources import environment
-
-    return run_bench(words, environment(), sys.stdout, sys.stderr)
-
-
-def _run_chat(words: list[str]) -> int:
-    """Read who answers and how, and hold a conversation; the exit code."""
-    from dragoman.cli.terminal.arguments import chat_help, read_chat_arguments
-    from dragoman.config.sources import environment
-
-    if "--help" in words or "-h" in words:
-        sys.stdout.write(chat_help())
-        return 0
-    asked, server_words, problems = read_chat_arguments(words)
-    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    if asked is None:
-        return USAGE_ERROR
-    from dragoman.cli.terminal.chat.chat_command import run_chat
-
-    if asked.target.url is not None:
-        return run_chat(None, asked, environment())
-    config = _read_one(server_words, "a conversation is with")
-    return USAGE_ERROR if config is None else run_chat(config, asked, environment())
-
-
-def _run_complete(words: list[str]) -> int:
-    """Read the prompt and who goes on with it, and print that; the exit code."""
-    from dragoman.cli.terminal.arguments import complete_help, read_complete_arguments
-    from dragoman.config.sources import environment
-
-    if "--help" in words or "-h" in words:
-        sys.stdout.write(complete_help())
-        return 0
-    asked, server_words, problems = read_complete_arguments(words)
-    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    if asked is None:
-        return USAGE_ERROR
-    from dragoman.cli.terminal.complete_command import run_complete
-
-    if asked.target.url is not None:
-        return run_complete(None, asked, environment())
-    config = _read_one(server_words, "a text is completed by")
-    return USAGE_ERROR if config is None else run_complete(config, asked, environment())
-
-
-def _read_one(words: list[str], what: str) -> Config | None:
-    """The configuration of the only model that the words name, or None after the problems were written."""
-    from dragoman.config.sources import environment
-
-    read = _read(words, environment(), sys.stderr, may_download=True)
-    if read is None:
-        return None
-    if len(read[1].models) != 1:
-        sys.stderr.write(f"dragoman: {what} one model; name its directory\n")
-        return None
-    return read[1].models[0]
-
-
-def _run_completion(words: list[str]) -> int:
-    """Print the script of a shell; the exit code."""
-    from dragoman.cli.completion.completion_command import run_completion
-
-    return run_completion(words, COMMANDS, sys.stdout, sys.stderr)
-
-
-def _run_selftest(words: list[str]) -> int:
-    """Read the options of the self-test and of the server, and test; the exit code."""
-    from dragoman.cli.command_options import read_options
-    from dragoman.cli.selftest.arguments import OPTIONS, selftest_help
-    from dragoman.config.sources import environment
-
-    if "--help" in words or "-h" in words:
-        sys.stdout.write(selftest_help())
-        return 0
-    asked = read_options(OPTIONS, words)
-    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in asked.problems))
-    read = None if asked.problems else _read(asked.others, environment(), sys.stderr, may_download=True)
-    if read is None:
-        return USAGE_ERROR
-    if len(read[1].models) != 1:
-        sys.stderr.write("dragoman: a self-test is of one model; name its directory\n")
-        return USAGE_ERROR
-    from dragoman.cli.selftest.command import run_selftest
-
-    as_json, is_quick = bool(asked.values["json"]), bool(asked.values["quick"])
-    return run_selftest(read[1].models[0], sys.stdout, sys.stderr, as_json=as_json, is_quick=is_quick)
-
-
-def _run_doctor(words: list[str]) -> int:
-    """Read the options of the doctor, and have this machine examined; the exit code."""
-    from dragoman.cli.command_options import read_options
-    from dragoman.cli.doctor.arguments import OPTIONS, doctor_help
-    from dragoman.config.sources import environment
-
-    if "--help" in words or "-h" in words:
-        sys.stdout.write(doctor_help())
-        return 0
-    asked = read_options(OPTIONS, words)
-    if asked.problems:
-        sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in asked.problems))
-        return USAGE_ERROR
-    from dragoman.cli.doctor.command import run_doctor
-
-    return run_doctor(asked.others, environment(), sys.stdout, as_json=bool(asked.values["json"]))
+    store = ModelStore(resolved.store, resolved.process, given, environ, demo_model_dir(), is_named=resolved.is_named)
+    return _serve(resolved, store)
 
 
 def _serve(resolved: Resolved, store: ModelStore) -> int:
@@ -547,65 +242,3 @@ def _serve(resolved: Resolved, store: ModelStore) -> int:
         if loading is not None:
             loading.abandon()
             loading.wait()
-
-
-def _read(
-    words: list[str], environ: Mapping[str, str], errors: TextIO, *, may_download: bool
-) -> tuple[Sequence[Given], Resolved] | None:
-    """What the command line gives and the configurations, or None after the problems were written to `errors`.
-
-    Without `may_download` a model of the hub is looked for in the cache only.
-    """
-    from dragoman.cli.arguments import read_arguments
-    from dragoman.cli.progress import ProgressDisplay, note_to
-    from dragoman.config.hub_models import with_models
-    from dragoman.config.resolve import ConfigError, demo_model_dir
-    from dragoman.config.several import resolve_all
-
-    arguments = read_arguments(words)
-    problems = list(arguments.problems)
-    demo_dir = demo_model_dir()
-    display = ProgressDisplay(errors)
-
-    def resolved_with(find: FindModel | None) -> Resolved:
-        resolved = resolve_all(arguments.givens, environ, demo_dir, find=find)
-        if problems:  # of the command line's form: nothing is downloaded first
-            raise ConfigError(())
-        return resolved
-
-    try:
-        if may_download:
-            resolved = with_models(resolved_with, demo_dir, environ, display, note_to(errors))
-        else:
-            resolved = resolved_with(None)
-    except ConfigError as error:
-        display.finish()
-        problems += error.problems
-    else:
-        display.finish()
-        return arguments.givens, resolved
-    errors.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    return None
-
-
-_RUN: Mapping[str, Callable[[list[str]], int]] = {
-    "serve": partial(_run_command, "serve"),
-    "chat": _run_chat,
-    "complete": _run_complete,
-    "batch": _run_batch,
-    "bench": _run_bench,
-    "pull": partial(_run_hub_command, "pull"),
-    "models": partial(_run_hub_command, "models"),
-    "config": partial(_run_command, "config"),
-    "plan": _run_plan,
-    "eval": _run_eval,
-    "compress": _run_compress,
-    "warm": _run_warm,
-    "store": _run_store,
-    "explain": _run_explain,
-    "selftest": _run_selftest,
-    "doctor": _run_doctor,
-    "completion": _run_completion,
-}
-COMMANDS = tuple(_RUN)
-"""Their names, in the order of `--help`."""

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
+from dragoman.cli.arguments import SOURCE
+from dragoman.cli.command_options import Command, CommandOption, ReadWords
+from dragoman.cli.run_command import Console
 from dragoman.config.bundled import BUNDLED
+from dragoman.config.kinds import Switch
 from dragoman.config.resolve import ConfigError, given_options
 from dragoman.config.sources import cache_home
 from dragoman.hub.download import size_text
@@ -21,7 +26,7 @@ from dragoman.hub.environment import hub_environment
 from dragoman.hub.errors import HubError
 from dragoman.hub.inventory import LocalModel, bundled_models, hub_models, kept_models, remove_hub_model
 
-FAILED, USAGE_ERROR = 1, 2
+FAILED = 1
 _HEADER = ("NAME", "WHERE", "FAMILY", "FORMAT", "SIZE", "")
 
 _USAGE = """\
@@ -38,40 +43,52 @@ cache, or all that is kept; it asks before, unless --yes is given.
 """
 
 
-def models(words: Sequence[str], environ: Mapping[str, str], stdin: TextIO, stdout: TextIO, stderr: TextIO) -> int:
-    """List or remove models; the exit code: 0, 1 if something could not be removed, 2 for a mistake in the words."""
-    if "--help" in words or "-h" in words:
-        stdout.write(_USAGE)
-        return 0
-    names = [word for word in words if not word.startswith("-")]
-    flags = [word for word in words if word.startswith("-")]
+@dataclass(frozen=True, slots=True)
+class ModelsArguments:
+    """What is asked for. `name`: what to remove, None = nothing, they are listed."""
+
+    name: str | None
+    cache_dir: Path
+    json: bool
+    yes: bool
+
+
+OPTIONS = (
+    CommandOption("json", Switch(), "print JSON instead of a table", False),
+    CommandOption("yes", Switch(), "rm: remove without asking", False),
+)
+
+
+def read_models(words: ReadWords, environ: Mapping[str, str]) -> ModelsArguments | None:
+    """What is asked for."""
+    names = words.places()
     is_removal = names[:1] == ["rm"]
-    allowed = {"--yes"} if is_removal else {"--json"}
-    problems = [
-        f"{flag} (command line): unknown option; `dragoman models --help` tells"
-        for flag in flags
-        if flag not in allowed
-    ]
-    if len(names) != (2 if is_removal else 0):
-        problems.append(
-            "models: " + ("rm needs one name, or kept" if is_removal else f"{names[0]} is no action; rm is one")
-        )
+    unmeant = "json" if is_removal else "yes"
+    if words.values[unmeant]:
+        words.problems.append(f"--{unmeant} ({SOURCE}): is for {'the list' if is_removal else 'rm'}")
+    if is_removal and len(names) != 2:
+        words.problems.append("models: rm needs one name, or kept")
+    elif names and not is_removal:
+        words.problems.append(f"models: {names[0]} is no action; rm is one")
     try:
-        values, _ = given_options([], environ)
+        named = given_options([], environ)[0]["cache_dir"]
     except ConfigError as error:
-        problems += error.problems
-    if problems:
-        stderr.writelines(f"dragoman: {problem}\n" for problem in problems)
-        return USAGE_ERROR
-    named = values["cache_dir"]
-    kept_dir = named if isinstance(named, Path) else cache_home(environ) / "dragoman"
-    places = _Places(hub_environment(environ).cache, kept_dir)
-    if is_removal:
-        confirmed = _confirmation(stdin, stderr) if "--yes" not in flags else lambda _: True
-        return _remove(names[1], places, confirmed, stdout, stderr)
+        words.problems += error.problems
+        return None
+    kept = named if isinstance(named, Path) else cache_home(environ) / "dragoman"
+    name = names[1] if is_removal and len(names) > 1 else None
+    return words.made(ModelsArguments, name=name, cache_dir=kept)
+
+
+def run(_: object, asked: ModelsArguments, console: Console) -> int:
+    """List or remove models; the exit code: 0, or 1 if something could not be removed."""
+    places = _Places(hub_environment(console.variables).cache, asked.cache_dir)
+    if asked.name is not None:
+        confirmed = (lambda _: True) if asked.yes else _confirmation(sys.stdin, console.stderr)
+        return _remove(asked.name, places, confirmed, console.stdout, console.stderr)
     found = places.all()
-    stdout.write(
-        json.dumps([asdict(one) for one in found], indent=2) + "\n" if "--json" in flags else _table(found, places)
+    console.stdout.write(
+        json.dumps([asdict(one) for one in found], indent=2) + "\n" if asked.json else _table(found, places)
     )
     return 0
 
@@ -153,3 +170,6 @@ def _remove_kept(found: Sequence[LocalModel], places: _Places, confirmed: Callab
     shutil.rmtree(places.kept / "archives", ignore_errors=True)
     stdout.write(f"removed {len(found)} kept graphs and archives, {size_text(size)}\n")
     return 0
+
+
+COMMAND = Command(_USAGE, OPTIONS, read_models, "dragoman.cli.models_command", words=("rm",))

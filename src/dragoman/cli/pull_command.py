@@ -5,17 +5,20 @@ Does: read its words, show progress, print where the model is. Does not: downloa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TextIO
+from collections.abc import Mapping
+from dataclasses import replace
 
+from dragoman.cli.arguments import SOURCE
+from dragoman.cli.command_options import Command, CommandOption, ReadWords
 from dragoman.cli.progress import ProgressDisplay, note_to
+from dragoman.cli.run_command import Console
+from dragoman.config.kinds import Text
 from dragoman.hub.download import bring
 from dragoman.hub.environment import hub_environment
 from dragoman.hub.errors import HubError
 from dragoman.hub.names import HubModel, hub_model
 
-FAILED, USAGE_ERROR = 1, 2
+FAILED, INTERRUPTED = 1, 130
 _FORM = "a name on the hub, as in ORG/NAME or ORG/NAME@REVISION"
 
 _USAGE = """\
@@ -28,60 +31,56 @@ is there already is not downloaded again, and a download that was stopped goes o
   dragoman pull Qwen/Qwen3-0.6B
   dragoman pull Qwen/Qwen3-0.6B@main
   dragoman pull ORG/NAME-GGUF --gguf Q4_0    the file (or the parts) of that quantisation instead of safetensors
+"""
 
-  --gguf TYPE    quantisation of a GGUF file, as its name says it: Q4_0, Q8_0, Q4_K_M, ...
-
+_NOTES = """
 Environment: HF_TOKEN (a token, for gated and private models), HF_HOME or HF_HUB_CACHE (where the cache lies),
 HF_ENDPOINT (another hub), HF_HUB_OFFLINE=1 (nothing is downloaded). See docs/hub.md.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    model: HubModel | None
-    problems: Sequence[str]
+class _GgufType(Text):
+    """A quantisation; `words`: some that shells offer."""
+
+    words = ("q4_0", "q8_0", "q4_k_m")
 
 
-def pull(words: Sequence[str], environ: Mapping[str, str], stdout: TextIO, stderr: TextIO) -> int:
-    """Bring the model that `words` name; the exit code: 0, 1 if that failed, 2 for a mistake in the words."""
-    if "--help" in words or "-h" in words:
-        stdout.write(_USAGE)
-        return 0
-    asked = _read(words)
-    if asked.model is None or asked.problems:
-        stderr.writelines(f"dragoman: {problem}\n" for problem in asked.problems)
-        return USAGE_ERROR
-    display = ProgressDisplay(stderr)
+OPTIONS = (
+    CommandOption(
+        "gguf", _GgufType("TYPE"), "quantisation of a GGUF file, as its name says it: Q4_0, Q8_0, Q4_K_M, ..."
+    ),
+)
+
+
+def read_pull(words: ReadWords, _: Mapping[str, str]) -> HubModel | None:
+    """The model that is asked for."""
+    names = words.places()
+    if len(names) != 1:
+        got = f"; got {' '.join(names)}" if names else ""
+        words.problems.append(f"pull: needs one model, {_FORM}{got}")
+        return None
+    model = hub_model(names[0])
+    if model is None:
+        words.problems.append(f"{names[0]} ({SOURCE}): must be {_FORM}")
+        return None
+    return replace(model, gguf=words.values["gguf"] or model.gguf)
+
+
+def run(_: object, model: HubModel, console: Console) -> int:
+    """Bring the model; the exit code: 0, 1 if that failed, 130 if it was stopped."""
+    display = ProgressDisplay(console.stderr)
     try:
-        path = bring(asked.model, hub_environment(environ), display, note_to(stderr))
+        path = bring(model, hub_environment(console.variables), display, note_to(console.stderr))
     except HubError as error:
         display.finish()
-        stderr.write(f"dragoman: {error}\n")
+        console.tell(error)
         return FAILED
+    except KeyboardInterrupt:
+        console.tell("stopped; what has arrived is kept")
+        return INTERRUPTED
     display.finish()
-    stdout.write(f"{path}\n")
+    console.stdout.write(f"{path}\n")
     return 0
 
 
-def _read(words: Sequence[str]) -> _Asked:
-    problems: list[str] = []
-    names: list[str] = []
-    gguf = ""
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if word.partition("=")[0] == "--gguf":
-            gguf = word.partition("=")[2] or (rest.pop(0) if rest else "")
-            if not gguf or gguf.startswith("-"):
-                problems.append("--gguf (command line): must be followed by a quantisation, such as Q4_0")
-        elif word.startswith("-"):
-            problems.append(f"{word} (command line): unknown option; `dragoman pull --help` lists the known ones")
-        else:
-            names.append(word)
-    if len(names) != 1:
-        problems.append(f"pull: needs one model, {_FORM}" + (f"; got {' '.join(names)}" if names else ""))
-        return _Asked(None, problems)
-    model = hub_model(names[0])
-    if model is None:
-        problems.append(f"{names[0]} (command line): must be {_FORM}")
-    return _Asked(replace(model, gguf=gguf or model.gguf) if model else None, problems)
+COMMAND = Command(_USAGE, OPTIONS, read_pull, "dragoman.cli.pull_command", notes=_NOTES)

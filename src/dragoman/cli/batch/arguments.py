@@ -1,26 +1,19 @@
 """The arguments and options of `dragoman batch`; all other options are the server's, for the model that answers.
 
-Does: read them off the command line, judge them, list them for `--help`. Does not: read the server's options. Called
-by `main`.
+Does: list them, judge how they go together. Does not: read the server's options. Called by `main`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.cli.command_options import SOURCE, CommandOption, as_url, options_text, read_options
+from dragoman.cli.arguments import SOURCE
+from dragoman.cli.command_options import Command, ReadWords, as_url, option, options_of
 from dragoman.config.kinds import Integer, Switch, Text
 
 MAX_CONCURRENCY = 4096  # as many sequences as an engine runs
-
-OPTIONS = (
-    CommandOption("model", Text("MODEL"), "a model directory, a GGUF file, or a model of the hub [the bundled one]"),
-    CommandOption("url", Text("URL"), "ask the server there instead of loading a model [none]"),
-    CommandOption("concurrency", Integer(1, MAX_CONCURRENCY), "requests that run at once [twice max_num_seqs]"),
-    CommandOption("retry_errors", Switch(), "ask again what was answered with an error", False),
-)
 
 _USAGE = """\
 usage: dragoman batch IN.jsonl OUT.jsonl [--model MODEL | --url URL] [options]
@@ -35,7 +28,6 @@ the answers, 1 if the batch could not be run to its end. See docs/batch.md.
   dragoman batch requests.jsonl answers.jsonl
   dragoman batch requests.jsonl answers.jsonl --model Qwen/Qwen3-0.6B --max-num-seqs 128
   dragoman batch requests.jsonl answers.jsonl --url http://localhost:8080 --retry-errors
-
 """
 
 
@@ -45,40 +37,33 @@ class BatchArguments:
 
     requests: Path
     answers: Path
-    url: str | None
-    concurrency: int | None
-    retry_errors: bool
+    model: str | None = option(Text("MODEL"), "a model directory, a GGUF file, or a model of the hub [the bundled one]")
+    url: str | None = option(Text("URL"), "ask the server there instead of loading a model [none]")
+    concurrency: int | None = option(Integer(1, MAX_CONCURRENCY), "requests that run at once [twice max_num_seqs]")
+    retry_errors: bool = option(Switch(), "ask again what was answered with an error", False)
 
 
-def read_batch_arguments(words: Sequence[str]) -> tuple[BatchArguments | None, list[str], list[str]]:
-    """(What is asked for, None if something is wrong; the server's words; one line for each problem)."""
-    _, values, others, problems = read_options(OPTIONS, words)
-    places = [word for word in others[:2] if not word.startswith("-")]
-    server = others[len(places) :]
+def read_batch(words: ReadWords, _: Mapping[str, str]) -> BatchArguments | None:
+    """What is asked for."""
+    places = [Path(word) for word in words.others[:2] if not word.startswith("-")]
+    server = words.others[len(places) :]
     if len(places) != 2:
-        problems.append("needs two files first, IN.jsonl with the requests and OUT.jsonl for the answers")
-    elif Path(places[0]).resolve() == Path(places[1]).resolve():
-        problems.append(f"{places[1]} ({SOURCE}): must be another file than the one with the requests")
-    url, model = values["url"], values["model"]
-    if url is not None and model is not None:
-        problems.append(f"--model={model} ({SOURCE}): is not for --url: the server there has its own models")
-    if url is not None and server:
-        problems.append(f"{server[0]} ({SOURCE}): is not for --url: the server there has its own options")
-    if problems:
-        return None, [], problems
-    if model is not None:
-        server = [str(model), *server]
-    concurrency = values["concurrency"]
-    asked = BatchArguments(
-        requests=Path(places[0]),
-        answers=Path(places[1]),
-        url=None if url is None else as_url(str(url)),
-        concurrency=concurrency if isinstance(concurrency, int) else None,
-        retry_errors=bool(values["retry_errors"]),
-    )
-    return asked, server, []
+        words.problems.append("needs two files first, IN.jsonl with the requests and OUT.jsonl for the answers")
+        return None
+    if places[0].resolve() == places[1].resolve():
+        words.problems.append(f"{places[1]} ({SOURCE}): must be another file than the one with the requests")
+    url, model = words.values["url"], words.values["model"]
+    if url is None:
+        words.server_words = server if model is None else [model, *server]
+    else:
+        if model is not None:
+            words.refuse("model", "is not for --url: the server there has its own models")
+        if server:
+            words.problems.append(f"{server[0]} ({SOURCE}): is not for --url: the server there has its own options")
+        words.values["url"] = as_url(url)
+    return words.made(BatchArguments, requests=places[0], answers=places[1])
 
 
-def batch_help() -> str:
-    """How it is used, and the options, a line each."""
-    return _USAGE + options_text(OPTIONS)
+COMMAND = Command(
+    _USAGE, options_of(BatchArguments), read_batch, "dragoman.cli.batch.command", takes_server_options=True
+)

@@ -18,6 +18,7 @@ from dragoman.batch.run import Batch, BatchFiles, Tally, open_files
 from dragoman.batch.senders import HttpSender
 from dragoman.cli.batch.arguments import BatchArguments
 from dragoman.cli.progress import REDRAW_S, ProgressDisplay
+from dragoman.cli.run_command import Console
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.server.signals import handle_once
 
@@ -28,10 +29,11 @@ CONCURRENCY_ELSEWHERE = 32  # of a server whose options are not known
 _LINE_S = 30.0  # between lines of progress where there is no terminal
 
 
-def run_batch(config: Config | None, asked: BatchArguments, stdout: TextIO, stderr: TextIO, api_key: str = "") -> int:
+def run(config: Config | None, asked: BatchArguments, console: Console) -> int:
     """Answer the file; the exit code: 0, 3 if there are errors among the answers, 1 if it could not be run to its end, or
-    128 and the number of the signal that stopped it. `config` None = the server at `asked.url` answers, if that is its key.
+    128 and the number of the signal that stopped it. `config` None = the server at `asked.url` answers.
     """
+    stderr, api_key = console.stderr, console.variables.get("DRAGOMAN_API_KEY", "")
     display = ProgressDisplay(stderr)
     try:
         with AnswerFile(asked.answers) as answers:
@@ -42,13 +44,11 @@ def run_batch(config: Config | None, asked: BatchArguments, stdout: TextIO, stde
                 stopped_by = runner.run(_run(config, asked, files, api_key, (display, stderr)))
     except (BatchError, ConfigError, OSError) as error:
         display.finish()
-        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        console.tell(error)
         return FAILED
-    stdout.write(_summary(files.tally))
+    console.stdout.write(_summary(files.tally))
     if stopped_by is not None:
-        stderr.write(
-            f"dragoman: stopped; the same command goes on with the {files.tally.num_left} lines that are left\n"
-        )
+        console.tell(f"stopped; the same command goes on with the {files.tally.num_left} lines that are left")
         return SIGNALLED + stopped_by
     return HAS_ERRORS if files.tally.has_errors else 0
 
@@ -56,7 +56,7 @@ def run_batch(config: Config | None, asked: BatchArguments, stdout: TextIO, stde
 async def _run(
     config: Config | None, asked: BatchArguments, files: BatchFiles, api_key: str, out: tuple[ProgressDisplay, TextIO]
 ) -> int | None:
-    """The signal that stopped it, None = it came to its end. Raises: what `run_batch` tells."""
+    """The signal that stopped it, None = it came to its end. Raises: what `run` tells."""
     task = asyncio.current_task()
     assert task is not None
     found: list[int] = []

@@ -1,7 +1,7 @@
 """The options of `dragoman bench`: a URL, what to ask there, how much at a time, and what to do with what is found.
 
 Does: list them, judge how they go together, make the settings of a benchmark of them. Does not: ask anything of the
-server. Called by the command.
+server. Called by `main`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from dragoman.cli.command_options import SOURCE, CommandOption, as_url, options_text, read_options
-from dragoman.config.kinds import Choice, FilePath, Integer, JsonObject, Number, Switch, Text, Value
+from dragoman.cli.arguments import SOURCE
+from dragoman.cli.command_options import Command, CommandOption, ReadWords, as_url, cite, flag_of
+from dragoman.config.kinds import Choice, FilePath, Integer, JsonObject, Number, Switch, Text
 from dragoman.tools.bench.apis import APIS
 from dragoman.tools.bench.errors import OptionError
 from dragoman.tools.bench.load import Extent, Lengths, Load, LoadKind
@@ -98,6 +98,20 @@ class _Fields(JsonObject):
         return 'a JSON object, such as {"temperature": 0.7}'
 
 
+class _Header:
+    """A header of HTTP."""
+
+    allowed = "NAME: VALUE"
+    placeholder = "'NAME: VALUE'"
+
+    def parse(self, text: str) -> str:
+        """The name and the value with one blank between them. Raises: ValueError."""
+        found = _HEADER.fullmatch(text.strip())
+        if found is None:
+            raise ValueError(text)
+        return f"{found[1]}: {found[2]}"
+
+
 OPTIONS = (
     CommandOption("api", Choice((AUTO, *APIS), short="API"), "what to speak: one of the list below [auto]", AUTO),
     CommandOption("model", Text("NAME"), "which model to ask for [the first that the server lists]"),
@@ -112,7 +126,7 @@ OPTIONS = (
     CommandOption("ignore_eos", Switch(), "have answers go on to their most tokens, where the API can", False),
     CommandOption("batch", Integer(1), "prompts of a request, with --api embeddings, rerank or text-batch [8]", 8),
     CommandOption("body", _Fields(), "fields to lay over each request's body; null takes one away"),
-    CommandOption("header", Text("'NAME: VALUE'"), "a header of all requests; may be given several times"),
+    CommandOption("header", _Header(), "a header of all requests; may be given several times", (), repeats=True),
     CommandOption("api_key", Text("KEY"), "the key to send; others on this machine see it in the list of processes"),
     CommandOption("api_key_env", Text("NAME"), f"the variable that holds the key [{KEY_VARIABLE}]"),
     CommandOption("timeout", Number(), "seconds that an answer may take [600]", 600.0),
@@ -137,7 +151,6 @@ of its APIs:
 
 The table goes to the standard output. Ctrl-C ends the benchmark and prints what was measured so far. The exit code is 1 if
 no request was answered, 2 for options that are wrong. See docs/bench.md.
-
 """
 
 
@@ -150,165 +163,107 @@ class BenchArguments:
     plot: Path | None
 
 
-def read_bench_arguments(words: Sequence[str], environ: Mapping[str, str]) -> tuple[BenchArguments | None, list[str]]:
-    """(What is asked for, None if something is wrong; one line for each problem)."""
-    headers, rest, problems = _headers(words)
-    texts, values, others, more = read_options(OPTIONS, rest)
-    problems += [*more, *_contradictions(texts, values)]
-    target = _target(others, problems)
-    key = _key(values, environ, problems)
-    prompts = _prompts(values["prompts"], problems)
-    if problems or target is None:
-        return None, problems
+def read_bench(words: ReadWords, environ: Mapping[str, str]) -> BenchArguments | None:
+    """What is asked for."""
+    _refuse_contradictions(words)
+    target = _target(words)
+    key = _key(words, environ)
+    values = words.values
+    prompts = _prompts(words)
+    if words.problems or target is None:
+        return None
+    kind: LoadKind = "rate" if values["rate"] else "concurrency"
+    requests, duration = values["requests"], values["duration"]
+    seed = values["seed"]
     settings = BenchSettings(
         target=target,
-        loads=_loads(values),
-        extent=_extent(values),
-        api=str(values["api"]),
-        model=str(values["model"] or ""),
-        headers=headers,
+        loads=tuple(Load(kind, float(word)) for word in values[kind] or ("1",)),
+        extent=Extent(requests, DEFAULT_DURATION_S if requests is None and duration is None else duration),
+        api=values["api"],
+        model=values["model"] or "",
+        headers=dict(header.split(": ", 1) for header in values["header"]),
         api_key=key,
-        timeout_s=_number(values["timeout"]),
+        timeout_s=values["timeout"],
         prompts=prompts,
-        prompt_tokens=_lengths(values["prompt_tokens"]),
-        shared_tokens=int(_number(values["shared_prefix"])),
-        output_tokens=_lengths(values["output_tokens"]),
-        ignore_eos=bool(values["ignore_eos"]),
-        warm_up=int(_number(values["warmup"])),
-        seed=random.randrange(_LARGEST_SEED) if values["seed"] is None else int(_number(values["seed"])),
-        batch=int(_number(values["batch"])),
-        bounds={name: float(bound) for name, _, bound in (one.partition("=") for one in _words(values["slo"]))},
-        more=json.loads(str(values["body"])) if values["body"] else {},
+        prompt_tokens=Lengths(*map(int, values["prompt_tokens"])),
+        shared_tokens=values["shared_prefix"] or 0,
+        output_tokens=Lengths(*map(int, values["output_tokens"])),
+        ignore_eos=values["ignore_eos"],
+        warm_up=values["warmup"],
+        seed=random.randrange(_LARGEST_SEED) if seed is None else seed,
+        batch=values["batch"],
+        bounds={name: float(bound) for name, _, bound in (one.partition("=") for one in values["slo"] or ())},
+        more=json.loads(values["body"] or "{}"),
     )
-    return BenchArguments(settings, _path(values["json"]), _path(values["plot"])), []
+    return BenchArguments(settings, values["json"], values["plot"])
 
 
-def cite(name: str, value: object) -> str:
-    """An option with its value and source, as the beginning of an error message."""
-    return next(option for option in OPTIONS if option.name == name).cite(value)
+_EXCLUSIVE = (
+    ("rate", "concurrency"),
+    ("prompt_tokens", "prompts"),
+    ("shared_prefix", "prompts"),
+    ("api_key", "api_key_env"),
+)
 
 
-def bench_help() -> str:
-    """How the command is used, its options, and the APIs that it speaks."""
-    rows = "".join(f"  {api.name:<18}{api.path}\n" for api in APIS.values())
-    return _USAGE + options_text(OPTIONS) + "\nAPIs, and their paths behind the server's address:\n" + rows
-
-
-def _headers(words: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
-    """(The headers, which may be several; the other words; problems)."""
-    headers: dict[str, str] = {}
-    others: list[str] = []
-    problems: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        flag, has_value, value = word.partition("=")
-        if flag != "--header" or not (has_value or rest):
-            others.append(word)
-            continue
-        text = value if has_value else rest.pop(0)
-        found = _HEADER.fullmatch(text.strip())
-        if found is None:
-            problems.append(f"--header={text} ({SOURCE}): must be NAME: VALUE")
-        else:
-            headers[found[1]] = found[2]
-    return headers, others, problems
-
-
-def _contradictions(texts: Mapping[str, str], values: Mapping[str, Value]) -> list[str]:
-    """What does not go together, one line each."""
-    problems = []
-    for name, with_which in (
-        ("rate", "concurrency"),
-        ("prompt_tokens", "prompts"),
-        ("shared_prefix", "prompts"),
-        ("api_key", "api_key_env"),
-    ):
-        if name in texts and with_which in texts:
-            shown = "..." if name == "api_key" else texts[name]
-            problems.append(f"{cite(name, shown)}: must not be given with --{with_which.replace('_', '-')}")
-    shared, lengths = values["shared_prefix"], values["prompt_tokens"]
-    if isinstance(shared, int) and isinstance(lengths, tuple) and shared >= int(lengths[0]):
-        problems.append(cite("shared_prefix", shared) + f": must be less than --prompt-tokens ({lengths[0]})")
+def _refuse_contradictions(words: ReadWords) -> None:
+    """Note what does not go together."""
+    values = words.values
+    for name, other in _EXCLUSIVE:
+        if name in words.texts and other in words.texts:
+            shown = "..." if name == "api_key" else words.texts[name]
+            words.problems.append(f"{cite(name, shown)}: must not be given with {flag_of(other)}")
+    shared, least = values["shared_prefix"], int(values["prompt_tokens"][0])
+    if shared is not None and shared >= least:
+        words.refuse("shared_prefix", f"must be less than --prompt-tokens ({least})")
     for name in ("json", "plot"):
-        path = values[name]
-        if isinstance(path, Path) and not path.parent.is_dir():
-            problems.append(cite(name, path) + f": must be a file in a directory that is there, {path.parent} is not")
-    plot = values["plot"]
-    if isinstance(plot, Path) and plot.suffix not in SUFFIXES:
-        problems.append(cite("plot", plot) + f": must end in one of {', '.join(SUFFIXES)}")
-    elif plot is not None and not can_draw():
-        problems.append(f"{cite('plot', plot)}: {MISSING}")
-    return problems
+        if values[name] is not None and not values[name].parent.is_dir():
+            words.refuse(name, f"must be a file in a directory that is there, {values[name].parent} is not")
+    if values["plot"] is not None and values["plot"].suffix not in SUFFIXES:
+        words.refuse("plot", f"must end in one of {', '.join(SUFFIXES)}")
+    elif values["plot"] is not None and not can_draw():
+        words.refuse("plot", MISSING)
 
 
-def _target(others: Sequence[str], problems: list[str]) -> Target | None:
+def _target(words: ReadWords) -> Target | None:
     """The server; None after what is wrong was noted."""
-    unknown = [word for word in others if word.startswith("-")]
-    if unknown:
-        problems += [
-            f"{word.partition('=')[0]} ({SOURCE}): unknown option; `dragoman bench --help` lists all"
-            for word in unknown
-        ]
-        return None
-    if len(others) != 1:
-        problems.append(
-            "URL: is needed, as in http://127.0.0.1:8080"
-            if not others
-            else f"{others[1]} ({SOURCE}): unexpected; one URL may be given"
-        )
+    places = words.places()
+    if len(places) != 1:
+        told = f"{places[1]} ({SOURCE}): unexpected; one URL may be given" if places else ""
+        words.problems.append(told or "URL: is needed, as in http://127.0.0.1:8080")
         return None
     try:
-        return read_target(as_url(others[0]))
+        return read_target(as_url(places[0]))
     except ValueError as error:
-        problems.append(f"{others[0]} ({SOURCE}): {error}")
+        words.problems.append(f"{places[0]} ({SOURCE}): {error}")
         return None
 
 
-def _key(values: Mapping[str, Value], environ: Mapping[str, str], problems: list[str]) -> str:
+def _key(words: ReadWords, environ: Mapping[str, str]) -> str:
     """The key to send, "" for none."""
-    if values["api_key"]:
-        return str(values["api_key"])
-    name = values["api_key_env"]
-    if name and not environ.get(str(name)):
-        problems.append(cite("api_key_env", name) + ": must be a variable of the environment that holds the key")
-    return environ.get(str(name or KEY_VARIABLE), "").strip()
+    if words.values["api_key"]:
+        return str(words.values["api_key"])
+    name = words.values["api_key_env"]
+    if name is not None and not environ.get(name):
+        words.refuse("api_key_env", "must be a variable of the environment that holds the key")
+    return environ.get(name or KEY_VARIABLE, "").strip()
 
 
-def _prompts(path: Value, problems: list[str]) -> FilePrompts | None:
-    if not isinstance(path, Path):
+def _prompts(words: ReadWords) -> FilePrompts | None:
+    if words.values["prompts"] is None:
         return None
     try:
-        return read_prompts(path)
+        return read_prompts(words.values["prompts"])
     except OptionError as error:
-        problems.append(f"{cite('prompts', path)}: {error}")
+        words.refuse("prompts", str(error))
         return None
 
 
-def _loads(values: Mapping[str, Value]) -> tuple[Load, ...]:
-    kind: LoadKind = "rate" if values["rate"] else "concurrency"
-    return tuple(Load(kind, float(word)) for word in _words(values[kind]) or ("1",))
-
-
-def _extent(values: Mapping[str, Value]) -> Extent:
-    requests, duration = values["requests"], values["duration"]
-    if requests is None and duration is None:
-        return Extent(duration_s=DEFAULT_DURATION_S)
-    return Extent(None if requests is None else int(_number(requests)), None if duration is None else _number(duration))
-
-
-def _lengths(value: Value) -> Lengths:
-    low, high = _words(value)
-    return Lengths(int(low), int(high))
-
-
-def _words(value: Value) -> tuple[str, ...]:
-    return value if isinstance(value, tuple) else ()
-
-
-def _number(value: Any) -> float:
-    return float(value or 0)
-
-
-def _path(value: Value) -> Path | None:
-    return value if isinstance(value, Path) else None
+COMMAND = Command(
+    _USAGE,
+    OPTIONS,
+    read_bench,
+    "dragoman.cli.bench.command",
+    notes="\nAPIs, and their paths behind the server's address:\n"
+    + "".join(f"  {api.name:<18}{api.path}\n" for api in APIS.values()),
+)

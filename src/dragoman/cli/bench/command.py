@@ -7,47 +7,39 @@ Called by `main`, on the main thread, which it lends to an event loop of its own
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
 
-from dragoman.cli.bench.arguments import BenchArguments, bench_help, cite, read_bench_arguments
+from dragoman.cli.bench.arguments import BenchArguments
 from dragoman.cli.bench.progress import BenchDisplay
+from dragoman.cli.command_options import cite
+from dragoman.cli.run_command import Console
 from dragoman.tools.bench.errors import BenchError, OptionError
 from dragoman.tools.bench.plot import draw
 from dragoman.tools.bench.report import report_json, report_text
 from dragoman.tools.bench.sweep import Benchmark, Report
 
 FAILED = 1
-USAGE_ERROR = 2  # as argument parsers and shells use it
 INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 
 
-def run_bench(words: Sequence[str], environ: Mapping[str, str], stdout: TextIO, stderr: TextIO) -> int:
-    """Measure and print; the exit code: 0, 1 if nothing was answered, 2 for wrong options, 130 if interrupted."""
-    if "--help" in words or "-h" in words:
-        stdout.write(bench_help())
-        return 0
-    asked, problems = read_bench_arguments(words, environ)
-    stderr.writelines(f"dragoman: {problem}\n" for problem in problems)
-    if asked is None:
-        return USAGE_ERROR
-    display = BenchDisplay(stderr)
+def run(_: object, asked: BenchArguments, console: Console) -> int:
+    """Measure and print; the exit code: 0, 1 if nothing was answered, 130 if interrupted."""
+    display = BenchDisplay(console.stderr)
     benchmark = Benchmark(asked.settings, display)
     code = 0
     try:
         _drive(benchmark)
     except BenchError as error:
         display.finish()
-        stderr.write(f"dragoman: {_told(error)}\n")
+        console.tell(_told(error))
         code = FAILED
     except KeyboardInterrupt:
         code = INTERRUPTED
     display.finish()
     if code == 0 or benchmark.report.points:
-        stdout.write(report_text(benchmark.report))
+        console.stdout.write(report_text(benchmark.report))
         problems = _written(benchmark.report, asked)
-        stderr.writelines(f"dragoman: {problem}\n" for problem in problems)
+        console.tell(*problems)
         is_answered = any(point.measures.answered for point in benchmark.report.points)
         code = code or (FAILED if problems or not is_answered else 0)
     return code

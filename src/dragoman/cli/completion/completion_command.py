@@ -5,13 +5,12 @@ Does: read its words, print. Does not: install anything. Called by `main`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Mapping
 
+from dragoman.cli.command_options import Command, ReadWords
 from dragoman.cli.completion.scripts import SCRIPTS
 from dragoman.cli.completion.words import command_words
-
-USAGE_ERROR = 2
+from dragoman.cli.run_command import Console
 
 _USAGE = """\
 usage: dragoman completion bash|zsh|fish
@@ -25,14 +24,18 @@ After an upgrade of dragoman, write it again.
 """
 
 
-def run_completion(words: Sequence[str], commands: Sequence[str], stdout: TextIO, stderr: TextIO) -> int:
-    """Print the script for `commands`; the exit code: 0, or 2 for a mistake in the words."""
-    if "--help" in words or "-h" in words:
-        stdout.write(_USAGE)
-        return 0
-    if len(words) != 1 or words[0] not in SCRIPTS:
-        named = " ".join(words) or "nothing"
-        stderr.write(f"dragoman: completion: {named}: must be one shell of {', '.join(SCRIPTS)}\n")
-        return USAGE_ERROR
-    stdout.write(SCRIPTS[words[0]](command_words(commands)))
+def read_completion(words: ReadWords, _: Mapping[str, str]) -> str:
+    """The shell that is asked for."""
+    shell = " ".join(words.others)
+    if shell not in SCRIPTS:
+        words.problems.append(f"completion: {shell or 'nothing'}: must be one shell of {', '.join(SCRIPTS)}")
+    return shell
+
+
+def run(_: object, shell: str, console: Console) -> int:
+    """Print the script of the shell; the exit code: 0."""
+    console.stdout.write(SCRIPTS[shell](command_words()))
     return 0
+
+
+COMMAND = Command(_USAGE, (), read_completion, "dragoman.cli.completion.completion_command", words=tuple(SCRIPTS))

@@ -6,62 +6,13 @@ Used by `completion_command`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
-from dragoman.cli.command_options import CommandOption
+from dragoman.cli.commands import COMMANDS, CommandPlace, command_at
 from dragoman.config.bundled import BUNDLED
 from dragoman.config.kinds import Choice, Integer, Kind, Number, Some, Switch
 from dragoman.config.options import OPTIONS as SERVER_OPTIONS
-
-_WITH_TABLE = ("batch", "bench", "compress", "doctor", "eval", "explain", "plan", "selftest", "store", "warm")
-
-_TABLES = {
-    "chat": ("dragoman.cli.terminal.arguments", "CHAT_OPTIONS"),
-    "complete": ("dragoman.cli.terminal.arguments", "COMPLETE_OPTIONS"),
-    **{name: (f"dragoman.cli.{name}.arguments", "OPTIONS") for name in _WITH_TABLE},
-}
-
-_WITH_SERVER_OPTIONS = (
-    *("serve", "chat", "complete", "batch", "config", "plan", "eval", "explain", "selftest", "doctor", "warm"),
-)
-
-_OTHER_OPTIONS: Mapping[str, tuple[CommandOption, ...]] = {
-    "pull": (CommandOption("gguf", Choice(("q4_0", "q8_0", "q4_k_m")), "quantisation of a GGUF file"),),
-    "models": (
-        CommandOption("json", Switch(), "print JSON instead of a table"),
-        CommandOption("yes", Switch(), "remove without asking"),
-    ),
-    "config": (CommandOption("docs", Switch(), "print the page of all options"),),
-}
-
-_WORDS: Mapping[str, tuple[str, ...]] = {
-    "models": ("rm",),
-    "completion": ("bash", "zsh", "fish"),
-    "store": ("list", "verify", "trim", "empty"),
-}
-
-_SUMMARIES: Mapping[str, str] = {
-    "serve": "load a model and answer clients",
-    "chat": "a conversation in the terminal",
-    "complete": "go on with a text",
-    "bench": "measure a server",
-    "batch": "answer a file of requests",
-    "doctor": "what would run here, and what is wrong",
-    "pull": "bring a model of the hub to this machine",
-    "models": "list or remove the models on this machine",
-    "config": "print what was resolved and from where",
-    "plan": "how many replicas a load needs",
-    "eval": "perplexity, and how far a model is from another one",
-    "compress": "write a checkpoint with weights of 4 or 8 bits",
-    "warm": "compute beginnings of prompts before anybody asks",
-    "store": "list, verify, trim or empty the prompts on disk",
-    "explain": "what would be done with a call",
-    "selftest": "whether the model computes here as it should",
-    "completion": "a script by which a shell completes these commands",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,42 +38,29 @@ class CommandWords:
 NOTHING, WORDS, NUMBER, ANYTHING = "nothing", "words", "number", "anything"
 
 
-def command_words(names: Iterable[str]) -> list[CommandWords]:
+def command_words() -> list[CommandWords]:
     """Those of the commands, in their order."""
-    return [_command(name) for name in names]
+    return [_command(name, place) for name, place in COMMANDS.items()]
 
 
-def _command(name: str) -> CommandWords:
-    takes_server_options = name in _WITH_SERVER_OPTIONS
-    options = {option.flag: option for option in (*_of_command(name), *(_of_server() if takes_server_options else ()))}
-    options["--help"] = OptionWords("--help", "how it is used", NOTHING)
-    words = _WORDS.get(name, tuple(BUNDLED) if takes_server_options else ())
-    return CommandWords(name, _SUMMARIES.get(name, ""), tuple(options.values()), words)
+def _command(name: str, place: CommandPlace) -> CommandWords:
+    found = command_at(place)
+    rows = [] if found is None else [(one.flag, one.help, one.kind, one.default) for one in found.options]
+    words = () if found is None else found.words
+    if found is None or found.takes_server_options:
+        rows += [(one.flag, one.row.help, one.row.kind, one.default) for one in SERVER_OPTIONS if one.flag]
+        words = tuple(BUNDLED)
+    options = {option.flag: option for row in rows for option in _options(*row)}
+    for flag, about in (*place.flags.items(), ("--help", "how it is used")):
+        options[flag] = OptionWords(flag, about, NOTHING)
+    return CommandWords(name, place.summary, tuple(options.values()), words)
 
 
-def _of_command(name: str) -> Iterator[OptionWords]:
-    for option in (*_own_options(name), *_OTHER_OPTIONS.get(name, ())):
-        yield _option(option.flag, option.help, option.kind)
-        if isinstance(option.kind, Switch) and option.default is True:
-            yield OptionWords("--no-" + option.flag.removeprefix("--"), "not so", NOTHING)
-
-
-def _own_options(name: str) -> Sequence[CommandOption]:
-    """The table of a command, () if it has none."""
-    if name not in _TABLES:
-        return ()
-    module, attribute = _TABLES[name]
-    found: Any = getattr(import_module(module), attribute)
-    return tuple(found)
-
-
-def _of_server() -> Iterator[OptionWords]:
-    for option in SERVER_OPTIONS:
-        if not option.flag:
-            continue
-        yield _option(option.flag, option.row.help, option.row.kind)
-        if isinstance(option.row.kind, Switch) and option.default is True:
-            yield OptionWords("--no-" + option.flag.removeprefix("--"), "not so", NOTHING)
+def _options(flag: str, help_text: str, kind: Kind, default: object) -> Iterator[OptionWords]:
+    """The option, and what switches it off if it is on by itself."""
+    yield _option(flag, help_text, kind)
+    if isinstance(kind, Switch) and default is True:
+        yield OptionWords("--no-" + flag.removeprefix("--"), "not so", NOTHING)
 
 
 def _option(flag: str, help_text: str, kind: Kind) -> OptionWords:

@@ -6,10 +6,10 @@ Does: from the command line to the directory: checks the places, tokenises, prog
 
 from __future__ import annotations
 
-from typing import TextIO
-
-from dragoman.cli.compress.arguments import CompressArguments, cite
+from dragoman.cli.command_options import cite
+from dragoman.cli.compress.arguments import CompressArguments
 from dragoman.cli.progress import ProgressDisplay
+from dragoman.cli.run_command import Console
 from dragoman.config.resolve import ConfigError
 from dragoman.files.model_texts import is_gguf
 from dragoman.models import ModelError
@@ -26,25 +26,25 @@ _MOST_WINDOW = 2048
 _MIB = 1 << 20
 
 
-def run_compress(asked: CompressArguments, stdout: TextIO, stderr: TextIO) -> int:
+def run(_: object, asked: CompressArguments, console: Console) -> int:
     """Write the checkpoint and say what was done; the exit code: 0, or 1 if it failed, in which case nothing is left."""
-    display = ProgressDisplay(stderr)
+    display = ProgressDisplay(console.stderr)
     try:
-        done = _run(asked, display)
+        done = _compressed(asked, display)
     except (ConfigError, ModelError, ValueError, OSError) as error:
         display.finish()
-        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        console.tell(error)
         return FAILED
     display.finish()
     scaled = f", {done.num_scaled} of them scaled by what they read" if asked.text is not None else ""
-    stdout.write(
+    console.stdout.write(
         f"{asked.out}: {done.num_matrices} matrices in {asked.bits} bits{scaled}; {done.num_bytes / _MIB:.1f} MiB\n"
     )
     return 0
 
 
-def _run(asked: CompressArguments, display: ProgressDisplay) -> Compressed:
-    """Raises: what `run_compress` tells."""
+def _compressed(asked: CompressArguments, display: ProgressDisplay) -> Compressed:
+    """Raises: what `run` tells."""
     if asked.out.exists() or asked.out.is_symlink():
         raise ConfigError([f"{asked.out}: must be a directory that is not there yet"])
     if not asked.out.absolute().parent.is_dir():
@@ -52,7 +52,7 @@ def _run(asked: CompressArguments, display: ProgressDisplay) -> Compressed:
     if is_gguf(asked.model):
         told = "is a GGUF, whose weights are compressed already; must be a model directory with *.safetensors files"
         raise ConfigError([f"{asked.model}: {told}, and `dragoman serve {asked.model}` serves it as it is"])
-    packing = Packing(asked.bits, asked.group_size)
+    packing = Packing(int(asked.bits), int(asked.group_size))
     return compress(asked.model, asked.out, packing, _windows(asked), asked.skip, display)
 
 

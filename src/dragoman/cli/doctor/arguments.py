@@ -5,10 +5,11 @@ Does: list them, for `--help` too. Does not: read the server's options. Called b
 
 from __future__ import annotations
 
-from dragoman.cli.command_options import CommandOption, options_text
-from dragoman.config.kinds import Switch
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-OPTIONS = (CommandOption("json", Switch(), "print JSON instead of a table", False),)
+from dragoman.cli.command_options import Command, ReadWords, option, options_of
+from dragoman.config.kinds import Switch
 
 _USAGE = """\
 usage: dragoman doctor [MODEL] [options]
@@ -21,10 +22,22 @@ All options of `dragoman serve` may be given too. The exit code is 1 if a server
   dragoman doctor
   dragoman doctor ./my-model --dtype int4 --port 9000
   dragoman doctor --json
-
 """
 
 
-def doctor_help() -> str:
-    """How it is used, and the options, a line each."""
-    return _USAGE + options_text(OPTIONS)
+@dataclass(frozen=True, slots=True)
+class DoctorArguments:
+    """How it is printed. `server_words`: the options of the server, which may be what is wrong."""
+
+    server_words: tuple[str, ...]
+    json: bool = option(Switch(), "print JSON instead of a table", False)
+
+
+def read_doctor(words: ReadWords, _: Mapping[str, str]) -> DoctorArguments | None:
+    """What is asked for."""
+    return words.made(DoctorArguments, server_words=tuple(words.others))
+
+
+COMMAND = Command(
+    _USAGE, options_of(DoctorArguments), read_doctor, "dragoman.cli.doctor.command", takes_server_options=True
+)

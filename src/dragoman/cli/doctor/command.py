@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TextIO
 
 from dragoman.cli.arguments import read_arguments
+from dragoman.cli.doctor.arguments import DoctorArguments
+from dragoman.cli.run_command import Console
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir
 from dragoman.config.several import resolve_all
 from dragoman.config.sources import cache_home
@@ -33,11 +34,10 @@ class _Read:
     problem: str
 
 
-def run_doctor(
-    words: Sequence[str], environ: Mapping[str, str], stdout: TextIO, *, as_json: bool, places: Places | None = None
-) -> int:
+def run(_: object, asked: DoctorArguments, console: Console, places: Places | None = None) -> int:
     """Print the report; the exit code: 0, or 1 if a server would not start. `places`: tests have their own."""
-    read = _read(words, environ)
+    environ = console.variables
+    read = _read(asked.server_words, environ)
     server = None if read.config is None else read.config.server
     sections = examine(
         Question(
@@ -49,7 +49,7 @@ def run_doctor(
             places=places or Places(),
         )
     )
-    stdout.write((report_json if as_json else report_text)(sections))
+    console.stdout.write((report_json if asked.json else report_text)(sections))
     return FAILED if prevents_serving(sections) else 0
 
 

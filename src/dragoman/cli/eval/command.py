@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
 
-from dragoman.cli.eval.arguments import DEFAULT_WINDOW, EvalArguments, cite
+from dragoman.cli.command_options import cite
+from dragoman.cli.eval.arguments import DEFAULT_WINDOW, EvalArguments
 from dragoman.cli.progress import ProgressDisplay
+from dragoman.cli.run_command import USAGE_ERROR, Console
+from dragoman.cli.server_words import read_one_model
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.host.loading import citing, engine_setup, has_model
 from dragoman.models import ModelError
@@ -26,23 +28,29 @@ from dragoman.tools.evaluate.windows import EvaluationError, cut_text
 FAILED = 1
 
 
-def run_eval(config: Config, against: Config | None, asked: EvalArguments, stdout: TextIO, stderr: TextIO) -> int:
-    """Print what the evaluation of `config`, beside `against`, comes to; the exit code: 0, or 1 if it failed."""
-    display = ProgressDisplay(stderr)
+def run(config: Config, asked: EvalArguments, console: Console) -> int:
+    """Print what the evaluation comes to; the exit code: 0, 1 if it failed, or 2 if the other model is none."""
+    against = None
+    if asked.compares:
+        words = [asked.against or str(config.model_dir), "--dtype", asked.against_dtype or "f32"]
+        against = read_one_model(words, console.variables, console.stderr)
+        if against is None:
+            return USAGE_ERROR
+    display = ProgressDisplay(console.stderr)
     try:
-        evaluated, measures = _run(config, against, asked, display)
+        evaluated, measures = _evaluated(config, against, asked, display)
     except (ConfigError, ModelError, EvaluationError, ValueError, OSError) as error:
         display.finish()
-        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        console.tell(error)
         return FAILED
-    stdout.write((evaluation_json if asked.json else evaluation_text)(evaluated, measures))
+    console.stdout.write((evaluation_json if asked.json else evaluation_text)(evaluated, measures))
     return 0
 
 
-def _run(
+def _evaluated(
     config: Config, against: Config | None, asked: EvalArguments, display: ProgressDisplay
 ) -> tuple[Evaluated, Measures]:
-    """Raises: what `run_eval` tells."""
+    """Raises: what `run` tells."""
     with _citing("text", asked.text):
         text = read_text(asked.text)
     for each in (config, against):

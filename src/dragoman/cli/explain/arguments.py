@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.cli.command_options import CommandOption, as_url, options_text, read_options
+from dragoman.cli.arguments import SOURCE
+from dragoman.cli.command_options import Command, ReadWords, as_url, option, options_of
 from dragoman.config.kinds import Switch, Text
 
-OPTIONS = (
-    CommandOption("request", Text("FILE"), "a file with the call, - = the standard input", is_needed=True),
-    CommandOption("path", Text("PATH"), "the call's path; the file is then its body only [as the file says]"),
-    CommandOption("url", Text("URL"), "ask the server there instead of loading a model [none]"),
-    CommandOption("json", Switch(), "print JSON instead of a table", False),
-)
+_USAGE = """\
+usage: dragoman explain --request FILE [--path PATH] [--url URL | MODEL [options]]
+
+Says what would be done with a call of any API, without doing it: API and model, the prompt as the model would see it, its
+tokens, every parameter with who decided it, what is ignored and why, the limits, and the error if it would be refused. FILE
+holds {"path": "/v1/completions", "body": {...}, "headers": {...}}, or with --path just the body. With --url a running server
+says so (its key in the variable DRAGOMAN_API_KEY); else MODEL is loaded, with all options of `dragoman serve`. The exit code
+is 1 if the call would be refused. See docs/explain.md.
+
+  dragoman explain --request body.json --path /v1/chat/completions --url http://127.0.0.1:8080
+  dragoman explain --request call.json ./my-model
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +34,29 @@ class ExplainArguments:
     """What is to be explained. `call`: the body of `POST /explain`. `url` None = by a model that is loaded here."""
 
     call: bytes
-    url: str | None
-    json: bool
+    request: str = option(Text("FILE"), "a file with the call, - = the standard input", is_needed=True)
+    path: str | None = option(Text("PATH"), "the call's path; the file is then its body only [as the file says]")
+    url: str | None = option(Text("URL"), "ask the server there instead of loading a model [none]")
+    json: bool = option(Switch(), "print JSON instead of a table", False)
 
 
-def read_explain_arguments(words: Sequence[str]) -> tuple[ExplainArguments | None, list[str], list[str]]:
-    """(What is asked for, None if something is wrong; the server's words; one line for each problem)."""
-    _, values, others, problems = read_options(OPTIONS, words)
+def read_explain(words: ReadWords, _: Mapping[str, str]) -> ExplainArguments | None:
+    """What is asked for."""
     call = b""
-    if not problems:
+    if not words.problems:
         try:
-            call = _call(str(values["request"]), values["path"])
+            call = _call(words.values["request"], words.values["path"])
         except (OSError, ValueError) as error:
-            problems.append(f"--request={values['request']} (command line): {error}")
-    if values["url"] is not None and others:
-        problems.append(f"{others[0]} (command line): is not for --url: the server there has its own options")
-    if problems:
-        return None, others, problems
-    url = values["url"]
-    return ExplainArguments(call, None if url is None else as_url(str(url)), bool(values["json"])), others, []
+            words.refuse("request", str(error))
+    url = words.values["url"]
+    if url is None:
+        words.server_words = words.others
+    else:
+        words.values["url"] = as_url(url)
+        if words.others:
+            told = "is not for --url: the server there has its own options"
+            words.problems.append(f"{words.others[0]} ({SOURCE}): {told}")
+    return words.made(ExplainArguments, call=call)
 
 
 def _call(name: str, path: object) -> bytes:
@@ -64,21 +75,6 @@ def _call(name: str, path: object) -> bytes:
     return f'{{"path": {json.dumps(path)}, "body": {body}}}'.encode()
 
 
-def explain_help() -> str:
-    """The list of these options, for `--help`."""
-    return _USAGE + options_text(OPTIONS)
-
-
-_USAGE = """\
-usage: dragoman explain --request FILE [--path PATH] [--url URL | MODEL [options]]
-
-Says what would be done with a call of any API, without doing it: API and model, the prompt as the model would see it, its
-tokens, every parameter with who decided it, what is ignored and why, the limits, and the error if it would be refused. FILE
-holds {"path": "/v1/completions", "body": {...}, "headers": {...}}, or with --path just the body. With --url a running server
-says so (its key in the variable DRAGOMAN_API_KEY); else MODEL is loaded, with all options of `dragoman serve`. The exit code
-is 1 if the call would be refused. See docs/explain.md.
-
-  dragoman explain --request body.json --path /v1/chat/completions --url http://127.0.0.1:8080
-  dragoman explain --request call.json ./my-model
-
-"""
+COMMAND = Command(
+    _USAGE, options_of(ExplainArguments), read_explain, "dragoman.cli.explain.command", takes_server_options=True
+)

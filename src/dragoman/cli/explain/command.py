@@ -10,12 +10,13 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
 from dragoman.cli.explain.arguments import ExplainArguments
 from dragoman.cli.progress import ProgressDisplay
+from dragoman.cli.run_command import Console
 from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import EngineDead, ServerError
@@ -32,21 +33,22 @@ FAILED = 1
 _TIMEOUT_S = 120.0
 
 
-def run_explain(
-    config: Config | None, asked: ExplainArguments, stdout: TextIO, stderr: TextIO, api_key: str = ""
-) -> int:
+def run(config: Config | None, asked: ExplainArguments, console: Console) -> int:
     """Print the explanation; the exit code: 0, or 1 if the call would be refused or could not be explained.
 
-    `config` None = the server at `asked.url` explains, if that is its key.
+    `config` None = the server at `asked.url` explains.
     """
-    display = ProgressDisplay(stderr)
+    api_key = console.variables.get("DRAGOMAN_API_KEY", "")
+    display = ProgressDisplay(console.stderr)
     try:
         explanation = _asked(asked, api_key) if config is None else asyncio.run(_explained(config, asked, display))
     except (ConfigError, ModelError, ServerError, EngineDead, OSError, ValueError) as error:
         display.finish()
-        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        console.tell(error)
         return FAILED
-    stdout.write(json.dumps(explanation, indent=2, ensure_ascii=False) + "\n" if asked.json else _text(explanation))
+    console.stdout.write(
+        json.dumps(explanation, indent=2, ensure_ascii=False) + "\n" if asked.json else _text(explanation)
+    )
     return FAILED if explanation["refusal"] else 0
 
 

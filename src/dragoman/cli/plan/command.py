@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO, cast
 
 import msgspec
 
-from dragoman.cli.plan.arguments import PlanArguments, cite
+from dragoman.cli.command_options import cite
+from dragoman.cli.plan.arguments import PlanArguments
 from dragoman.cli.plan.service import HttpService, ServedModel
 from dragoman.cli.progress import ProgressDisplay, note_to
+from dragoman.cli.run_command import Console
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.host.loading import citing, engine_setup, has_model, memory_needs
 from dragoman.host.machine import available_memory_bytes
@@ -36,20 +38,19 @@ FAILED = 1
 Note = Callable[[str], None]
 
 
-def plan(config: Config, words: Sequence[str], asked: PlanArguments, stdout: TextIO, stderr: TextIO) -> int:
-    """Print the plan for a server of that configuration, which `words` are its options of; the exit code: 0, or 1 if there
-    is none.
-    """
+def run(config: Config, asked: PlanArguments, console: Console) -> int:
+    """Print the plan for a server of that configuration; the exit code: 0, or 1 if there is none."""
+    console.tell(*(f"note: {notice}" for notice in config.notices))
     try:
-        stdout.write(_plan(config, words, asked, stderr))
+        console.stdout.write(_plan(config, asked, console.stderr))
     except (ConfigError, ModelError, OSError, CalibrationFailed) as error:
-        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        console.tell(error)
         return FAILED
     return 0
 
 
-def _plan(config: Config, words: Sequence[str], asked: PlanArguments, stderr: TextIO) -> str:
-    """The table, or the JSON. Raises: what `plan` tells."""
+def _plan(config: Config, asked: PlanArguments, stderr: TextIO) -> str:
+    """The table, or the JSON. Raises: what `run` tells."""
     replica = replica_for(config)
     workload = Workload(
         rate=asked.rate,
@@ -60,7 +61,7 @@ def _plan(config: Config, words: Sequence[str], asked: PlanArguments, stderr: Te
         num_prefixes=asked.prefixes,
     )
     with _citing_plan(asked):
-        costs = _costs(config, words, asked, replica, ProgressDisplay(stderr), note_to(stderr))
+        costs = _costs(config, asked, replica, ProgressDisplay(stderr), note_to(stderr))
         try:
             planner = Planner(replica, costs, workload, cast(RouterKind, asked.router))
         except CostsError as error:
@@ -82,9 +83,7 @@ def replica_for(config: Config) -> Replica:
         return replica_of(engine_setup(config), memory_needs(config), available_memory_bytes())
 
 
-def _costs(
-    config: Config, words: Sequence[str], asked: PlanArguments, replica: Replica, display: ProgressDisplay, note: Note
-) -> StepCosts:
+def _costs(config: Config, asked: PlanArguments, replica: Replica, display: ProgressDisplay, note: Note) -> StepCosts:
     """The costs from the file, or from a step log or measured and kept there.
 
     Raises: CostsError for the file; PlanError for the log; CalibrationFailed.
@@ -101,9 +100,7 @@ def _costs(
     if asked.costs is not None:
         _check_place(asked.costs)
     costs = (
-        _logged(asked.costs_from)
-        if asked.costs_from is not None
-        else _measured(config, words, asked, replica, display, note)
+        _logged(asked.costs_from) if asked.costs_from is not None else _measured(config, asked, replica, display, note)
     )
     costs = msgspec.structs.replace(costs, model=config.name, fingerprint=fingerprint)
     if asked.costs is not None:
@@ -120,13 +117,13 @@ def _logged(step_log: Path) -> StepCosts:
 
 
 def _measured(
-    config: Config, words: Sequence[str], asked: PlanArguments, replica: Replica, display: ProgressDisplay, note: Note
+    config: Config, asked: PlanArguments, replica: Replica, display: ProgressDisplay, note: Note
 ) -> StepCosts:
     """The costs of the steps of a server with these options, meanwhile. Raises: CalibrationFailed, ConfigError."""
     if config.server.tls_cert is not None:
         raise ConfigError([f"{config.cite('tls_cert')}: must not be set where costs are measured, over plain HTTP"])
-    if config.server.has_keys:  # the plan knows none of them
-        words = [*words, "--open-scopes", "inference"]
+    # The plan knows no keys.
+    words = [*asked.server_words, *(["--open-scopes", "inference"] if config.server.has_keys else [])]
     cases = Cases.of(replica, asked.prompt, asked.output)
     least_s, most_s = duration_s(cases)
     kept = "" if asked.costs is not None else "; --costs FILE keeps what is found for the next plan"

@@ -5,13 +5,11 @@ Does: list them for `--help`. Does not: read the server's options, or test. Call
 
 from __future__ import annotations
 
-from dragoman.cli.command_options import CommandOption, options_text
-from dragoman.config.kinds import Switch
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-OPTIONS = (
-    CommandOption("quick", Switch(), "leave out what loads the model a second time", False),
-    CommandOption("json", Switch(), "print JSON instead of a table", False),
-)
+from dragoman.cli.command_options import Command, ReadWords, option, options_of
+from dragoman.config.kinds import Switch
 
 _USAGE = """\
 usage: dragoman selftest [MODEL] [options]
@@ -24,10 +22,23 @@ docs/selftest.md.
 
   dragoman selftest                          the bundled demo model
   dragoman selftest ./my-model --dtype int4 --quick
-
 """
 
 
-def selftest_help() -> str:
-    """How it is used, and the options, a line each."""
-    return _USAGE + options_text(OPTIONS)
+@dataclass(frozen=True, slots=True)
+class SelftestArguments:
+    """What a test leaves out, and how it is printed."""
+
+    quick: bool = option(Switch(), "leave out what loads the model a second time", False)
+    json: bool = option(Switch(), "print JSON instead of a table", False)
+
+
+def read_selftest(words: ReadWords, _: Mapping[str, str]) -> SelftestArguments | None:
+    """What is asked for."""
+    words.server_words = words.others
+    return words.made(SelftestArguments)
+
+
+COMMAND = Command(
+    _USAGE, options_of(SelftestArguments), read_selftest, "dragoman.cli.selftest.command", takes_server_options=True
+)

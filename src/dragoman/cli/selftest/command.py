@@ -7,9 +7,10 @@ the main thread.
 from __future__ import annotations
 
 from functools import partial
-from typing import TextIO
 
 from dragoman.cli.progress import ProgressDisplay
+from dragoman.cli.run_command import Console
+from dragoman.cli.selftest.arguments import SelftestArguments
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import ServerError
 from dragoman.host.loading import citing, engine_setup, generates, has_model
@@ -22,9 +23,9 @@ from dragoman.tools.selftest.run import self_test
 FAILED = 1
 
 
-def run_selftest(config: Config, stdout: TextIO, stderr: TextIO, *, as_json: bool, is_quick: bool) -> int:
+def run(config: Config, asked: SelftestArguments, console: Console) -> int:
     """Test and print; the exit code: 0, or 1 if something is off or cannot be tested."""
-    display = ProgressDisplay(stderr, name=config.name)
+    display = ProgressDisplay(console.stderr, name=config.name)
     try:
         if config.engine.engine != "rolling":
             raise ConfigError([f"{config.cite('engine')}: must be rolling, whose models are tested"])
@@ -34,13 +35,13 @@ def run_selftest(config: Config, stdout: TextIO, stderr: TextIO, *, as_json: boo
         with citing(config):
             if generates(config):
                 encode = partial(tokenizer.encode, add_special_tokens=False)
-                found = self_test(config.name, engine_setup(config), encode, display, is_quick=is_quick)
+                found = self_test(config.name, engine_setup(config), encode, display, is_quick=asked.quick)
             else:
-                found = pooling_test(config.name, engine_setup(config), tokenizer.encode, display, is_quick=is_quick)
+                found = pooling_test(config.name, engine_setup(config), tokenizer.encode, display, is_quick=asked.quick)
     except (ConfigError, ModelError, ServerError, ValueError, OSError) as error:
         display.finish()
-        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        console.tell(error)
         return FAILED
     display.finish()
-    stdout.write((report_json if as_json else report_text)(found))
+    console.stdout.write((report_json if asked.json else report_text)(found))
     return FAILED if found.is_off else 0

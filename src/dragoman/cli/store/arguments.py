@@ -1,26 +1,21 @@
 """The arguments of `dragoman store`.
 
-Does: read them off the command line, judge them, list them for `--help`. Does not: open the store. Called by `main`.
+Does: list them, judge how they go together. Does not: open the store. Called by `main`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.cli.command_options import SOURCE, CommandOption, options_text, read_options
+from dragoman.cli.arguments import SOURCE
+from dragoman.cli.command_options import Command, ReadWords, option, options_of
 from dragoman.config.kinds import FilePath, Number, Switch
 from dragoman.config.resolve import ConfigError, given_options
 from dragoman.config.sources import cache_home
 
 ACTIONS = ("list", "verify", "trim", "empty")
-
-OPTIONS = (
-    CommandOption("prefix_store_dir", FilePath("DIR"), "the directory [the server's: prefixes in its cache directory]"),
-    CommandOption("to_gb", Number(0.0, inclusive=True), "trim: how much may stay, in GB of 10^9 bytes"),
-    CommandOption("json", Switch(), "list: print JSON instead of a table", False),
-)
 
 _USAGE = """\
 usage: dragoman store [list | verify | trim --to-gb N | empty] [--prefix-store-dir DIR]
@@ -33,49 +28,37 @@ something damaged, 1 if the directory cannot be used. See docs/prefix_store.md.
   dragoman store
   dragoman store trim --to-gb 10
   dragoman store empty --prefix-store-dir /var/lib/dragoman/prefixes
-
 """
 
 
 @dataclass(frozen=True, slots=True)
 class StoreArguments:
-    """What is asked for. `to_bytes`: of `trim`."""
+    """What is asked for. `to_gb`: of `trim`."""
 
     action: str
-    directory: Path
-    to_bytes: int = 0
-    json: bool = False
+    prefix_store_dir: Path = option(FilePath("DIR"), "the directory [the server's: prefixes in its cache directory]")
+    to_gb: float | None = option(Number(0.0, inclusive=True), "trim: how much may stay, in GB of 10^9 bytes")
+    json: bool = option(Switch(), "list: print JSON instead of a table", False)
 
 
-def read_store_arguments(
-    words: Sequence[str], environ: Mapping[str, str]
-) -> tuple[StoreArguments | None, Sequence[str]]:
-    """(What is asked for, None if something is wrong; one line for each problem)."""
-    _, values, others, problems = read_options(OPTIONS, words)
-    flags = [word for word in others if word.startswith("-")]
-    problems += [f"{flag} ({SOURCE}): unknown option; `dragoman store --help` tells" for flag in flags]
-    names = [word for word in others if not word.startswith("-")]
+def read_store(words: ReadWords, environ: Mapping[str, str]) -> StoreArguments | None:
+    """What is asked for."""
+    names = words.places()
     action = names[0] if names else "list"
     if len(names) > 1 or action not in ACTIONS:
-        problems.append(f"store: {' '.join(names)}: must be one of {', '.join(ACTIONS)}")
-    to_gb = values["to_gb"]
-    if (to_gb is not None) != (action == "trim") and action in ACTIONS:
-        problems.append("--to-gb: is needed by trim, and by nothing else")
-    if values["json"] and action != "list":
-        problems.append(f"--json ({SOURCE}): is for list")
+        words.problems.append(f"store: {' '.join(names)}: must be one of {', '.join(ACTIONS)}")
+    elif (words.values["to_gb"] is not None) != (action == "trim"):
+        words.problems.append("--to-gb: is needed by trim, and by nothing else")
+    if words.values["json"] and action != "list":
+        words.problems.append(f"--json ({SOURCE}): is for list")
     try:
         given, _ = given_options([], environ)
     except ConfigError as error:
-        problems += error.problems
-    if problems:
-        return None, problems
-    named = values["prefix_store_dir"] or given.get("prefix_store_dir")
+        words.problems += error.problems
+        return None
     cache = given.get("cache_dir") or cache_home(environ) / "dragoman"
-    directory = named if isinstance(named, Path) else Path(str(cache)) / "prefixes"
-    to_bytes = int(to_gb * 1e9) if isinstance(to_gb, (int, float)) else 0
-    return StoreArguments(action, directory, to_bytes, bool(values["json"])), []
+    named = words.values["prefix_store_dir"] or given.get("prefix_store_dir")
+    return words.made(StoreArguments, action=action, prefix_store_dir=named or Path(str(cache)) / "prefixes")
 
 
-def store_help() -> str:
-    """How it is used, and the options, a line each."""
-    return _USAGE + options_text(OPTIONS)
+COMMAND = Command(_USAGE, options_of(StoreArguments), read_store, "dragoman.cli.store.command", words=ACTIONS)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from dragoman.cli.run_command import Console
 from dragoman.cli.store.arguments import StoreArguments
 from dragoman.hub.download import size_text
 from dragoman.prefix_store import BlockStore, SegmentFacts, StoreError
@@ -40,19 +41,19 @@ class _Kept:
         self.used_s, self.until_s = max(self.used_s, one.used_at), max(self.until_s, one.keep_until)
 
 
-def run_store(asked: StoreArguments, stdout: TextIO, stderr: TextIO) -> int:
+def run(_: object, asked: StoreArguments, console: Console) -> int:
     """Do what is asked; the exit code: 0, 3 if something is damaged, 1 if the directory cannot be used."""
-    if not asked.directory.exists():
-        stdout.write("[]\n" if asked.json else f"nothing is kept in {asked.directory}\n")
+    if not asked.prefix_store_dir.exists():
+        console.stdout.write("[]\n" if asked.json else f"nothing is kept in {asked.prefix_store_dir}\n")
         return 0
     try:
-        store = BlockStore.open(asked.directory, UNLIMITED, create=False)
+        store = BlockStore.open(asked.prefix_store_dir, UNLIMITED, create=False)
         try:
-            return _done(store, asked, stdout)
+            return _done(store, asked, console.stdout)
         finally:
             store.close()
     except StoreError as error:
-        stderr.write(f"dragoman: {error}\n")
+        console.tell(error)
         return FAILED
 
 
@@ -63,15 +64,16 @@ def _done(store: BlockStore, asked: StoreArguments, stdout: TextIO) -> int:
         case "verify":
             return _verified(store, asked, stdout)
         case "trim":
-            store.trim(asked.to_bytes)
+            store.trim(int((asked.to_gb or 0.0) * 1e9))
         case "empty":
             store.empty()
         case _:
             stdout.write(_listed(store, asked))
             return 0
     after = store.stats()
+    directory = asked.prefix_store_dir
     freed, gone = before.bytes - after.bytes, before.segments - after.segments
-    stdout.write(f"deleted {gone} files, {size_text(freed)}; {size_text(after.bytes)} are left in {asked.directory}\n")
+    stdout.write(f"deleted {gone} files, {size_text(freed)}; {size_text(after.bytes)} are left in {directory}\n")
     return 0
 
 
@@ -81,7 +83,7 @@ def _verified(store: BlockStore, asked: StoreArguments, stdout: TextIO) -> int:
         num_damaged += 1
         stdout.write(f"{name} byte {offset}: {reason}\n")
     found = f"{num_damaged} damaged, which are computed again" if num_damaged else "none damaged"
-    stdout.write(f"{before.blocks} blocks, {size_text(before.bytes)} in {asked.directory}: {found}\n")
+    stdout.write(f"{before.blocks} blocks, {size_text(before.bytes)} in {asked.prefix_store_dir}: {found}\n")
     return IS_DAMAGED if num_damaged else 0
 
 
@@ -94,7 +96,7 @@ def _listed(store: BlockStore, asked: StoreArguments) -> str:
         return json.dumps(rows, indent=2) + "\n"
     total = store.stats()
     return _table([_HEADER, *map(_row, kept.values())]) + (
-        f"\n{size_text(total.bytes)} in {total.segments} files: {asked.directory}\n"
+        f"\n{size_text(total.bytes)} in {total.segments} files: {asked.prefix_store_dir}\n"
     )
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
+from dragoman.cli.run_command import Console
 from dragoman.cli.terminal.arguments import CompleteArguments
 from dragoman.cli.terminal.screen import Screen
 from dragoman.cli.terminal.servers.answers import COMPLETIONS_PATH, AskFailed, ModelServer, events, read_json
@@ -21,18 +22,18 @@ FAILED = 1
 INTERRUPTED = 130
 
 
-def run_complete(config: Config | None, asked: CompleteArguments, environ: Mapping[str, str]) -> int:
+def run(config: Config | None, asked: CompleteArguments, console: Console) -> int:
     """Print what follows; the exit code: 0, 1 if there is no answer, 130 if it was stopped.
 
     `config` None = a server at a URL.
     """
-    screen = Screen(sys.stdout, sys.stderr, environ)
-    prompt = _prompt(asked, sys.stdin, sys.stderr)
+    screen = Screen(console.stdout, console.stderr, console.variables)
+    prompt = _prompt(asked, sys.stdin, console.stderr)
     if not prompt:
         screen.error("PROMPT: must be a text that is not empty, as an argument or on the standard input")
         return FAILED
     try:
-        server = open_server(config, asked.target, environ, sys.stderr)
+        server = open_server(config, asked.target, console.variables, console.stderr)
         try:
             _print(server, prompt, asked, screen)
         finally:

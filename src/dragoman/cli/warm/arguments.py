@@ -1,22 +1,18 @@
 """The arguments and options of `dragoman warm`; all other options are the server's, for the model that computes.
 
-Does: read them off the command line, judge them, list them for `--help`. Does not: read the server's options. Called by
-`main`.
+Does: list them, judge how they go together. Does not: read the server's options. Called by `main`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
-from dragoman.cli.command_options import CommandOption, options_text, read_options
-from dragoman.config.kinds import Text
-
-OPTIONS = (
-    CommandOption("model", Text("MODEL"), "the same as MODEL before the files"),
-    CommandOption("key", Text("NAME[,NAME]"), "API keys by their names: whose requests find it [the only one]"),
-)
+from dragoman.cli.arguments import SOURCE
+from dragoman.cli.command_options import Command, ReadWords, option, options_of
+from dragoman.config.kinds import Names, Text
 
 _USAGE = """\
 usage: dragoman warm MODEL FILE... --prefix-store-gb N [options]
@@ -30,40 +26,31 @@ anew. The exit code is 0, 3 if something could not be computed, 1 if nothing cou
 
   dragoman warm Qwen/Qwen3-0.6B agents.jsonl --prefix-store-gb 20
   dragoman warm ./my-model manual.txt --dtype int4 --prefix-store-gb 20 --api-key-file keys --key alice
-
 """
 
 
 @dataclass(frozen=True, slots=True)
 class WarmArguments:
-    """What is asked for. `keys`: names of callers, () = nobody has said."""
+    """What is asked for. `key`: names of callers, () = nobody has said."""
 
     files: tuple[Path, ...]
-    keys: tuple[str, ...]
+    model: str | None = option(Text("MODEL"), "the same as MODEL before the files")
+    key: tuple[str, ...] = option(Names(), "API keys by their names: whose requests find it [the only one]", ())
 
 
-def read_warm_arguments(words: Sequence[str]) -> tuple[WarmArguments | None, list[str], list[str]]:
-    """(What is asked for, None if something is wrong; the server's words; one line for each problem)."""
-    _, values, others, problems = read_options(OPTIONS, words)
-    places: list[str] = []
-    for word in others:  # those of the server's options may have values, so files go first
-        if word.startswith("-"):
-            break
-        places.append(word)
-    server = others[len(places) :]
-    model = values["model"]
-    if model is None and places:
-        model = places.pop(0)
+def read_warm(words: ReadWords, _: Mapping[str, str]) -> WarmArguments | None:
+    """What is asked for."""
+    # The server's options may have values, so files go first.
+    places = list(takewhile(lambda word: not word.startswith("-"), words.others))
+    server = words.others[len(places) :]
+    model = words.values["model"] or (places.pop(0) if places else None)
     if model is None or not places:
-        problems.append("warm: needs a model and then files, before all options: MODEL FILE...")
-    files = tuple(Path(place) for place in places)
-    problems += [f"{path} (command line): is no file" for path in files if not path.is_file()]
-    if problems:
-        return None, [], problems
-    keys = tuple(name.strip() for name in str(values["key"] or "").split(",") if name.strip())
-    return WarmArguments(files, keys), [str(model), *server], []
+        words.problems.append("warm: needs a model and then files, before all options: MODEL FILE...")
+    files = tuple(map(Path, places))
+    words.problems += [f"{path} ({SOURCE}): is no file" for path in files if not path.is_file()]
+    if not words.problems:
+        words.server_words = [str(model), *server]
+    return words.made(WarmArguments, files=files)
 
 
-def warm_help() -> str:
-    """How it is used, and the options, a line each."""
-    return _USAGE + options_text(OPTIONS)
+COMMAND = Command(_USAGE, options_of(WarmArguments), read_warm, "dragoman.cli.warm.command", takes_server_options=True)

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from dragoman.batch.requests import numbered_lines
 from dragoman.cli.progress import ProgressDisplay
+from dragoman.cli.run_command import Console
 from dragoman.cli.warm.arguments import WarmArguments
 from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config, ConfigError
@@ -55,15 +56,15 @@ class _Told:
     errors: int = 0
 
 
-def run_warm(config: Config, asked: WarmArguments, stdout: TextIO, stderr: TextIO) -> int:
+def run(config: Config, asked: WarmArguments, console: Console) -> int:
     """Compute what the files hold; the exit code: 0, 3 if something could not be computed, 1 if nothing could be."""
-    display = ProgressDisplay(stderr)
+    display = ProgressDisplay(console.stderr)
     try:
         callers = _callers(config, asked)
-        return asyncio.run(_warm(config, asked, callers, (display, stdout, stderr)))
+        return asyncio.run(_warm(config, asked, callers, (display, console.stdout, console.stderr)))
     except (ConfigError, ModelError, ServerError, WarmError, OSError) as error:
         display.finish()
-        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        console.tell(error)
         return FAILED
 
 
@@ -71,21 +72,21 @@ def _callers(config: Config, asked: WarmArguments) -> tuple[str, ...]:
     """Whose prompts they are to be. Raises: WarmError, ConfigError."""
     keyring = server_config(config).read_keys()
     names = () if keyring is None else keyring.names
-    unknown = [name for name in asked.keys if name not in names]
+    unknown = [name for name in asked.key if name not in names]
     if unknown:
         allowed = f"one of {', '.join(names)}" if names else "left out: the server has no keys"
         raise WarmError(f"--key={unknown[0]} (command line): must be {allowed}")
     if not config.engine.prefix_cache_per_key:
-        return asked.keys[:1] or ("",)
-    if not asked.keys and len(names) > 1:
+        return asked.key[:1] or ("",)
+    if not asked.key and len(names) > 1:
         raise WarmError(f"--key: is needed, as each key finds its own prompts only: must be of {', '.join(names)}")
-    return asked.keys or names or ("",)
+    return asked.key or names or ("",)
 
 
 async def _warm(
     config: Config, asked: WarmArguments, callers: Sequence[str], out: tuple[ProgressDisplay, TextIO, TextIO]
 ) -> int:
-    """The exit code. Raises: what `run_warm` tells."""
+    """The exit code. Raises: what `run` tells."""
     display, stdout, stderr = out
     composed = await build_served_model(config, display)
     display.finish()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from dragoman.cli.run_command import Console
 from dragoman.cli.terminal.arguments import ChatArguments
 from dragoman.cli.terminal.chat.chat_session import ChatSession
 from dragoman.cli.terminal.chat.conversation import Conversation, read_tools
@@ -43,12 +44,13 @@ class Streams:
         return self.stdin.isatty() and self.stdout.isatty()
 
 
-def run_chat(config: Config | None, asked: ChatArguments, environ: Mapping[str, str]) -> int:
+def run(config: Config | None, asked: ChatArguments, console: Console) -> int:
     """Hold the conversation; the exit code: 0, 1 if there is no model, or no answer to the only message.
 
     `config` None = a server at a URL.
     """
-    streams = Streams(sys.stdin, sys.stdout, sys.stderr)
+    environ = console.variables
+    streams = Streams(sys.stdin, console.stdout, console.stderr)
     try:
         conversation = Conversation(asked.system)
         problem = _attach(conversation, asked)
@@ -66,7 +68,7 @@ def run_chat(config: Config | None, asked: ChatArguments, environ: Mapping[str, 
         session = ChatSession(server, conversation, screen, {**_usual_sampling(config), **asked.parameters}, tools)
         if asked.prompt is not None or not streams.is_interactive:
             return _answer_one(session, asked.prompt, streams)
-        history = InputHistory(history_path(environ) if asked.keeps_history else None)
+        history = InputHistory(history_path(environ) if asked.history else None)
         return _converse(session, history)
     finally:
         server.close()

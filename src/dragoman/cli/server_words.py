@@ -1,0 +1,61 @@
+"""Resolves the words of the server's options into configurations, and tells what is wrong with them.
+
+Does: read the words, bring models of the hub if that is allowed. Does not: load a model. Called by the commands, on the main
+thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+from dragoman.cli.arguments import read_arguments
+from dragoman.cli.progress import ProgressDisplay, note_to
+from dragoman.config.hub_models import FindModel, with_models
+from dragoman.config.resolve import Config, ConfigError, demo_model_dir
+from dragoman.config.several import Resolved, resolve_all
+from dragoman.config.sources import Given
+
+
+def read_server_words(
+    words: Sequence[str], environ: Mapping[str, str], errors: TextIO, *, may_download: bool
+) -> tuple[Sequence[Given], Resolved] | None:
+    """What the command line gives and the configurations, or None after the problems were written to `errors`.
+
+    Without `may_download` a model of the hub is looked for in the cache only.
+    """
+    arguments = read_arguments(words)
+    problems = list(arguments.problems)
+    demo_dir = demo_model_dir()
+    display = ProgressDisplay(errors)
+
+    def resolved_with(find: FindModel | None) -> Resolved:
+        resolved = resolve_all(arguments.givens, environ, demo_dir, find=find)
+        if problems:  # of the command line's form: nothing is downloaded first
+            raise ConfigError(())
+        return resolved
+
+    try:
+        if may_download:
+            return arguments.givens, with_models(resolved_with, demo_dir, environ, display, note_to(errors))
+        return arguments.givens, resolved_with(None)
+    except ConfigError as error:
+        problems += error.problems
+    finally:
+        display.finish()
+    errors.writelines(f"dragoman: {problem}\n" for problem in problems)
+    return None
+
+
+def read_one_model(
+    words: Sequence[str], environ: Mapping[str, str], errors: TextIO, *, may_download: bool = True
+) -> Config | None:
+    """The configuration of the only model that the words name, or None after the problems were written to `errors`."""
+    found = read_server_words(words, environ, errors, may_download=may_download)
+    if found is None:
+        return None
+    models = found[1].models
+    if len(models) != 1:
+        errors.write(f"dragoman: {len(models)} models are named, and this command is for one; name its directory\n")
+        return None
+    return models[0]
