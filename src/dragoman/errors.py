@@ -270,7 +270,7 @@ ALL_KINDS: tuple[str, ...] = tuple(
         Cancelled, CapacityError, EngineFailed, EngineDead, HookError, ServerError,
     )
 )  # fmt: skip
-"""Every kind; a meta-test asserts that each dialect's error table covers all of them."""
+"""Every kind; a test asserts that the table which all APIs start from (`server.error_kinds`) has each of them."""
 
 
 class ModelError(ValueError):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from dragoman.server.apis.anthropic.conversation import ALLOWED, BILLING_HEADER
-from dragoman.server.apis.anthropic.errors import ERRORS
+from dragoman.server.apis.anthropic.errors import STATUSES, type_of
 from dragoman.server.apis.anthropic.parameters import IGNORED, IGNORED_IN_TOOLS, REFUSED
 from dragoman.server.apis.anthropic.schema import MessagesBody, StopWord
 from dragoman.server.apis.anthropic.tools import CHOICES
@@ -34,5 +34,5 @@ def test_no_ignored_parameter_is_one_that_has_an_effect() -> None:
 
 
 def test_every_status_and_type_of_an_error_is_documented() -> None:
-    for status, kind in ERRORS.values():
+    for status, kind in {(status, type_of(kind)) for kind, status in STATUSES.items()}:
         assert f"| {status} | `{kind}` |" in PAGE

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.errors import ServerError
+from dragoman.errors import ALL_KINDS
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
-from dragoman.server.apis.openai_wire.errors import OPENAI_ERRORS, OpenAiError
+from dragoman.server.apis.openai_wire.errors import CODES, OPENAI, openai_body
 from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
-from dragoman.server.apis.ovms.errors import OVMS_ERRORS
+from dragoman.server.apis.ovms.errors import OVMS
+from tests.support.golden import Failure
 from tests.support.tables import table
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "dialects"
@@ -40,12 +41,10 @@ def test_no_ignored_parameter_is_one_that_has_an_effect() -> None:
 
 def test_every_status_and_code_of_an_error_is_documented() -> None:
     text = page("openai")
-    for row in OPENAI_ERRORS.values():
-        body = row.body(ServerError("x"))
-        assert isinstance(body, OpenAiError)
-        assert f"| {row.status} | `{body.error.type}` |" in text
-        assert body.error.code is None or f"`{body.error.code}`" in text
+    for error in (Failure(kind, "x").error() for kind in ALL_KINDS):
+        assert f"| {OPENAI.statuses[error.kind]} | `{openai_body(error).error.type}` |" in text
+    assert [code for code in CODES.values() if f"`{code}`" not in text] == []
 
 
 def test_every_status_on_v3_is_documented() -> None:
-    assert {row.status for row in OVMS_ERRORS.values() if str(row.status) not in page("ovms")} == set()
+    assert {status for status in OVMS.statuses.values() if str(status) not in page("ovms")} == set()

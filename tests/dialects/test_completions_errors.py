@@ -44,7 +44,7 @@ STATUSES: dict[str, dict[str, int]] = {
 
 @table("shape", SHAPES)
 def test_statuses_are_those_that_clients_of_each_api_expect(shape: str) -> None:
-    assert {kind: SHAPES[shape].rows[kind].status for kind in STATUSES[shape]} == STATUSES[shape]
+    assert {kind: SHAPES[shape].statuses[kind] for kind in STATUSES[shape]} == STATUSES[shape]
 
 
 def test_a_full_queue_on_invocations_has_the_front_ends_shape() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.errors import ALL_KINDS, Overloaded
-from dragoman.server.apis.tei.errors import ROWS
+from dragoman.server.apis.tei.errors import STATUSES, TYPES
 from dragoman.server.pooling import Truncation
 from tests.dialects.pooling_calls import called, embedding, http_call, reply_of, scoring
 from tests.support.every_api import CLASSES
@@ -254,7 +254,10 @@ def test_tei_tells_every_kind_of_error(kind: str) -> None:
     service = embedding()
     service.failure = CLASSES[kind]("it failed")
     status, answer = called("/embed", {"inputs": "a"}, service)
-    assert (status, answer) == (ROWS[kind].status, {"error": "it failed", "error_type": ROWS[kind].error_type})
+    assert (status, answer) == (
+        STATUSES[kind],
+        {"error": "it failed", "error_type": TYPES.get(STATUSES[kind], "Validation")},
+    )
 
 
 # --- LMI ----------------------------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.server.apis.llamacpp.errors import ROWS
+from dragoman.errors import ALL_KINDS
+from dragoman.server.apis.llamacpp.errors import error_body
 from dragoman.server.apis.llamacpp.parameters import NEUTRAL, RANGES
 from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaEmbedBody, LlamaInfillBody
+from tests.support.golden import Failure
 from tests.support.tables import table
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "dialects" / "llamacpp.md").read_text(encoding="utf-8")
@@ -30,4 +32,5 @@ def test_every_range_is_of_a_parameter() -> None:
 
 def test_every_status_and_type_is_documented() -> None:
     told = PAGE.partition("## Errors")[2]
-    assert [row for row in ROWS.values() if str(row.status) not in told or row.type not in told] == []
+    rows = [error_body(Failure(kind, "x").error()).error for kind in ALL_KINDS]
+    assert [row for row in rows if str(row.code) not in told or row.type not in told] == []

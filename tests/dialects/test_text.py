@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import ALL_KINDS, InvalidPayload, ServerError
+from dragoman.errors import InvalidPayload, ServerError
 from dragoman.server.api import Call, HttpCall
-from dragoman.server.apis.text.dialect import ERROR_STATUS, TextDialect, TextOptions
+from dragoman.server.apis.text.dialect import TextDialect, TextOptions
 from dragoman.types import ChatPrompt, FinishReason, GenerationEvent, Limits, SamplingParams, TextPrompt
 from tests.support.tables import table
 
@@ -146,9 +146,6 @@ class TestRefusals:
     def test_a_stream_query_that_is_no_truth_value_is_400(self, path: str) -> None:
         body = GOOD if path == ONE else {"prompts": [GOOD]}
         assert refusal(path, body, stream="maybe") == (400, "stream must be true or false, got 'maybe'")
-
-    def test_every_kind_of_error_has_a_status(self) -> None:
-        assert set(ERROR_STATUS) == set(ALL_KINDS)
 
     def test_batch_errors_are_json_and_single_ones_are_text(self) -> None:
         dialect, error = TextDialect(), InvalidPayload("no")

@@ -24,8 +24,9 @@ from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis import load_apis
 from dragoman.server.app import ServerConfig
 from dragoman.server.batches.store import StoreConfig
-from dragoman.server.describe.answers import GENERATING, WORDS
+from dragoman.server.describe.answers import GENERATING
 from dragoman.server.endpoints import Endpoints, dialect_of
+from dragoman.server.error_kinds import KINDS
 from dragoman.server.http.multipart import MULTIPART
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation
 from dragoman.server.registry import ModelRegistry
@@ -292,7 +293,7 @@ def test_a_server_without_a_model_answers_as_documented() -> None:
 
 
 def test_every_kind_of_error_has_a_class_and_words_for_the_document() -> None:
-    assert set(CLASSES) == set(WORDS) == set(ALL_KINDS)
+    assert set(CLASSES) == set(KINDS) == set(ALL_KINDS)
 
 
 def test_names_of_dialects_begin_with_that_of_their_api() -> None:

@@ -21,6 +21,7 @@ from dragoman.server.api import (
 )
 from dragoman.server.describe.answers import Answer, json_answer, json_errors, merged
 from dragoman.server.describe.components import IGNORED
+from dragoman.server.error_kinds import statuses
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, jsonline
 from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
@@ -66,30 +67,7 @@ class Perches(msgspec.Struct):
 
 # --- errors ------------------------------------------------------------------------------------------------------------
 
-STATUSES = {
-    "invalid_request": 400,
-    "invalid_payload": 400,
-    "invalid_parameter": 400,
-    "unsupported": 400,
-    "not_found": 404,
-    "conflict": 409,
-    "no_memory": 507,
-    "unknown_path": 404,
-    "wrong_method": 405,
-    "unauthorized": 401,
-    "forbidden": 403,
-    "too_large": 413,
-    "overloaded": 503,
-    "unavailable": 503,
-    "rate_limited": 429,
-    "timeout": 504,
-    "cancelled": 503,
-    "capacity": 400,
-    "engine_failed": 500,
-    "engine_dead": 500,
-    "hook_error": 500,
-    "server_error": 500,
-}
+STATUSES = statuses(overloaded=503, engine_dead=500)
 ERRORS = json_errors(STATUSES, Complaint)
 
 

@@ -10,39 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.errors import ALL_KINDS
 from dragoman.server.describe.json_schema import Schema, any_of, schema_of
+from dragoman.server.error_kinds import KINDS
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
-
-WORDS: Mapping[str, str] = {
-    "invalid_request": "the request cannot be served as written",
-    "invalid_payload": "the body is malformed or lacks a field",
-    "invalid_parameter": "a parameter has a wrong type or range, or contradicts another",
-    "unsupported": "this model or engine cannot do it",
-    "not_found": "no such model",
-    "unauthorized": "the API key is missing or wrong",
-    "forbidden": "the API key does not open this",
-    "too_large": "the body exceeds the size limit",
-    "overloaded": "the queue is full",
-    "unavailable": "the server is loading or shutting down",
-    "rate_limited": "the caller has asked for as much as it may for now",
-    "conflict": "it exists already, or is being changed by somebody else",
-    "no_memory": "the model does not fit into the memory that is left",
-    "unknown_path": "there is no such path",
-    "wrong_method": "the path answers to other methods",
-    "timeout": "the request took longer than the operator allows",
-    "cancelled": "the request was aborted",
-    "capacity": "the prompt, or prompt and limit, exceed the context",
-    "engine_failed": "the generation failed",
-    "engine_dead": "the engine has stopped",
-    "hook_error": "the operator's own formatter failed",
-    "server_error": "a defect of the server; see its log",
-}
-"""When each kind of error is answered, in words."""
 
 _ELSEWHERE = ("unknown_path", "wrong_method", "conflict", "no_memory")
 
-GENERATING = tuple(kind for kind in ALL_KINDS if kind not in _ELSEWHERE)
+GENERATING = tuple(kind for kind in KINDS if kind not in _ELSEWHERE)
 """Kinds that operations which generate answer with; the others tell that there is none, or concern loading models."""
 
 LOADING = ("unavailable", "engine_dead")
@@ -113,7 +87,7 @@ class ErrorFamily:
         by_status: dict[int, Answer] = {}
         for kind in dict.fromkeys((*kinds, *(_OF_KEYS if "unauthorized" in kinds else ()))):
             status = self.statuses[kind]
-            answer = Answer(WORDS[kind], self.content(status), _HEADERS.get(kind, ()))
+            answer = Answer(KINDS[kind].meaning, self.content(status), _HEADERS.get(kind, ()))
             by_status[status] = by_status[status].or_else(answer) if status in by_status else answer
         return by_status
 

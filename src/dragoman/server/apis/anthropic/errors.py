@@ -15,38 +15,20 @@ from msgspec import UNSET, UnsetType
 from dragoman.errors import CapacityError, ServerError, UnsupportedFeature
 from dragoman.server.api import ErrorTeller, HttpCall, Reply
 from dragoman.server.describe.answers import json_errors
+from dragoman.server.error_kinds import statuses
 from dragoman.server.http.replies import json_reply
 
-_INVALID = (400, "invalid_request_error")
-_FAILED = (500, "api_error")
-_OVERLOADED = (529, "overloaded_error")  # there is no engine at the moment
-_FULL = (429, "rate_limit_error")  # the caller may come again
-
-ERRORS: Mapping[str, tuple[int, str]] = {
-    "invalid_request": _INVALID,
-    "invalid_payload": _INVALID,
-    "invalid_parameter": _INVALID,
-    "unsupported": _INVALID,
-    "capacity": _INVALID,
-    "not_found": (404, "not_found_error"),
-    "conflict": (409, "invalid_request_error"),
-    "no_memory": (507, "api_error"),
-    "unknown_path": (404, "not_found_error"),
-    "wrong_method": (405, "invalid_request_error"),
-    "unauthorized": (401, "authentication_error"),
-    "forbidden": (403, "permission_error"),
-    "too_large": (413, "request_too_large"),
-    "overloaded": _FULL,
-    "unavailable": _OVERLOADED,
-    "rate_limited": _FULL,
-    "timeout": (504, "timeout_error"),
-    "cancelled": _FAILED,
-    "engine_failed": _FAILED,
-    "engine_dead": _FAILED,
-    "hook_error": _FAILED,
-    "server_error": _FAILED,
+STATUSES = statuses(unavailable=529, cancelled=500, engine_dead=500)
+TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",  # the caller may come again
+    504: "timeout_error",
+    529: "overloaded_error",  # there is no engine at the moment
 }
-"""Status and `error.type` of every kind of error."""
+"""`error.type` of a status, but for those that are the client's or the server's fault in general."""
 
 
 class ThreadsNotOffered(UnsupportedFeature):
@@ -82,14 +64,20 @@ REQUEST_ID = "request-id"
 VERSION = "anthropic-version"
 """The header that Anthropic's clients send with every call, and no others."""
 
-ANTHROPIC_ERRORS = json_errors({kind: status for kind, (status, _) in ERRORS.items()}, AnthropicError)
+ANTHROPIC_ERRORS = json_errors(STATUSES, AnthropicError)
 """The errors as operations list them."""
+
+
+def type_of(kind: str) -> str:
+    """`error.type` of a kind of error."""
+    status = STATUSES[kind]
+    return TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
 
 
 def error_body(error: ServerError, request_id: str) -> AnthropicError:
     """An error as it is told."""
     cause = ErrorCause("thread_unsupported_request", ["thread"]) if isinstance(error, ThreadsNotOffered) else UNSET
-    return AnthropicError("error", ErrorDetails(ERRORS[error.kind][1], _message(error), cause), request_id)
+    return AnthropicError("error", ErrorDetails(type_of(error.kind), _message(error), cause), request_id)
 
 
 class AnthropicErrors:
@@ -98,7 +86,7 @@ class AnthropicErrors:
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed."""
         body = error_body(error, http.request_id)
-        return json_reply(ERRORS[error.kind][0], body, {REQUEST_ID: http.request_id})
+        return json_reply(STATUSES[error.kind], body, {REQUEST_ID: http.request_id})
 
 
 class ForEitherClient:

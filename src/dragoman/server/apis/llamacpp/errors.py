@@ -7,7 +7,7 @@ Source: llama.cpp, tools/server/README.md, "API errors".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from dragoman.errors import CapacityError, ServerError
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.describe.answers import json_errors
+from dragoman.server.error_kinds import statuses
 from dragoman.server.http.replies import json_reply
 
 ErrorType = Literal[
@@ -45,43 +46,19 @@ class LlamaError(msgspec.Struct):
     error: LlamaErrorDetails
 
 
-class Row(NamedTuple):
-    """How one kind of error is answered."""
-
-    status: int
-    type: ErrorType
-
-
-_INVALID = Row(400, "invalid_request_error")
-_FAILED = Row(500, "server_error")
-_UNAVAILABLE = Row(503, "unavailable_error")
-
-ROWS: Mapping[str, Row] = {
-    "invalid_request": _INVALID,
-    "invalid_payload": _INVALID,
-    "invalid_parameter": _INVALID,
-    "unsupported": Row(501, "not_supported_error"),
-    "capacity": Row(400, "exceed_context_size_error"),
-    "not_found": Row(404, "not_found_error"),
-    "unknown_path": Row(404, "not_found_error"),
-    "wrong_method": Row(405, "invalid_request_error"),
-    "unauthorized": Row(401, "authentication_error"),
-    "forbidden": Row(403, "permission_error"),
-    "conflict": Row(409, "invalid_request_error"),
-    "too_large": Row(413, "invalid_request_error"),
-    "no_memory": Row(507, "unavailable_error"),
-    "overloaded": _UNAVAILABLE,
-    "unavailable": _UNAVAILABLE,
-    "rate_limited": Row(429, "unavailable_error"),
-    "timeout": Row(504, "server_error"),
-    "cancelled": _UNAVAILABLE,
-    "engine_failed": _FAILED,
-    "engine_dead": _UNAVAILABLE,
-    "hook_error": _FAILED,
-    "server_error": _FAILED,
+STATUSES = statuses(unsupported=501, overloaded=503)
+_TYPES: Mapping[int, ErrorType] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "unavailable_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+    507: "unavailable_error",
 }
+"""What errors of a status are called, but for those that are the client's or the server's fault in general."""
 
-ERRORS = json_errors({kind: row.status for kind, row in ROWS.items()}, LlamaError)
+ERRORS = json_errors(STATUSES, LlamaError)
 
 
 class LlamaErrors:
@@ -89,13 +66,16 @@ class LlamaErrors:
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed."""
-        return json_reply(ROWS[error.kind].status, error_body(error))
+        return json_reply(STATUSES[error.kind], error_body(error))
 
 
 def error_body(error: ServerError) -> LlamaError:
     """The object of an error, as a body or in a stream."""
-    row = ROWS[error.kind]
-    details = LlamaErrorDetails(row.status, error.message, row.type)
+    status = STATUSES[error.kind]
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    details = LlamaErrorDetails(
+        status, error.message, "exceed_context_size_error" if error.kind == "capacity" else kind
+    )
     if isinstance(error, CapacityError) and error.num_prompt_tokens is not None and error.max_model_len is not None:
         # Clients look for these words, and shorten the prompt.
         details.message = (

@@ -7,21 +7,20 @@ Source: LMI 0.31, chat completions schema and inference API schema, error respon
 
 from __future__ import annotations
 
-from dragoman.server.apis.lmi import errors
+from dragoman.errors import ServerError
+from dragoman.server.apis.lmi.errors import FRONT_END, STATUSES, FrontError, LmiShortError, front_end_body, short_body
 from dragoman.server.apis.lmi.objects import LMI_FINISH
-from dragoman.server.apis.openai_wire.errors import ErrorRow, ErrorShape
+from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.apis.openai_wire.profile import Profile
 
 
-def _row(row: errors.ErrorRow) -> ErrorRow:
+def _body(error: ServerError) -> FrontError | LmiShortError:
     """LMI's conversations tell whatever concerns the model in the short form, bad parameters too."""
-    if row.status == errors.MODEL_ERROR:
-        return ErrorRow(row.status, errors.short_body)
-    return ErrorRow(row.status, lambda error: row.body(error, row.status, errors.ErrorContext()))
+    return front_end_body(error) if error.kind in FRONT_END else short_body(error)
 
 
 # In a stream LMI knows one form only, whatever the status would have been.
-ERRORS = ErrorShape({kind: _row(row) for kind, row in errors.ERRORS.items()}, in_stream=errors.short_body)
+ERRORS = ErrorShape(STATUSES, _body, in_stream=short_body)
 
 LMI = Profile(
     name="lmi", errors=ERRORS, finish_words=LMI_FINISH, ignores_model=True, clips_overflow=True, fixes_defaults=True

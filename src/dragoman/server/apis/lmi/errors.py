@@ -7,8 +7,8 @@ Sources: the LMI schema page v0.31, error responses; the front end's own errors 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 from dragoman.errors import ServerError
 from dragoman.server.api import Reply
 from dragoman.server.describe.answers import Content, ErrorFamily
+from dragoman.server.error_kinds import KINDS, statuses
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.http.replies import json_reply
 
@@ -101,12 +102,6 @@ class LmiStreamFailure(msgspec.Struct):
 
 
 Body = FrontError | LmiShortError | LmiBatchError | LmiFailure | LmiStreamFailure
-BodyBuilder = Callable[[ServerError, int, ErrorContext], Body]
-
-
-def payload_body(error: ServerError, status: int, context: ErrorContext) -> Body:
-    """The body of a call whose payload is wrong."""
-    return _batch_body(error, status) if context.is_dynamic else short_body(error)
 
 
 def short_body(error: ServerError) -> LmiShortError:
@@ -114,23 +109,19 @@ def short_body(error: ServerError) -> LmiShortError:
     return LmiShortError(error.message, MODEL_ERROR)
 
 
-def generation_body(error: ServerError, status: int, context: ErrorContext) -> Body:
+def generation_body(error: ServerError, context: ErrorContext) -> Body:
     """The body of a bad generation parameter or a failed generation."""
     if context.is_dynamic:
-        return _batch_body(error, status)
+        return _batch_body(error)
     if context.is_stream:
         details = FailedDetails("error", None, None)
-        return LmiStreamFailure(FailedToken(-1, "", -1, special_token=True), "", details, error.message, status)
-    return LmiFailure("", FailedDetails("error", None, None, None), error.message, status)
+        return LmiStreamFailure(FailedToken(-1, "", -1, special_token=True), "", details, error.message, MODEL_ERROR)
+    return LmiFailure("", FailedDetails("error", None, None, None), error.message, MODEL_ERROR)
 
 
-def front_end_body(type_name: str) -> BodyBuilder:
-    """A builder of bodies as the front end writes them."""
-
-    def build(error: ServerError, status: int, context: ErrorContext) -> Body:
-        return FrontError(status, type_name, error.message)
-
-    return build
+def front_end_body(error: ServerError) -> FrontError:
+    """The body of an error of a kind that the front end tells."""
+    return FrontError(STATUSES[error.kind], FRONT_END[error.kind], error.message)
 
 
 def front_error(status: int, error_type: str, message: str) -> Reply:
@@ -143,65 +134,64 @@ def bad_request(message: str) -> Reply:
     return front_error(400, "BadRequestException", message)
 
 
-def _batch_body(error: ServerError, status: int) -> LmiBatchError:
-    return LmiBatchError(status, "invoke handler failure", error.message)
+def _batch_body(error: ServerError) -> LmiBatchError:
+    return LmiBatchError(MODEL_ERROR, "invoke handler failure", error.message)
 
 
-class ErrorRow(NamedTuple):
-    """How one kind of error is answered. `error_type` is TGI's word for it."""
-
-    status: int
-    body: BodyBuilder
-    error_type: str
-
-
-ERRORS: Mapping[str, ErrorRow] = {
-    "invalid_request": ErrorRow(MODEL_ERROR, payload_body, "validation"),
-    "invalid_payload": ErrorRow(MODEL_ERROR, payload_body, "validation"),
-    "invalid_parameter": ErrorRow(MODEL_ERROR, generation_body, "validation"),
-    "unsupported": ErrorRow(MODEL_ERROR, generation_body, "validation"),
-    "capacity": ErrorRow(MODEL_ERROR, generation_body, "validation"),
-    "engine_failed": ErrorRow(MODEL_ERROR, generation_body, "generation"),
-    "timeout": ErrorRow(MODEL_ERROR, generation_body, "generation"),
-    "hook_error": ErrorRow(MODEL_ERROR, payload_body, "generation"),
-    "not_found": ErrorRow(404, front_end_body("ModelNotFoundException"), "validation"),
-    "conflict": ErrorRow(409, front_end_body("ConflictException"), "validation"),
-    "no_memory": ErrorRow(507, front_end_body("InsufficientMemoryException"), "validation"),
-    "unknown_path": ErrorRow(404, front_end_body("ResourceNotFoundException"), "validation"),
-    "wrong_method": ErrorRow(405, front_end_body("MethodNotAllowedException"), "validation"),
-    "unauthorized": ErrorRow(401, front_end_body("UnauthorizedException"), "validation"),
-    "forbidden": ErrorRow(403, front_end_body("ForbiddenException"), "validation"),
-    "too_large": ErrorRow(413, front_end_body("RequestEntityTooLargeException"), "validation"),
-    "overloaded": ErrorRow(503, front_end_body("WlmCapacityException"), "overloaded"),
-    "rate_limited": ErrorRow(429, front_end_body("TooManyRequestsException"), "overloaded"),
-    "unavailable": ErrorRow(503, front_end_body("ServiceUnavailableException"), "overloaded"),
-    "cancelled": ErrorRow(503, front_end_body("WlmException"), "generation"),
-    "engine_dead": ErrorRow(503, front_end_body("WlmException"), "generation"),
-    "server_error": ErrorRow(500, front_end_body("InternalServerException"), "generation"),
+FRONT_END: Mapping[str, str] = {
+    "not_found": "ModelNotFoundException",
+    "conflict": "ConflictException",
+    "no_memory": "InsufficientMemoryException",
+    "unknown_path": "ResourceNotFoundException",
+    "wrong_method": "MethodNotAllowedException",
+    "unauthorized": "UnauthorizedException",
+    "forbidden": "ForbiddenException",
+    "too_large": "RequestEntityTooLargeException",
+    "overloaded": "WlmCapacityException",
+    "rate_limited": "TooManyRequestsException",
+    "unavailable": "ServiceUnavailableException",
+    "cancelled": "WlmException",
+    "engine_dead": "WlmException",
+    "server_error": "InternalServerException",
 }
+"""The kinds that the front end tells, by its names for them; all others concern the model."""
+STATUSES = {**statuses(overloaded=503), **{kind: MODEL_ERROR for kind in KINDS if kind not in FRONT_END}}
+
+_PAYLOAD = ("invalid_request", "invalid_payload", "hook_error")
+_TGI_TYPES: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("engine_failed", "timeout", "hook_error", "cancelled", "engine_dead", "server_error"), "generation"
+    ),
+    **dict.fromkeys(("overloaded", "rate_limited", "unavailable"), "overloaded"),
+}
+"""TGI's words for kinds; others are `validation`."""
 
 
 def error_body(error: ServerError, context: ErrorContext) -> Body:
     """The body of an error, with TGI's field where the call has that shape."""
-    row = ERRORS[error.kind]
-    body = row.body(error, row.status, context)
+    if error.kind in FRONT_END:
+        body: Body = front_end_body(error)
+    elif error.kind in _PAYLOAD:
+        body = _batch_body(error) if context.is_dynamic else short_body(error)
+    else:
+        body = generation_body(error, context)
     return _with_tgi_fields(body, error) if context.is_tgi else body
 
 
 def error_reply(error: ServerError, context: ErrorContext) -> Reply:
     """The answer to a call that failed before anything was sent."""
-    return json_reply(ERRORS[error.kind].status, error_body(error, context))
+    return json_reply(STATUSES[error.kind], error_body(error, context))
 
 
 def stream_error_body(error: ServerError, context: ErrorContext) -> Body:
     """The last object of a stream that fails: any failure is told as a failed generation, its status is long sent."""
-    body = generation_body(error, MODEL_ERROR, context)
+    body = generation_body(error, context)
     return _with_tgi_fields(body, error) if context.is_tgi else body
 
 
 def _with_tgi_fields(body: Body, error: ServerError) -> Body:
     """The body with the two fields by which TGI's clients raise; the front end's errors have no `error` of their own."""
-    return msgspec.structs.replace(body, error=error.message, error_type=ERRORS[error.kind].error_type)
+    return msgspec.structs.replace(body, error=error.message, error_type=_TGI_TYPES.get(error.kind, "validation"))
 
 
 def _content(status: int) -> Content:
@@ -209,4 +199,4 @@ def _content(status: int) -> Content:
     return {JSON_MEDIA_TYPE: model_errors if status == MODEL_ERROR else FrontError}
 
 
-LMI_ERRORS = ErrorFamily({kind: row.status for kind, row in ERRORS.items()}, _content)
+LMI_ERRORS = ErrorFamily(STATUSES, _content)

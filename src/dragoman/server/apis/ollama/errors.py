@@ -8,7 +8,6 @@ Source: Ollama's server, routes; its Python client raises `ResponseError` with b
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 import msgspec
 
@@ -16,33 +15,10 @@ from dragoman.errors import ServerError
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis.openai_wire.fields import MAX_SHOWN_LENGTH
 from dragoman.server.describe.answers import json_errors
+from dragoman.server.error_kinds import statuses
 from dragoman.server.http.replies import json_reply
 
-STATUSES: Mapping[str, int] = {
-    "invalid_request": 400,
-    "invalid_payload": 400,
-    "invalid_parameter": 400,
-    "unsupported": 400,
-    "capacity": 400,
-    "not_found": 404,
-    "unknown_path": 404,
-    "wrong_method": 405,
-    "unauthorized": 401,
-    "forbidden": 403,
-    "conflict": 409,
-    "too_large": 413,
-    "no_memory": 507,
-    "overloaded": 503,
-    "unavailable": 503,
-    "rate_limited": 429,
-    "timeout": 504,
-    "cancelled": 503,
-    "engine_failed": 500,
-    "engine_dead": 500,
-    "hook_error": 500,
-    "server_error": 500,
-}
-"""Every error kind's status."""
+STATUSES = statuses(overloaded=503, engine_dead=500)
 
 
 class OllamaError(msgspec.Struct):

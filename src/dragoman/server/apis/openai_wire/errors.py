@@ -1,6 +1,6 @@
-"""Errors of the APIs that speak OpenAI's wire format: the table of OpenAI's own, and what a table is.
+"""Errors of the APIs that speak OpenAI's wire format: OpenAI's own, and what such an API has to say.
 
-Does: one row per kind of error, the complete answer, the in-band form inside a stream.
+Does: what differs from the usual statuses, the complete answer, the in-band form inside a stream.
 Does not: decide which shape a call has. Called by the completions and chat dialects, on the event loop.
 Source: OpenAI API reference, error codes.
 """
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
 from dragoman.errors import ServerError
 from dragoman.server.api import Reply
 from dragoman.server.describe.answers import json_errors
+from dragoman.server.error_kinds import statuses
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
 
 BodyBuilder = Callable[[ServerError], msgspec.Struct]
@@ -54,70 +55,51 @@ class OpenAiError(msgspec.Struct):
     error: OpenAiErrorDetails
 
 
-class ErrorRow(NamedTuple):
-    """How one kind of error leaves: the HTTP status and the JSON body."""
-
-    status: int
-    body: BodyBuilder
-
-
 @dataclass(frozen=True, slots=True)
 class ErrorShape:
-    """How an API tells errors: a row for every kind. `in_stream`: the body inside a stream, None = the row's."""
+    """How an API tells errors: the status of every kind, the body, and the body inside a stream (None = the same)."""
 
-    rows: Mapping[str, ErrorRow]
+    statuses: Mapping[str, int]
+    body: BodyBuilder
     in_stream: BodyBuilder | None = None
-
-    @property
-    def statuses(self) -> dict[str, int]:
-        """The status of every kind."""
-        return {kind: row.status for kind, row in self.rows.items()}
 
     def reply(self, error: ServerError) -> Reply:
         """The complete answer for a call that failed before anything was sent."""
-        row = self.rows[error.kind]
-        return Reply(row.status, msgspec.json.encode(row.body(error)), JSON_MEDIA_TYPE)
+        return Reply(self.statuses[error.kind], msgspec.json.encode(self.body(error)), JSON_MEDIA_TYPE)
 
     def last_bytes(self, error: ServerError, *, is_sse: bool) -> bytes:
         """The end of a stream that failed: the error as one event or line, framed like its neighbours."""
-        build = self.in_stream or self.rows[error.kind].body
-        payload = msgspec.json.encode(build(error))
+        payload = msgspec.json.encode((self.in_stream or self.body)(error))
         return sse(payload) + SSE_DONE if is_sse else jsonline(payload)
 
 
-def _openai(error_type: ErrorType, code: ErrorCode | None) -> BodyBuilder:
-    def build(error: ServerError) -> OpenAiError:
-        return OpenAiError(OpenAiErrorDetails(error.message, error_type, error.param, code))
-
-    return build
-
-
-_INVALID: ErrorType = "invalid_request_error"
-
-OPENAI_ERRORS: Mapping[str, ErrorRow] = {
-    "invalid_request": ErrorRow(400, _openai(_INVALID, None)),
-    "invalid_payload": ErrorRow(400, _openai(_INVALID, None)),
-    "invalid_parameter": ErrorRow(400, _openai(_INVALID, "invalid_value")),
-    "unsupported": ErrorRow(400, _openai(_INVALID, "unsupported_value")),
-    "not_found": ErrorRow(404, _openai(_INVALID, "model_not_found")),
-    "conflict": ErrorRow(409, _openai(_INVALID, None)),
-    "no_memory": ErrorRow(507, _openai("server_error", None)),
-    "unknown_path": ErrorRow(404, _openai(_INVALID, None)),
-    "wrong_method": ErrorRow(405, _openai(_INVALID, "method_not_supported")),
-    "unauthorized": ErrorRow(401, _openai(_INVALID, "invalid_api_key")),
-    "forbidden": ErrorRow(403, _openai(_INVALID, "insufficient_permissions")),
-    "too_large": ErrorRow(413, _openai(_INVALID, "request_too_large")),
-    "overloaded": ErrorRow(429, _openai("rate_limit_error", "server_overloaded")),
-    "rate_limited": ErrorRow(429, _openai("rate_limit_error", "rate_limit_exceeded")),
-    "unavailable": ErrorRow(503, _openai("server_error", "server_unavailable")),
-    "timeout": ErrorRow(503, _openai("server_error", "timeout")),
-    "cancelled": ErrorRow(503, _openai("server_error", "cancelled")),
-    "capacity": ErrorRow(400, _openai(_INVALID, "context_length_exceeded")),
-    "engine_failed": ErrorRow(500, _openai("server_error", None)),
-    "engine_dead": ErrorRow(503, _openai("server_error", "engine_dead")),
-    "hook_error": ErrorRow(500, _openai("server_error", None)),
-    "server_error": ErrorRow(500, _openai("server_error", None)),
+STATUSES = statuses(timeout=503)
+CODES: Mapping[str, ErrorCode] = {
+    "invalid_parameter": "invalid_value",
+    "unsupported": "unsupported_value",
+    "not_found": "model_not_found",
+    "wrong_method": "method_not_supported",
+    "unauthorized": "invalid_api_key",
+    "forbidden": "insufficient_permissions",
+    "too_large": "request_too_large",
+    "overloaded": "server_overloaded",
+    "rate_limited": "rate_limit_exceeded",
+    "unavailable": "server_unavailable",
+    "timeout": "timeout",
+    "cancelled": "cancelled",
+    "capacity": "context_length_exceeded",
+    "engine_dead": "engine_dead",
 }
+"""The code of each kind that has one."""
 
-OPENAI = ErrorShape(OPENAI_ERRORS)
-ERRORS = json_errors(OPENAI.statuses, OpenAiError)
+
+def openai_body(error: ServerError) -> OpenAiError:
+    """The body of an error."""
+    status = STATUSES[error.kind]
+    kind: ErrorType = "server_error" if status >= 500 else "invalid_request_error"
+    kind = "rate_limit_error" if status == 429 else kind
+    return OpenAiError(OpenAiErrorDetails(error.message, kind, error.param, CODES.get(error.kind)))
+
+
+OPENAI = ErrorShape(STATUSES, openai_body)
+ERRORS = json_errors(STATUSES, OpenAiError)

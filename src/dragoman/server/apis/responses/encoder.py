@@ -175,7 +175,7 @@ class ResponseEncoder:
         """The error, and the response as it failed."""
         facts = self._facts
         pieces = self._begin()
-        told = facts.errors.rows[error.kind].body(error)
+        told = facts.errors.body(error)
         code = told.error.code if isinstance(told, OpenAiError) else None
         event = schema.ErrorEvent("error", self._number(), code or "server_error", error.message, error.param)
         response = msgspec.structs.replace(

@@ -14,6 +14,7 @@ import msgspec
 from dragoman.errors import InvalidParameter, ServerError
 from dragoman.server.api import Call, Encoder, Head, HttpCall, IndexedEvent, PureDialect, Reply
 from dragoman.server.apis.text.schema import BatchAnswerItem, Payload, PromptEntry, label_of, parse_batch, parse_one
+from dragoman.server.error_kinds import statuses
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.types import (
     ChatPrompt,
@@ -34,30 +35,7 @@ COMPLETE = 200  # the text ended with the end-of-sequence token
 PARTIAL = 206  # it was cut at maxLength, or it is not known yet how it will end
 TRAILER_NAMES = "X-Status, X-Finish-Reason"
 
-ERROR_STATUS = {
-    "invalid_request": 400,
-    "invalid_payload": 400,
-    "invalid_parameter": 400,
-    "unsupported": 400,
-    "capacity": 400,
-    "unauthorized": 401,
-    "forbidden": 403,
-    "not_found": 404,
-    "conflict": 409,
-    "no_memory": 507,
-    "unknown_path": 404,
-    "wrong_method": 405,
-    "too_large": 413,
-    "overloaded": 503,
-    "unavailable": 503,
-    "rate_limited": 429,
-    "cancelled": 503,
-    "timeout": 504,
-    "engine_failed": 500,
-    "engine_dead": 500,
-    "hook_error": 500,
-    "server_error": 500,
-}
+ERROR_STATUS = statuses(overloaded=503, engine_dead=500)
 """Every error kind's status; the body is the reason, as text or in the batch's `{"error"}`."""
 
 

@@ -8,7 +8,7 @@ Source: the TGI 3 API (GenerateRequest, GenerateResponse, StreamResponse, ErrorR
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,6 +21,7 @@ from dragoman.server.apis.lmi.parameters.reader import ParameterReader, Parsed
 from dragoman.server.apis.lmi.parameters.table import TGI
 from dragoman.server.apis.lmi.request import Rules, joined_names, make_plan, read_prompts
 from dragoman.server.describe.answers import json_errors
+from dragoman.server.error_kinds import INVALID, statuses
 from dragoman.server.http.replies import json_reply
 from dragoman.types import Limits
 
@@ -89,7 +90,7 @@ class TgiDialect(PureDialect):
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a failed call; TGI's errors look the same whether it streams or not."""
-        return json_reply(ERRORS[error.kind].status, error_body(error))
+        return json_reply(STATUSES[error.kind], error_body(error))
 
 
 def _refuse_best_of(parsed: Parsed) -> None:
@@ -102,13 +103,6 @@ def _refuse_best_of(parsed: Parsed) -> None:
 ErrorType = Literal["generation", "incomplete_generation", "not_found", "overloaded", "unauthorized", "validation"]
 
 
-class TgiErrorRow(NamedTuple):
-    """How one kind of error is answered. Clients raise by `error_type`."""
-
-    status: int
-    error_type: ErrorType
-
-
 class TgiError(msgspec.Struct):
     """An error, as a body or as a stream's last event."""
 
@@ -116,38 +110,26 @@ class TgiError(msgspec.Struct):
     error_type: ErrorType
 
 
-VALIDATION = TgiErrorRow(422, "validation")
-GENERATION = TgiErrorRow(424, "generation")
-
-ERRORS: Mapping[str, TgiErrorRow] = {
-    "invalid_request": VALIDATION,
-    "invalid_payload": VALIDATION,
-    "invalid_parameter": VALIDATION,
-    "unsupported": VALIDATION,
-    "capacity": VALIDATION,
-    "not_found": TgiErrorRow(404, "not_found"),
-    "conflict": TgiErrorRow(409, "validation"),
-    "no_memory": TgiErrorRow(507, "overloaded"),
-    "unknown_path": TgiErrorRow(404, "not_found"),
-    "wrong_method": TgiErrorRow(405, "validation"),
-    "unauthorized": TgiErrorRow(401, "unauthorized"),
-    "forbidden": TgiErrorRow(403, "unauthorized"),
-    "too_large": TgiErrorRow(413, "validation"),
-    "overloaded": TgiErrorRow(429, "overloaded"),
-    "rate_limited": TgiErrorRow(429, "overloaded"),
-    "unavailable": TgiErrorRow(503, "overloaded"),
-    "timeout": GENERATION,
-    "cancelled": TgiErrorRow(500, "incomplete_generation"),
-    "engine_failed": GENERATION,
-    "engine_dead": GENERATION,
-    "hook_error": GENERATION,
-    "server_error": GENERATION,
+STATUSES = statuses(
+    **dict.fromkeys((*INVALID, "unsupported", "capacity"), 422),
+    **dict.fromkeys(("timeout", "engine_failed", "engine_dead", "hook_error", "server_error"), 424),
+    cancelled=500,
+)
+TYPES: Mapping[int, ErrorType] = {
+    401: "unauthorized",
+    403: "unauthorized",
+    404: "not_found",
+    424: "generation",
+    429: "overloaded",
+    500: "incomplete_generation",
+    503: "overloaded",
+    507: "overloaded",
 }
+"""What errors of a status are called, by which clients raise; others are `validation`."""
 
-
-TGI_ERRORS = json_errors({kind: row.status for kind, row in ERRORS.items()}, TgiError)
+TGI_ERRORS = json_errors(STATUSES, TgiError)
 
 
 def error_body(error: ServerError) -> TgiError:
     """The object of an error, as a body or as a stream's last event."""
-    return TgiError(error.message, ERRORS[error.kind].error_type)
+    return TgiError(error.message, TYPES.get(STATUSES[error.kind], "validation"))
