@@ -51,8 +51,6 @@ UNREVISED: tuple[str, ...] = (
     "src/dragoman/engine/pooling",
     "src/dragoman/engine/remote",
     "src/dragoman/engine/rolling",
-    "src/dragoman/engine/rolling/adapters",
-    "src/dragoman/engine/rolling/beams",
     "src/dragoman/engine/rolling/blocks",
     "src/dragoman/engine/rolling/forward",
     "src/dragoman/engine/rolling/pictures",

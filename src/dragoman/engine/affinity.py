@@ -1,10 +1,10 @@
-"""Who gets a request, of several that run its model: whoever has the beginning of its prompt cached, unless he is busy.
+"""Orders replicas for a request: first the one that probably has the beginning of its prompt cached, unless it is busy.
 
 Does: name a prompt's beginning, order replicas (or upstreams) for it. Does not: know what they are, or count loads. Pure;
 called by the remote engine and by Ray Serve's router, on their event loops, and for its bound by the planner.
 
-Rendezvous hashing (Thaler, Ravishankar, 1998): each replica has a score for a key, and the highest wins, so that all
-routers agree without talking, and a replica that comes or goes moves only the keys that are its own. With bounded load
+Rendezvous hashing (Thaler, Ravishankar, 1998): each replica has a score for a key, and the highest wins. So all routers
+agree without talking, and a replica that comes or goes moves only its own keys. With bounded load
 (1608.01350): a replica that has more than `MAX_OVERLOAD` times the mean of all is passed over.
 """
 
@@ -22,7 +22,7 @@ DEFAULT_PREFIX_TOKENS = 256
 
 
 def prefix_key(request: EngineRequest, max_tokens: int = DEFAULT_PREFIX_TOKENS) -> bytes:
-    """What the beginning of the prompt is known by; b"" if it is too short for two requests to share anything.
+    """The key of a prompt's beginning; b"" if it is too short for two requests to share anything.
 
     The beginning are its whole blocks, at most `max_tokens` tokens. Everything that keeps engines from sharing blocks is
     part of the key: the salt and its owner, the adapter, the pictures that begin there. So is the client's own key, by which
@@ -42,7 +42,7 @@ def prefix_key(request: EngineRequest, max_tokens: int = DEFAULT_PREFIX_TOKENS) 
 def most_requests(loads: Collection[int]) -> int:
     """The most requests that a replica may have, with the one that is to be sent; of any `loads` some replica's allow it.
 
-    Rounded up: of few requests a quarter above the mean is no whole one, and whoever has just the mean would be passed over.
+    Rounded up: of few requests a quarter above the mean is less than one, and a replica at the mean would be passed over.
     """
     return math.ceil(MAX_OVERLOAD * (sum(loads) + 1) / max(len(loads), 1))
 

@@ -40,7 +40,7 @@ Only who sends the call's answer knows whether a byte of it has gone out.
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do, as data: it refuses everything else up front, by name. `max_model_len` fits its cache.
+    """The abilities of an engine, as data: it refuses everything else up front, by name. `max_model_len` fits its cache.
 
     `unsupported`: fields of SamplingParams that must be as they are by default. `grammar_kinds` None = grammars of all
     kinds, in frames too; else those of these kinds, without a frame.
@@ -55,7 +55,7 @@ class Capabilities:
     best_of: bool = False
     grammar: bool = False
     stop_strings: bool = False  # of ranked sequences; others need not be watched
-    speculative: bool = False  # somebody guesses tokens
+    speculative: bool = False  # the engine guesses tokens
     adapters: tuple[str, ...] = ()  # names that requests may ask for
     cache_salt: bool = False
     cache_keep: bool = False  # prompts are kept beyond its memory, and as long as requests ask
@@ -186,7 +186,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """What an engine has counted since it was made; None = it does not count that."""
+    """Counters of an engine since it was made; None = it does not count that."""
 
     num_steps: int | None = None  # forward passes
     num_prompt_tokens: int | None = None  # computed, recomputation included
@@ -214,7 +214,7 @@ class EngineStats:
     num_restarts: int | None = None  # engines that took the place of one that had died
 
     def plus(self, later: EngineStats) -> EngineStats:
-        """What two engines counted, one after the other."""
+        """The sum of the counters of two engines that ran one after the other."""
         sums: dict[str, Any] = {}
         for field in fields(self):
             mine, more = getattr(self, field.name), getattr(later, field.name)
@@ -235,7 +235,7 @@ def _sum(first: Any, second: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """What an engine will take for a model, in bytes, told from configuration and file sizes before anything is loaded.
+    """Bytes that an engine will take for a model, by configuration and file sizes, before anything is loaded.
 
     `least_cache`: with less, no request of the model's context length could run. `useful_cache`: more would lie idle.
     """
@@ -253,12 +253,12 @@ class MemoryNeeds:
 
 @dataclass(frozen=True, slots=True)
 class EngineTools:
-    """What an engine needs to know of texts, made for its model's tokenizer; requests name sources only.
+    """Functions on text for an engine, made for its model's tokenizer; requests name sources only.
 
     `compile_grammar`: a grammar's start state; takes long unless it was compiled before. Any thread. Raises: InvalidRequest.
     `lark_of`: the same grammar, which compiles, as one text in llguidance's Lark, for engines that compile by themselves;
     it is given the tokens that end an output.
-    `watch_stops`: the test for stop strings, of sequences with at least so many tokens; quick, any thread.
+    `watch_stops`: the test for stop strings, of sequences with at least `min_tokens` tokens; quick, any thread.
     `watch_answer`: what ends a request's reasoning, or content that repeats itself; None = nothing does. Quick, any thread.
     """
 
@@ -270,7 +270,7 @@ class EngineTools:
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """How far a request is that has no token yet. Tokens are its prompt's; `num_read` includes those that were cached.
+    """The progress of a request that has no token yet. Tokens are its prompt's; `num_read` includes those that were cached.
 
     `since_s`: for how long its prompt has been read. `num_ahead`: requests that begin before it. `expected_s`: until its
     first token, by forecast; None = not known.
@@ -287,7 +287,7 @@ class PromptProgress:
 
 @runtime_checkable
 class TellingProgress(Protocol):
-    """What an engine has besides that knows how far requests are which have no token yet."""
+    """An engine that also knows how far requests without a first token are."""
 
     def progress(self, request_id: str) -> PromptProgress | None:
         """As of a moment ago; None = not known, not yet or no longer. On the event loop.
@@ -327,7 +327,7 @@ async def deliver(engine: Engine, request: EngineRequest, take: Take) -> None:
 
 @runtime_checkable
 class Checking(Protocol):
-    """What an engine has besides that knows, without running it, whether a request could run."""
+    """An engine that also knows, without running it, whether a request could run."""
 
     def check(self, request: EngineRequest) -> None:
         """Raises what `generate` would raise for the request if nothing else ran."""
@@ -343,7 +343,7 @@ def check_request(engine: Engine, request: EngineRequest) -> None:
 
 
 class PictureText(Protocol):
-    """What becomes of one picture in a prompt: the text in the place of its marker, and the placeholders in that text."""
+    """The text that replaces a picture's marker in a prompt, and the placeholders in that text."""
 
     @property
     def text(self) -> str: ...
@@ -353,7 +353,7 @@ class PictureText(Protocol):
 
 
 class PictureTexts(Protocol):
-    """What has to be known of pictures to write prompts with them. Immutable; used on any thread.
+    """Facts about pictures for writing prompts with them. Immutable; used on any thread.
 
     `marker`: what a chat template writes where a picture goes; `{}` in it stands for the picture's number in the
     conversation, from 1.
@@ -363,13 +363,13 @@ class PictureTexts(Protocol):
     def marker(self) -> str: ...
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureText:
-        """What becomes of a picture of that size; quick. Raises: ValueError, one line, if the model cannot take it."""
+        """Text and placeholders for a picture of that size; quick. Raises: ValueError, one line, if it cannot be taken."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PictureRules:
-    """How pictures stand in the prompts of an engine that takes them in.
+    """The place of pictures in the prompts of an engine that takes them in.
 
     `placeholder_id`: the token that stands for one embedding; the text of a picture has it as often as it says.
     `splits_texts`: what stands before, between and behind the pictures is tokenised each by itself, as a text that begins
@@ -382,14 +382,14 @@ class PictureRules:
 
 
 class AdapterLoading(Protocol):
-    """What an engine has besides, whose adapters come and go while it runs. On the event loop."""
+    """An engine whose adapters come and go while it runs. On the event loop."""
 
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
         """Serve the adapter in a directory on this machine under a name, which its capabilities tell when this returns.
 
-        `is_replacing`: it may take the place of another one of that name. Raises: Conflict (there is one), InvalidRequest
-        (it is no adapter, or none that the model can take), NoMemory (there are as many as there may be), Overloaded
-        (until requests have ended), EngineDead.
+        `is_replacing`: it may take the place of another one of that name.
+        Raises: Conflict (the name is taken); InvalidRequest (not an adapter, or not one that the model can take);
+        NoMemory (all places are taken); Overloaded (until requests have ended); EngineDead.
         """
         ...
 
@@ -400,7 +400,7 @@ class AdapterLoading(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PooledRows:
-    """What an engine made of texts, in their order: a row each, f32 [texts, size], or a list of what has no common shape.
+    """Results for texts, in their order: a row each, f32 [texts, size], or a list where they have no common shape.
 
     `queue_s`: until the first of them was computed. `num_tokens`: of all.
     """
@@ -411,7 +411,7 @@ class PooledRows:
 
 
 class TextPooling(Protocol):
-    """What an engine has besides, or in place of generation, that makes vectors or scores of texts. On the event loop."""
+    """An engine that makes vectors or scores of texts, besides generation or in its place. On the event loop."""
 
     async def pool(self, texts: Sequence[PooledText]) -> PooledRows:
         """A row for each text; cancelling this drops what is not computed yet.
@@ -427,7 +427,7 @@ Take = Callable[[EngineOutput], bool]
 
 
 class Outputs(Protocol):
-    """The outputs of one request. Whoever took it closes it, finished or not; closing it twice does nothing."""
+    """The outputs of one request. The caller closes it, finished or not; closing it twice does nothing."""
 
     def __aiter__(self) -> AsyncIterator[EngineOutput]: ...
 
@@ -449,7 +449,7 @@ class Engine(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What requests may ask for; the same before and after `start`, but for adapters, which may come and go."""
+        """The abilities that requests may use; the same before and after `start`, except adapters, which come and go."""
         ...
 
     async def start(self) -> None:
@@ -479,6 +479,6 @@ class Engine(Protocol):
     async def shutdown(self, drain_s: float) -> None:
         """Wait up to `drain_s` seconds for running requests, abort the rest, stop the thread, release the runtime.
 
-        Requests that come meanwhile are refused with Overloaded. Calling it again, or without a start, is no error.
+        Requests that come meanwhile are refused with Overloaded. Calling it again, or without a start, is allowed.
         """
         ...

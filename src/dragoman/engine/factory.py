@@ -41,7 +41,7 @@ class EngineSetup:
     `secrets`: the values of those secret options that are meant for engines.
     `has_neighbours`: other models compute in this process at the same time.
     Options that only an operator's own code knows are there as texts. `progress` may raise, to end a load that nobody
-    wants any more; it is called on the thread that loads. `given`: the names of the options that somebody gave a value.
+    wants any more; it is called on the thread that loads. `given`: the names of the options that were given a value.
     `extra`: what was given for this engine alone, by names that it has to make sense of, as texts.
     `machine_bytes`: all memory that this machine, or this container, has; None = it is not told.
     """
@@ -56,7 +56,7 @@ class EngineSetup:
     machine_bytes: int | None = None
 
     def of_one_in(self, count: int) -> EngineSetup:
-        """The same for one of so many engines that have the machine's memory together."""
+        """The setup for one of `count` engines that share the machine's memory."""
         return self if self.machine_bytes is None else replace(self, machine_bytes=self.machine_bytes // count)
 
 
@@ -95,7 +95,7 @@ class EngineFactory(Protocol):
     """Makes the engines of one kind. What `module:factory` names; has no state, called on any thread."""
 
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
-        """What the model will take, told from its files, which are only looked at.
+        """The memory that the model will take, by the names, sizes and headers of its files.
 
         Raises: EngineOptionError; models.ModelError if the directory holds no model of that kind; OSError.
         """
@@ -117,7 +117,7 @@ class EngineOptionError(ValueError):
         self.option = option
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """How it travels to another process."""
+        """The parts to pickle."""
         return type(self), (self.option, str(self))
 
 
@@ -131,7 +131,7 @@ def find_factory(name: str) -> EngineFactory:
         raise EngineOptionError("engine", f"must be {ALLOWED}")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever a module of somebody else's raises while it is imported
+    except Exception as error:  # whatever a foreign module raises while it is imported
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         problem = f"module {module_name} cannot be imported ({reason})"
         raise EngineOptionError("engine", f"{problem}; must be {ALLOWED}") from error

@@ -48,7 +48,7 @@ class RenewableEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What requests may ask for."""
+        """The abilities that requests may use."""
         return self._engine.capabilities
 
     async def start(self) -> None:
@@ -84,7 +84,7 @@ class RenewableEngine:
         return self._engine.health()
 
     def stats(self) -> EngineStats:
-        """What all of them counted."""
+        """The sum of the counters of all engines so far."""
         return replace(self._past.plus(self._engine.stats()), num_restarts=self._num_restarts)
 
     async def shutdown(self, drain_s: float) -> None:
@@ -134,7 +134,7 @@ class RenewableEngine:
             self._engine = _Absent(self._engine.capabilities, reason, is_recovering=False)
 
     async def _load_adapters(self, built: BuiltEngine) -> None:
-        """Have the new engine serve what the old one did; an adapter that cannot be had any more is told, and left out."""
+        """Load the old engine's adapters into the new one; log and leave out those whose files are gone."""
         if built.adapters is None:
             return
         for name, directory in self._adapter_changes.items():
@@ -163,7 +163,7 @@ class _Absent:
         self._is_recovering = is_recovering
 
     def refusal(self) -> ServerError:
-        """What whoever asks for something is told."""
+        """The error for requests while there is no engine."""
         if self._is_recovering:
             text = "The engine is being restarted after a failure; try again later"
             return Unavailable(text, retry_after_s=RETRY_AFTER_S)

@@ -69,7 +69,7 @@ def assemble(
 def _proposers(
     options: RollingOptions, model: LoadedModel, draft: LoadedModel | None, runner: OpenVinoRunner
 ) -> list[Proposer]:
-    """Who guesses for speculative decoding, the surest first."""
+    """The proposers for speculative decoding, the surest first."""
     if options.speculation == "off" or not (options.speculates or _guesses_freely(model)):
         return []
     proposers: list[Proposer] = [ForcedTokensProposer()]
@@ -95,7 +95,7 @@ def _context_share(model: LoadedModel) -> float:
 
 
 def _guesses_freely(model: LoadedModel) -> bool:
-    """Whether tokens can be taken back from the model without memory for it."""
+    """True if tokens can be taken back from the model without memory for it."""
     return not (model.facts.state_layers or model.facts.convolution_layers)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 SHARE = 0.02  # of the time of steps that others are part of
 _WEIGHT = 0.25  # of the newest measurement
-_ALONE_S = 0.25  # that a step of the background alone may take for prompts: somebody may come
+_ALONE_S = 0.25  # that a step of the background alone may take for prompts: another request may come
 _SAVED_S = 0.02  # that can be saved up, or a little work of the background if that takes longer
 _TRIED_S = 1e-9
 _NUM_KEPT = 64  # durations of steps of a size
@@ -33,7 +33,7 @@ class Room:
     token_s: float
 
     def num_tokens(self, *, is_decoding: bool) -> int:
-        """How many tokens of one sequence the step may still compute."""
+        """The number of tokens of one sequence that the step may still compute."""
         if self.seconds < 0:
             return 0
         if is_decoding:
@@ -42,13 +42,13 @@ class Room:
         return 0 if most < _LEAST_PIECE else int(min(most, 1 << 30))
 
     def take(self, num_tokens: int, *, is_decoding: bool) -> None:
-        """So many tokens of one sequence are part of the step."""
+        """Subtract the cost of `num_tokens` tokens of one sequence, which become part of the step."""
         self.seconds -= num_tokens * (self.row_s if is_decoding else self.token_s)
 
 
 @dataclass(slots=True, frozen=True)
 class StepParts:
-    """What a step computed for others and for the background: rows that decode, and prompt tokens."""
+    """The work of a step for others and for the background: rows that decode, and prompt tokens."""
 
     num_rows: int
     num_prompt_tokens: int
@@ -57,7 +57,7 @@ class StepParts:
 
 
 class BackgroundAccount:
-    """What the background has earned and not used yet."""
+    """The account of step time that the background has earned and not used yet."""
 
     def __init__(self) -> None:
         self._earned_s = 0.0
@@ -66,7 +66,7 @@ class BackgroundAccount:
         self._plain: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_NUM_KEPT))
 
     def room_beside(self, num_rows: int, prompt_token_s: float) -> Room:
-        """What the next step may compute for the background beside so many rows that decode for others."""
+        """The room of the next step for the background beside `num_rows` rows that decode for others."""
         plain_s = self._plain_s(num_rows)
         if num_rows and not plain_s:  # the step that tells comes first
             return Room(-1.0, 0.0, 0.0)
@@ -76,7 +76,7 @@ class BackgroundAccount:
         return Room(self._earned_s, self._row_s, prompt_token_s or self._row_s)
 
     def room_alone(self, prompt_token_s: float) -> Room:
-        """What a step may compute that nobody else is part of: prompts are cut, as somebody may come meanwhile."""
+        """The room of a step for the background alone: prompts are cut, as another request may come meanwhile."""
         return Room(max(_ALONE_S, _LEAST_PIECE * prompt_token_s), 0.0, prompt_token_s)
 
     def observe(self, parts: StepParts, prompt_token_s: float, duration_s: float, *, is_wanted: bool = True) -> None:
@@ -102,7 +102,7 @@ class BackgroundAccount:
         self._settle(SHARE * plain_s - extra_s, prompt_token_s)
 
     def _plain_s(self, num_rows: int) -> float:
-        """What a step of so many rows takes that nothing disturbs: a quarter of those known were quicker. 0 = not known."""
+        """The seconds of an undisturbed step of `num_rows` rows: a quarter of those known were quicker. 0 = not known."""
         known = sorted(self._plain[num_rows.bit_length()])
         return known[len(known) // 4] if known else 0.0
 

@@ -19,7 +19,7 @@ from dragoman.types import PromptLogprob
 
 @dataclass(slots=True)
 class StepResult:
-    """What the model and the sampler said in a step.
+    """The results of the model and the sampler in a step.
 
     `sampled` has a row per sampling row, None if there was none; `beams` what the rows of beams were reduced to, by row;
     `prompt_logprobs` a list per entry with prompt rows.

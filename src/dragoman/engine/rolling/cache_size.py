@@ -1,4 +1,4 @@
-"""How many blocks the key/value cache gets.
+"""Sizes the key/value cache in blocks.
 
 Does: arithmetic. Does not: measure memory or allocate. Called by the factory and by what it builds.
 """
@@ -25,14 +25,14 @@ PLENTY_BYTES = int(_MOST_AUTOMATIC_BYTES / _SHARE_OF_FREE_MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What a model's cache is made of: bytes of a block and visible tokens (0 = all) of each cache kind."""
+    """The shape of a model's cache: bytes of a block and visible tokens (0 = all) of each cache kind."""
 
     block_bytes: tuple[int, ...]
     windows: tuple[int, ...]
     block_size: int
 
     def bytes_of(self, num_blocks: Sequence[int]) -> int:
-        """Bytes of so many blocks of each kind."""
+        """The bytes of `num_blocks` blocks, a count for each kind."""
         return sum(count * size for count, size in zip(num_blocks, self.block_bytes, strict=True))
 
 
@@ -53,10 +53,10 @@ def choose_num_blocks(
     With `kv_cache_gb` exactly what fits into it; otherwise enough for `max_num_seqs` sequences of full length, bounded by
     a share of the available memory, but never less than one sequence of full length.
 
-    Kinds with a window get what the windows of all sequences and pieces of prompts take, but no more blocks than the first
-    kind, which may keep everything, and no more than an equal part of the memory; the first kind gets the rest. So whether
-    sequences turn out short or long, of two kinds each has at least half of what would have been best.
-    Raises: ValueError if `kv_cache_gb` is smaller than one block of each kind.
+    Kinds with a window get what the windows of all sequences and pieces of prompts take. They get at most as many blocks as
+    the first kind, which may keep everything, and at most an equal part of the memory; the first kind gets the rest. So
+    whether sequences turn out short or long, of two kinds each has at least half of what would have been best. Raises:
+    ValueError if `kv_cache_gb` is smaller than one block of each kind.
     """
     wanted = [_wanted(window, shape.block_size, use, use.max_num_seqs) for window in shape.windows]
     if kv_cache_gb is not None:
@@ -95,7 +95,7 @@ def is_scarce(shape: CacheShape, use: CacheUse, *, kv_cache_gb: float | None, av
 
 
 def _wanted(window: int, block_size: int, use: CacheUse, num_sequences: int) -> int:
-    """The blocks of one kind with which so many sequences of full length can run side by side."""
+    """The blocks of one kind with which `count` sequences of full length can run side by side."""
     longest = blocks_for(use.max_model_len, block_size)
     most = most_blocks(window, block_size)
     if not window or longest <= most:

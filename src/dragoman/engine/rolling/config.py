@@ -16,7 +16,7 @@ PrefixCacheMode = Literal["prompt", "all", "off"]
 
 @dataclass(frozen=True, slots=True)
 class SpeculationConfig:
-    """What requests get that do not say it themselves.
+    """Defaults for requests that do not say it themselves.
 
     `num_assistant_tokens`: guesses per step; None = as many as pay. `max_ngram_size`: the longest run of equal tokens that
     a copy goes by; None = however long. `max_batch`: with more running sequences, counts that requests or the operator

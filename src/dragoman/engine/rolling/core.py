@@ -122,7 +122,7 @@ class EngineCore:
 
     @property
     def is_reading(self) -> bool:
-        """True while blocks are read from disk, whoever they are for."""
+        """True while blocks are read from disk, for any request."""
         return self._stored is not None and self._stored.loads.is_reading
 
     def close(self, *, is_whole: bool = True) -> None:
@@ -132,7 +132,7 @@ class EngineCore:
             self._stored.close(is_whole=is_whole)
 
     def _computes(self) -> bool:
-        """Whether steps are computed now; on any thread."""
+        """True if steps are computed now; on any thread."""
         return bool(self._scheduler.running)
 
     def _post(self, action: Callable[[], None]) -> bool:
@@ -141,7 +141,7 @@ class EngineCore:
 
     @property
     def progress(self) -> ProgressBoard:
-        """How far those are who have no token yet."""
+        """The progress of requests that have no token yet."""
         return self._scheduler.progress
 
     def check_integrity(self) -> None:
@@ -206,7 +206,7 @@ class EngineCore:
     # --- run ----------------------------------------------------------------------------------------------------------
 
     def _forward(self, batch: ScheduledBatch) -> FloatArray | None:
-        """Logits [R, V] for the batch's rows; None if it is empty, or failed and whoever was part of it was told."""
+        """Logits [R, V] for the batch's rows; None if it is empty, or failed and its requests were told."""
         if not batch:
             return None
         self.stats.num_steps += 1
@@ -222,7 +222,7 @@ class EngineCore:
             return None
 
     def _sample(self, batch: ScheduledBatch, logits: FloatArray | None) -> StepResult | None:
-        """What the rows' logits came to; None if there are none, or sampling failed and whoever broke it was told."""
+        """The samples of the rows; None if there are none, or sampling failed and the requests that broke it were told."""
         if logits is None:
             return None
         try:
@@ -259,7 +259,7 @@ class EngineCore:
                     self._scheduler.preempt(entry.sequence)
 
     def _can_copy(self, batch: ScheduledBatch, entry: ScheduledSequence) -> bool:
-        """False if a copy that the sequence needs fails alone, too. Whoever asks has all computed anew."""
+        """False if a copy that the sequence needs fails alone, too. The caller computes all again."""
         try:
             for kind, pairs in batch.copies:
                 own = set(self._blocks.table(entry.sequence.sequence_id, kind))

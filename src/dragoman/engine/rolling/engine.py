@@ -134,7 +134,7 @@ class RollingEngine:
         self._is_draining = False
 
     def _is_disturbed(self) -> bool:
-        """Whether a picture is being embedded beside the steps. On the engine thread."""
+        """True while a picture is being embedded beside the steps. On the engine thread."""
         return self._embedder is not None and self._embedder.num_waiting > 0
 
     def log_steps(self, log: AbstractContextManager[None]) -> None:
@@ -143,7 +143,7 @@ class RollingEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What requests may ask for."""
+        """The abilities that requests may use."""
         if self._adapters is not None and self._capabilities.adapters != self._adapters.names:
             self._capabilities = replace(self._capabilities, adapters=self._adapters.names)
         return self._capabilities
@@ -310,7 +310,7 @@ class RollingEngine:
         stream = _Stream(next(self._keys), request, take, adapter)
         with self._streams_changed:
             self._streams[stream.key] = stream
-        # The stream is registered first: whoever closes the inbox then finds and answers it.
+        # The stream is registered first: when the inbox is closed, it is found and answered.
         prepared = Prepared(masker, criterion, pictures, adapter, watch)
         if not self._core.inbox.put(AddRequest(stream.key, request, prepared, due)):
             self._forget_stream(stream)
@@ -413,7 +413,7 @@ class RollingEngine:
 def _capabilities(
     runner: ModelRunner, config: RollingConfig, proposers: Rows[Proposer], tools: EngineTools | None
 ) -> Capabilities:
-    """What the engine can do with these: a sequence must fit the context and the whole cache."""
+    """The abilities of the engine with these: a sequence must fit the context and the whole cache."""
     lengths = (context_length(runner, config), cache_length(runner))
     return Capabilities(
         max_model_len=min(length for length in lengths if length is not None),

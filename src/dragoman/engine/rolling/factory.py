@@ -121,7 +121,7 @@ class LoadedRolling:
         return BuiltEngine(engine, facts, self.model.options.weight_type, bytes_taken, pictures, adapters)
 
     def _disk_facts(self) -> tuple[str, ...]:
-        """What is on disk, or could be, for people."""
+        """Lines on what is on disk, or could be."""
         if self.stored is not None:
             return (fact_of(self.options, self.stored.store),)
         if self.options.prefix_cache == "off":
@@ -139,7 +139,7 @@ def _adapter_facts(options: RollingOptions, names: Sequence[str]) -> tuple[str, 
 
 
 def _room(num_blocks: Sequence[int], kinds: Sequence[CacheKind]) -> str:
-    """What the cache has room for, of each kind, for people."""
+    """One line on what the cache has room for, of each kind."""
     return " and ".join(_room_of(count, kind) for count, kind in zip(num_blocks, kinds, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What the rolling engine will take for a model, told from config.json and the headers of its weight files.
+"""Memory that the rolling engine will take for a model, by config.json and the headers of its weight files.
 
 Does: add up bytes. Does not: load anything, or know what memory there is. Called by the factory, on any thread.
 """
@@ -92,7 +92,7 @@ def settled_options(setup: EngineSetup) -> RollingOptions:
 
 
 class ExpectedEngine(NamedTuple):
-    """What the factory would make of a model, told without loading it. `num_blocks`: of each cache kind."""
+    """The engine that the factory would make of a model, without loading it. `num_blocks`: of each cache kind."""
 
     facts: ModelFacts
     limits: RollingConfig
@@ -101,7 +101,7 @@ class ExpectedEngine(NamedTuple):
 
 
 def expected_engine(model_dir: Path, options: RollingOptions, memory_bytes: int) -> ExpectedEngine:
-    """The engine's limits and its cache where it may count on so many bytes besides its weights.
+    """The engine's limits and its cache if it may count on `memory_bytes` besides its weights.
 
     Raises: EngineOptionError, ModelError, OSError.
     """
@@ -132,7 +132,7 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
 
 
 def _expected_adapter_bytes(model_dir: Path, options: RollingOptions, profile: KernelProfile) -> int:
-    """What adapters will take at most, told from the sizes of files and matrices."""
+    """Bytes that adapters will take at most, by the sizes of files and matrices."""
     wanted = options.adapter_options
     if wanted is None or wanted.merges:
         return 0
@@ -150,7 +150,7 @@ def _expected_adapter_bytes(model_dir: Path, options: RollingOptions, profile: K
 
 
 def adapter_slots(options: RollingOptions, adapters: ModelAdapters) -> tuple[int, int]:
-    """How many adapters there is room for, and of which rank. Raises: EngineOptionError."""
+    """The number of adapters that there is room for, and their rank. Raises: EngineOptionError."""
     first = adapters.first
     largest = max((adapter.rank for adapter in first.values()), default=0)
     if not options.enable_lora:
@@ -165,13 +165,13 @@ def adapter_slots(options: RollingOptions, adapters: ModelAdapters) -> tuple[int
 
 
 def adapter_bytes(options: RollingOptions, adapters: ModelAdapters) -> int:
-    """What the adapters take, or will. Raises: EngineOptionError."""
+    """Bytes that the adapters take, or will take. Raises: EngineOptionError."""
     slots, rank = adapter_slots(options, adapters)
     return slots * rank * adapters.row_bytes
 
 
 def cache_shape(facts: ModelFacts, block_bytes: tuple[int, ...], draft_block_bytes: tuple[int, ...]) -> CacheShape:
-    """What the cache is made of: a draft model has as many blocks of all its kinds as the model has of its first."""
+    """The shape of the cache: a draft model has as many blocks of all its kinds as the model has of its first."""
     first, *others = block_bytes
     windows = tuple(kind.window for kind in facts.cache_kinds)
     return CacheShape((first + sum(draft_block_bytes), *others), windows, BLOCK_SIZE)

@@ -1,4 +1,4 @@
-"""What the rolling engine takes from the options, as plain values.
+"""Options of the rolling engine, as plain values.
 
 Does: pick them, and say how the model is stored and run. Does not: read their sources. Made by the factory, read by what it
 builds.

@@ -1,4 +1,4 @@
-"""Which adapters an engine has, and which of its slots each of them is in.
+"""The adapters of an engine, and the slot that each of them is in.
 
 Does: names, slots, who uses them; loading beside the steps. Does not: compute (`bank` does). `use`, `release`, `load` and
 `unload` are called on event loops; slots are filled on the engine thread, between steps.
@@ -49,7 +49,7 @@ class AdapterTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What requests may ask for."""
+        """The names that requests may use."""
         return tuple(self._uses)
 
     def use(self, name: str) -> AdapterUse:

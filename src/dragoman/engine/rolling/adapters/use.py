@@ -1,4 +1,4 @@
-"""An adapter as one request uses it: plain values, for whoever packs or names what a sequence computes."""
+"""An adapter as one request uses it: plain values, for packing and naming what a sequence computes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NO_SLOT = -1
 
 @dataclass(frozen=True, slots=True)
 class AdapterUse:
-    """Where an adapter lies. `key`: a digest of what is in it, also in other processes and whatever its name means there."""
+    """The place of an adapter. `key`: a digest of its content, equal in all processes, whatever its name."""
 
     name: str
     slot: int

@@ -20,7 +20,7 @@ from dragoman.types import Logprob
 
 @dataclass(frozen=True, slots=True)
 class BeamRow:
-    """What one row of logits said: candidates by processed scores, their raw log-probabilities, the raw top list."""
+    """The reduction of one row of logits: candidates by processed scores, their raw log-probabilities, the raw top list."""
 
     candidates: BeamCandidates
     raw_logprobs: dict[int, float]
@@ -30,7 +30,7 @@ class BeamRow:
 def sample_with_beams(
     sampler: Sampler, logits: FloatArray, states: Rows[SamplerState], widths: Rows[int]
 ) -> tuple[Sampled, dict[int, BeamRow]]:
-    """Sample the rows whose width is 0 and reduce the others to that many candidates; both by row number.
+    """Sample the rows whose width is 0 and reduce the others to as many candidates as their width; both by row number.
 
     Shapes: logits [R, V], states [R], widths [R]. Mutates: logits. The sampled part has zeros in the beams' rows.
     """

@@ -27,7 +27,7 @@ _DIGEST_BYTES = 16  # 128 bits: a chance collision within 2^40 cached blocks has
 class _Table:
     """The blocks of one sequence in order of position, behind `num_passed` that it does not hold any more.
 
-    So many of them all, from the first on, were offered to the prefix cache: `num_committed`.
+    `num_committed`: how many of them all, from the first on, were offered to the prefix cache.
     """
 
     __slots__ = ("blocks", "num_committed", "num_passed")
@@ -39,10 +39,11 @@ class _Table:
 
 
 def root_digest(salt: str, adapter: str = "", *, is_long: bool = False) -> bytes:
-    """What the hashes of a sequence's blocks start from, so that sequences of different salts, adapters or regimes never
+    """The start of the hashes of a sequence's blocks, so that sequences of different salts, adapters or regimes never
     share one.
 
-    It is a hash of another kind than those of blocks: no choice of a salt makes it one of theirs. b"" = none of them.
+    It is a hash of another kind than those of blocks: no choice of a salt makes it a block's. b"" = the sequence shares with
+    none.
     """
     if adapter:
         kind = b"long, adapter" if is_long else b"adapter"
@@ -138,7 +139,7 @@ class BlockManager:
         return self._tables[sequence_id].blocks
 
     def num_passed(self, sequence_id: int) -> int:
-        """How many blocks are left out at the front of the sequence's table."""
+        """The number of blocks that are left out at the front of the sequence's table."""
         return self._tables[sequence_id].num_passed
 
     def first_visible_block(self, position: int) -> int:
@@ -307,7 +308,7 @@ class BlockManager:
     def truncate(self, sequence_id: int, length: int) -> None:
         """Keep only the first `length` blocks of the sequence, as far as it holds them; the others are freed as by `free`.
 
-        0 lets it begin anew.
+        0 lets it begin again.
         """
         table = self._tables[sequence_id]
         num_kept = max(length - table.num_passed, 0)

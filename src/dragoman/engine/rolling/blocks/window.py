@@ -1,6 +1,6 @@
-"""How many blocks a sequence needs of a cache that serves layers with a window.
+"""Counts the blocks that a sequence needs of a cache for layers with a window.
 
-Does: arithmetic. Does not: own blocks. Used by the block pools, by the scheduler's checks, and by who sizes the cache.
+Does: arithmetic. Does not: own blocks. Used by the block pools, the scheduler's checks, and the sizing of the cache.
 
 A token sees the `window` tokens up to itself. A sequence therefore holds, before a step, the blocks that its next token can
 see, and gets blocks for the step's tokens; after the step it gives back what no later token can see. While it decodes that
@@ -29,7 +29,7 @@ def first_visible_block(position: int, window: int, block_size: int) -> int:
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
-    """Blocks of a sequence of so many tokens."""
+    """The number of blocks of a sequence of `num_tokens` tokens."""
     return -(-num_tokens // block_size)
 
 

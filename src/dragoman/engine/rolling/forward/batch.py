@@ -181,7 +181,7 @@ def _regimes(batch: ScheduledBatch) -> npt.NDArray[np.int64]:
 
 
 def _fill_tables(rows: list[_Row], manager: BlockManager, buffers: _TableBuffers) -> BlockTables:
-    """What the layers of one kind read and write, as slices of `buffers`."""
+    """The block tables of the layers of one kind, as slices of `buffers`."""
     past_lens, begins, block_indices = buffers.past_lens, buffers.block_indices_begins, buffers.block_indices
     size, has_window = manager.block_size, manager.window > 0
     num_blocks = 0
@@ -200,7 +200,7 @@ def _fill_tables(rows: list[_Row], manager: BlockManager, buffers: _TableBuffers
 
 
 def _fill_logit_indices(batch: ScheduledBatch, buffers: BatchBuffers) -> npt.NDArray[np.int64]:
-    """Which positions of the flat batch get a row of logits."""
+    """The positions of the flat batch that get a row of logits."""
     num_sample_rows = sum(entry.num_sample_rows for entry in batch.entries)
     indices = buffers.ensure_rows(num_sample_rows + batch.num_prompt_rows)
     sample_row, prompt_row, token = 0, num_sample_rows, 0

@@ -4,7 +4,7 @@ Does: own the table of rows; tell a step's tokens where they find those before t
 not: compute (the graph does, see `models.blocks.convolution`), or own blocks. Used by the runner, on the engine thread only.
 
 A block keeps the rows of its last tokens, as many as `rows_per_block` says, each in the slot of its position modulo that
-number. Whatever happens to blocks is right for rows too: whoever shares, copies or finds a block finds its rows, and a
+number. Whatever happens to blocks is right for rows too: sharing, copying or finding a block brings its rows, and a
 sequence that goes on behind a full block finds the last ones. A step overwrites what it looked back at, so it cannot be
 computed a second time, unless a block keeps all its tokens' rows. The sequences of a step must not share unfinished blocks.
 """
@@ -93,14 +93,14 @@ class ConvolutionRows:
         return rows
 
     def _slots(self, tables: BlockTables, owners: Array, positions: Array) -> Array:
-        """Where the rows of these positions in the tables of these sequences lie."""
+        """The slots of the rows at these positions in the tables of these sequences."""
         blocks = tables.block_indices[tables.block_indices_begins[owners] + positions // self._block_size]
         slots: Array = blocks.astype(np.int64) * self._num_slots + positions % self._block_size % self._num_slots
         return slots
 
 
 def _of_sequences(batch: ForwardBatch, tables: BlockTables) -> tuple[Array, BlockTables, Array]:
-    """Where sequences' tokens begin in the step, their tables, and the tokens before them: all their rows taken as one.
+    """The first token of each sequence in the step, its table, and the tokens before it: all its rows taken as one.
 
     A convolution sums alike however many tokens it is given, so a sequence's tokens need not be rows of their own here.
     """

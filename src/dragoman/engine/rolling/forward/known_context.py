@@ -1,8 +1,8 @@
-"""Tells the kernels of contexts that grow, so that they rarely have to be made anew.
+"""Tells the kernels of contexts that grow, so that they are rarely generated again.
 
 Does: choose what a step says its longest context is. Does not: run steps. Used by the runner, on the engine thread.
 
-The attention's kernels are generated for the longest context that they were told of, and are generated again for a longer
+The attention's kernels are generated for the longest context so far, and are generated again for a longer
 one, by whole blocks: of a model of 24 layers, whose step takes 20 ms, that took 12 ms more in every 32nd step of the longest
 sequence so far, and in every piece of the longest prompt. So a step that is longer than all before says that it is longer
 still, and those that follow grow into that. Others say what is so: by it, kernels for fewer sequences than threads divide
@@ -23,7 +23,7 @@ class KnownContext:
         self._longest = 0
 
     def tell(self, longest: int) -> int:
-        """What to say of a step whose longest context is so many tokens: so many, or more if kernels must be made anew."""
+        """The context length to pass for a step with that longest context: longer if kernels are generated again."""
         if longest <= self._longest:
             return longest
         step = max(_LEAST_STEP, (1 << (longest - 1).bit_length()) // _PARTS)

@@ -9,7 +9,7 @@ depends on the step's other rows. In all other steps one thread sums up a row's 
 kind gets dummy tokens in a scratch block: single ones up to as many rows as threads, or one row of two tokens where that is
 less. A request's tokens then do not depend on what else is in the batch.
 
-In the second way attention divides a step of two rows among threads by heads of queries, each of which reads its keys anew,
+In the second way attention divides a step of two rows among threads by heads of queries, each of which reads its keys again,
 and a step of three by heads of keys if there is one for each thread, with the same bits. So behind a long context a step of
 two gets a dummy token too: on two cores, with two heads of keys and 16,384 tokens, one stream took 70 ms without and 56 with
 it, two 119 and 88.
@@ -159,12 +159,12 @@ class OpenVinoRunner:
         return logits[:num_rows]
 
     def output(self, name: str) -> Array:
-        """What the last step computed under that name, of a graph that has other outputs beside its own."""
+        """The output of that name from the last step, of a graph that has further outputs."""
         values: Array = self._request.get_tensor(name).data
         return values
 
     def _picture_inputs(self, batch: ForwardBatch) -> dict[str, Array]:
-        """What a graph that takes in pictures takes, whether the step has any or not. A dummy token has none."""
+        """The inputs for pictures of a graph that takes them, also when the step has none. A dummy token has none."""
         facts, pictures = self._facts.pictures, batch.pictures
         if facts is None:
             return {}
@@ -204,7 +204,7 @@ class OpenVinoRunner:
         return dummies
 
     def _with_dummies(self, batch: ForwardBatch, dummies: list[int]) -> ForwardBatch:
-        """The batch, followed by sequences of so many tokens; nobody reads what they write."""
+        """The batch, followed by sequences of these lengths; nobody reads what they write."""
         first, *others = [
             self._with_scratch_blocks(tables, kind, len(dummies)) for kind, tables in enumerate(self._tables(batch))
         ]

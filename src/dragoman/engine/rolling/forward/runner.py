@@ -18,7 +18,7 @@ from dragoman.engine.rolling.blocks.window import CachePool
 
 @dataclass(frozen=True, slots=True)
 class BlockTables:
-    """Where the layers of one cache kind find the context of a step's rows. Shapes: as in `ForwardBatch`."""
+    """Tables in which the layers of one cache kind find the context of a step's rows. Shapes: as in `ForwardBatch`."""
 
     past_lens: npt.NDArray[np.int32]
     block_indices: npt.NDArray[np.int32]
@@ -27,7 +27,7 @@ class BlockTables:
 
 @dataclass(frozen=True, slots=True)
 class PictureInputs:
-    """What pictures bring to a step. Shapes: M placeholders among its T tokens, W numbers in an embedding.
+    """Inputs that pictures add to a step. Shapes: M placeholders among its T tokens, W numbers in an embedding.
 
     `rows` i64 [M]: the placeholders' places among the tokens. `embeddings` f32 [M, W]. `positions` i64 [3, T]: by time, row
     and column, for all tokens of the step; a model with one position passes them over.

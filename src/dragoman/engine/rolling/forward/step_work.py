@@ -1,7 +1,7 @@
-"""What a forward pass has to compute, in a few numbers that its duration follows from.
+"""The work of a forward pass, in a few numbers that its duration follows from.
 
-Does: tell them from a batch. Does not: measure, or know what they cost (`tools.plan` does). Called by whoever logs or
-simulates steps, on the thread that runs them.
+Does: tell them from a batch. Does not: measure, or know what they cost (`tools.plan` does). Called where steps are logged or
+simulated, on the thread that runs them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dragoman.engine.rolling.forward.runner import ForwardBatch
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """What a step computes. `contexts`: by cache kind, the tokens seen by sequences that decode.
+    """The work of a step. `contexts`: by cache kind, the tokens seen by sequences that decode.
 
     `pairs`: by cache kind, the (token, seen token) pairs of pieces of prompts.
     """
