@@ -9,6 +9,10 @@
 // so that a vector instruction multiplies four columns of 16 outputs with four values of a row, whatever the format. A value is
 // `scale * code - minimum`, where code is what the planes hold together, less `offset`.
 //
+// K-quants share f16 scales (and minima) among 256 columns, behind which a block has smaller scales. Where these have 6 bits, those of
+// a chunk (a scale and a minimum, or two scales) are 12 bits of a word of 16 for each output: three chunks have words of their own,
+// and the fourth one's bits are the upper four of these three, the lowest first.
+//
 // Floats of two bytes have no parameters, and 16 lines in a chunk, of two columns each: bf16 with the second column's value behind
 // the first one's, output by output, so that a shift and a mask make f32 of them; f16 with 16 outputs of one column, then the other's.
 #pragma once
@@ -47,7 +51,7 @@ enum class Format : int32_t {
 enum class Codes : uint8_t { plain, signed8, iq4_nl, mxfp4, floats };
 
 // `bits`: 4 + 2 or 4 + 1 lie in two planes. `columns`: of a group, 0 = the matrix says. `sub`: columns that share a scale inside a
-// chunk, 32 or 16. Bytes are those of 16 outputs: `block_bytes` for each group (or 256 columns), `chunk_bytes` for each chunk.
+// chunk, 32 or 16. `block_bytes`: the parameters of 16 outputs for each group (or 256 columns).
 struct Shape {
     const char* name;
     int bits;
@@ -57,19 +61,22 @@ struct Shape {
     int sub;
     bool has_minimum;
     int block_bytes;
-    int chunk_bytes;
 };
 
 constexpr Shape kShapes[] = {
-    {"i4z", 4, Codes::plain, 0, 0, 32, true, 48, 0},         {"i4", 4, Codes::plain, 8, 0, 32, false, 32, 0},
-    {"i4m", 4, Codes::plain, 0, 0, 32, true, 64, 0},         {"i5", 5, Codes::plain, 16, 0, 32, false, 32, 0},
-    {"i5m", 5, Codes::plain, 0, 0, 32, true, 64, 0},         {"i8", 8, Codes::signed8, 0, 0, 32, false, 32, 0},
-    {"i8z", 8, Codes::signed8, 0, 0, 32, true, 48, 0},       {"q2_k", 2, Codes::plain, 0, kSuper, 16, true, 64, 32},
-    {"q3_k", 3, Codes::plain, 4, kSuper, 16, false, 32, 32}, {"q4_k", 4, Codes::plain, 0, kSuper, 32, true, 64, 32},
-    {"q5_k", 5, Codes::plain, 0, kSuper, 32, true, 64, 32},  {"q6_k", 6, Codes::plain, 32, kSuper, 16, false, 32, 32},
-    {"iq4_nl", 4, Codes::iq4_nl, 0, 0, 32, false, 32, 0},    {"mxfp4", 4, Codes::mxfp4, 0, 0, 32, false, 16, 0},
-    {"bf16", 16, Codes::floats, 0, 0, 32, false, 0, 0},      {"f16", 16, Codes::floats, 0, 0, 32, false, 0, 0},
+    {"i4z", 4, Codes::plain, 0, 0, 32, true, 48},        {"i4", 4, Codes::plain, 8, 0, 32, false, 32},
+    {"i4m", 4, Codes::plain, 0, 0, 32, true, 64},        {"i5", 5, Codes::plain, 16, 0, 32, false, 32},
+    {"i5m", 5, Codes::plain, 0, 0, 32, true, 64},        {"i8", 8, Codes::signed8, 0, 0, 32, false, 32},
+    {"i8z", 8, Codes::signed8, 0, 0, 32, true, 48},      {"q2_k", 2, Codes::plain, 0, kSuper, 16, true, 320},
+    {"q3_k", 3, Codes::plain, 4, kSuper, 16, false, 224}, {"q4_k", 4, Codes::plain, 0, kSuper, 32, true, 256},
+    {"q5_k", 5, Codes::plain, 0, kSuper, 32, true, 256}, {"q6_k", 6, Codes::plain, 32, kSuper, 16, false, 288},
+    {"iq4_nl", 4, Codes::iq4_nl, 0, 0, 32, false, 32},   {"mxfp4", 4, Codes::mxfp4, 0, 0, 32, false, 16},
+    {"bf16", 16, Codes::floats, 0, 0, 32, false, 0},     {"f16", 16, Codes::floats, 0, 0, 32, false, 0},
 };
+
+constexpr int kInnerBits = 6;          // of the smaller scales of Q3_K, Q4_K and Q5_K
+constexpr int kWordBytes = 2 * kPanel;  // of a chunk's words
+constexpr int kByteScales = 2 * kPanel;  // bytes of a chunk's smaller scales in Q2_K and Q6_K
 
 constexpr int kIq4Nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr int kMxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // times two
@@ -78,6 +85,9 @@ constexpr int kMxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, 
 #define DRAGOMAN_INLINE inline __attribute__((always_inline))
 
 constexpr const Shape& shape_of(Format format) { return kShapes[static_cast<int>(format)]; }
+
+// Where a block of a K-quant has its smaller scales: behind those in f16.
+constexpr int inner_place(const Shape& shape) { return 2 * kPanel * (shape.has_minimum ? 2 : 1); }
 
 // The formats whose groups checkpoints and profiles choose; those of files of other kinds have 32 columns.
 constexpr bool may_be_wide(Format format) {
@@ -101,9 +111,7 @@ struct Matrix {
     DRAGOMAN_INLINE bool is_wide() const { return may_be_wide(format) && chunks_of_block() > 1; }
     DRAGOMAN_INLINE int64_t chunk_bytes() const { return int64_t{kPanel} * kChunk * shape_of(format).bits / 8; }
     DRAGOMAN_INLINE int64_t parameter_bytes() const {
-        const Shape& shape = shape_of(format);
-        int64_t bytes = blocks() * shape.block_bytes + chunks() * shape.chunk_bytes;
-        return (bytes + kLine - 1) / kLine * kLine;
+        return (blocks() * shape_of(format).block_bytes + kLine - 1) / kLine * kLine;
     }
     DRAGOMAN_INLINE int64_t panel_bytes() const { return parameter_bytes() + chunks() * chunk_bytes(); }
     DRAGOMAN_INLINE int64_t bytes() const { return panels() * panel_bytes(); }

@@ -92,30 +92,35 @@ inline typename Isa::Int quad_of(const uint8_t* chunk) {
 // Scales and minima of a unit's outputs, block by block and chunk by chunk.
 template <class Isa, Format F>
 class Scales {
+    using Int = typename Isa::Int;
     using Flt = typename Isa::Flt;
     static constexpr Shape kShape = shape_of(F);
     static constexpr bool kIsSuper = kShape.columns == kSuper;
+    static constexpr bool kHasWords = F == Format::q3_k || F == Format::q4_k || F == Format::q5_k;
 
 public:
     // `lane`: the unit's first output in the panel.
     Scales(const uint8_t* panel, int64_t chunks_of_block, int lane) : at_(panel), chunks_(chunks_of_block), lane_(lane) {}
 
     void seek(int64_t chunk) {
-        int64_t block = chunk / chunks_;
-        block_ = at_ + block * (kShape.block_bytes + chunks_ * kShape.chunk_bytes);
-        left_ = chunks_ - chunk % chunks_;
-        chunk_ = block_ + kShape.block_bytes + (chunk % chunks_) * kShape.chunk_bytes;
+        const int64_t place = chunk % chunks_;
+        block_ = at_ + chunk / chunks_ * kShape.block_bytes;
+        left_ = chunks_ - place;
+        chunk_ = block_ + inner_place(kShape) + (kHasWords ? (place - place / kFour) * kWordBytes : place * kByteScales);
         read_block();
+        if constexpr (kHasWords) read_words();
     }
 
     void next() {
-        chunk_ += kShape.chunk_bytes;
         if (--left_ == 0) {
-            block_ = chunk_;
-            chunk_ = block_ + kShape.block_bytes;
+            block_ += kShape.block_bytes;
+            chunk_ = block_ + inner_place(kShape);
             left_ = chunks_;
             read_block();
+        } else if constexpr (kIsSuper && !kHasWords) {
+            chunk_ += kByteScales;
         }
+        if constexpr (kHasWords) read_words();
     }
 
     // True in the last chunk of a block.
@@ -124,24 +129,49 @@ public:
     Flt scale(int half) const {
         if constexpr (!kIsSuper) return scale_;
         if constexpr (F == Format::q2_k) return Isa::mul(scale_, Isa::from_half_bytes(chunk_ + 16 * half + lane_, false));
-        if constexpr (kShape.sub == 16) return Isa::mul(scale_, Isa::from_signed_bytes(chunk_ + 16 * half + lane_));
-        return Isa::mul(scale_, Isa::from_bytes(chunk_ + lane_));
+        if constexpr (F == Format::q6_k) return Isa::mul(scale_, Isa::from_signed_bytes(chunk_ + 16 * half + lane_));
+        if constexpr (F == Format::q3_k) {
+            const Int low = Isa::less32(Isa::bits32(words_, kLow), 32), high = Isa::less32(Isa::bits32(words_, kHigh), 32 * kUpper);
+            return half ? Isa::mul(upper_, Isa::to_floats(high)) : Isa::mul(scale_, Isa::to_floats(low));
+        }
+        return Isa::mul(scale_, Isa::to_floats(Isa::bits32(words_, kLow)));
     }
 
     Flt minimum(int half) const {
         if constexpr (!kIsSuper) return minimum_;
         if constexpr (F == Format::q2_k) return Isa::mul(minimum_, Isa::from_half_bytes(chunk_ + 16 * half + lane_, true));
-        return Isa::mul(minimum_, Isa::from_bytes(chunk_ + 16 + lane_));
+        return Isa::mul(upper_, Isa::to_floats(Isa::bits32(words_, kHigh)));
     }
 
 private:
+    // A word's lower six bits, and its upper ones where they are: they count 64 times, which `upper_` takes away exactly.
+    static constexpr int kUpper = 1 << kInnerBits, kLow = kUpper - 1, kHigh = kLow * kUpper;
+
+    // The words of the chunk, and the place of the next one's. The fourth chunk's are the upper bits of the three before.
+    void read_words() {
+        if (left_ % kFour == 1) {
+            const uint8_t* first = chunk_ + 2 * lane_ - 3 * kWordBytes;
+            const Int low = Isa::template right32<12>(Isa::words(first));
+            const Int middle = Isa::template left32<4>(Isa::template right32<12>(Isa::words(first + kWordBytes)));
+            const Int high = Isa::template left32<8>(Isa::template right32<12>(Isa::words(first + 2 * kWordBytes)));
+            words_ = Isa::either(low, Isa::either(middle, high));
+        } else {
+            words_ = Isa::words(chunk_ + 2 * lane_);
+            chunk_ += kWordBytes;
+        }
+    }
+
     void read_block() {
         if constexpr (F == Format::mxfp4) {
             scale_ = Isa::half_power(block_ + lane_);
         } else {
             scale_ = Isa::from_halves(block_ + 2 * lane_);
         }
-        if constexpr (kIsSuper && kShape.has_minimum) minimum_ = Isa::from_halves(block_ + 32 + 2 * lane_);
+        if constexpr (F == Format::q2_k) minimum_ = Isa::from_halves(block_ + 32 + 2 * lane_);
+        if constexpr (kHasWords) {
+            const Flt upper = kShape.has_minimum ? Isa::from_halves(block_ + 32 + 2 * lane_) : scale_;
+            upper_ = Isa::mul(upper, Isa::broadcast(1.0f / kUpper));
+        }
         if constexpr (F == Format::i4m || F == Format::i5m) minimum_ = Isa::from_halves(block_ + 32 + 2 * lane_);
         if constexpr (F == Format::i4z) minimum_ = Isa::mul(scale_, Isa::from_bytes(block_ + 32 + lane_));
         if constexpr (F == Format::i8z) minimum_ = Isa::mul(scale_, Isa::from_signed_bytes(block_ + 32 + lane_));
@@ -152,7 +182,8 @@ private:
     const uint8_t* chunk_ = nullptr;
     int64_t chunks_, left_ = 0;
     int lane_;
-    Flt scale_{}, minimum_{};
+    Flt scale_{}, minimum_{}, upper_{};
+    Int words_{};
 };
 
 // --- products of a chunk ------------------------------------------------------------------------------------------------

@@ -29,6 +29,13 @@ struct VectorsNeon {
     static Int left32(Int values) {
         return vshlq_n_s32(values, Bits);
     }
+    template <int Bits>
+    static Int right32(Int values) {
+        return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(values), Bits));
+    }
+    static Int bits32(Int values, int mask) { return vandq_s32(values, vdupq_n_s32(mask)); }
+    static Int less32(Int values, int offset) { return vsubq_s32(values, vdupq_n_s32(offset)); }
+    static Int words(const uint8_t* from) { return vreinterpretq_s32_u32(vmovl_u16(vreinterpret_u16_u8(vld1_u8(from)))); }
     static Flt broadcast(float value) { return vdupq_n_f32(value); }
 
     // Four values of a row for each output: the instruction takes them out of sixteen.

@@ -203,6 +203,10 @@ def test_a_request_whose_outputs_are_not_wanted_or_not_bearable_ends_alone() -> 
         class Panic(BaseException):
             """As libraries written in Rust raise it."""
 
+        def note(has_come: asyncio.Event, _output: EngineOutput) -> bool:
+            has_come.set()
+            return True
+
         def fails(_output: EngineOutput) -> bool:
             raise Panic("a text that nobody can read")
 
@@ -211,9 +215,9 @@ def test_a_request_whose_outputs_are_not_wanted_or_not_bearable_ends_alone() -> 
             await engine.deliver(unending(1), lambda output: False)
             with pytest.raises(Panic):
                 await engine.deliver(unending(2), fails)
-            came: list[EngineOutput] = []
-            leaving = asyncio.create_task(engine.deliver(unending(3), lambda output: came.append(output) is None))
-            await until(lambda: bool(came))
+            has_come = asyncio.Event()
+            leaving = asyncio.create_task(engine.deliver(unending(3), partial(note, has_come)))
+            await has_come.wait()
             leaving.cancel()
             assert isinstance((await asyncio.gather(leaving, return_exceptions=True))[0], asyncio.CancelledError)
             assert await beside == expected(unending(5))

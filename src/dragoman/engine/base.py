@@ -297,7 +297,6 @@ class TellingProgress(Protocol):
         ...
 
 
-@runtime_checkable
 class Delivering(Protocol):
     """What an engine has besides that hands over all outputs of a step at once, so that no task has to wait for each."""
 
@@ -314,8 +313,9 @@ async def deliver(engine: Engine, request: EngineRequest, take: Take) -> None:
 
     Raises: as `Delivering.deliver`.
     """
-    if isinstance(engine, Delivering):
-        return await engine.deliver(request, take)
+    delivers: Callable[[EngineRequest, Take], Awaitable[None]] | None = getattr(engine, "deliver", None)
+    if delivers is not None:  # `isinstance` would look at the whole protocol for each request
+        return await delivers(request, take)
     outputs = engine.generate(request)
     try:
         async for output in outputs:

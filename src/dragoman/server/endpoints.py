@@ -18,8 +18,7 @@ from dragoman import __version__
 from dragoman.errors import NotFound, NotLoaded, ServerError, UnknownModel, UnknownPath
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply
 from dragoman.server.hosting import ModelHosting, ModelPulling
-from dragoman.server.http.bodies import Bodies, Body
-from dragoman.server.http.codings import unpacked
+from dragoman.server.http.bodies import Bodies, Body, unpacked
 from dragoman.server.http.deadlines import name_of, patience_of, timeout_of
 from dragoman.server.http.exchange import ClientGone, Exchange, HeaderRules
 from dragoman.server.http.inner import InnerCall
@@ -31,7 +30,7 @@ from dragoman.server.observation.watch import Watch
 from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.responder import Responder, as_server_error, error_reply, run_unless_gone, send_streamed
-from dragoman.server.security.gate import Gate
+from dragoman.server.security.gate import CheckBody, Gate
 from dragoman.server.security.scopes import Scope
 from dragoman.server.waiting import Waiting
 from dragoman.types import BACKGROUND_STANDING
@@ -155,19 +154,15 @@ class Endpoints:
 
     def _answering(self, operation: AnswerOperation) -> Handler:
         async def handle(exchange: Exchange, path_params: PathParams) -> None:
+            check_body = self._gate.check(exchange, operation.scope)
             early = exchange.http_call(path_params=path_params)
-            check_body = self._gate.check(exchange, early.headers, operation.scope)
             if not operation.body:
                 if check_body is not None:
                     await check_body(b"")
-                made = await self._answer(operation, exchange.http_call(path_params=path_params))
+                made = await self._answer(operation, early)
             else:
                 with self._gate.bodies.hold() as held:
-                    body = await exchange.read_body(self._gate.max_request_size_bytes, held)
-                    if check_body is not None:
-                        await check_body(body)
-                    body = await unpacked(body, exchange.headers, self._gate.max_request_size_bytes, held)
-                    call = exchange.http_call(body, path_params)
+                    call = exchange.http_call(await self._read(exchange, check_body, held), path_params)
                     await call.decoded()
                     made = await run_unless_gone(exchange, self._answer(operation, call))
             if isinstance(made, StreamedReply):
@@ -180,21 +175,26 @@ class Endpoints:
     def _generating(self, api: Api, operation: GenerateOperation) -> Handler:
         async def handle(exchange: Exchange, path_params: PathParams) -> None:
             exchange.api = api.name
-            early = exchange.http_call(path_params=path_params)
-            check_body = self._gate.check(exchange, early.headers, operation.scope)
+            check_body = self._gate.check(exchange, operation.scope)
             held = self._gate.bodies.hold()
             with held:
-                body = await exchange.read_body(self._gate.max_request_size_bytes, held)
-                if check_body is not None:
-                    await check_body(body)
-                body = await unpacked(body, early.headers, self._gate.max_request_size_bytes, held)
+                body = await self._read(exchange, check_body, held)
                 http = exchange.http_call(body, path_params)
-                proceed = partial(self._proceed, api, operation, http, held)
-                # `before` does not go round the rest: each coroutine that waits for another costs something for every token
-                if operation.before is None or not await operation.before(exchange, http, self, proceed):
-                    await proceed(exchange)
+                if operation.before is not None and operation.is_asked_before(http):
+                    proceed = partial(self._proceed, api, operation, http, held)
+                    if await operation.before(exchange, http, self, proceed):
+                        return
+                await self._proceed(api, operation, http, held, exchange)
 
         return handle
+
+    async def _read(self, exchange: Exchange, check_body: CheckBody | None, held: Body) -> bytes:
+        """The body, whose signature was checked, as it was before its client packed it. Raises: as both, and ClientGone."""
+        most = self._gate.max_request_size_bytes
+        body = await exchange.read_body(most, held)
+        if check_body is not None:
+            await check_body(body)
+        return await unpacked(body, exchange.headers, most, held) if "content-encoding" in exchange.headers else body
 
     async def _proceed(
         self,

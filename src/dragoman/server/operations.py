@@ -143,8 +143,8 @@ class GenerateOperation(Operation):
 
     `dialect`: the name of one of the model's dialects, or how the call chooses it. `model`: the name that the call means,
     None = the default model. `borrow` is asked first, where calls may name a model that is not loaded yet. `wrap` puts the
-    operation's own shape around the dialect.. `also_pools`: models that embed
-    or score texts answer it too.
+    operation's own shape around the dialect. `before` is asked of calls with one of the header fields `before_fields`, or of
+    all calls where that is empty. `also_pools`: models that embed or score texts answer it too.
     """
 
     scope: Scope = Scope.INFERENCE
@@ -153,11 +153,16 @@ class GenerateOperation(Operation):
     borrow: Borrow | None = None
     wrap: Callable[[Dialect], Dialect] | None = None
     before: Before | None = None
+    before_fields: frozenset[str] = frozenset()
     also_pools: bool = False
 
     def is_of(self, *, is_pooling: bool) -> bool:
         """See `Operation`."""
         return self.also_pools or not is_pooling
+
+    def is_asked_before(self, http: HttpCall) -> bool:
+        """Whether `before` concerns the call."""
+        return not self.before_fields or not self.before_fields.isdisjoint(http.headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

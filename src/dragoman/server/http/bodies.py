@@ -1,16 +1,36 @@
-"""The memory that the bodies of requests take, of all calls together.
+"""The bodies of requests: the memory that they take, of all calls together, and how packed ones are unpacked.
 
-Does: count bytes from the first that arrives until their call has ended, refuse what exceeds the bound. Does not: read, or
-know whose bodies they are. Made by the gate, used by the endpoints on the event loop.
+Does: count bytes from the first that arrives until their call has ended, refuse what exceeds the bound; unpack gzip, deflate
+and zstd, in pieces that count as they come, within the limit of a body and a bounded ratio, away from the event loop where
+that takes time. Does not: read, know whose bodies they are, or pack answers. Made by the gate, used by the endpoints on the
+event loop; a body is unpacked once its signature, which covers the packed bytes, was checked.
+Sources: RFC 9110, 8.4 and 15.5.16; RFC 1950 to 1952; RFC 8878 and 9659.
 """
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import zlib
+from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
+from typing import Any
 
-from dragoman.errors import Overloaded
+from dragoman.errors import InvalidPayload, Overloaded, TooLarge, UnsupportedCoding
 
 DEFAULT_BODY_MEMORY_BYTES = 256 * 1024 * 1024  # four of the largest that are allowed by default
+
+TAKEN = ("gzip", "deflate", "zstd")
+MAX_RATIO = 100  # unpacked to packed bytes; JSON reaches 20, what reaches 1,000 was made for it
+FREE_BYTES = 1 << 20  # that may come of any body, however few bytes it has
+MAX_MEMBERS = 16  # of gzip or zstd, one behind the other
+
+_PIECE_BYTES = 1 << 20
+_SLICE_BYTES = 256 * 1024  # packed, that are looked at together
+_INLINE_BYTES = 8 * 1024  # packed: nothing that unpacks to more than `FREE_BYTES`
+_ZSTD_WINDOW_LOG = 23  # 8 MB, which RFC 9659 lets a body ask for
+_GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 
 class Bodies:
@@ -60,3 +80,99 @@ class Body:
         self.check(count)
         self._num_bytes += count
         self._bodies.num_bytes += count
+
+
+async def unpacked(body: bytes, headers: Mapping[str, str], max_size_bytes: int, held: Body) -> bytes:
+    """The body as it was before its client packed it.
+
+    Raises: UnsupportedCoding, InvalidPayload for bytes that are not packed so, TooLarge, Overloaded.
+    """
+    named = headers.get("content-encoding", "").strip().lower()
+    if not named or named == "identity" or not body:
+        return body
+    coding = named.removeprefix("x-")
+    if coding not in TAKEN:
+        allowed = f"{', '.join(TAKEN[:-1])} or {TAKEN[-1]}"
+        raise UnsupportedCoding(f"Content-Encoding must be {allowed}, got {named[:40]!r}", ", ".join(TAKEN))
+    most = min(max_size_bytes, max(FREE_BYTES, MAX_RATIO * len(body)))
+    is_small = len(body) <= _INLINE_BYTES
+    pieces: list[bytes] = []
+    size = begin = num_members = 0
+    unpacker: Any = None
+    left, is_full = b"", False
+    while True:
+        if not left and not is_full:
+            left = body[begin : begin + _SLICE_BYTES]
+            begin += len(left)
+        if not left and not is_full:
+            break
+        if unpacker is None:
+            num_members += 1
+            unpacker = _Zstd() if coding == "zstd" else zlib.decompressobj(_bits(coding, left))
+        try:
+            work = partial(unpacker.decompress, left, _PIECE_BYTES)
+            piece = work() if is_small else await asyncio.to_thread(work)
+        except (zlib.error, ValueError) as error:
+            raise InvalidPayload(f"The body is not {coding}, as Content-Encoding says: {error}") from error
+        size += len(piece)
+        if size > most:
+            raise _too_large(size, most, max_size_bytes)
+        held.add(len(piece))
+        pieces.append(piece)
+        left, is_full = unpacker.unconsumed_tail, len(piece) == _PIECE_BYTES
+        if unpacker.eof:
+            left, is_full, unpacker = unpacker.unused_data, False, None
+            if (left or begin < len(body)) and (coding == "deflate" or num_members == MAX_MEMBERS):
+                raise InvalidPayload(f"The body has bytes behind what was packed as {coding}")
+    if unpacker is not None:
+        raise InvalidPayload(f"The body is not all of what was packed as {coding}: its end is missing")
+    return b"".join(pieces)
+
+
+class _Zstd:
+    """Unpacks one frame of zstd, as an object of zlib does; what it takes in but cannot hand out yet it keeps itself."""
+
+    unconsumed_tail = b""
+
+    def __init__(self) -> None:
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+        self._error: type[Exception] = zstd.ZstdError
+        options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
+        self._unpacker = zstd.ZstdDecompressor(options=options)
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        """At most `max_length` bytes more. Raises: ValueError if that is no zstd, or its window is too large."""
+        try:
+            unpacked: bytes = self._unpacker.decompress(data, max_length)
+        except self._error as error:
+            raise ValueError(str(error)) from error
+        return unpacked
+
+    @property
+    def eof(self) -> bool:
+        """True once the frame has ended."""
+        return bool(self._unpacker.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        """What came behind the frame."""
+        return bytes(self._unpacker.unused_data)
+
+
+def _bits(coding: str, packed: bytes) -> int:
+    """How zlib is told of the form; some clients send deflate without the head that belongs to it."""
+    if coding == "gzip":
+        return _GZIP
+    has_head = len(packed) > 1 and packed[0] & 15 == 8 and int.from_bytes(packed[:2]) % 31 == 0
+    return _ZLIB if has_head else _RAW
+
+
+def _too_large(size: int, most: int, max_size_bytes: int) -> TooLarge:
+    if most == max_size_bytes:
+        return TooLarge(f"The request body has at least {size} bytes unpacked, at most {most} are allowed")
+    return TooLarge(
+        f"The request body has at least {size} bytes unpacked, more than {MAX_RATIO} times what it has packed"
+    )

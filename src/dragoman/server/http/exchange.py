@@ -55,7 +55,10 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """A request on its way in and its answer on the way out. Header names are lower-case."""
+    """A request on its way in and its answer on the way out. Header names are lower-case.
+
+    `properties`: the header fields as dialects see them, with those that others hold.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, rules: HeaderRules) -> None:
         self._scope = scope
@@ -77,7 +80,9 @@ class Exchange:
         self.path: str = _LEADING.sub("/", scope["path"])
         self.headers = _joined_headers(scope["headers"])
         is_folded = not self.headers.keys().isdisjoint(rules.folded)
-        self._properties = {**unfolded(self.headers, rules.folded), **self.headers} if is_folded else self.headers
+        self.properties: Mapping[str, str] = (
+            {**unfolded(self.headers, rules.folded), **self.headers} if is_folded else self.headers
+        )
         query = scope["query_string"]
         self.query = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
         self.request_id = _request_id(self.headers, rules.naming)
@@ -90,7 +95,7 @@ class Exchange:
             method=self.method,
             path=self.path,
             body=body,
-            headers=self._properties,
+            headers=self.properties,
             query=self.query,
             path_params=path_params or {},
             request_id=call_id or self.request_id,

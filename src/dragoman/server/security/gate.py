@@ -52,10 +52,10 @@ class Gate:
         """Whether calls of that scope have to carry a key."""
         return self.keyring is not None and scope not in self.open_scopes
 
-    def check(self, exchange: Exchange, headers: Mapping[str, str], scope: Scope) -> CheckBody | None:
+    def check(self, exchange: Exchange, scope: Scope) -> CheckBody | None:
         """Let the call pass, or all of it but its body, which the result is for.
 
-        `headers`: those of the call as dialects see them. Raises: Unauthorized, Forbidden, RateLimited.
+        Raises: Unauthorized, Forbidden, RateLimited.
         """
         if self.keyring is None or scope in self.open_scopes:
             if (
@@ -63,7 +63,7 @@ class Gate:
             ):  # health checks and descriptions do nothing, and browsers hide them by themselves
                 self._visitors.check(exchange.headers)
             return None
-        caller = find_caller(self.keyring, headers)
+        caller = find_caller(self.keyring, exchange.properties)
         if caller is not None:
             self._admit(exchange, caller, scope)
             return None

@@ -23,7 +23,7 @@ from dragoman.server.apis.lmi.dialects import options_of, set_up
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, LmiShortError
 from dragoman.server.apis.lmi.front import adapters, manage
 from dragoman.server.apis.lmi.front.deferred import CUSTOM_ATTRIBUTES
-from dragoman.server.apis.lmi.front.polling import Polling
+from dragoman.server.apis.lmi.front.polling import POLLING_FIELDS, Polling
 from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
 from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS, ChatDialect
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
@@ -93,6 +93,7 @@ _generate = partial(
     example=EXAMPLE,
     dialect=dialect_of_body,
     before=Polling(),
+    before_fields=POLLING_FIELDS,
     also_pools=True,
 )
 
@@ -141,6 +142,7 @@ API = Api(
             dialect=V1_CHAT,
             model=_model_of_v1_chat,
             before=Polling(),
+            before_fields=POLLING_FIELDS,
         ),
     ),
     # LMI runs inside SageMaker's containers: clients of AWS name requests, and send header fields, in these

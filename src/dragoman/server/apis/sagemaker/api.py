@@ -19,7 +19,7 @@ from dragoman.server.apis.lmi.describe.operations import (
 )
 from dragoman.server.apis.lmi.describe.operations import HEADERS as LMI_HEADERS
 from dragoman.server.apis.lmi.describe.operations import PARAMETERS as LMI_PARAMETERS
-from dragoman.server.apis.lmi.front.polling import Polling
+from dragoman.server.apis.lmi.front.polling import POLLING_FIELDS, Polling
 from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
 from dragoman.server.apis.sagemaker.envelope import (
     FRONT_ERRORS,
@@ -103,6 +103,7 @@ def _operation(path: str, summary: str, content: Content, *, is_stream: bool, te
         borrow=borrow_target,
         wrap=_streamed if is_stream else _whole,
         before=Polling(model_error),
+        before_fields=POLLING_FIELDS,
         also_pools=True,
     )
 

@@ -1,7 +1,7 @@
 """Calls that are answered later, as LMI's front end has them, before the operations that it would serve.
 
 Does: start such calls, answer polls, refuse to have the handler overridden. Does not: keep answers (`deferred` does).
-`before` of the operations of LMI's routes, on the event loop.
+`before` of the operations of LMI's routes, for calls with one of `POLLING_FIELDS`, on the event loop.
 """
 
 from __future__ import annotations
@@ -11,9 +11,20 @@ from dataclasses import dataclass
 
 from dragoman.server.api import Head, HttpCall, Reply
 from dragoman.server.apis.lmi.errors import bad_request
-from dragoman.server.apis.lmi.front.deferred import DeferredAnswers, Polled, is_poll, wants_deferral
+from dragoman.server.apis.lmi.front.deferred import (
+    STARTING_TOKEN,
+    SYNCHRONOUS,
+    DeferredAnswers,
+    Polled,
+    is_poll,
+    wants_deferral,
+)
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.operations import Proceed, Server
+
+HANDLER = "handler"
+POLLING_FIELDS = frozenset({SYNCHRONOUS, STARTING_TOKEN, HANDLER})
+"""Header fields of calls that are polling's concern."""
 
 
 def _as_is(reply: Reply) -> Reply:
@@ -31,7 +42,7 @@ class Polling:
         deferred = server.shared(DeferredAnswers.of)
         if is_poll(http):
             await self._send_polled(exchange, deferred.poll(http, exchange.caller))
-        elif "handler" in http.headers:
+        elif HANDLER in http.headers:
             refusal = bad_request("The handler can't be overridden in a request")
             await exchange.send_reply(self.wrap_refusal(refusal))
         elif wants_deferral(http):
