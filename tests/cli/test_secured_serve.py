@@ -100,7 +100,7 @@ def test_an_open_server_on_other_addresses_says_so(words: str, told: str, caplog
 @table(
     ("host", "is_it"),
     [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False),
-     ("192.168.0.1", False), ("example.org", False)],
+     ("192.168.0.1", False), ("example.org", False), ("127.0.0.1,::1", True), ("localhost,192.168.0.1", False)],
 )  # fmt: skip
 def test_which_addresses_only_this_machine_reaches(host: str, is_it: bool) -> None:
     assert ServerSettings(host=host).is_local is is_it

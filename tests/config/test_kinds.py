@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.config.kinds import (
+    Addresses,
     Choice,
     FilePath,
     Hosts,
@@ -29,8 +30,8 @@ from tests.support.tables import table
 
 KINDS: list[Kind] = [
     Integer(1, 9), Integer(auto=True), Number(), Number(0.5, inclusive=True, auto=True), Switch(),
-    Choice(("a", "b"), {"c": "a"}), Text(), Names(), FilePath(), WordOrAddress(("a",)), Hosts(), ImageLimit(), Urls(),
-    JsonObject(), Repetition(),
+    Choice(("a", "b"), {"c": "a"}), Text(), Names(), Addresses(), FilePath(), WordOrAddress(("a",)),
+    Hosts(), ImageLimit(), Urls(), JsonObject(), Repetition(),
 ]  # fmt: skip
 
 
@@ -48,6 +49,7 @@ KINDS: list[Kind] = [
         (Choice(("a", "b"), {"c": "a"}), "C", "a"),
         (Text(), " x ", "x"),
         (Names(), "a, b c", ("a", "b", "c")),
+        (Addresses(), "127.0.0.1, [::1]", "127.0.0.1,::1"),
         (FilePath(), "~/m", Path.home() / "m"),
         (Repetition(), "OFF", "off"),
         (Repetition(), '{"max_pattern_size": 0}', "off"),
@@ -68,6 +70,7 @@ def test_a_legal_text_gives_its_value(kind: Kind, text: str, value: Value) -> No
         (Integer(1), "0"), (Integer(0, 5), "6"), (Integer(), "auto"), (Integer(), "1.0"), (Integer(), ""),
         (Number(), "0"), (Number(), "-1"), (Number(), "nan"), (Number(), "inf"), (Number(), "auto"), (Number(), "x"),
         (Switch(), ""), (Switch(), "2"), (Choice(("a",)), "b"), (Text(), " "), (Names(), ","), (Names(), "a a"),
+        (Addresses(), "a,,b"), (Addresses(), "a, a"),
         (FilePath(), ""), (JsonObject(), "[1]"), (JsonObject(), "{"), (JsonObject(taken=("a",)), '{"b": 1, "a": 2}'),
         (JsonObject(), "[" * 100_000), (Repetition(), "[]"), (Repetition(), "on"), (Repetition(), '{"max_pattern_size": 4}'),
         (Repetition(), '{"max_pattern_size": 4, "min_count": 1}'),

@@ -222,10 +222,10 @@ def test_any_conversation_is_taken_or_refused(route: Any, body: dict[str, Any]) 
 @table("value", [10**400, -(10**400), 1e300, "nan", "inf", "-inf"])
 def test_numbers_beyond_all_bounds_never_pass_unseen(name: str, value: Any) -> None:
     body = {"prompt": "x", "use_beam_search": True, "best_of": 2, "messages": [], name: value}
-    unbounded = name in ("length_penalty", "diversity_penalty", "repetition_penalty")
+    unbounded = name in ("length_penalty", "diversity_penalty", "repetition_penalty", "repeat_penalty")
     if unbounded and value == 1e300:
         assert completions().parse(http_call(body)).requests
-    elif name in ("max_completion_tokens", "n_predict"):  # of conversations
+    elif name == "max_completion_tokens":  # of conversations
         assert refusal(chats("invocations"), http_call(body)).status == 424
     else:
         assert refusal(completions(), http_call(body)).status == 400

@@ -17,7 +17,7 @@ import pytest
 from dragoman import __version__
 from dragoman.server.admission import Admission
 from dragoman.server.registry import LoadProgress, ModelRegistry, ServedModel, ServerState
-from dragoman.server.run import ListenConfig, bind
+from dragoman.server.run import ListenConfig, bind, bind_all
 from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService, Gate, Script
 from tests.support.line_dialect import line_dialects
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
@@ -200,6 +200,15 @@ class TestLoading:
             pytest.skip("no IPv6 on this machine")
         with bind("::1", 0) as listener:
             assert listener.getsockname()[0] == "::1"
+
+    def test_several_addresses_are_bound_at_one_port(self) -> None:
+        with running_server(listen=ListenConfig(hosts=("127.0.0.1", "127.0.0.2"), port=0)) as server:
+            port = httpx.URL(server.url).port
+            for host in ("127.0.0.1", "127.0.0.2"):
+                assert httpx.get(f"http://{host}:{port}/ping").status_code == 200
+            with pytest.raises(OSError, match=f"cannot listen on 127.0.0.2 port {port}"):
+                bind_all(("127.0.0.3", "127.0.0.2"), port)
+            bind("127.0.0.3", port).close()  # what was bound before is given back
 
 
 class TestDrain:

@@ -91,7 +91,7 @@ class _Startup:
         """Where the server is, as the banner takes it."""
         server = self.serving.process.server
         return {
-            "host": server.host,
+            "host": server.hosts[0],
             "port": self.address[1],
             "is_tls": server.tls_cert is not None,
             "unix_socket": "" if server.unix_socket is None else str(server.unix_socket),
@@ -228,7 +228,7 @@ def _start_logging(config: Config, log: BackgroundWriter, form: LogForm) -> None
 
 def _listen_config(config: Config) -> ListenConfig:
     return ListenConfig(
-        host=config.server.host,
+        hosts=config.server.hosts,
         port=config.server.port,
         unix_socket=config.server.unix_socket,
         drain_s=config.server.drain_timeout,

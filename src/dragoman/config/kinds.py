@@ -294,6 +294,28 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Addresses:
+    """Addresses or names of this machine, separated by commas."""
+
+    @property
+    def allowed(self) -> str:
+        """The form."""
+        return "an address, or several without repetition, separated by commas"
+
+    @property
+    def placeholder(self) -> str:
+        """`ADDRESS`."""
+        return "ADDRESS,..."
+
+    def parse(self, text: str) -> str:
+        """The addresses with a comma between each two. Raises: ValueError."""
+        found = [part.strip().removeprefix("[").removesuffix("]") for part in text.split(",")]
+        if not all(found) or len(set(found)) < len(found):
+            raise ValueError(text)
+        return ",".join(found)
+
+
+@dataclass(frozen=True, slots=True)
 class Names:
     """One or more names, separated by commas or blanks."""
 

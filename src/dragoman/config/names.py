@@ -46,7 +46,7 @@ class Match:
     def is_switch(self) -> bool:
         """True if the option is true or false, so that its flag needs no value."""
         if isinstance(self.target, ForeignOption):
-            return "false" in self.target.harmless
+            return not {"true", "false"}.isdisjoint(self.target.harmless)
         return isinstance(self.target.row.kind, Switch)
 
     @property

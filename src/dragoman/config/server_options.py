@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dragoman.config.entries import ModelList
 from dragoman.config.kinds import (
+    Addresses,
     Choice,
     CoreList,
     Duration,
@@ -62,8 +63,8 @@ class ServerSettings:
 
     host: str = option(
         "127.0.0.1",
-        Text("ADDRESS"),
-        "Address to listen on; 0.0.0.0 serves other machines too.",
+        Addresses(),
+        "Address to listen on, or several, separated by commas; 0.0.0.0 serves other machines too.",
         key="host",
         keys=(Alias("inference_address", _address_host, "http://HOST:PORT"),),
     )
@@ -509,18 +510,25 @@ class ServerSettings:
 
     @property
     def is_local(self) -> bool:
-        """True if only this machine reaches what listens on the socket, or on `host`, an address or a name."""
-        if self.unix_socket is not None:
-            return True
-        try:
-            return ip_address(self.host.strip("[]")).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        """True if only this machine reaches what listens on the socket, or on each address or name of `host`."""
+        return self.unix_socket is not None or all(map(_is_loopback, self.hosts))
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The addresses and names of `host`."""
+        return tuple(self.host.split(","))
 
     @property
     def has_keys(self) -> bool:
         """True if callers need a key."""
         return any(getattr(self, name) for name in KEY_OPTIONS)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 PER_MODEL = frozenset(one.name for one in fields(ServerSettings) if one.metadata["row"].open_to == "load")

@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,10 +55,10 @@ class ListenConfig:
     `drain_delay_s`: how long calls are still taken after readiness has flipped, for load balancers to see that.
     `keep_alive_s` exceeds the idle time of common load balancers (60 s), so that they, not we, close idle connections.
     `tls` None = plain HTTP. `reload_s`: between looks at the files of keys and certificates.
-    `unix_socket`: where to listen in the place of host and port.
+    `unix_socket`: where to listen in the place of hosts and port.
     """
 
-    host: str = "127.0.0.1"
+    hosts: Sequence[str] = ("127.0.0.1",)
     port: int = 8080
     drain_s: float = 30.0
     drain_delay_s: float = 0.0
@@ -127,15 +127,15 @@ class HttpServer:
         self._loop.set_exception_handler(tell_task)
         unix_socket = self._listen.unix_socket
         if unix_socket is None:
-            listener = bind(self._listen.host, self._listen.port, self._listen.backlog)
+            listeners = bind_all(self._listen.hosts, self._listen.port, self._listen.backlog)
         else:
-            listener = bind_unix(unix_socket, self._listen.backlog)
-        http = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
+            listeners = [bind_unix(unix_socket, self._listen.backlog)]
+        http = asyncio.create_task(self._uvicorn.serve(sockets=listeners))
         watching = asyncio.create_task(self._reloader.run())
         try:
             await self._until_listening(http)
             if self._on_listening is not None:
-                host, port = ("", 0) if unix_socket is not None else listener.getsockname()[:2]
+                host, port = ("", 0) if unix_socket is not None else listeners[0].getsockname()[:2]
                 self._on_listening(host, port)
             self._app.start()
             return await self._run_models(http)
@@ -325,6 +325,19 @@ def _exit_later() -> None:
     timer = threading.Timer(FORCED_EXIT_S, os._exit, (1,))
     timer.daemon = True
     timer.start()
+
+
+def bind_all(hosts: Sequence[str], port: int, backlog: int = 2048) -> list[socket.socket]:
+    """A listening socket at each address, at the same port. Raises: OSError naming the address that cannot be bound."""
+    bound: list[socket.socket] = []
+    try:
+        for host in hosts:
+            bound.append(bind(host, bound[0].getsockname()[1] if bound else port, backlog))
+    except OSError:
+        for listener in bound:
+            listener.close()
+        raise
+    return bound
 
 
 def bind(host: str, port: int, backlog: int = 2048) -> socket.socket:

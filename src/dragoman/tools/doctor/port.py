@@ -16,15 +16,16 @@ _LISTENS = "0A"  # the state's number in /proc/net/tcp
 
 
 def port_section(places: Places, host: str, port: int) -> Section:
-    """Whether `port` of `host` can be listened on; 0 takes a free one."""
+    """Whether `port` of `host`, or of several with commas between, can be listened on; 0 takes a free one."""
     told = {"host": host, "port": port}
     try:
-        _listen(host, port).close()
+        for address in host.split(","):
+            _listen(address, port).close()
     except OSError as error:
         holder = _holder(places, port)
         by = f" by {holder}" if holder else ""
         why = (error.strerror or str(error)).partition(" (while ")[0]  # Python adds the address once more
-        reason = f"cannot listen on {host} port {port}: {why}"
+        reason = f"cannot listen on {address} port {port}: {why}"
         finding = Finding("problem", reason, f"it is held{by}: end that, or serve with --port {port + 1}")
         if isinstance(error, PermissionError):
             finding = Finding("problem", reason, "serve with a --port above 1023")

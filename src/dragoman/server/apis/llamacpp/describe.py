@@ -10,7 +10,8 @@ from typing import Any
 
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.llamacpp.parameters import INT32_MAX, NEUTRAL, RANGES
-from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaInfillBody, LlamaLora
+from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaInfillBody
+from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora
 from dragoman.server.apis.openai_wire.pooling.texts import MODEL, texts_schema
 from dragoman.server.bounds import Bounds
 from dragoman.server.describe.components import parameter

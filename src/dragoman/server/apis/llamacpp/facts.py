@@ -13,12 +13,11 @@ from dragoman import __version__
 from dragoman.errors import Unavailable, UnsupportedFeature
 from dragoman.server.api import HttpCall, Reply, model_of_body
 from dragoman.server.apis.llamacpp.dialect import AppliedAdapter, CompletionDialect
-from dragoman.server.apis.llamacpp.parameters import WORDS, applied_adapter, default_settings
+from dragoman.server.apis.llamacpp.parameters import WORDS, default_settings
 from dragoman.server.apis.llamacpp.schema import (
     LlamaAdapter,
     LlamaDefaults,
     LlamaDone,
-    LlamaLora,
     LlamaModalities,
     LlamaNext,
     LlamaProps,
@@ -28,6 +27,7 @@ from dragoman.server.apis.llamacpp.schema import (
 from dragoman.server.apis.openai_wire.chat.messages import CONVERSATION_FIELDS, conversation
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, shown
+from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora, applied_adapter
 from dragoman.server.generation.text_service import TextService, text_service
 from dragoman.server.http.replies import json_reply
 from dragoman.server.json_body import NotJson
@@ -139,7 +139,7 @@ async def set_adapters(http: HttpCall, server: Server) -> LlamaDone:
     model = server.models.find(_known(http.query.get("model"), server))
     check_count("the body", len(raw), model.limits.max_token_ids, WORDS)
     wanted = [read_struct(_entry(position, one), LlamaLora, WORDS) for position, one in enumerate(raw)]
-    _applied(model).name = applied_adapter("", wanted, model.profile)
+    _applied(model).name = applied_adapter("", wanted, tuple(model.profile.adapter_names()), WORDS)
     return LlamaDone()
 
 

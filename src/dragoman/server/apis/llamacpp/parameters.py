@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.llamacpp.schema import LlamaLora, LlamaSharedBody
+from dragoman.server.apis.llamacpp.schema import LlamaSharedBody
 from dragoman.server.apis.openai_wire.fields import (
     BOUNDS,
     UINT32_MAX,
@@ -22,7 +22,20 @@ from dragoman.server.apis.openai_wire.fields import (
     check_word_lengths,
     shown,
 )
-from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
+from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_gbnf, read_schema_or_object
+from dragoman.server.apis.openai_wire.llamacpp_names import (
+    NOT_LISTED,
+    OF_SAMPLERS,
+    ORDER,
+    UNORDERED,
+    WHOLE_TEXT,
+    LlamaLora,
+    applied_adapter,
+    has_penalty,
+    in_order,
+    line_limits,
+    read_samplers,
+)
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
 from dragoman.server.samplers import FIELDS, IDLE_REASONS, SAMPLER_BOUNDS, further_sampling, idle_samplers
@@ -59,30 +72,6 @@ RANGES: Mapping[str, Bounds] = {
 }
 """Allowed ranges, but for the operator's."""
 
-# --- samplers ---------------------------------------------------------------------------------------------------------
-
-OF_SAMPLERS: Mapping[str, tuple[str, ...]] = {
-    "penalties": ("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
-    "dry": tuple(name for name in FIELDS if name.startswith("dry_")),
-    "temperature": ("temperature",),
-    "top_n_sigma": ("top_n_sigma", "nsigma"),
-    "top_k": ("top_k",),
-    "top_p": ("top_p",),
-    "min_p": ("min_p",),
-    "typ_p": ("typical_p",),
-    "infill": (),
-    "xtc": ("xtc_probability", "xtc_threshold"),
-}
-"""The parameters of our samplers, these by llama.cpp's names and in the order in which they are applied."""
-ORDER = tuple(OF_SAMPLERS)
-_LACKING = ("adaptive_p",)
-_DEFAULT = tuple(name for name in ORDER if name != "infill")
-_OTHER_NAMES = {"temp": "temperature", "typical": "typ_p", "typical_p": "typ_p", "typ": "typ_p"}
-_OTHER_NAMES |= {"top-k": "top_k", "top-p": "top_p", "nucleus": "top_p", "min-p": "min_p", "top-n-sigma": "top_n_sigma"}
-_LETTERS = {
-    "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p", "x": "xtc",
-    "t": "temperature", "i": "infill", "a": "adaptive_p",
-}  # fmt: skip
 _NO_SHIFT = "the context is not shifted"
 _NO_MIROSTAT = "there is no Mirostat sampling here"
 _NO_ADAPTIVE = "there is no adaptive sampling here"
@@ -114,12 +103,11 @@ NEUTRAL: Mapping[str, tuple[object, str]] = {
 REASONS: Mapping[str, str] = {
     **{name: reason for name, (_, reason) in NEUTRAL.items()},
     "return_progress": "the answer is not streamed, or the engine does not tell how far it is",
-    "repeat_last_n": "penalties see the whole text; -1 means that, 0 turns them off",
-    "samplers": f"those that are listed are on, in this order: {', '.join(ORDER)}; there is no {' or '.join(_LACKING)}",
+    "repeat_last_n": WHOLE_TEXT,
+    "samplers": UNORDERED,
     "post_sampling_probs": "n_probs is 0",
     **IDLE_REASONS,
 }
-NOT_LISTED = "its sampler is not one of samplers"
 
 
 class Parameters(NamedTuple):
@@ -152,7 +140,7 @@ def read_parameters(
     for name, bounds in RANGES.items():
         if (value := getattr(body, name)) is not None:
             check_number(name, value, bounds, WORDS)
-    samplers = tuple(name for name in _samplers(body.samplers) if name not in profile.lacks)
+    samplers = tuple(name for name in read_samplers(body.samplers, WORDS) if name not in profile.lacks)
     bias = _logit_bias(body, profile)
     sampling = _sampling(body, profile, frozenset(samplers), bias.token_ids)
     max_tokens = max_tokens_of(body)
@@ -166,7 +154,7 @@ def read_parameters(
         max_tokens=max_tokens,
         stop=stop,
         biased_texts=bias.texts,
-        lines=_lines(body),
+        lines=line_limits(body.n_indent, body.t_max_predict_ms),
         adapter=_adapter(body.lora, profile, default_adapter),
         settings=_settings(body, sampling, samplers, profile, max_tokens, stop, bias),
         ignored=tuple(ignored),
@@ -185,22 +173,6 @@ def default_settings(profile: ModelProfile) -> dict[str, Any]:
 
 
 # --- sampling ---------------------------------------------------------------------------------------------------------
-
-
-def _samplers(asked: str | list[str] | None) -> tuple[str, ...]:
-    """The samplers' own names. Raises: InvalidParameter for one that nobody has."""
-    if asked is None:
-        return _DEFAULT
-    names = [_LETTERS.get(one, one) for one in asked] if isinstance(asked, str) else asked
-    known = [_OTHER_NAMES.get(name, name) for name in names]
-    allowed = (*ORDER, *_LACKING)
-    for position, name in enumerate(known):
-        if name not in allowed:
-            place = f"samplers[{position}]"
-            raise WORDS.fault(
-                place, "value", f"{place} must be one of {', '.join(allowed)}, got {shown(names[position])}"
-            )
-    return tuple(known)
 
 
 def _sampling(
@@ -254,18 +226,10 @@ def _grammar(body: LlamaSharedBody) -> Grammar | None:
     if body.grammar and body.json_schema is not None:
         message = "json_schema cannot be used together with grammar: give one of them"
         raise WORDS.fault("json_schema", "conflict", message)
-    if body.grammar:
-        is_lark = body.grammar.startswith("%llguidance")  # as builds of llama.cpp with that library take it
-        if not is_lark and "::=" not in body.grammar:
-            message = f"grammar must be GBNF, rules like root ::= ..., got {shown(body.grammar)}"
-            raise WORDS.fault("grammar", "value", message)
-        return Grammar("lark", body.grammar, param="grammar")
-    if body.json_schema is None:
-        return None
-    if not body.json_schema:
-        return Grammar("json_object", param="json_schema")
     try:
-        return read_json_schema("json_schema", body.json_schema)
+        if body.grammar:
+            return read_gbnf("grammar", body.grammar)
+        return None if body.json_schema is None else read_schema_or_object("json_schema", body.json_schema)
     except GrammarFault as fault:
         raise WORDS.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
 
@@ -315,36 +279,9 @@ def _stop_strings(body: LlamaSharedBody, profile: ModelProfile) -> tuple[str, ..
     return stop
 
 
-def _lines(body: LlamaSharedBody) -> LineLimits | None:
-    max_ms = body.t_max_predict_ms or 0
-    if max_ms <= 0 and not body.n_indent:
-        return None
-    return LineLimits(body.n_indent or 0, max_ms / 1000 if max_ms > 0 else None)
-
-
 def _adapter(lora: list[LlamaLora] | None, profile: ModelProfile, default: str | None) -> str | None:
     """The adapter that is applied, "" = none. Raises: InvalidRequest."""
-    return default if lora is None else applied_adapter("lora", lora, profile)
-
-
-def applied_adapter(name: str, lora: list[LlamaLora], profile: ModelProfile) -> str:
-    """The one adapter of scale 1 in a list, "" if there is none. Raises: InvalidParameter."""
-    names = tuple(profile.adapter_names())
-    applied: list[str] = []
-    for position, one in enumerate(lora):
-        place = f"{name}[{position}]" if name else f"[{position}]"
-        if not 0 <= one.id < len(names):
-            allowed = f"between 0 and {len(names) - 1}" if names else "left out, as there are no adapters"
-            raise WORDS.fault(f"{place}.id", "value", f"{place}.id must be {allowed}, got {one.id}")
-        if one.scale not in (0.0, 1.0):
-            message = f"{place}.scale must be 0 or 1, as adapters are applied whole, got {one.scale}"
-            raise WORDS.fault(f"{place}.scale", "value", message)
-        if one.scale:
-            applied.append(names[one.id])
-    if len(applied) > 1:
-        message = f"{name or 'the list'} must have at most one adapter of scale 1, got {', '.join(applied)}"
-        raise WORDS.fault(name or "id", "count", message)
-    return applied[0] if applied else ""
+    return default if lora is None else applied_adapter("lora", lora, tuple(profile.adapter_names()), WORDS)
 
 
 def refuse_lazy(raw: Mapping[str, Any]) -> None:
@@ -415,23 +352,14 @@ def _without_effect(
     idle = {name for name in raw if name not in body.__struct_fields__}
     idle -= {name for name, (value, _) in NEUTRAL.items() if raw.get(name) == value}
     idle -= {"grammar_lazy", "stream_options"} if not raw.get("grammar_lazy") else {"stream_options"}
-    if body.repeat_last_n not in (None, -1, 0) and _has_penalty(sampling):
+    if body.repeat_last_n not in (None, -1, 0) and has_penalty(sampling):
         idle.add("repeat_last_n")
-    if body.samplers is not None and _samplers(body.samplers) != _in_order(samplers):
+    if body.samplers is not None and read_samplers(body.samplers, WORDS) != in_order(samplers):
         idle.add("samplers")
     if body.post_sampling_probs and not sampling.logprobs:
         idle.add("post_sampling_probs")
     idle |= idle_samplers(sampling, body) | set(others)
     return [name for name in raw if name in idle]
-
-
-def _has_penalty(sampling: SamplingParams) -> bool:
-    penalties = sampling.presence_penalty, sampling.frequency_penalty
-    return sampling.repetition_penalty != 1.0 or any(penalties)
-
-
-def _in_order(samplers: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in ORDER if name in samplers)
 
 
 def _or(value: ValueT | None, default: ValueT) -> ValueT:

@@ -11,18 +11,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora
 from dragoman.server.progress import ToldProgress
 from dragoman.server.samplers import SamplerFields
 from dragoman.server.timings import Timings
 
 # --- what clients send ------------------------------------------------------------------------------------------------
-
-
-class LlamaLora(msgspec.Struct):
-    """How much of an adapter is applied; `id`: its place in the list of adapters."""
-
-    id: int
-    scale: float = 1.0
 
 
 class LlamaFile(msgspec.Struct):

@@ -73,6 +73,8 @@ class GrammarFields(SamplerFields, kw_only=True):
     guided_grammar: str | None = None
     guided_choice: list[str] | None = None
     structured_outputs: StructuredOutputs | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
 
 
 def read_grammar(body: GrammarFields) -> Grammar | None:
@@ -95,6 +97,8 @@ def _constraints(body: GrammarFields) -> Iterator[tuple[str, Grammar]]:
         ("guided_regex", body.guided_regex, read_regex),
         ("guided_grammar", body.guided_grammar, read_lark),
         ("guided_choice", body.guided_choice, read_choice),
+        ("grammar", body.grammar or None, read_gbnf),
+        ("json_schema", body.json_schema, read_schema_or_object),
         ("structured_outputs.json", outputs.json, read_json_schema),
         ("structured_outputs.regex", outputs.regex, read_regex),
         ("structured_outputs.grammar", outputs.grammar, read_lark),
@@ -173,6 +177,18 @@ def read_regex(param: str, value: Any) -> Grammar:
 def read_lark(param: str, value: Any) -> Grammar:
     """The grammar of a Lark text."""
     return Grammar("lark", _text(param, value, "a Lark grammar"), param=param)
+
+
+def read_gbnf(param: str, value: str) -> Grammar:
+    """The grammar of a text in GBNF, or in Lark after %llguidance, as builds of llama.cpp with that library take it."""
+    if not value.startswith("%llguidance") and "::=" not in value:
+        raise GrammarFault(param, "value", f"must be GBNF, rules like root ::= ..., got {shown(value)}")
+    return Grammar("lark", value, param=param)
+
+
+def read_schema_or_object(param: str, value: dict[str, Any]) -> Grammar:
+    """The grammar of llama.cpp's `json_schema`: an empty one is any object."""
+    return read_json_schema(param, value) if value else Grammar("json_object", param=param)
 
 
 def read_choice(param: str, value: Any) -> Grammar:

@@ -23,7 +23,18 @@ from dragoman.server.apis.openai_wire.fields import (
     shown,
     unknown_names,
 )
-from dragoman.server.apis.openai_wire.grammars import GrammarFault, GrammarFields, read_grammar
+from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_grammar
+from dragoman.server.apis.openai_wire.llamacpp_names import (
+    NOT_LISTED,
+    LlamaFields,
+    adopt_aliases,
+    applied_adapter,
+    idle_llama_names,
+    line_limits,
+    unlisted_names,
+    without_unlisted,
+)
+from dragoman.server.apis.openai_wire.llamacpp_names import REASONS as LLAMA_REASONS
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import (
     BUDGETS,
@@ -61,6 +72,7 @@ _REASONS: Mapping[str, str] = {
     **dict.fromkeys(_OF_BEAMS, "only a beam search uses it"),
     **IDLE_REASONS,
     **THINKING_REASONS,
+    **LLAMA_REASONS,
     "model": "this route has one model, whatever it is called",
     "top_logprobs": "logprobs is not true",
     "return_progress": "the answer is not streamed, or the engine does not tell how far it is",
@@ -82,7 +94,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     continuous_usage_stats: bool | None = None
 
 
-class SharedBody(GrammarFields, kw_only=True):
+class SharedBody(LlamaFields, kw_only=True):
     """Request fields of both completions and chat; None = not given. Ranges: `openai_fields.BOUNDS`."""
 
     model: str | None = None
@@ -171,6 +183,7 @@ def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, 
         message = "stream_options is allowed only with stream: true"
         raise profile.fault("stream_options", "without_stream", message)
     check_bounds(raw, body, profile, exempt)
+    adopt_aliases(body, reading.options.limits.max_best_of, profile)
     if body.top_k == 0 and profile.name == "v3":
         raise profile.fault("top_k", "low", "top_k must be -1 or at least 1, got 0")
     if body.num_assistant_tokens is not None and body.assistant_confidence_threshold is not None:
@@ -195,7 +208,7 @@ def shared_request(
     return GenerationRequest(
         request_id=request_id,
         prompt=prompt,
-        sampling=_sampling_params(body, reading, logprobs),
+        sampling=without_unlisted(_sampling_params(body, reading, logprobs), body, profile),
         max_tokens=limit if given is None else given,
         stop=_stop_strings(body, reading),
         include_stop_in_text=_include_stop(body, profile),
@@ -205,8 +218,10 @@ def shared_request(
         # A default limit must not make a long prompt fail: only what the client asked for can be too much.
         on_overflow="clip" if profile.clips_overflow or given is None else "refuse",
         model=_model(body.model, reading),
+        adapter=_adapter(body, reading),
+        lines=line_limits(body.n_indent, body.t_max_predict_ms),
         priority=-_priority(body, reading),
-        cache_salt=_cache_salt(body, profile),
+        cache_salt=request_id if body.cache_prompt is False else _cache_salt(body, profile),
         cache_keep_s=keep_s(body, profile, is_kept=reading.options.keeps_prompts),
         cache_key=body.prompt_cache_key or "",
     )
@@ -225,6 +240,13 @@ def _cache_salt(body: SharedBody, profile: Profile) -> str:
     if body.cache_salt == "":
         raise profile.fault("cache_salt", "empty", "cache_salt must be a text that is not empty")
     return body.cache_salt or ""
+
+
+def _adapter(body: SharedBody, reading: Reading) -> str | None:
+    """The adapter that `lora` applies, "" = none; None = as the model's name says. Raises: InvalidRequest."""
+    if body.lora is None:
+        return None
+    return applied_adapter("lora", body.lora, tuple(reading.options.names.adapters()), reading.profile)
 
 
 def _model(named: str | None, reading: Reading) -> str | None:
@@ -248,6 +270,7 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
     uncached = list(idle_names(raw, body, is_kept=served.keeps_prompts, has_keys=served.has_cache_keys))
     idle |= set(uncached)
     idle.update(idle_samplers(request.sampling, body))
+    idle |= idle_llama_names(raw, body, request.sampling, reading.profile)
     if not reading.options.thinks:
         idle.update(BUDGETS)
     names = [name for name in raw if name in idle]
@@ -272,9 +295,14 @@ def has_continuous_usage(body: SharedBody) -> bool:
     return options is not None and bool(options.include_usage and options.continuous_usage_stats)
 
 
-def reasons_of(names: Collection[str]) -> dict[str, str]:
+def reasons_of(names: Collection[str], body: SharedBody, reading: Reading) -> dict[str, str]:
     """Why these fields change nothing; those that are unknown have no reason."""
-    return {name: _REASONS[name] for name in names if name in _REASONS}
+    unlisted = unlisted_names(dict.fromkeys(names), body, reading.profile)
+    return {
+        name: NOT_LISTED if name in unlisted and name != "samplers" else _REASONS[name]
+        for name in names
+        if name in _REASONS or name in unlisted
+    }
 
 
 def _idle_speculation(sampling: SamplingParams, reading: Reading) -> set[str]:
@@ -335,7 +363,9 @@ def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -
 
 def _grammar(body: SharedBody, profile: Profile) -> Grammar | None:
     guided = (body.guided_json, body.guided_regex, body.guided_grammar, body.guided_choice)
-    if (body.response_format, body.structured_outputs, *guided) == (None,) * 6:  # as nearly always
+    if (body.response_format, body.structured_outputs, body.grammar, body.json_schema, *guided) == (
+        None,
+    ) * 8:  # as nearly always
         return None
     try:
         return read_grammar(body)

@@ -130,7 +130,10 @@ class ResponsesDialect:
             ResponseEncoder(self._facts(parsed, None if asking is None else asking.store)),
             stream=bool(body.stream),
             ignored=tuple(ignored),
-            reasons={**reasons_of(ignored), **{name: IGNORED[name] for name in ignored if name in IGNORED}},
+            reasons={
+                **reasons_of(ignored, body, Reading(self._profile.wire, self._options)),
+                **{name: IGNORED[name] for name in ignored if name in IGNORED},
+            },
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:

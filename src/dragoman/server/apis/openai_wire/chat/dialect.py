@@ -97,8 +97,6 @@ class ChatDialect(PureDialect):
         check_shared(raw, body, reading)
         if body.max_completion_tokens is not None:
             body.max_tokens = body.max_completion_tokens
-        elif body.max_tokens is None and body.n_predict is not None and body.n_predict >= 0:
-            body.max_tokens = body.n_predict
         top_logprobs = _top_logprobs(body, route, reading, needs_top=self._is_strict(route))
         check_sizes(body, self._options.limits, route.profile)
         tools = tool_use(body, raw, route.profile)
@@ -114,7 +112,7 @@ class ChatDialect(PureDialect):
             ChatEncoder(facts),
             stream=bool(body.stream),
             ignored=tuple(ignored),
-            reasons=reasons_of(ignored),
+            reasons=reasons_of(ignored, body, reading),
             wants_progress=tells_progress(body, reading),
         )
 
@@ -204,6 +202,10 @@ def _has_parallel_calls(body: ChatBody) -> bool:
 
 def _top_logprobs(body: ChatBody, route: _Route, reading: Reading, *, needs_top: bool) -> int | None:
     """How many candidates to show per token; None = no logprobs. `needs_top`: `logprobs: true` alone does nothing."""
+    if body.n_probs is not None:
+        logprob_count("n_probs", body.n_probs, reading)
+        if body.n_probs and body.logprobs is None and body.top_logprobs is None:
+            body.logprobs, body.top_logprobs = True, body.n_probs
     if body.top_logprobs is not None:
         body.top_logprobs = logprob_count("top_logprobs", body.top_logprobs, reading)
     if body.logprobs:

@@ -108,8 +108,8 @@ class ChatBody(SharedBody, kw_only=True):
     return_progress: bool | None = None
     messages: list[ChatMessage] | None = None
     max_completion_tokens: int | None = None
-    n_predict: int | None = None
     logprobs: bool | None = None
+    n_probs: int | None = None
     top_logprobs: int | None = None
     tools: list[Tool] | None = None
     tool_choice: str | NamedTool | None = None
@@ -125,6 +125,7 @@ class ChatBody(SharedBody, kw_only=True):
     include_reasoning: bool | None = None
     echo: bool | None = None
     return_token_ids: bool | None = None
+    return_tokens: bool | None = None
 
     def reasoning_tokens(self) -> int | None:
         """See `SharedBody`."""

@@ -80,7 +80,7 @@ class CompletionsDialect(PureDialect):
             encoder=CompletionEncoder(self._facts(body, requests, http)),
             stream=bool(body.stream),
             ignored=ignored,
-            reasons=reasons_of(ignored),
+            reasons=reasons_of(ignored, body, self._reading),
             wants_progress=tells_progress(body, self._reading),
         )
 
@@ -91,6 +91,9 @@ class CompletionsDialect(PureDialect):
     def _check(self, body: CompletionBody) -> None:
         profile = self._reading.profile
         body.prompt_logprobs = logprob_count("prompt_logprobs", body.prompt_logprobs, self._reading)
+        if body.n_probs is not None:
+            check_number("n_probs", body.n_probs, logprob_bounds(self._reading), profile)
+            body.logprobs = body.logprobs if body.logprobs is not None else body.n_probs or None
         if body.logprobs is not None:
             check_number("logprobs", body.logprobs, logprob_bounds(self._reading), profile)
         if body.detokenize is False and body.stop:
@@ -106,7 +109,7 @@ class CompletionsDialect(PureDialect):
             request_id=request_id,
             prompt=prompts[0],
             logprobs=body.logprobs,
-            max_tokens=self._reading.profile.default_max_tokens,
+            max_tokens=self._reading.profile.default_max_tokens if body.n_predict is None else None,
         )
         if body.echo and body.logprobs is not None:
             asked = max(body.logprobs, first.sampling.prompt_logprobs or 0)

@@ -31,8 +31,10 @@ class CompletionBody(SharedBody, kw_only=True):
     suffix: str | None = None
     echo: bool | None = None
     logprobs: int | None = None
+    n_probs: int | None = None
     detokenize: bool | None = None
     return_token_ids: bool | None = None
+    return_tokens: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     add_special_tokens: bool | None = None
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.server.apis.openai_wire.llamacpp_names import EFFECTS as LLAMA_EFFECTS
+from dragoman.server.apis.openai_wire.llamacpp_names import OF_SOME
 from dragoman.server.apis.openai_wire.thinking import BUDGETS
 from dragoman.server.samplers import SAMPLER_EFFECTS, neutral_value
 
@@ -109,6 +111,7 @@ SHARED: Mapping[str, Row] = {
     "guided_choice": Row("the answer is one of these texts"),
     "structured_outputs": Row("the `guided_*` parameters in one object"),
     **{name: Row(effect, neutral_value(name)) for name, effect in SAMPLER_EFFECTS.items()},
+    **{name: Row(effect) for name, effect in LLAMA_EFFECTS.items() if name not in OF_SOME},
 }
 
 COMPLETIONS: Mapping[str, Row] = {
@@ -117,6 +120,7 @@ COMPLETIONS: Mapping[str, Row] = {
     "suffix": Row("fill in the middle, if the model has the tokens for it"),
     "echo": Row("the prompt is repeated before the completion", False),
     "logprobs": Row("the log-probabilities of each token and of this many alternatives"),
+    **{name: Row(LLAMA_EFFECTS[name]) for name in OF_SOME},
     "return_progress": Row("with `stream`: chunks tell how far the prompt is, and who is before it", False),
     "detokenize": Row("false leaves the text empty and lists token ids instead", True),
     "return_token_ids": Row("lists the token ids beside the text", False),
@@ -127,8 +131,8 @@ COMPLETIONS: Mapping[str, Row] = {
 CHAT: Mapping[str, Row] = {
     "messages": Row("the conversation; roles are the chat template's business"),
     "max_completion_tokens": Row("the newer name of `max_tokens`, which it overrides"),
-    "n_predict": Row("llama.cpp's name of `max_tokens`, which overrides it; -1: no limit, 0: only compute the prompt"),
     "logprobs": Row("log-probabilities of the generated tokens", False),
+    **{name: Row(LLAMA_EFFECTS[name]) for name in OF_SOME},
     "top_logprobs": Row(
         "with `logprobs`, this many likeliest tokens at each place; -1: all, if --max-logprobs allows as many", 0
     ),

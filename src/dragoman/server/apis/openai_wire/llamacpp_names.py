@@ -1,0 +1,226 @@
+"""llama.cpp's own parameters, once for its routes and for those of OpenAI's shape, where its server takes them as well.
+
+Does: name the samplers and their parameters; put what a body of OpenAI's shape says in llama.cpp's words into OpenAI's;
+switch samplers off that it does not list; read line limits and adapters. Does not: read OpenAI's own fields, or grammars.
+Called by the dialects, on the event loop. Source: llama.cpp, tools/server/README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.server.apis.openai_wire.fields import check_number, shown
+from dragoman.server.apis.openai_wire.grammars import GrammarFields
+from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.bounds import Bounds
+from dragoman.server.samplers import FIELDS, NEUTRAL_SAMPLING
+from dragoman.types import LineLimits, SamplingParams
+
+# --- samplers ---------------------------------------------------------------------------------------------------------
+
+OF_SAMPLERS: Mapping[str, tuple[str, ...]] = {
+    "penalties": ("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
+    "dry": tuple(name for name in FIELDS if name.startswith("dry_")),
+    "temperature": ("temperature",),
+    "top_n_sigma": ("top_n_sigma", "nsigma"),
+    "top_k": ("top_k",),
+    "top_p": ("top_p",),
+    "min_p": ("min_p",),
+    "typ_p": ("typical_p",),
+    "infill": (),
+    "xtc": ("xtc_probability", "xtc_threshold"),
+}
+"""The parameters of our samplers, these by llama.cpp's names and in the order in which they are applied."""
+ORDER = tuple(OF_SAMPLERS)
+LACKING = ("adaptive_p",)
+BY_DEFAULT = tuple(name for name in ORDER if name != "infill")
+_OTHER_NAMES = {"temp": "temperature", "typical": "typ_p", "typical_p": "typ_p", "typ": "typ_p"}
+_OTHER_NAMES |= {"top-k": "top_k", "top-p": "top_p", "nucleus": "top_p", "min-p": "min_p", "top-n-sigma": "top_n_sigma"}
+_LETTERS = {
+    "e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p", "x": "xtc",
+    "t": "temperature", "i": "infill", "a": "adaptive_p",
+}  # fmt: skip
+NOT_LISTED = "its sampler is not one of samplers"
+UNORDERED = f"those that are listed are on, in this order: {', '.join(ORDER)}; there is no {' or '.join(LACKING)}"
+WHOLE_TEXT = "penalties see the whole text; -1 means that, 0 turns them off"
+
+
+def read_samplers(asked: str | list[str] | None, profile: Profile) -> tuple[str, ...]:
+    """The samplers' own names, as they were listed. Raises: InvalidParameter for one that nobody has."""
+    if asked is None:
+        return BY_DEFAULT
+    names = [_LETTERS.get(one, one) for one in asked] if isinstance(asked, str) else asked
+    known = [_OTHER_NAMES.get(name, name) for name in names]
+    allowed = (*ORDER, *LACKING)
+    for position, name in enumerate(known):
+        if name not in allowed:
+            place = f"samplers[{position}]"
+            raise profile.fault(
+                place, "value", f"{place} must be one of {', '.join(allowed)}, got {shown(names[position])}"
+            )
+    return tuple(known)
+
+
+def in_order(samplers: Sequence[str]) -> tuple[str, ...]:
+    """Those that there are, in the order in which they are applied."""
+    return tuple(name for name in ORDER if name in samplers)
+
+
+def has_penalty(sampling: SamplingParams) -> bool:
+    """Whether tokens are penalised that were there before."""
+    return sampling.repetition_penalty != 1.0 or bool(sampling.presence_penalty or sampling.frequency_penalty)
+
+
+def line_limits(n_indent: int | None, t_max_predict_ms: int | None) -> LineLimits | None:
+    """Where the answer ends by its lines, None = nowhere."""
+    max_ms = t_max_predict_ms or 0
+    if max_ms <= 0 and not n_indent:
+        return None
+    return LineLimits(n_indent or 0, max_ms / 1000 if max_ms > 0 else None)
+
+
+# --- adapters ---------------------------------------------------------------------------------------------------------
+
+
+class LlamaLora(msgspec.Struct):
+    """How much of an adapter is applied; `id`: its place in the list of adapters."""
+
+    id: int
+    scale: float = 1.0
+
+
+def applied_adapter(name: str, lora: list[LlamaLora], names: Sequence[str], profile: Profile) -> str:
+    """The one adapter of scale 1 in a list, "" if there is none. Raises: InvalidParameter."""
+    applied: list[str] = []
+    for position, one in enumerate(lora):
+        place = f"{name}[{position}]" if name else f"[{position}]"
+        if not 0 <= one.id < len(names):
+            allowed = f"between 0 and {len(names) - 1}" if names else "left out, as there are no adapters"
+            raise profile.fault(f"{place}.id", "value", f"{place}.id must be {allowed}, got {one.id}")
+        if one.scale not in (0.0, 1.0):
+            message = f"{place}.scale must be 0 or 1, as adapters are applied whole, got {one.scale}"
+            raise profile.fault(f"{place}.scale", "value", message)
+        if one.scale:
+            applied.append(names[one.id])
+    if len(applied) > 1:
+        message = f"{name or 'the list'} must have at most one adapter of scale 1, got {', '.join(applied)}"
+        raise profile.fault(name or "id", "count", message)
+    return applied[0] if applied else ""
+
+
+# --- in bodies of OpenAI's shape ----------------------------------------------------------------------------------------
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "n_predict": ("max_tokens", "max_completion_tokens", "max_output_tokens"),
+    "n_cmpl": ("n",),
+    "n_probs": ("logprobs", "top_logprobs"),
+    "repeat_penalty": ("repetition_penalty",),
+    "return_tokens": ("return_token_ids",),
+}
+"""Its names of what bodies of OpenAI's shape call otherwise; where one of these is given as well, that one counts."""
+
+EFFECTS: Mapping[str, str] = {
+    "n_predict": "llama.cpp's name of `max_tokens`, which overrides it; -1: no limit, 0: only compute the prompt",
+    "n_cmpl": "llama.cpp's name of `n`, which overrides it",
+    "n_probs": "llama.cpp's: log-probabilities of so many candidates for each token; `logprobs` overrides it",
+    "repeat_penalty": "llama.cpp's name of `repetition_penalty`, which overrides it",
+    "repeat_last_n": "llama.cpp's: 0 turns penalties off, -1 lets them see the whole text, as they always do",
+    "samplers": "llama.cpp's: the samplers that are on, by name or letter; the model's own values for others do not count",
+    "grammar": "llama.cpp's: the answer is a sentence of this grammar, in GBNF, or in Lark after %llguidance",
+    "json_schema": "llama.cpp's: the answer is JSON of this schema; {} is any object",
+    "cache_prompt": "llama.cpp's: false neither uses nor keeps cached parts of the prompt",
+    "return_tokens": "llama.cpp's name of `return_token_ids`, which overrides it",
+    "n_indent": "llama.cpp's: the answer ends before a line that is indented by fewer blanks and tabs",
+    "t_max_predict_ms": "llama.cpp's: the answer ends at the first end of a line that comes later after the first token",
+    "post_sampling_probs": "llama.cpp's: log-probabilities are of what each token was drawn from",
+    "lora": "llama.cpp's: the adapter of this answer, by its place in the list; a scale is 0 or 1",
+}
+"""The fields and their meanings."""
+OF_SOME = ("n_probs", "return_tokens")  # of completions and conversations, which have a place for what they ask for
+
+_OVERRIDDEN = "another name of the same is given as well, which counts"
+REASONS: Mapping[str, str] = {
+    **dict.fromkeys(ALIASES, _OVERRIDDEN),
+    "repeat_last_n": WHOLE_TEXT,
+    "samplers": UNORDERED,
+    "post_sampling_probs": "no log-probabilities are asked for",
+}
+
+_SWITCHED_OFF: Mapping[str, tuple[str, ...]] = {
+    **OF_SAMPLERS,
+    "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
+    "top_n_sigma": ("top_n_sigma",),
+}
+"""The same by the names of SamplingParams."""
+
+
+class LlamaFields(GrammarFields, kw_only=True):
+    """Its fields; None = not given. (A Struct has one base: what constrains the output.)
+
+    `n_probs` and `return_tokens` are of bodies whose answers have a place for what they ask for.
+    """
+
+    n_predict: int | None = None
+    n_cmpl: int | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    samplers: str | list[str] | None = None
+    cache_prompt: bool | None = None
+    n_indent: int | None = None
+    t_max_predict_ms: int | None = None
+    post_sampling_probs: bool | None = None
+    lora: list[LlamaLora] | None = None
+
+
+def adopt_aliases(body: LlamaFields, max_n: int, profile: Profile) -> None:
+    """Put what was given by llama.cpp's names where OpenAI's are read, unless these were given too. Mutates: `body`.
+
+    Raises: InvalidRequest for a number of answers above `max_n`.
+    """
+    if body.n_cmpl is not None:
+        check_number("n_cmpl", body.n_cmpl, Bounds(1, max_n), profile)
+    for name, (own, *_) in ALIASES.items():
+        value = getattr(body, name, None)
+        if value is None or name == "n_probs" or (name == "n_predict" and value < 0):  # dialects read these
+            continue
+        if getattr(body, own) is None:
+            setattr(body, own, value)
+
+
+def without_unlisted(sampling: SamplingParams, body: LlamaFields, profile: Profile) -> SamplingParams:
+    """The parameters with everything off that llama.cpp's fields turn off. Raises: InvalidParameter."""
+    if body.samplers is None and body.repeat_last_n is None and not body.post_sampling_probs:  # as nearly always
+        return sampling
+    listed = read_samplers(body.samplers, profile)
+    off = {*ORDER, "infill"} - set(listed)
+    if body.repeat_last_n == 0:  # penalties look at no token then
+        off.add("penalties")
+    names = [name for sampler in ORDER if sampler in off for name in _SWITCHED_OFF[sampler]]
+    return msgspec.structs.replace(
+        sampling,
+        **{name: getattr(NEUTRAL_SAMPLING, name) for name in names},
+        infill="infill" in listed,
+        post_sampling_probs=bool(body.post_sampling_probs and sampling.logprobs),
+    )
+
+
+def idle_llama_names(raw: Mapping[str, Any], body: LlamaFields, sampling: SamplingParams, profile: Profile) -> set[str]:
+    """Its fields that change nothing, and fields of any name whose sampler is off."""
+    idle = {name for name, others in ALIASES.items() if name in raw and any(one in raw for one in others)}
+    if body.repeat_last_n not in (None, -1, 0) and has_penalty(sampling):
+        idle.add("repeat_last_n")
+    if body.post_sampling_probs and not sampling.logprobs:
+        idle.add("post_sampling_probs")
+    return idle | unlisted_names(raw, body, profile)
+
+
+def unlisted_names(raw: Mapping[str, Any], body: LlamaFields, profile: Profile) -> set[str]:
+    """Fields whose sampler is not listed, and `samplers` where it has an order of its own or names one we lack."""
+    if body.samplers is None:
+        return set()
+    listed = read_samplers(body.samplers, profile)
+    idle = {name for one in ORDER if one not in listed for name in (*OF_SAMPLERS[one], *_SWITCHED_OFF[one])} & set(raw)
+    return idle if listed == in_order(listed) else {*idle, "samplers"}
