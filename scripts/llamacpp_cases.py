@@ -48,7 +48,9 @@ class Servers:
             return
         self.stop()
         command = [sys.executable, "-m", "dragoman", "serve", self._model, *options]
-        self._options, self._process = options, subprocess.Popen(command, stdout=sys.stdout, stderr=sys.stdout)
+        keys = {"DRAGOMAN_API_KEY": case.api_key} if case.api_key else {}
+        self._options = options
+        self._process = subprocess.Popen(command, stdout=sys.stdout, stderr=sys.stdout, env={**os.environ, **keys})
         deadline = time.monotonic() + START_S
         while not self._answers(case):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -66,7 +68,7 @@ class Servers:
     def _answers(case: Any) -> bool:
         host = case.server_host.split(",")[0]
         try:
-            return requests.get(f"http://{host}:{case.server_port}/health", timeout=5).status_code in (200, 401)
+            return requests.get(f"http://{host}:{case.server_port}/health", timeout=5).status_code == 200
         except requests.RequestException:
             return False
 
@@ -79,8 +81,6 @@ class Servers:
             options += ["--max-model-len", str(min(case.n_ctx if case.kv_unified else case.n_ctx // slots, LONGEST))]
         if case.model_alias:
             options += ["--name", case.model_alias]
-        if case.api_key:
-            options += ["--api-key", case.api_key]
         if case.chat_template_file:
             options += ["--chat-template", case.chat_template_file]
         today = datetime.date.today()

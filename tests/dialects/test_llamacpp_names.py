@@ -9,6 +9,7 @@ import pytest
 
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import Call, HttpCall
+from dragoman.server.apis.openai_wire.grammars import GrammarFields
 from dragoman.server.apis.openai_wire.llamacpp_names import ALIASES, EFFECTS, LlamaFields
 from dragoman.types import GenerationRequest, LineLimits
 from tests.dialects.test_samplers import APIS
@@ -38,6 +39,7 @@ def request_of(api: str, **parameters: Any) -> GenerationRequest:
 def test_every_name_has_its_effect(api: str) -> None:
     assert request_of(api, n_predict=0).max_tokens == 0
     assert request_of(api, n_predict=7).max_tokens == 7
+    assert request_of(api, n_predict=7).on_overflow == "clip"  # as llama.cpp cuts it to what there is room for
     assert request_of(api, n_predict=-1).max_tokens is None  # of completions, too, where 16 is the default
     assert request_of(api, n_cmpl=3).sampling.n == 3
     assert request_of(api, repeat_penalty=1.5).sampling.repetition_penalty == 1.5
@@ -110,6 +112,6 @@ def test_a_bad_value_is_refused_by_its_own_name(api: str, name: str, value: Any,
 
 
 def test_the_fields_are_those_that_are_described() -> None:
-    own = {*LlamaFields.__struct_fields__} - {*LlamaFields.__base__.__struct_fields__}
+    own = {*LlamaFields.__struct_fields__} - {*GrammarFields.__struct_fields__}
     assert own | {"n_probs", "return_tokens", "grammar", "json_schema"} == set(EFFECTS)
     assert set(ALIASES) <= set(EFFECTS)

@@ -203,7 +203,7 @@ class TestLoading:
 
     def test_several_addresses_are_bound_at_one_port(self) -> None:
         with running_server(listen=ListenConfig(hosts=("127.0.0.1", "127.0.0.2"), port=0)) as server:
-            port = httpx.URL(server.url).port
+            port = httpx.URL(server.url).port or 0
             for host in ("127.0.0.1", "127.0.0.2"):
                 assert httpx.get(f"http://{host}:{port}/ping").status_code == 200
             with pytest.raises(OSError, match=f"cannot listen on 127.0.0.2 port {port}"):

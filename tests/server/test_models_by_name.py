@@ -200,3 +200,22 @@ def test_keep_alive_is_not_named_as_without_effect(server: RunningServer, client
                 "/api/generate", json={"model": "org/big", "stream": False, "keep_alive": keep_alive, "odd": 1, **body}
             )
             assert answer.headers["x-dragoman-ignored"] == "odd"
+
+
+def test_ttl_says_how_long_a_model_stays_that_was_loaded_for_a_call(
+    server: RunningServer, client: httpx.Client
+) -> None:
+    for path, body in (
+        ("/v1/chat/completions", CHAT),
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/api/v0/chat/completions", CHAT),
+        ("/v1/responses", {"input": "hi", "store": False}),
+    ):
+        answer = client.post(path, json={"model": "org/big", "ttl": 300, **body})
+        assert answer.status_code == 200, answer.text
+        assert "ttl" not in answer.headers.get("x-dragoman-ignored", "")
+        assert server.hosting.kept["org/big"] == 300.0
+        server.hosting.kept.clear()
+    refused = client.post("/v1/completions", json={"model": "org/big", "prompt": "hi", "ttl": -1})
+    assert refused.status_code == 400
+    assert "ttl must be between 0.0 and 4294967295, got -1" in refused.json()["error"]["message"]

@@ -249,6 +249,30 @@ def test_the_best_piece_of_a_long_document_counts(name: str, models: Models) -> 
     assert values[-1] > values[0]
 
 
+@table("name", ["bert_reranker", "qwen3_reranker", "bert_mean", "bert_colbert"])
+def test_so_many_tokens_of_a_document_count_as_are_asked_for(name: str, models: Models) -> None:
+    async def work(service: PoolingService) -> Any:
+        async def scored(document: str, most: int | None, max_pieces: int = 1) -> tuple[float, int]:
+            asked = ScoreRequest(
+                pairs=[("who", document)], max_document_tokens=most, max_pieces=max_pieces, truncation=RIGHT, raw=True
+            )
+            made = await service.score(asked)
+            return float(made.values[0]), made.num_tokens[0]
+
+        around = (await scored("", None))[1]
+        whole, cut = await scored(words(30), None), await scored(words(30), 9)
+        length = len(await service.tokenize(words(30), add_special_tokens=False))
+        return around, length, whole, cut, await scored(words(30), 10_000), await scored(words(30), 9, 2)
+
+    around, length, whole, cut, uncut, pieces = models.ask(name, work)
+    assert whole[1] == around + length
+    assert cut[1] == around + 9
+    assert cut[0] != whole[0]
+    assert uncut == whole
+    if name in ("bert_reranker", "qwen3_reranker"):  # the others take the first piece
+        assert pieces[1] == 2 * (around + 9)
+
+
 def test_a_long_query_leaves_half_of_the_room_to_pieces(models: Models) -> None:
     async def work(service: PoolingService) -> Any:
         longest = service.facts.max_tokens

@@ -118,8 +118,9 @@ class ScoreRequest:
 
     `truncation`, `max_tokens`: as of `EmbedRequest`, of the pair as one sequence. `max_pieces`: into how many pieces a
     document is cut that is longer than there is room for; the best piece counts, and what is behind the last is left out.
-    Models that embed take the first. `raw`: the model's output before its
-    activation. `instruction`: what relevance means here, only where the facts say so; None = the model's own.
+    Models that embed take the first. `max_document_tokens`: of a document, or of each piece where there may be several;
+    what is behind them is left out, whatever `truncation` says. `raw`: the model's output before its activation.
+    `instruction`: what relevance means here, only where the facts say so; None = the model's own.
     """
 
     pairs: Sequence[tuple[str, str]]
@@ -127,6 +128,7 @@ class ScoreRequest:
     truncation: Truncation = Truncation.NONE
     max_tokens: int | None = None
     max_pieces: int = 1
+    max_document_tokens: int | None = None
     raw: bool = False
     instruction: str | None = None
 

@@ -29,6 +29,7 @@ from dragoman.server.pooling.base import (
     ScoreRequest,
     Scores,
     TokenVectors,
+    Truncation,
     WordWeights,
 )
 from dragoman.server.pooling.texts import TextPreparer, parts_of
@@ -189,12 +190,17 @@ class TextsService:
         for side, names in enumerate((("query",), ("document", "passage"))):
             texts = {text: index for index, text in enumerate(dict.fromkeys(pair[side] for pair in request.pairs))}
             name = next((one for one in names if one in prompts), None)
+            truncation, longest = request.truncation, request.max_tokens
+            if side and request.max_document_tokens is not None:
+                bound = self._preparer.longest_document(request.max_document_tokens, name)
+                truncation = Truncation.RIGHT if truncation is Truncation.NONE else truncation
+                longest = bound if longest is None else min(longest, bound)
             asked = EmbedRequest(
                 texts=tuple(texts),
                 request_id=request.request_id,
                 prompt_name=name,
-                truncation=request.truncation,
-                max_tokens=request.max_tokens,
+                truncation=truncation,
+                max_tokens=longest,
             )
             embedded = await (self.token_vectors(asked) if is_late else self.embed(asked))
             sides.append((texts, embedded))

@@ -210,7 +210,15 @@ class TextPreparer:
             for text in pair
         )
         return [
-            self._pair(next(tokens), next(tokens), f"pair {index}", longest, request.truncation, request.max_pieces)
+            self._pair(
+                next(tokens),
+                next(tokens),
+                f"pair {index}",
+                longest,
+                request.truncation,
+                request.max_pieces,
+                request.max_document_tokens,
+            )
             for index in range(len(request.pairs))
         ]
 
@@ -222,15 +230,20 @@ class TextPreparer:
         longest: int,
         truncation: Truncation,
         max_pieces: int,
+        most: int | None = None,
     ) -> list[PooledText]:
+        """A pair, or its pieces; `most`: tokens of a document, or of each of its pieces."""
         frame = self.tokenizer.pair_frame
         room = max(longest - frame.num_special, 0)
+        second = second[:most] if max_pieces == 1 else second
         pieces = [second]
-        if len(first) + len(second) > room:
+        if most is not None and max_pieces > 1 and len(second) > most and 2 * len(first) <= room:
+            pieces = _pieces(second, min(room - len(first), most), max_pieces)
+        elif len(first) + len(second) > room:
             self._refuse(len(first) + len(second) + frame.num_special, longest, label, truncation)
             query = first[: longest // 2]  # as OVMS has it: a longer one leaves a document no room that is worth it
             if max_pieces > 1 and len(query) < room:
-                first, pieces = query, _pieces(second, room - len(query), max_pieces)
+                first, pieces = query, _pieces(second, min(room - len(query), most or room), max_pieces)
             else:
                 first, second = cut_pair(first, second, room, _side(truncation))
                 pieces = [second]
@@ -255,24 +268,30 @@ class TextPreparer:
         room = max(longest - num_around, 0)
         made = []
         for index, body in enumerate(self._encoded(texts)):
-            bodies = None
-            if len(body) > room and request.max_pieces > 1 and request.truncation is not Truncation.NONE:
+            bodies, most = None, request.max_document_tokens
+            is_cut = len(body) > room and request.max_pieces > 1 and request.truncation is not Truncation.NONE
+            if is_cut or (most is not None and len(body) > most):
                 head = "".join((parts[0], instruction, parts[1], request.pairs[index][0], parts[2]))
-                bodies = self._pieces_asked(head, body, room, request.max_pieces)
+                bodies = self._pieces_asked(head, body, room, request.max_pieces, most)
             if bodies is None:
                 bodies = [self._fitted(body, room, index, num_around, longest, request.truncation)]
             made.append([PooledText((*before, *piece, *behind)) for piece in bodies])
         return made
 
-    def _pieces_asked(self, head: str, body: Sequence[int], room: int, max_pieces: int) -> list[Sequence[int]] | None:
-        """The question with each piece of its document; None if what is before the document leaves too little room."""
+    def _pieces_asked(
+        self, head: str, body: Sequence[int], room: int, max_pieces: int, most: int | None
+    ) -> list[Sequence[int]] | None:
+        """The question with each piece of its document; None if what is before the document leaves too little room.
+
+        `most`: tokens of a piece.
+        """
         tokens = next(self._encoded([head]))
         count = 0
         while count < min(len(tokens), len(body)) and tokens[count] == body[count]:
             count += 1
         if 2 * count > room:
             return None
-        return [(*body[:count], *piece) for piece in _pieces(body[count:], room - count, max_pieces)]
+        return [(*body[:count], *piece) for piece in _pieces(body[count:], min(room - count, most or room), max_pieces)]
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
@@ -320,6 +339,15 @@ class TextPreparer:
             kept.append(part[:most] if truncation is Truncation.RIGHT else part[max(len(part) - most, 0) :])
             most -= len(kept[-1])
         return "".join(kept if truncation is Truncation.RIGHT else reversed(kept))
+
+    def longest_document(self, most: int, prompt_name: str | None) -> int:
+        """Tokens of a text that is embedded with so many tokens of its own, at most what the model takes."""
+        if self.late is not None:
+            before: Sequence[int] = self.late.document_prefix
+        else:
+            name = prompt_name or self.facts.default_prompt_name
+            before = self.tokenizer.encode_all(["" if name is None else self.facts.prompts[name]])[0]
+        return min(self.facts.max_tokens, most + len(before) + self.tokenizer.frame.num_special)
 
     def _longest(self, asked: int | None) -> int:
         """Tokens that a text may have. Raises: InvalidParameter."""

@@ -70,6 +70,7 @@ BOUNDS: Mapping[str, Bounds] = {
     "assistant_confidence_threshold": Bounds(0.0, 1.0, is_low_open=True),
     "max_ngram_size": Bounds(1, UINT32_MAX),
     "priority": Bounds(-(2**31), 2**31 - 1),
+    "ttl": Bounds(0.0, UINT32_MAX),
     **SAMPLER_BOUNDS,
     **dict.fromkeys(  # -1: as many as the model likes
         ("thinking_token_budget", "reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens"),

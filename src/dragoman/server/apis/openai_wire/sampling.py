@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
+from dragoman.server.apis.openai_wire import staying
 from dragoman.server.apis.openai_wire.caching import REASONS as CACHING_REASONS
 from dragoman.server.apis.openai_wire.caching import PromptCacheOptions, idle_names, keep_s
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, requested_model
@@ -36,6 +37,7 @@ from dragoman.server.apis.openai_wire.llamacpp_names import (
 )
 from dragoman.server.apis.openai_wire.llamacpp_names import REASONS as LLAMA_REASONS
 from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.apis.openai_wire.staying import note_ttl
 from dragoman.server.apis.openai_wire.thinking import (
     BUDGETS,
     REASONING_TOKENS,
@@ -73,6 +75,7 @@ _REASONS: Mapping[str, str] = {
     **IDLE_REASONS,
     **THINKING_REASONS,
     **LLAMA_REASONS,
+    staying.NAME: staying.NO_EFFECT,
     "model": "this route has one model, whatever it is called",
     "top_logprobs": "logprobs is not true",
     "return_progress": "the answer is not streamed, or the engine does not tell how far it is",
@@ -134,6 +137,7 @@ class SharedBody(LlamaFields, kw_only=True):
     max_ngram_size: int | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    ttl: float | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None
@@ -183,6 +187,7 @@ def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, 
         message = "stream_options is allowed only with stream: true"
         raise profile.fault("stream_options", "without_stream", message)
     check_bounds(raw, body, profile, exempt)
+    note_ttl(body.ttl, profile)
     adopt_aliases(body, reading.options.limits.max_best_of, profile)
     if body.top_k == 0 and profile.name == "v3":
         raise profile.fault("top_k", "low", "top_k must be -1 or at least 1, got 0")
@@ -215,8 +220,9 @@ def shared_request(
         skip_special_tokens=body.skip_special_tokens is not False,
         spaces_between_special_tokens=body.spaces_between_special_tokens is not False,
         truncate_prompt_tokens=body.truncate_prompt_tokens,
-        # A default limit must not make a long prompt fail: only what the client asked for can be too much.
-        on_overflow="clip" if profile.clips_overflow or given is None else "refuse",
+        # A default limit must not make a long prompt fail: only what the client asked for can be too much, but as
+        # `n_predict`, which llama.cpp cuts to what there is room for.
+        on_overflow="clip" if profile.clips_overflow or given in (None, body.n_predict) else "refuse",
         model=_model(body.model, reading),
         adapter=_adapter(body, reading),
         lines=line_limits(body.n_indent, body.t_max_predict_ms),
@@ -270,6 +276,8 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
     uncached = list(idle_names(raw, body, is_kept=served.keeps_prompts, has_keys=served.has_cache_keys))
     idle |= set(uncached)
     idle.update(idle_samplers(request.sampling, body))
+    if body.ttl is not None and staying.is_idle():
+        idle.add(staying.NAME)
     idle |= idle_llama_names(raw, body, request.sampling, reading.profile)
     if not reading.options.thinks:
         idle.update(BUDGETS)

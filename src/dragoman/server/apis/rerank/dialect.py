@@ -44,7 +44,7 @@ from dragoman.server.responder import note_ignored
 from dragoman.types import Limits
 
 _TOP_N = Bounds(0, None)
-_CHUNKS = Bounds(1, None)
+_ONE_OR_MORE = Bounds(1, None)
 _ALL_PIECES = 10_000  # more than any call may have
 
 
@@ -119,6 +119,7 @@ class RerankDialect:
                     truncation=cut.truncation,
                     max_tokens=cut.max_tokens,
                     max_pieces=self._max_pieces(body),
+                    max_document_tokens=body.max_tokens_per_doc,
                     raw=body.use_activation is False,
                     instruction=body.instruction,
                 )
@@ -143,8 +144,12 @@ class RerankDialect:
             raise words.payload_fault("model", "model is missing", param="model")
         if body.top_n is not None:
             check_number("top_n", body.top_n, _TOP_N, words)
-        if body.max_chunks_per_doc is not None:
-            check_number("max_chunks_per_doc", body.max_chunks_per_doc, _CHUNKS, words)
+        for name, value in (
+            ("max_chunks_per_doc", body.max_chunks_per_doc),
+            ("max_tokens_per_doc", body.max_tokens_per_doc),
+        ):
+            if value is not None:
+                check_number(name, value, _ONE_OR_MORE, words)
         if body.rank_fields is not None and body.rank_fields != ["text"]:
             message = f'rank_fields must be ["text"], got {shown(body.rank_fields)}: documents are ranked by their text'
             raise UnsupportedFeature(message, param="rank_fields")

@@ -28,7 +28,6 @@ from dragoman.server.describe.json_schema import (
 )
 
 IGNORED: Mapping[str, str] = {
-    "max_tokens_per_doc": "documents are cut to what the model takes",
     "user": "nothing is tracked per user",
     "priority": "texts are computed in the order in which they come",
 }
@@ -186,7 +185,11 @@ def rerank_body(words: Profile, profile: ModelProfile) -> Schema:
                 "into how many pieces a long document is cut at most, of which the best counts; "
                 + ("as many as it takes if absent" if words.requires_model else "1 if absent: it is cut at the end"),
             ),
-            **_idle("max_tokens_per_doc", "user", "priority"),
+            "max_tokens_per_doc": described(
+                nullable({"type": "integer", "minimum": 1}),
+                "tokens of a document that count, or of each of its pieces with `max_chunks_per_doc`",
+            ),
+            **_idle("user", "priority"),
         },
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.server.apis.openai_wire import staying
 from dragoman.server.apis.openai_wire.llamacpp_names import EFFECTS as LLAMA_EFFECTS
 from dragoman.server.apis.openai_wire.llamacpp_names import OF_SOME
 from dragoman.server.apis.openai_wire.thinking import BUDGETS
@@ -89,6 +90,7 @@ SHARED: Mapping[str, Row] = {
     "max_ngram_size": Row("longest run of equal tokens by which the text is searched"),
     "priority": Row("requests with a smaller one are served before; the operator says how small it may be", 0),
     "cache_salt": Row("the prefix cache is shared with requests of the same salt only; a text that is not empty"),
+    staying.NAME: Row(staying.EFFECT),
     "prompt_cache_key": Row("requests of one key go to the same of several engines; without effect where there is one"),
     "prompt_cache_retention": Row(
         "in_memory: nothing of the prompt is written to a disk; 24h: kept so long, where the server has --prefix-store-gb"

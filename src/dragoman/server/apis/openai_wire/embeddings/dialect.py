@@ -28,6 +28,7 @@ from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, 
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
 from dragoman.server.apis.openai_wire.pooling.texts import CUT, read_cut, read_texts, told_as
 from dragoman.server.apis.openai_wire.profile import V1, Profile
+from dragoman.server.apis.openai_wire.staying import NAME, is_idle, note_ttl
 from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import Embeddings, EmbedRequest, embedder, opening
 from dragoman.server.pooling.base import Text
@@ -57,10 +58,13 @@ class EmbeddingsDialect:
         service = embedder(self._profile)
         body = read_struct(raw, EmbeddingsBody, words)
         check_body(raw, body, words)
+        note_ttl(body.ttl, words)
         given = read_texts("input", body.input, limits, words)
         check_token_ids(given.texts, body.allow_token_ids, self._profile, words)
         cut = read_cut(body.truncate_prompt_tokens, words)
         ignored = [name for name in raw if name in NO_EFFECT] + list(unknown_names(raw, EmbeddingsBody))
+        if body.ttl is not None and is_idle():
+            ignored.append(NAME)
         headers = note_ignored(switches, ignored)
         with told_as({"texts": "input", "max_tokens": CUT}, partial(given.place, "input")):
             made = await service.embed(

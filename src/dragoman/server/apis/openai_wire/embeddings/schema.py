@@ -12,9 +12,11 @@ import msgspec
 from msgspec import Meta
 
 from dragoman.server.api import ModelProfile
+from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.apis.openai_wire.pooling.texts import MODEL, switch_schema, texts_schema
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.describe.json_schema import TEXT, Schema, an_object, described, nullable
+from dragoman.server.apis.openai_wire.staying import EFFECT, NAME
+from dragoman.server.describe.json_schema import TEXT, Schema, an_object, described, nullable, range_of
 
 FORMATS = ("float", "base64")
 
@@ -34,6 +36,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     add_special_tokens: bool | None = None
     normalize: bool | None = None
     prompt_name: str | None = None
+    ttl: float | None = None
     allow_token_ids: bool | None = None
 
 
@@ -83,6 +86,7 @@ def embeddings_body(words: Profile, profile: ModelProfile) -> Schema:
             ),
             "normalize": described(switch, "vectors of length 1; as the model does if absent"),
             "prompt_name": described(nullable(TEXT), "one of the model's prompts, which goes before each text"),
+            NAME: described(nullable({"type": "number", **range_of(BOUNDS[NAME])}), EFFECT),
             "user": {"description": f"without effect: {NO_EFFECT['user']}"},
         },
     )
