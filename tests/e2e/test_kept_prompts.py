@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,10 @@ def anthropic_usage(url: str, key: str = "none") -> Any:
         return client.messages.create(model="demo", max_tokens=1, system=system, messages=said).usage
 
 
-def openai_answer(url: str, content: str = LONG, key: str = "none", **more: Any) -> Any:
+def openai_answer(url: str, content: str = LONG, key: str = "none", max_tokens: int = 1, **more: Any) -> Any:
     with openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
         said: Any = [{"role": "system", "content": content}, {"role": "user", "content": "What is a river?"}]
-        return client.chat.completions.create(model="demo", max_tokens=1, messages=said, **more)
+        return client.chat.completions.create(model="demo", max_tokens=max_tokens, messages=said, **more)
 
 
 def openai_usage(*words: Any, **more: Any) -> Any:
@@ -75,3 +77,34 @@ def test_what_was_computed_before_for_a_key_is_found_by_that_key_alone(
     with serve(*options) as server:
         assert openai_usage(server.base_url, key="k-bob").prompt_tokens_details.cached_tokens == 0
         assert openai_usage(server.base_url, key="k-alice").prompt_tokens_details.cached_tokens > 200
+
+
+def test_servers_share_a_directory_and_one_goes_on_when_the_other_is_killed(tmp_path: Path) -> None:
+    """What one has computed the other finds, with the same tokens: while both run, and after `kill -9` of the first."""
+    store = ("--prefix-store-gb", "0.2", "--prefix-store-dir", str(tmp_path / "store"))
+    texts = (LONG, LONG.replace("Rivers", "Streams"))
+    with serve(*MODEL, *store) as first:
+        computed = [openai_answer(first.base_url, text, seed=1, max_tokens=8) for text in texts]
+        assert [answer.usage.prompt_tokens_details.cached_tokens for answer in computed] == [0, 0]
+        num_blocks = sum(answer.usage.prompt_tokens // 32 for answer in computed)
+        wait_for(lambda: first.metrics()["dragoman_prefix_store_write_seconds_count"] >= num_blocks)
+        with serve(*MODEL, *store) as second:
+            for number, text in enumerate(texts):
+                if number:
+                    first.process.kill()
+                    first.process.wait()
+                found = openai_answer(second.base_url, text, seed=1, max_tokens=8)
+                assert found.usage.prompt_tokens_details.cached_tokens > 200
+                assert found.choices == computed[number].choices
+            assert openai_usage(second.base_url, LONG.replace("Rivers", "Brooks")).completion_tokens == 1
+            metrics = second.metrics()
+            assert metrics["dragoman_prefix_store_read_bytes_total"] > 0
+            wait_for(lambda: second.metrics()["dragoman_prefix_store_written_bytes_total"] > 0)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds. Raises: AssertionError after half a minute."""
+    end_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
