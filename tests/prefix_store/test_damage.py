@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from dragoman.prefix_store import BlockStore, catalogue, directory, layout
+from dragoman.prefix_store import BlockStore, directory, layout
 from dragoman.prefix_store.store import UNLIMITED
 from tests.prefix_store.blocks import (
     BLOCK_BYTES,
@@ -294,13 +294,16 @@ def test_a_segment_that_its_process_seals_at_this_moment_is_not_taken_for_abando
     store = opened(tmp_path)
     assert store.write(key(0), content(0))
 
-    def try_flock(file: directory.OpenFile) -> bool:
-        monkeypatch.undo()
-        assert store.write(key(1), content(1))
-        store.close()
-        return directory.try_flock(file)
+    really = directory.Directory.open
 
-    monkeypatch.setattr(catalogue, "try_flock", try_flock)
+    def open_(self: directory.Directory, name: str, *, writes: bool = False) -> directory.OpenFile:
+        if writes:  # to lock and to seal it
+            monkeypatch.undo()
+            assert store.write(key(1), content(1))
+            store.close()
+        return really(self, name, writes=writes)
+
+    monkeypatch.setattr(directory.Directory, "open", open_)
     assert all_found(opened(tmp_path), range(3)) == [0, 1]
     after = opened(tmp_path)
     assert all_found(after, range(3)) == [0, 1]

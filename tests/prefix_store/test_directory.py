@@ -165,14 +165,14 @@ def test_a_lock_that_somebody_deleted_is_made_anew(tmp_path: Path, monkeypatch: 
     lock.unlink()
     assert store.write(key(0), content(0))
     assert lock.exists()
-    really = directory.try_flock
+    really = directory.OpenFile.try_lock
 
-    def try_flock(file: directory.OpenFile) -> bool:
+    def try_lock(file: directory.OpenFile) -> bool:
         monkeypatch.undo()
         lock.unlink()
         return really(file)
 
-    monkeypatch.setattr(directory, "try_flock", try_flock)
+    monkeypatch.setattr(directory.OpenFile, "try_lock", try_lock)
     for n in range(1, BLOCKS_IN_SEGMENT + 1):  # the last begins a segment
         assert store.write(key(n), content(n))
     assert lock.exists()

@@ -11,7 +11,6 @@ never held while the disk is waited for, since `touch` takes it).
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dragoman.prefix_store import layout, segment
-from dragoman.prefix_store.directory import Busy, Directory, try_flock
+from dragoman.prefix_store.file_system import Busy, Facts, StoreDirectory
 from dragoman.prefix_store.files import OpenFiles
 from dragoman.prefix_store.index import Index, place, split
 from dragoman.prefix_store.layout import Header, Key
@@ -46,7 +45,7 @@ class _Survey:
 class Catalogue:
     """Segments and index in memory. `clock` gives seconds since 1970."""
 
-    def __init__(self, directory: Directory, clock: Callable[[], float]) -> None:
+    def __init__(self, directory: StoreDirectory, clock: Callable[[], float]) -> None:
         self.directory = directory
         self.files = OpenFiles(directory)
         self.index = Index()
@@ -207,8 +206,8 @@ class Catalogue:
                     self._finish(each)
 
     def _finish(self, abandoned: Segment) -> None:
-        file = self.directory.open(abandoned.name, os.O_RDWR)
-        if not try_flock(file):
+        file = self.directory.open(abandoned.name, writes=True)
+        if not file.try_lock():
             return  # its process lives
         self._load_growth(abandoned)  # it may have ended just now
         if not abandoned.num_blocks:
@@ -301,7 +300,7 @@ class Catalogue:
                 total += size
         return _Survey(total, segments, unknown)
 
-    def _take_use(self, known: Segment, facts: os.stat_result) -> None:
+    def _take_use(self, known: Segment, facts: Facts) -> None:
         """Take in when other processes have used a segment, and their leases. Raises: OSError."""
         is_changed = facts.st_mtime_ns != known.seen_ns
         leases = segment.read_leases(self.directory, known.name) if is_changed else {}
@@ -317,7 +316,7 @@ class Catalogue:
     def _is_written(self, name: str) -> bool:
         """True if a process, maybe this one, holds the file to append to it. Raises: FileNotFoundError."""
         try:
-            return not try_flock(self.directory.open(name))
+            return not self.directory.open(name).try_lock()
         except FileNotFoundError:
             raise
         except OSError:

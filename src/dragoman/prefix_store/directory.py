@@ -16,9 +16,11 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from dragoman.prefix_store.file_system import Busy
 
 _LOCK = "lock"
 _MOUNTED = "lost+found"  # in the root of file systems
@@ -31,12 +33,8 @@ class StoreError(Exception):
     """The directory cannot be used; one line says why and what to do."""
 
 
-class Busy(OSError):
-    """Another process holds the lock, and goes on holding it."""
-
-
 class OpenFile:
-    """A file that is closed when nobody holds it any more. `descriptor` is for positional reads and writes."""
+    """A `StoreFile` of the system."""
 
     __slots__ = ("descriptor",)
 
@@ -46,9 +44,34 @@ class OpenFile:
     def __del__(self) -> None:
         os.close(self.descriptor)
 
+    def pread(self, num_bytes: int, offset: int) -> bytes:
+        return os.pread(self.descriptor, num_bytes, offset)
+
+    def preadv(self, views: Sequence[memoryview], offset: int) -> int:
+        return os.preadv(self.descriptor, views, offset)
+
+    def pwritev(self, views: Sequence[memoryview], offset: int) -> int:
+        return os.pwritev(self.descriptor, views, offset)
+
+    def truncate(self, num_bytes: int) -> None:
+        os.ftruncate(self.descriptor, num_bytes)
+
+    def sync(self) -> None:
+        os.fsync(self.descriptor)
+
+    def stat(self) -> os.stat_result:
+        return os.fstat(self.descriptor)
+
+    def try_lock(self) -> bool:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
 
 class Directory:
-    """A directory of this user, for it alone, which holds segments and a lock and nothing else."""
+    """A `StoreDirectory` of this user, for it alone, which holds segments and a lock and nothing else."""
 
     def __init__(self, path: Path, *, create: bool) -> None:
         """Raises: StoreError."""
@@ -92,11 +115,11 @@ class Directory:
             os.fchmod(self._file.descriptor, stat.S_IRWXU)
 
     def changed_ns(self) -> int:
-        """The time at which a name was last added or taken away. Raises: OSError."""
+        """See `StoreDirectory`."""
         return os.fstat(self._file.descriptor).st_mtime_ns
 
     def names(self) -> list[str]:
-        """The segments' names, the oldest first. Raises: OSError."""
+        """See `StoreDirectory`."""
         return sorted(name for name in self._names() if _NAME.fullmatch(name))
 
     def _names(self) -> list[str]:
@@ -107,44 +130,41 @@ class Directory:
             os.close(descriptor)
 
     def free_bytes(self) -> int:
-        """Bytes that this user may still write on the file system. Raises: OSError."""
+        """See `StoreDirectory`."""
         facts = os.fstatvfs(self._file.descriptor)
         return facts.f_bavail * facts.f_frsize
 
     def stat(self, name: str) -> os.stat_result:
-        """A file's facts. Raises: OSError."""
+        """See `StoreDirectory`."""
         return os.stat(name, dir_fd=self._file.descriptor, follow_symlinks=False)
 
-    def open(self, name: str, flags: int = os.O_RDONLY) -> OpenFile:
-        """A segment. Raises: OSError, also if somebody else can have written it."""
-        flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    def open(self, name: str, *, writes: bool = False) -> OpenFile:
+        """See `StoreDirectory`."""
+        flags = (os.O_RDWR if writes else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         file = OpenFile(os.open(name, flags, dir_fd=self._file.descriptor))
-        facts = os.fstat(file.descriptor)
+        facts = file.stat()
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & _OTHERS_WRITE:
             raise OSError(errno.EPERM, f"{name} is no file that only this user can have written")
         return file
 
     def create(self) -> tuple[str, OpenFile]:
-        """A new segment under a name that no process has used. Raises: OSError."""
+        """See `StoreDirectory`."""
         name = f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}.blocks"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return name, OpenFile(os.open(name, flags, stat.S_IRUSR | stat.S_IWUSR, dir_fd=self._file.descriptor))
 
     def delete(self, name: str) -> None:
-        """Take a name away; who has the file open still reads it. Raises: OSError unless it is gone already."""
+        """See `StoreDirectory`."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._file.descriptor)
 
     def set_time(self, name: str, seconds: float) -> None:
-        """Set the time of last use. Raises: OSError."""
+        """See `StoreDirectory`."""
         os.utime(name, (seconds, seconds), dir_fd=self._file.descriptor, follow_symlinks=False)
 
     @contextmanager
     def lock(self, wait_s: float) -> Iterator[None]:
-        """Keeps other processes, and other threads, from adding and deleting segments.
-
-        Raises: Busy after `wait_s`, so that a process that stands still does not make the others stand; OSError.
-        """
+        """See `StoreDirectory`."""
         end = time.monotonic() + wait_s
         while not (file := self._try_lock()):
             if time.monotonic() >= end:
@@ -158,19 +178,10 @@ class Directory:
     def _try_lock(self) -> OpenFile | None:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         file = OpenFile(os.open(_LOCK, flags, stat.S_IRUSR | stat.S_IWUSR, dir_fd=self._file.descriptor))
-        if not try_flock(file):
+        if not file.try_lock():
             return None
         try:
-            is_it = os.path.samestat(self.stat(_LOCK), os.fstat(file.descriptor))
+            is_it = os.path.samestat(self.stat(_LOCK), file.stat())
         except FileNotFoundError:
             is_it = False
         return file if is_it else None  # somebody has deleted the one that is locked
-
-
-def try_flock(file: OpenFile) -> bool:
-    """Lock a file for as long as it is open; False if somebody else has. Raises: OSError where there are no locks."""
-    try:
-        fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 
-from dragoman.prefix_store.directory import Directory, OpenFile
+from dragoman.prefix_store.file_system import StoreDirectory, StoreFile
 
 _MAX_OPEN = 32
 
@@ -15,12 +15,12 @@ _MAX_OPEN = 32
 class OpenFiles:
     """Files by name."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: StoreDirectory) -> None:
         self._directory = directory
-        self._files: dict[str, OpenFile] = {}  # the last used last
+        self._files: dict[str, StoreFile] = {}  # the last used last
         self._lock = threading.Lock()
 
-    def open(self, name: str) -> OpenFile:
+    def open(self, name: str) -> StoreFile:
         """The file, for reading. Raises: OSError."""
         with self._lock:
             file = self._files.pop(name, None) or self._directory.open(name)

@@ -16,7 +16,6 @@ directory.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from typing import Any
 
 import numpy as np
 import xxhash
+
+from dragoman.prefix_store.file_system import StoreFile
 
 Key = bytes  # 16 bytes that name a block's whole content
 Part = bytes | bytearray | memoryview | np.ndarray[Any, Any]
@@ -55,7 +56,7 @@ _FOOTER = struct.Struct("<8sQQ")
 FOOTER_BYTES = _FOOTER.size + _DIGEST_BYTES
 
 _MAX_VECTORS = 1024  # IOV_MAX
-_Transfer = Callable[[int, list[memoryview], int], int]
+_Transfer = Callable[[Sequence[memoryview], int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +161,17 @@ def index_bytes(num_blocks: int) -> int:
     return num_blocks * ENTRY.size + FOOTER_BYTES
 
 
-def read_index(descriptor: int, size: int) -> tuple[bytearray, int] | None:
+def read_index(file: StoreFile, size: int) -> tuple[bytearray, int] | None:
     """The entries of a sealed segment's index and its offset; None if it does not end in a whole one. Raises: OSError."""
     begin = max(size - _TAIL_BYTES, 0)
-    tail = os.pread(descriptor, size - begin, begin)
+    tail = file.pread(size - begin, begin)
     if len(tail) < max(FOOTER_BYTES, size - begin):
         return None
     mark, offset, count = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)
     if mark != _FOOTER_MARK or offset + index_bytes(count) != size:
         return None
     if offset < begin:
-        tail = os.pread(descriptor, begin - offset, offset) + tail
+        tail = file.pread(begin - offset, offset) + tail
         begin = offset
     checked = tail[offset - begin : len(tail) - _DIGEST_BYTES]
     if xxhash.xxh3_128_digest(checked) != tail[-_DIGEST_BYTES:]:
@@ -181,11 +182,11 @@ def read_index(descriptor: int, size: int) -> tuple[bytearray, int] | None:
 _TAIL_BYTES = 32 << 10  # the index of 64 MB of blocks of 64 kB and more is read at once
 
 
-def scan(descriptor: int, begin: int, size: int) -> tuple[bytearray, int]:
+def scan(file: StoreFile, begin: int, size: int) -> tuple[bytearray, int]:
     """The entries of all blocks from `begin` on that lie whole within `size`, and the end of the last. Raises: OSError."""
     entries = bytearray()
     while begin + BLOCK_HEADER_BYTES <= size:
-        found = unpack_block_header(os.pread(descriptor, BLOCK_HEADER_BYTES, begin))
+        found = unpack_block_header(file.pread(BLOCK_HEADER_BYTES, begin))
         if found is None or begin + BLOCK_HEADER_BYTES + found[1] > size:
             break
         entries += ENTRY.pack(found[0], begin, found[1])
@@ -193,23 +194,23 @@ def scan(descriptor: int, begin: int, size: int) -> tuple[bytearray, int]:
     return entries, begin
 
 
-def read_all(descriptor: int, views: Sequence[memoryview], offset: int) -> int:
+def read_all(file: StoreFile, views: Sequence[memoryview], offset: int) -> int:
     """Fill the views from a file; return how many bytes could be read. Raises: OSError if it fails at the first."""
-    return _transfer(os.preadv, descriptor, views, offset, partly=True)
+    return _transfer(file.preadv, views, offset, partly=True)
 
 
-def write_all(descriptor: int, views: Sequence[memoryview], offset: int) -> None:
+def write_all(file: StoreFile, views: Sequence[memoryview], offset: int) -> None:
     """Write the views to a file. Raises: OSError if a part could not be written."""
-    _transfer(os.pwritev, descriptor, views, offset, partly=False)
+    _transfer(file.pwritev, views, offset, partly=False)
 
 
-def _transfer(call: _Transfer, descriptor: int, views: Sequence[memoryview], offset: int, *, partly: bool) -> int:
+def _transfer(call: _Transfer, views: Sequence[memoryview], offset: int, *, partly: bool) -> int:
     """The bytes that went through. `partly`: an error behind the first bytes ends it, and is not raised."""
     waiting = [view for view in reversed(views) if view.nbytes]
     total = 0
     while waiting:
         try:
-            count = call(descriptor, waiting[: -_MAX_VECTORS - 1 : -1], offset + total)
+            count = call(waiting[: -_MAX_VECTORS - 1 : -1], offset + total)
         except OSError:
             if partly and total:
                 return total

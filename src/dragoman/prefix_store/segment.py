@@ -9,13 +9,12 @@ process, and what a machine loses with its power is seen by the checksums. The s
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from dragoman.prefix_store import layout
-from dragoman.prefix_store.directory import Directory, OpenFile, try_flock
+from dragoman.prefix_store.file_system import StoreDirectory, StoreFile
 from dragoman.prefix_store.layout import BLOCK_HEADER_BYTES, ENTRY, HEADER_BYTES, Header, Key
 from dragoman.prefix_store.retention import Use
 
@@ -53,7 +52,7 @@ class Segment:
     end: int
     is_sealed: bool
     seen_ns: int = 0  # the file's time of change when leases and last use were last read from it
-    writer: OpenFile | None = None
+    writer: StoreFile | None = None
     is_use_unwritten: bool = False  # last use and leases are not yet on the disk
     use_written_at: float = 0.0
     appended_at: float = 0.0  # by this process
@@ -90,18 +89,18 @@ def smallest_capacity(num_bytes: int) -> int:
     return HEADER_BYTES + BLOCK_HEADER_BYTES + num_bytes + layout.index_bytes(1)
 
 
-def load(directory: Directory, name: str, number: int) -> Segment:
+def load(directory: StoreDirectory, name: str, number: int) -> Segment:
     """What a file holds, by its index or else by its blocks' headers. Raises: NotYet, Unknown, OSError."""
     file = directory.open(name)
-    facts = os.fstat(file.descriptor)
-    first = os.pread(file.descriptor, HEADER_BYTES, 0)
+    facts = file.stat()
+    first = file.pread(HEADER_BYTES, 0)
     if len(first) < HEADER_BYTES:
         raise NotYet(name)
     header = layout.unpack_header(first)
     if header is None:
         raise Unknown(name)
-    found = layout.read_index(file.descriptor, facts.st_size)
-    entries, end = found or layout.scan(file.descriptor, HEADER_BYTES, facts.st_size)
+    found = layout.read_index(file, facts.st_size)
+    entries, end = found or layout.scan(file, HEADER_BYTES, facts.st_size)
     use = Use(name, facts.st_size, facts.st_mtime, _leases(first))
     return Segment(number, header, use, entries, end, found is not None, facts.st_mtime_ns)
 
@@ -116,51 +115,51 @@ class Growth:
     is_sealed: bool
 
 
-def load_growth(directory: Directory, known: Segment) -> Growth | None:
+def load_growth(directory: StoreDirectory, known: Segment) -> Growth | None:
     """What another process has appended since, or None. Raises: OSError."""
     size = directory.stat(known.name).st_size
     if size == known.use.size:
         return None
     file = directory.open(known.name)
-    entries, end = layout.scan(file.descriptor, known.end, size)
-    return Growth(entries, end, size, layout.read_index(file.descriptor, size) is not None)
+    entries, end = layout.scan(file, known.end, size)
+    return Growth(entries, end, size, layout.read_index(file, size) is not None)
 
 
-def read_leases(directory: Directory, name: str) -> dict[bytes, float]:
+def read_leases(directory: StoreDirectory, name: str) -> dict[bytes, float]:
     """The leases that a file holds. Raises: OSError."""
     file = directory.open(name)
-    return _leases(os.pread(file.descriptor, HEADER_BYTES, 0))
+    return _leases(file.pread(HEADER_BYTES, 0))
 
 
 def _leases(first: bytes) -> dict[bytes, float]:
     return dict(slot for slot in layout.unpack_leases(first) if slot)
 
 
-def write_use(directory: Directory, use: Use, now: float) -> int:
+def write_use(directory: StoreDirectory, use: Use, now: float) -> int:
     """Write down last use and leases, for other processes and the next start; return the file's time of change in ns.
 
     A group's lease goes into its slot, or an empty one, or the one that ends first. Raises: OSError.
     """
     if use.leases:
-        file = directory.open(use.name, os.O_RDWR)
-        slots = layout.unpack_leases(os.pread(file.descriptor, HEADER_BYTES, 0))
+        file = directory.open(use.name, writes=True)
+        slots = layout.unpack_leases(file.pread(HEADER_BYTES, 0))
         ends = [slot[1] if slot and slot[1] > now else 0.0 for slot in slots]
         places = {slot[0]: number for number, slot in enumerate(slots) if slot}
         for group, until in use.leases.items():
             number = places.get(group, ends.index(min(ends)))
             if until > ends[number]:
                 ends[number] = until
-                os.pwrite(file.descriptor, layout.pack_lease(group, until), layout.lease_offsets()[number])
+                layout.write_all(file, [memoryview(layout.pack_lease(group, until))], layout.lease_offsets()[number])
     directory.set_time(use.name, use.used_at)
     return directory.stat(use.name).st_mtime_ns
 
 
-def begin(directory: Directory, number: int, header: Header, now: float) -> Segment:
+def begin(directory: StoreDirectory, number: int, header: Header, now: float) -> Segment:
     """A new segment of this process, which holds its lock. Raises: OSError, and then leaves no file."""
     name, file = directory.create()
     try:
-        try_flock(file)
-        layout.write_all(file.descriptor, [memoryview(layout.pack_header(header))], 0)
+        file.try_lock()
+        layout.write_all(file, [memoryview(layout.pack_header(header))], 0)
     except OSError:
         with suppress(OSError):
             directory.delete(name)
@@ -173,10 +172,10 @@ def append(segment: Segment, key: Key, parts: Sequence[memoryview]) -> None:
     assert segment.writer is not None
     try:
         header = layout.pack_block_header(key, parts)
-        layout.write_all(segment.writer.descriptor, [memoryview(header), *parts], segment.end)
+        layout.write_all(segment.writer, [memoryview(header), *parts], segment.end)
     except OSError:
         with suppress(OSError):  # what stays is no whole block, and is written over
-            os.ftruncate(segment.writer.descriptor, segment.end)
+            segment.writer.truncate(segment.end)
         raise
     length = sum(part.nbytes for part in parts)
     segment.entries += ENTRY.pack(key, segment.end, length)
@@ -184,24 +183,24 @@ def append(segment: Segment, key: Key, parts: Sequence[memoryview]) -> None:
     segment.use.size = segment.end
 
 
-def seal(directory: Directory, segment: Segment, file: OpenFile, *, sync: bool = True) -> None:
+def seal(directory: StoreDirectory, segment: Segment, file: StoreFile, *, sync: bool = True) -> None:
     """Write the index behind the blocks. Raises: OSError, and then the segment is as before."""
     try:
-        os.ftruncate(file.descriptor, segment.end)
+        file.truncate(segment.end)
         index = layout.pack_index(segment.entries, segment.end)
-        layout.write_all(file.descriptor, [memoryview(index)], segment.end)
+        layout.write_all(file, [memoryview(index)], segment.end)
         if sync:
-            os.fsync(file.descriptor)
+            file.sync()
     except OSError:
         with suppress(OSError):
-            os.ftruncate(file.descriptor, segment.end)
+            file.truncate(segment.end)
         raise
     segment.is_sealed = True
     segment.use.size = segment.end + len(index)
     directory.set_time(segment.name, segment.use.used_at)
 
 
-def read_blocks(file: OpenFile, blocks: Sequence[Block], into: Sequence[Sequence[memoryview]]) -> tuple[int, str]:
+def read_blocks(file: StoreFile, blocks: Sequence[Block], into: Sequence[Sequence[memoryview]]) -> tuple[int, str]:
     """How many of these blocks, which lie one behind the other, were filled in whole and true, and why not the next.
 
     Raises: OSError.
@@ -211,7 +210,7 @@ def read_blocks(file: OpenFile, blocks: Sequence[Block], into: Sequence[Sequence
     headers = memoryview(bytearray(BLOCK_HEADER_BYTES * len(blocks)))
     starts = [headers[i : i + BLOCK_HEADER_BYTES] for i in range(0, len(headers), BLOCK_HEADER_BYTES)]
     views = [view for start, parts in zip(starts, into, strict=True) for view in (start, *parts)]
-    left = layout.read_all(file.descriptor, views, blocks[0].offset)
+    left = layout.read_all(file, views, blocks[0].offset)
     for count, (start, block, parts) in enumerate(zip(starts, blocks, into, strict=True)):
         left -= BLOCK_HEADER_BYTES + block.length
         if left < 0:

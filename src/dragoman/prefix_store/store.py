@@ -13,7 +13,6 @@ that cannot be written is not kept; a line in the log says so.
 from __future__ import annotations
 
 import errno
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ from typing import NamedTuple
 from dragoman.prefix_store import layout, segment
 from dragoman.prefix_store.catalogue import Catalogue, logger, reason_of
 from dragoman.prefix_store.directory import Directory, StoreError
+from dragoman.prefix_store.file_system import StoreDirectory
 from dragoman.prefix_store.layout import KEY_BYTES, Content, Header, Key
 from dragoman.prefix_store.segment import Block, Segment
 
@@ -110,7 +110,9 @@ class _Run:
 class BlockStore:
     """Blocks on disk. Made by `open`; every method may be called on any thread."""
 
-    def __init__(self, directory: Directory, budget_bytes: int, segment_bytes: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, directory: StoreDirectory, budget_bytes: int, segment_bytes: int, clock: Callable[[], float]
+    ) -> None:
         self._directory = directory
         self._budget = budget_bytes
         self._segment_bytes = segment_bytes
@@ -124,7 +126,7 @@ class BlockStore:
     @classmethod
     def open(
         cls,
-        directory: Path,
+        directory: Path | StoreDirectory,
         budget_bytes: int,
         *,
         segment_bytes: int | None = None,
@@ -137,13 +139,15 @@ class BlockStore:
         a 64th of it, from 8 to 64 MB. Raises: StoreError.
         """
         usual = min(max(budget_bytes // 64, min(_SMALLEST_SEGMENT, budget_bytes // 8)), _LARGEST_SEGMENT)
-        store = cls(Directory(directory, create=create), budget_bytes, segment_bytes or usual, clock)
+        if isinstance(directory, Path):
+            directory = Directory(directory, create=create)
+        store = cls(directory, budget_bytes, segment_bytes or usual, clock)
         try:
             store._catalogue.open(budget_bytes)
             if budget_bytes != UNLIMITED:
                 store._warn_of_full_disk()
         except OSError as error:
-            raise StoreError(f"{directory} cannot hold the prefix store: {reason_of(error)}") from error
+            raise StoreError(f"{directory.path} cannot hold the prefix store: {reason_of(error)}") from error
         return store
 
     def _warn_of_full_disk(self) -> None:
@@ -198,9 +202,9 @@ class BlockStore:
             position += 1 if run is None else len(run.blocks)
             if run is not None:
                 with suppress(OSError):  # whoever reads them finds out
-                    descriptor = self._catalogue.files.open(run.segment.name).descriptor
+                    file = self._catalogue.files.open(run.segment.name)
                     for begin in range(run.blocks[0].offset, run.end, _FETCH_BYTES):
-                        os.preadv(descriptor, [buffer[: run.end - begin]], begin)
+                        file.preadv([buffer[: run.end - begin]], begin)
 
     def _run(self, keys: Sequence[Key], most_bytes: int) -> _Run | None:
         """The first block and those that lie behind it, of no more bytes but for the first; None if it is not there."""
@@ -467,5 +471,5 @@ def _is_intact(active: Segment) -> bool:
     """False if somebody has deleted or truncated the file."""
     if active.writer is None:
         return False
-    facts = os.fstat(active.writer.descriptor)
+    facts = active.writer.stat()
     return facts.st_nlink > 0 and facts.st_size >= active.end
