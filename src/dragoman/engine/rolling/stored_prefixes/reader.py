@@ -3,8 +3,8 @@
 Does: one load after the other, in pieces; tell what came of each. Does not: decide what is read, or who waits (`loads`
 does). `submit` is called on the engine thread; `close` by whoever ends the engine, before the memory goes.
 
-Where nobody computes, one thread has the disk fetch piece after piece, and two follow, which copy and check: most of that time
-goes into pages of the cache's memory that nobody has used yet.
+Where nobody computes, one thread has the disk fetch piece after piece, and two follow, which copy and check: most of that
+time goes into pages of the cache's memory that nobody has used yet.
 
 A read takes a core from the kernels, whose steps wait for the slowest of their threads: so beside steps one thread reads,
 which rests twenty times as long as each of its pieces took. (A lower priority of the thread would not do: it would hold
