@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.base import Engine
+from dragoman.engine.base import DEATHS, Engine
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.runner import ForwardBatch
@@ -282,12 +282,16 @@ class DyingRunner(FakeRunner):
 def test_when_the_thread_dies_everybody_is_told_and_health_says_why() -> None:
     async def test() -> None:
         async with running_engine(DyingRunner(vocab_size=VOCAB_SIZE), max_num_seqs=1) as engine:
+            has_died = threading.Event()
+            DEATHS.listen(has_died.set)
             tasks = [asyncio.create_task(collect(engine, unending(key))) for key in range(3)]
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(result) for result in results] == [EngineDead] * 3
             health = engine.health()
             assert not health.is_alive
             assert "SystemExit: the process is being torn down" in health.reason
+            assert await asyncio.to_thread(has_died.wait, TIMEOUT_S)
+            DEATHS.ignore(has_died.set)
             with pytest.raises(EngineDead, match="torn down"):
                 await collect(engine, unending())
             with pytest.raises(EngineDead):

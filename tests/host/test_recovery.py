@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.base import Health
+from dragoman.engine.base import DEATHS, Health
 from dragoman.errors import Conflict
 from dragoman.host import recovery
 from dragoman.host.recovery import FailureAction, FailurePolicy
@@ -19,6 +19,7 @@ from tests.support.fake_models import FakeBuilt, Hosting, load, play, refusal, u
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "LOOK_S", 0.001)
+    monkeypatch.setattr(recovery, "LOOK_AGAIN_S", 0.001)
     monkeypatch.setattr(recovery, "FIRST_PAUSE_S", 0.001)
 
 
@@ -46,6 +47,18 @@ def test_a_dead_engine_is_renewed_and_nothing_else_is_touched(tmp_path: Path, ca
         assert "the engine of model a has died: out of luck" in caplog.text
         assert "the engine of model a was restarted in" in caplog.text
         await found.host.unload("a")
+
+    play(tmp_path, scenario)
+
+
+def test_an_engine_that_tells_of_its_death_is_renewed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "LOOK_S", 3600.0)
+
+    async def scenario(found: Hosting) -> None:
+        await load(found, "a")
+        found.engine("a").death = "out of luck"
+        await asyncio.to_thread(DEATHS.tell)  # engines die on their own threads
+        await until(lambda: not found.engine("a").death)
 
     play(tmp_path, scenario)
 

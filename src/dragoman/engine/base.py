@@ -422,6 +422,31 @@ class TextPooling(Protocol):
         ...
 
 
+class Deaths:
+    """Tells whoever listens that an engine of this process has died; which one, its `health` says."""
+
+    def __init__(self) -> None:
+        self._listeners: set[Callable[[], None]] = (
+            set()
+        )  # replaced, never changed: engines tell on threads of their own
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called, quickly and on any thread, each time an engine has died."""
+        self._listeners = {*self._listeners, listener}
+
+    def ignore(self, listener: Callable[[], None]) -> None:
+        """Call it no more."""
+        self._listeners = self._listeners - {listener}
+
+    def tell(self) -> None:
+        """An engine has died, and its `health` says so."""
+        for listener in self._listeners:
+            listener()
+
+
+DEATHS = Deaths()
+
+
 Take = Callable[[EngineOutput], bool]
 """Takes an output of a request, on its event loop; False = the request needs no more of them."""
 

@@ -1,7 +1,7 @@
 """What happens when an engine dies: its model gets another one, or the process ends for whoever started it to start another.
 
-Does: look at the engines of all models a few times a second, restart those that have died, bound how often. Does not: answer
-the dead engine's requests (it has done that itself) or know how an engine is made. Made by `ModelHost`, on the event loop.
+Does: look at the engines of all models when one tells that it has died, restart it, bound how often. Does not: answer the
+dead engine's requests (it has done that itself) or know how an engine is made. Made by `ModelHost`, on the event loop.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dragoman.engine.base import DEATHS
 from dragoman.engine.factory import Progress
 from dragoman.host.hosted import Hosted
 from dragoman.server.hosting import ModelState
@@ -22,7 +24,8 @@ logger = logging.getLogger("dragoman.host")
 
 FailureAction = Literal["restart", "restart-then-exit", "exit"]
 
-LOOK_S = 0.1
+LOOK_S = 5.0  # between two looks without news: engines of others may die and tell nobody
+LOOK_AGAIN_S = 0.1  # while there is one that has died
 FIRST_PAUSE_S = 0.5  # before an engine is made again after that has failed; doubled each time
 
 
@@ -58,33 +61,55 @@ class Recovery:
         self._end_process = end_process
         self._clock = clock
         self._restarts_s: dict[str, deque[float]] = {}  # by the model's name, when
+        self._has_news = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Watch from now on; nothing happens if that has begun."""
+        """Watch from now on; look at once if that has begun, since another model may be ready now."""
         if self._watching is None:
+            self._loop = asyncio.get_running_loop()
             self._watching = asyncio.create_task(self._watch(), name="watch the engines")
+            DEATHS.listen(self.look_soon)
+        else:
+            self._has_news.set()
+
+    def look_soon(self) -> None:
+        """Look at the engines now; for any thread."""
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop has ended, and with it what there was to restart
+            self._loop.call_soon_threadsafe(self._has_news.set)
 
     async def close(self) -> None:
         """Watch no more."""
+        DEATHS.ignore(self.look_soon)
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
 
     async def _watch(self) -> None:
+        pause_s = LOOK_S
         while True:
-            await asyncio.sleep(LOOK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._has_news.wait()
+            self._has_news.clear()
             try:
-                self._look()  # apart: what it held while this sleeps would outlive its model
+                # Apart: what it held while this sleeps would outlive its model. Another operation may be under way there.
+                pause_s = LOOK_AGAIN_S if self._look() else LOOK_S
             except Exception:  # boundary: an engine that cannot tell how it is must not keep others from being watched
                 logger.exception("the engines could not be looked at")
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Begin to restart what has died; True if there is such an engine."""
+        has_dead = False
         for hosted in list(self._models()):
             if hosted.state is ModelState.READY and hosted.built is not None and not hosted.is_given_up:
                 health = hosted.built.served.engine.health()
                 if not health.is_alive and not health.is_recovering:
+                    has_dead = True
                     self._begin(hosted, self._recover(hosted, health.reason))
+        return has_dead
 
     async def _recover(self, hosted: Hosted, reason: str) -> None:
         """Return when the model has an engine again, or will have none."""

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from dragoman.engine.affinity import preferred, prefix_key
-from dragoman.engine.base import Capabilities, EngineStats, Health, PromptProgress, UpstreamHealth
+from dragoman.engine.base import DEATHS, Capabilities, EngineStats, Health, PromptProgress, UpstreamHealth
 from dragoman.engine.spread import Failure, ReplicaLost, Replies, SpreadEngine
 from dragoman.errors import EngineDead, ServerError
 from dragoman.nodes.messages import (
@@ -242,6 +242,7 @@ class NodesEngine(SpreadEngine):
         others = [other for other in self._live() if other is not node]
         if was_live and not others and not self._refusal:
             self._death = reason
+            DEATHS.tell()
         self._detach(node, process, reason)
         await asyncio.to_thread(self._processes.drop, process)
         if self._refusal or not was_live:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from dragoman.engine.base import Capabilities
+from dragoman.engine.base import DEATHS, Capabilities
 from dragoman.engine.spread import Send, SpreadEngine
 from dragoman.errors import EngineDead
 
@@ -67,3 +67,4 @@ class WatchedEngine(SpreadEngine):
         self._death = why
         for replies in list(self._replies.values()):
             replies.cancel()
+        DEATHS.tell()

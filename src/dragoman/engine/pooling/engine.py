@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dragoman.cores.placement import enter_kernels
-from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs, PooledRows
+from dragoman.engine.base import DEATHS, Capabilities, EngineStats, Health, Outputs, PooledRows
 from dragoman.engine.pooling.queue import TextQueue, WaitingText
 from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError, UnsupportedFeature
 from dragoman.histogram import COUNTS, SECONDS, Histogram
@@ -188,6 +188,7 @@ class PoolingEngine:
             logger.exception("the engine thread died")
             self._death = f"the engine stopped: {type(error).__name__}: {error}"
             self._fail(EngineDead(self._death))
+            DEATHS.tell()
 
     def _next_batch(self) -> list[WaitingText]:
         """The texts to compute next, as soon as there are some; [] at the end."""

@@ -25,7 +25,7 @@ from time import perf_counter
 import msgspec
 
 from dragoman.cores.placement import enter_kernels
-from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health, PromptProgress, Take
+from dragoman.engine.base import DEATHS, Capabilities, EngineStats, EngineTools, Health, PromptProgress, Take
 from dragoman.engine.rolling.adapters.table import AdapterTable
 from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig
@@ -391,6 +391,7 @@ class RollingEngine:
         self._core.inbox.close()
         self._end_changes()
         self._deliver([Delivery(key, EngineDead(self._death)) for key in list(self._streams)])
+        DEATHS.tell()
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """Hand a step's outputs to their event loops, one hop per loop."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragoman.coroutines import together
-from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
+from dragoman.engine.base import DEATHS, Capabilities, EngineStats, EngineTools, Health
 from dragoman.engine.beams.one_token import OneTokenBeams
 from dragoman.engine.vllm.adapters import AdapterPlan, VllmAdapters
 from dragoman.engine.vllm.gauges import Gauges
@@ -236,6 +236,7 @@ class VllmEngine:
         if isinstance(error, ServerError):
             return error
         if isinstance(error, surface.dead):
+            DEATHS.tell()
             return EngineDead(self._reason() or _DIED)
         cause = error.__cause__ or error  # vLLM wraps what it did not expect in an error without words
         text = str(cause.args[0]) if cause.args else type(cause).__name__
