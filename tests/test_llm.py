@@ -15,7 +15,8 @@ from dragoman.config.resolve import ConfigError, demo_model_dir
 from dragoman.errors import InvalidRequest, ServerError, TextOnly
 from dragoman.llm import LLM
 from dragoman.models import ModelError
-from dragoman.types import FinishReason, SamplingParams
+from dragoman.types import FinishReason, Grammar, SamplingParams
+from tests.support.fake_service import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +156,13 @@ def test_a_directory_that_holds_no_model_is_refused_and_leaves_no_thread(tmp_pat
 def test_a_closed_model_gives_its_threads_back_and_says_so(tmp_path: Path) -> None:
     before = threading.active_count()
     llm = LLM(max_model_len=64, max_num_seqs=1)
+    llm.generate("Hello", SamplingParams(grammar=Grammar("regex", "a{2}")), max_tokens=4)
+    grammars = [thread for thread in threading.enumerate() if thread.name.startswith("dragoman-grammars")]
     llm.close()
     llm.close()
+    for thread in grammars:
+        thread.join(PATIENCE_S)
+    assert grammars, "or nothing was compiled beside the event loop"
     assert threading.active_count() == before
     with pytest.raises(RuntimeError, match="closed"):
         llm.generate("Hello")

@@ -107,7 +107,12 @@ class ComposedModel:
             self.renewal.engine.give_up(reason)
 
     def close(self) -> None:
-        """Forget the operator's code, and bring no more pictures; after the engine's shutdown, when no call is left."""
+        """End the threads that prepare requests, forget the operator's code, and bring no more pictures.
+
+        After the engine's shutdown, when no call is left.
+        """
+        if isinstance(self.served.service, Service):
+            self.served.service.close()
         if self.loader is not None:
             self.loader.close()
         if self.hooks is not None:

@@ -128,6 +128,11 @@ class Service:
             thinking=ThinkingPlan(extensions.find_thought, self._limits.thinking, tokenizer),
         )
 
+    def close(self) -> None:
+        """Let its threads end, when no request is left; what still compiles runs to its end and is dropped."""
+        for pool in (self._grammar_pool, self._template_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
+
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
