@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.errors import NotFound
+from dragoman.server.apis.responses.disk import ResponseDisk, ResponseDocument
 from dragoman.server.apis.responses.schema import Response, ToldFormat, ToldReasoning, ToldText
 from dragoman.server.apis.responses.store import ResponseStore, Running, StoreLimits
 
@@ -167,3 +171,53 @@ def test_an_end_is_told_once() -> None:
     store.end(response, [{"id": "late"}])
     kept = store.get(response.id, "")
     assert (kept.response.status, kept.output) == ("cancelled", ())
+
+
+def test_what_an_earlier_process_kept_is_read_once_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[int] = []
+    read = ResponseDisk.read
+
+    def noted(disk: ResponseDisk) -> list[tuple[ResponseDocument, int]]:
+        readers.append(threading.get_ident())
+        return read(disk)
+
+    monkeypatch.setattr(ResponseDisk, "read", noted)
+
+    async def first() -> tuple[str, int]:
+        store = ResponseStore(disk=ResponseDisk(tmp_path))
+        await store.until_read()
+        response_id = keep(store, text="answer")
+        await store.aclose()
+        return response_id, store.size_bytes
+
+    async def second(response_id: str, size_bytes: int) -> None:
+        store = ResponseStore(disk=ResponseDisk(tmp_path))
+        await asyncio.gather(*(store.until_read() for _ in range(3)))
+        assert (store.get(response_id, "").output[0]["text"], store.size_bytes) == ("answer", size_bytes)
+        await store.aclose()
+
+    asyncio.run(second(*asyncio.run(first())))
+    assert len(readers) == 2
+    assert threading.get_ident() not in readers
+
+
+def test_files_that_cannot_be_read_are_tried_again(tmp_path: Path) -> None:
+    class Failing(ResponseDisk):
+        num_reads = 0
+
+        def read(self) -> list[tuple[ResponseDocument, int]]:
+            self.num_reads += 1
+            if self.num_reads == 1:
+                raise OSError("the disk is asleep")
+            return super().read()
+
+    async def read_twice() -> None:
+        store = ResponseStore(disk=Failing(tmp_path))
+        with pytest.raises(OSError, match="asleep"):
+            await store.until_read()
+        await store.until_read()
+        await store.aclose()
+
+    asyncio.run(read_twice())

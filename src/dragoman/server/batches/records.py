@@ -57,10 +57,13 @@ class Records(Generic[D]):
         """The document of that id."""
         return self._documents.get(document_id)
 
-    def put(self, document: D) -> None:
-        """Keep the document, in the place of the one of its id. It is on the disk when this returns. Raises: OSError."""
+    def put(self, document: D, encoded: bytes | None = None) -> None:
+        """Keep the document, in the place of the one of its id. It is on the disk when this returns. Raises: OSError.
+
+        `encoded`: the same as JSON, where whoever calls this has it.
+        """
         path = self._directory / f"{document.id}{_SUFFIX}"
-        write_whole(path, msgspec.json.encode(document))
+        write_whole(path, encoded or msgspec.json.encode(document))
         self._documents[document.id] = document
 
     def drop(self, document_id: str) -> None:

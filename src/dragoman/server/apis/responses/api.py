@@ -57,7 +57,7 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
 
 async def enter_call(exchange: Exchange, http: HttpCall, server: Server, proceed: Proceed) -> bool:
     """`before` of the operations that make responses; those that are made in the background are answered here."""
-    asking = Asking(server.shared(ResponseStore.of), server)
+    asking = Asking(await ResponseStore.found(server), server)
     set_asking(asking)
     await http.decoded()
     if http.field("background") is not True:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,28 +38,38 @@ class ResponseDisk:
     """The directory of one server's responses."""
 
     def __init__(self, directory: Path) -> None:
-        """Reads all of them. Raises: OSError."""
-        self._records = Records(directory, ResponseDocument)
+        """Reads none of them yet. Raises: OSError."""
+        directory.mkdir(mode=0o700, exist_ok=True)
+        self._directory = directory
+        self._records: Records[ResponseDocument] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="dragoman-responses")
         secret = directory / "secret"
         if not secret.exists():
             write_whole(secret, secrets.token_bytes(_SECRET_BYTES))
         self.secret = secret.read_bytes()
 
-    def read(self) -> Iterator[ResponseDocument]:
-        """What an earlier process has kept, the longest unused first; what it was making has failed."""
+    def read(self) -> list[tuple[ResponseDocument, int]]:
+        """What an earlier process has kept, with its bytes, the longest unused first; what it was making has failed.
+
+        Called once, on a thread, before anything is kept.
+        """
+        self._records = Records(self._directory, ResponseDocument)
+        documents = []
         for found in sorted(self._records.all(), key=lambda one: one.used_s):
             document = found
             if not found.has_ended:
                 failure = ResponseFailure("server_error", "the server ended while the response was made")
                 response = msgspec.structs.replace(found.response, status="failed", error=failure)
                 document = msgspec.structs.replace(found, response=response, has_ended=True)
-                self.put(document)
-            yield document
+            encoded = msgspec.json.encode(document)
+            if document is not found:
+                self.put(document, encoded)
+            documents.append((document, len(encoded)))
+        return documents
 
-    def put(self, document: ResponseDocument) -> None:
-        """Keep it, soon."""
-        self._writer.submit(self._write, document)
+    def put(self, document: ResponseDocument, encoded: bytes) -> None:
+        """Keep it, soon. `encoded`: the same as JSON."""
+        self._writer.submit(self._write, document, encoded)
 
     def drop(self, response_id: str) -> None:
         """Forget it, soon."""
@@ -70,13 +79,15 @@ class ResponseDisk:
         """Return once everything is written."""
         self._writer.shutdown(wait=True)
 
-    def _write(self, document: ResponseDocument) -> None:
+    def _write(self, document: ResponseDocument, encoded: bytes) -> None:
+        assert self._records is not None
         try:
-            self._records.put(document)
+            self._records.put(document, encoded)
         except OSError as error:
             logger.error("response %s is not kept on disk: %s", document.id, error)
 
     def _delete(self, response_id: str) -> None:
+        assert self._records is not None
         try:
             self._records.drop(response_id)
         except OSError as error:

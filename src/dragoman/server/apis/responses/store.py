@@ -95,11 +95,26 @@ class ResponseStore:
         self._places: OrderedDict[str, _Place] = OrderedDict()  # the longest unused first
         self._size_bytes = 0
         self._running: dict[str, Running] = {}
-        for document in () if disk is None else disk.read():
-            self._keep_read(document)
+        self._reading: asyncio.Future[None] | None = None
 
-    def _keep_read(self, document: ResponseDocument) -> None:
-        size_bytes = len(msgspec.json.encode(document))
+    async def until_read(self) -> None:
+        """Return once all that an earlier process has kept is here; the first call has it read, on a thread."""
+        if self._disk is None:
+            return
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read(self._disk))
+        await asyncio.shield(self._reading)  # others wait for it as well
+
+    async def _read(self, disk: ResponseDisk) -> None:
+        try:
+            documents = await asyncio.to_thread(disk.read)
+        except BaseException:
+            self._reading = None  # the next call tries again
+            raise
+        for document, size_bytes in documents:
+            self._keep_read(document, size_bytes)
+
+    def _keep_read(self, document: ResponseDocument, size_bytes: int) -> None:
         kept = Kept(document.response, document.items, document.output, size_bytes)
         used_s = self._clock() - max(time.time() - document.used_s, 0.0)
         self._add(_Place(kept, document.owner, used_s))
@@ -116,6 +131,13 @@ class ResponseStore:
         )
         disk = None if server.desk is None else ResponseDisk(server.desk.store.config.directory / "responses")
         return cls(limits, running_calls=lambda: [record.call_id for record in server.watch.running], disk=disk)
+
+    @classmethod
+    async def found(cls, server: Server) -> ResponseStore:
+        """That of a server, with all that it keeps."""
+        store = server.shared(cls.of)
+        await store.until_read()
+        return store
 
     async def aclose(self) -> None:
         """Return once what is kept is on the disk."""
@@ -157,8 +179,9 @@ class ResponseStore:
         """Note that a response is being made."""
         self._forget_ended()
         self._running[running.response.id] = running
-        if running.response.background:
-            self._write(running, running.response, (), has_ended=False)
+        if running.response.background and self._disk is not None and self.limits.max_responses:
+            document = _document(running, running.response, (), has_ended=False)
+            self._disk.put(document, msgspec.json.encode(document))
 
     def running(self, response_id: str, caller: str) -> Running | None:
         """The caller's response of that id that is being made, None if there is none."""
@@ -170,16 +193,17 @@ class ResponseStore:
     def end(self, response: Response, output: Collection[Item]) -> None:
         """A response has ended; it is kept if it is to be stored. Nothing happens if it had ended before."""
         running = self._running.pop(response.id, None)
-        if running is None or not response.store:
+        if running is None or not response.store or not self.limits.max_responses:
             return
-        size_bytes = len(msgspec.json.encode((response, running.items, output)))
-        self._keep(running, Kept(response, running.items, tuple(output), size_bytes))
-
-    def _write(self, running: Running, response: Response, output: Collection[Item], *, has_ended: bool) -> None:
-        if self._disk is not None and self.limits.max_responses:
-            items, told = (tuple(dict(item) for item in part) for part in (running.items, output))
-            now_s = time.time()
-            self._disk.put(ResponseDocument(response.id, running.caller, now_s, has_ended, response, items, told))
+        document = _document(running, response, output, has_ended=True)
+        encoded = msgspec.json.encode(document)
+        self._expire()
+        if len(encoded) > self.limits.max_size_bytes:
+            return
+        kept = Kept(response, running.items, tuple(output), len(encoded))
+        self._add(_Place(kept, running.caller, self._clock()))
+        if self._disk is not None:
+            self._disk.put(document, encoded)
 
     def _forget_ended(self) -> None:
         """Forget calls that ended without saying so: their clients left, or they failed before the first token."""
@@ -189,13 +213,6 @@ class ResponseStore:
                 self._running = {key: one for key, one in self._running.items() if one.call_id in calls}
 
     # --- stored -------------------------------------------------------------------------------------------------------
-
-    def _keep(self, running: Running, kept: Kept) -> None:
-        self._expire()
-        if kept.size_bytes > self.limits.max_size_bytes or not self.limits.max_responses:
-            return
-        self._add(_Place(kept, running.caller, self._clock()))
-        self._write(running, kept.response, kept.output, has_ended=True)
 
     def _add(self, place: _Place) -> None:
         self._places[place.kept.response.id] = place
@@ -240,3 +257,9 @@ class ResponseStore:
         self._size_bytes -= self._places.pop(response_id).kept.size_bytes
         if self._disk is not None:
             self._disk.drop(response_id)
+
+
+def _document(running: Running, response: Response, output: Collection[Item], *, has_ended: bool) -> ResponseDocument:
+    """The response as it is kept on disk, used now; its size is what it counts for, on disk or not."""
+    items, told = (tuple(dict(item) for item in part) for part in (running.items, output))
+    return ResponseDocument(response.id, running.caller, time.time(), has_ended, response, items, told)

@@ -32,10 +32,6 @@ PAGE = 20  # the same: the default
 Answering = Callable[[HttpCall, Server], Awaitable[Any]]
 
 
-def _store(server: Server) -> ResponseStore:
-    return server.shared(ResponseStore.of)
-
-
 def _after(query: Mapping[str, str]) -> int | None:
     """The number of the last event that the client has. Raises: InvalidParameter."""
     text = query.get("starting_after")
@@ -52,8 +48,9 @@ async def retrieve(http: HttpCall, server: Server) -> Response | StreamedReply:
     """The response, as far as it is, or its events. Raises: NotFound, InvalidRequest."""
     _check_include(http.query)
     response_id = http.path_params["response_id"]
-    running = _store(server).running(response_id, http.caller)
-    response = _store(server).get(response_id, http.caller).response if running is None else running.response
+    store = await ResponseStore.found(server)
+    running = store.running(response_id, http.caller)
+    response = store.get(response_id, http.caller).response if running is None else running.response
     after = _after(http.query)
     if http.query.get("stream", "").lower() not in ("true", "1"):
         if after is not None:
@@ -68,10 +65,10 @@ async def retrieve(http: HttpCall, server: Server) -> Response | StreamedReply:
 
 async def delete(http: HttpCall, server: Server) -> DeletedResponse:
     """Forget it; if it is being made, that ends. Raises: NotFound."""
-    store, response_id = _store(server), http.path_params["response_id"]
+    store, response_id = await ResponseStore.found(server), http.path_params["response_id"]
     running = store.running(response_id, http.caller)
     if running is not None:
-        _end(running, server)
+        _end(running, store, server)
         if not running.response.store:
             return DeletedResponse(response_id)
     store.delete(response_id, http.caller)
@@ -80,10 +77,10 @@ async def delete(http: HttpCall, server: Server) -> DeletedResponse:
 
 async def cancel(http: HttpCall, server: Server) -> Response:
     """End the making of it; a response that was cancelled stays so. Raises: NotFound, InvalidRequest."""
-    store, response_id = _store(server), http.path_params["response_id"]
+    store, response_id = await ResponseStore.found(server), http.path_params["response_id"]
     running = store.running(response_id, http.caller)
     if running is not None:
-        return _end(running, server)
+        return _end(running, store, server)
     response = store.get(response_id, http.caller).response
     if response.status == "cancelled":
         return response
@@ -92,19 +89,19 @@ async def cancel(http: HttpCall, server: Server) -> Response:
     )
 
 
-def _end(running: Running, server: Server) -> Response:
+def _end(running: Running, store: ResponseStore, server: Server) -> Response:
     """Cancel the call, wherever it is: in the queue, at its prompt, or between two tokens."""
     server.watch.cancel(running.call_id)
     failure = ResponseFailure("server_error", "the response was cancelled")
     response = msgspec.structs.replace(running.response, status="cancelled", error=failure)
-    _store(server).end(response, ())
+    store.end(response, ())
     return response
 
 
 async def input_items(http: HttpCall, server: Server) -> ItemList:
     """A page of everything that the model was given for it. Raises: NotFound, InvalidParameter."""
     _check_include(http.query)
-    store, response_id = _store(server), http.path_params["response_id"]
+    store, response_id = await ResponseStore.found(server), http.path_params["response_id"]
     running = store.running(response_id, http.caller)
     items: Sequence[Item] = store.get(response_id, http.caller).items if running is None else running.items
     order = http.query.get("order") or "desc"
@@ -152,7 +149,7 @@ def input_tokens(dialect_name: str) -> Answering:
         model = server.models.find(model_named(http))
         dialect = model.dialects[dialect_name]
         assert isinstance(dialect, ResponsesDialect)
-        parsed = dialect.understood(http, Asking(_store(server), server))
+        parsed = dialect.understood(http, Asking(await ResponseStore.found(server), server))
         headers = note_ignored(server.switches.for_call(http.headers), dialect.without_effect(parsed))
         tokens = await text_service(model).tokenize(parsed.request.prompt)
         return json_reply(200, InputTokens(len(tokens.token_ids)), headers)
