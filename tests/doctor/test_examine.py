@@ -222,8 +222,8 @@ def test_a_gpu_is_told_where_nothing_uses_it(tmp_path: Path) -> None:
 
 
 LARGE = ModelFacts(
-    "large", "/models/large", "int8", "bf16", "bf16", weights=8 * GB, least=9 * GB, cache=4 * GB,
-    num_cached_tokens=100_000, context=8192,
+    "large", "/models/large", "int8", "bf16", "bf16", weights_bytes=8 * GB, least_bytes=9 * GB, cache_bytes=4 * GB,
+    cached_tokens=100_000, context=8192,
 )  # fmt: skip
 
 
@@ -234,11 +234,11 @@ def test_the_speed_of_a_model_follows_from_its_weights_and_memory() -> None:
     assert model_section(LARGE, None).facts["estimated_tokens_per_s"] is None
     experts = model_section(replace(LARGE, reads_all=False), 80e9)
     assert "not estimated (which experts a token reads is not known before)" in "\n".join(experts.lines)
-    small = model_section(replace(LARGE, weights=1000), 80e9)
+    small = model_section(replace(LARGE, weights_bytes=1000), 80e9)
     assert "not estimated (too small for memory to bound it)" in "\n".join(small.lines)
 
 
 def test_a_cache_that_holds_hardly_a_request_is_told() -> None:
-    [finding] = model_section(replace(LARGE, num_cached_tokens=9000), 80e9).findings
+    [finding] = model_section(replace(LARGE, cached_tokens=9000), 80e9).findings
     assert finding.level == "warning"
     assert "9000 tokens, which is little" in finding.text

@@ -13,12 +13,12 @@ from dragoman.tools.plan.router import (
     LeastOutstanding,
     PrefixAffinity,
     RouterKind,
-    best_hit_rate,
     router_of,
     share_of_first,
 )
 from dragoman.tools.plan.simulate import simulate
 from dragoman.tools.plan.workload import NO_PREFIX, Workload, arrivals
+from tests.plan.hit_rates import best_hit_rate
 from tests.plan.replicas import BLOCK_SIZE, COSTS, replica
 
 ASKED = Workload(rate=4.0, prompt_tokens=64, output_tokens=4, num_requests=200, prefix_tokens=48, num_prefixes=40)

@@ -27,10 +27,11 @@ from dragoman.engine.vllm.factory import capabilities_of
 from dragoman.models.families import read_model
 from dragoman.models.profile import BLOCK_SIZE
 from dragoman.tools.plan.costs import StepCosts
-from dragoman.tools.plan.router import ROUTERS, best_hit_rate
+from dragoman.tools.plan.router import ROUTERS
 from dragoman.tools.plan.workload import Workload
 from dragoman.types import Grammar
 from tests.engine.fake_runner import FakeRunner
+from tests.plan.hit_rates import best_hit_rate
 from tests.support.differences import lacking
 from tests.support.letters import VOCAB_SIZE, letter_tools
 from tests.support.tables import table

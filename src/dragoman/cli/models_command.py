@@ -25,6 +25,7 @@ from dragoman.hub.download import size_text
 from dragoman.hub.environment import hub_environment
 from dragoman.hub.errors import HubError
 from dragoman.hub.inventory import LocalModel, bundled_models, hub_models, kept_models, remove_hub_model
+from dragoman.tools.text_table import aligned
 
 FAILED = 1
 _HEADER = ("NAME", "WHERE", "FAMILY", "FORMAT", "SIZE", "")
@@ -106,10 +107,7 @@ class _Places:
 
 
 def _table(found: Sequence[LocalModel], places: _Places) -> str:
-    rows = [_HEADER, *(_row(one) for one in found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, "", f"hub cache: {places.hub}", f"kept: {places.kept}"]) + "\n"
+    return f"{aligned([_HEADER, *map(_row, found)])}\nhub cache: {places.hub}\nkept: {places.kept}\n"
 
 
 def _row(model: LocalModel) -> tuple[str, ...]:

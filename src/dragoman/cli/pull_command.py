@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dragoman.cli.arguments import SOURCE
 from dragoman.cli.command_options import Command, CommandOption, ReadWords
-from dragoman.cli.progress import ProgressDisplay, note_to
+from dragoman.cli.progress import note_to
 from dragoman.cli.run_command import Console
 from dragoman.config.kinds import Text
 from dragoman.hub.download import bring
@@ -18,7 +18,8 @@ from dragoman.hub.environment import hub_environment
 from dragoman.hub.errors import HubError
 from dragoman.hub.names import HubModel, hub_model
 
-FAILED, INTERRUPTED = 1, 130
+FAILURES = (HubError,)
+INTERRUPTED = 130
 _FORM = "a name on the hub, as in ORG/NAME or ORG/NAME@REVISION"
 
 _USAGE = """\
@@ -68,17 +69,12 @@ def read_pull(words: ReadWords, _: Mapping[str, str]) -> HubModel | None:
 
 def run(_: object, model: HubModel, console: Console) -> int:
     """Bring the model; the exit code: 0, 1 if that failed, 130 if it was stopped."""
-    display = ProgressDisplay(console.stderr)
     try:
-        path = bring(model, hub_environment(console.variables), display, note_to(console.stderr))
-    except HubError as error:
-        display.finish()
-        console.tell(error)
-        return FAILED
+        path = bring(model, hub_environment(console.variables), console.display, note_to(console.stderr))
     except KeyboardInterrupt:
         console.tell("stopped; what has arrived is kept")
         return INTERRUPTED
-    display.finish()
+    console.display.finish()
     console.stdout.write(f"{path}\n")
     return 0
 

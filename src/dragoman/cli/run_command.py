@@ -7,30 +7,31 @@ main thread.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TextIO
 
 from dragoman.cli.command_options import Command, ReadWords
+from dragoman.cli.progress import ProgressDisplay
 
+FAILED = 1
 USAGE_ERROR = 2  # as argument parsers and shells use it
 
 
-@dataclass(frozen=True, slots=True)
 class Console:
-    """The variables of a command's environment, and where it writes."""
+    """The variables of a command's environment, where it writes, and the display that shows how far it is."""
 
-    variables: Mapping[str, str]
-    stdout: TextIO
-    stderr: TextIO
+    def __init__(self, variables: Mapping[str, str], stdout: TextIO, stderr: TextIO) -> None:
+        self.variables, self.stdout, self.stderr = variables, stdout, stderr
+        self.display = ProgressDisplay(stderr)
 
     def tell(self, *problems: object) -> None:
-        """Write each line of the problems."""
+        """Write each line of the problems, below what the display shows."""
+        self.display.finish()
         self.stderr.writelines(f"dragoman: {line}\n" for problem in problems for line in str(problem).splitlines())
 
 
 def run_command(command: Command, words: Sequence[str], console: Console) -> int:
-    """Run it; the exit code: 2 for a mistake in the words, else what the command says."""
+    """Run it; the exit code: 2 for a mistake in the words, 1 if it fails, else what the command says."""
     if "--help" in words or "-h" in words:
         console.stdout.write(command.help)
         return 0
@@ -48,4 +49,8 @@ def run_command(command: Command, words: Sequence[str], console: Console) -> int
     if read.problems:
         return USAGE_ERROR
     module: Any = import_module(command.module)
-    return int(module.run(config, asked, console))
+    try:
+        return int(module.run(config, asked, console))
+    except getattr(module, "FAILURES", ()) as error:  # what the command says on one line
+        console.tell(error)
+        return FAILED

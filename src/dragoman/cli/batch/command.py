@@ -17,12 +17,13 @@ from dragoman.batch.requests import BatchError
 from dragoman.batch.run import Batch, BatchFiles, Tally, open_files
 from dragoman.batch.senders import HttpSender
 from dragoman.cli.batch.arguments import BatchArguments
-from dragoman.cli.progress import REDRAW_S, ProgressDisplay
+from dragoman.cli.progress import REDRAW_S
 from dragoman.cli.run_command import Console
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.server.signals import handle_once
 
-FAILED, HAS_ERRORS = 1, 3
+FAILURES = (BatchError, ConfigError, OSError)
+HAS_ERRORS = 3
 SIGNALLED = 128  # as shells report a process that a signal ended: this and its number
 FILLS_ENGINE = 2  # times max_num_seqs: as many wait as run, so that whoever finishes is followed at once
 CONCURRENCY_ELSEWHERE = 32  # of a server whose options are not known
@@ -33,19 +34,12 @@ def run(config: Config | None, asked: BatchArguments, console: Console) -> int:
     """Answer the file; the exit code: 0, 3 if there are errors among the answers, 1 if it could not be run to its end, or
     128 and the number of the signal that stopped it. `config` None = the server at `asked.url` answers.
     """
-    stderr, api_key = console.stderr, console.variables.get("DRAGOMAN_API_KEY", "")
-    display = ProgressDisplay(stderr)
-    try:
-        with AnswerFile(asked.answers) as answers:
-            display("reading", 0.0)
-            files = open_files(asked.requests, answers, retries_errors=asked.retry_errors)
-            display.finish()
-            with asyncio.Runner() as runner:
-                stopped_by = runner.run(_run(config, asked, files, api_key, (display, stderr)))
-    except (BatchError, ConfigError, OSError) as error:
-        display.finish()
-        console.tell(error)
-        return FAILED
+    with AnswerFile(asked.answers) as answers:
+        console.display("reading", 0.0)
+        files = open_files(asked.requests, answers, retries_errors=asked.retry_errors)
+        console.display.finish()
+        with asyncio.Runner() as runner:
+            stopped_by = runner.run(_run(config, asked, files, console))
     console.stdout.write(_summary(files.tally))
     if stopped_by is not None:
         console.tell(f"stopped; the same command goes on with the {files.tally.num_left} lines that are left")
@@ -53,9 +47,7 @@ def run(config: Config | None, asked: BatchArguments, console: Console) -> int:
     return HAS_ERRORS if files.tally.has_errors else 0
 
 
-async def _run(
-    config: Config | None, asked: BatchArguments, files: BatchFiles, api_key: str, out: tuple[ProgressDisplay, TextIO]
-) -> int | None:
+async def _run(config: Config | None, asked: BatchArguments, files: BatchFiles, console: Console) -> int | None:
     """The signal that stopped it, None = it came to its end. Raises: what `run` tells."""
     task = asyncio.current_task()
     assert task is not None
@@ -73,7 +65,7 @@ async def _run(
         loop.add_signal_handler(number, stop, number)
         handle_once(number)
     try:
-        await _asked_all(config, asked, files, api_key, out)
+        await _asked_all(config, asked, files, console)
     except asyncio.CancelledError:
         if not found:
             raise
@@ -81,16 +73,13 @@ async def _run(
     return None
 
 
-async def _asked_all(
-    config: Config | None, asked: BatchArguments, files: BatchFiles, api_key: str, out: tuple[ProgressDisplay, TextIO]
-) -> None:
+async def _asked_all(config: Config | None, asked: BatchArguments, files: BatchFiles, console: Console) -> None:
     if not files.tally.num_left:
         return
-    display, stderr = out
-    progress = AnswerDisplay(stderr)
+    progress = AnswerDisplay(console.stderr)
     if config is None:
         concurrency = asked.concurrency or CONCURRENCY_ELSEWHERE
-        sender = HttpSender(str(asked.url), api_key, concurrency)
+        sender = HttpSender(str(asked.url), console.variables.get("DRAGOMAN_API_KEY", ""), concurrency)
         try:
             await Batch(files, sender, concurrency, progress).run()
         finally:
@@ -99,7 +88,7 @@ async def _asked_all(
         return
     from dragoman.cli.batch.model import batch_model  # with the server, which takes a second to import
 
-    async with batch_model(config, display) as app_sender:
+    async with batch_model(config, console.display) as app_sender:
         concurrency = asked.concurrency or FILLS_ENGINE * config.engine.max_num_seqs
         try:
             await Batch(files, app_sender, concurrency, progress).run()

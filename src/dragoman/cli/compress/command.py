@@ -21,21 +21,15 @@ from dragoman.tools.compress.scaling import Packing
 from dragoman.tools.evaluate.text import read_text, tokens_of
 from dragoman.tools.evaluate.windows import EvaluationError, Window, cut_text
 
-FAILED = 1
+FAILURES = (ConfigError, ModelError, ValueError, OSError)
 _MOST_WINDOW = 2048
 _MIB = 1 << 20
 
 
 def run(_: object, asked: CompressArguments, console: Console) -> int:
     """Write the checkpoint and say what was done; the exit code: 0, or 1 if it failed, in which case nothing is left."""
-    display = ProgressDisplay(console.stderr)
-    try:
-        done = _compressed(asked, display)
-    except (ConfigError, ModelError, ValueError, OSError) as error:
-        display.finish()
-        console.tell(error)
-        return FAILED
-    display.finish()
+    done = _compressed(asked, console.display)
+    console.display.finish()
     scaled = f", {done.num_scaled} of them scaled by what they read" if asked.text is not None else ""
     console.stdout.write(
         f"{asked.out}: {done.num_matrices} matrices in {asked.bits} bits{scaled}; {done.num_bytes / _MIB:.1f} MiB\n"

@@ -25,7 +25,7 @@ from dragoman.tools.evaluate.report import Evaluated, evaluation_json, evaluatio
 from dragoman.tools.evaluate.text import TextTokens, read_text, refuse_other_tokens, tokens_of
 from dragoman.tools.evaluate.windows import EvaluationError, cut_text
 
-FAILED = 1
+FAILURES = (ConfigError, ModelError, ValueError, OSError)
 
 
 def run(config: Config, asked: EvalArguments, console: Console) -> int:
@@ -36,13 +36,7 @@ def run(config: Config, asked: EvalArguments, console: Console) -> int:
         against = read_one_model(words, console.variables, console.stderr)
         if against is None:
             return USAGE_ERROR
-    display = ProgressDisplay(console.stderr)
-    try:
-        evaluated, measures = _evaluated(config, against, asked, display)
-    except (ConfigError, ModelError, EvaluationError, ValueError, OSError) as error:
-        display.finish()
-        console.tell(error)
-        return FAILED
+    evaluated, measures = _evaluated(config, against, asked, console.display)
     console.stdout.write((evaluation_json if asked.json else evaluation_text)(evaluated, measures))
     return 0
 

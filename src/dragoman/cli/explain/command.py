@@ -16,7 +16,7 @@ import msgspec
 
 from dragoman.cli.explain.arguments import ExplainArguments
 from dragoman.cli.progress import ProgressDisplay
-from dragoman.cli.run_command import Console
+from dragoman.cli.run_command import FAILED, Console
 from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import EngineDead, ServerError
@@ -29,7 +29,7 @@ from dragoman.server.explaining.explain import explain
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.security.gate import Gate
 
-FAILED = 1
+FAILURES = (ConfigError, ModelError, ServerError, EngineDead, OSError, ValueError)
 _TIMEOUT_S = 120.0
 
 
@@ -39,17 +39,9 @@ def run(config: Config | None, asked: ExplainArguments, console: Console) -> int
     `config` None = the server at `asked.url` explains.
     """
     api_key = console.variables.get("DRAGOMAN_API_KEY", "")
-    display = ProgressDisplay(console.stderr)
-    try:
-        explanation = _asked(asked, api_key) if config is None else asyncio.run(_explained(config, asked, display))
-    except (ConfigError, ModelError, ServerError, EngineDead, OSError, ValueError) as error:
-        display.finish()
-        console.tell(error)
-        return FAILED
-    console.stdout.write(
-        json.dumps(explanation, indent=2, ensure_ascii=False) + "\n" if asked.json else _text(explanation)
-    )
-    return FAILED if explanation["refusal"] else 0
+    explained = _asked(asked, api_key) if config is None else asyncio.run(_explained(config, asked, console.display))
+    console.stdout.write(json.dumps(explained, indent=2, ensure_ascii=False) + "\n" if asked.json else _text(explained))
+    return FAILED if explained["refusal"] else 0
 
 
 def _asked(asked: ExplainArguments, api_key: str) -> Any:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO, cast
+from typing import cast
 
 import msgspec
 
@@ -33,7 +33,7 @@ from dragoman.tools.plan.router import RouterKind
 from dragoman.tools.plan.sizing import Bounds, PlanError, Planner
 from dragoman.tools.plan.workload import Workload
 
-FAILED = 1
+FAILURES = (ConfigError, ModelError, OSError, CalibrationFailed)
 
 Note = Callable[[str], None]
 
@@ -41,16 +41,6 @@ Note = Callable[[str], None]
 def run(config: Config, asked: PlanArguments, console: Console) -> int:
     """Print the plan for a server of that configuration; the exit code: 0, or 1 if there is none."""
     console.tell(*(f"note: {notice}" for notice in config.notices))
-    try:
-        console.stdout.write(_plan(config, asked, console.stderr))
-    except (ConfigError, ModelError, OSError, CalibrationFailed) as error:
-        console.tell(error)
-        return FAILED
-    return 0
-
-
-def _plan(config: Config, asked: PlanArguments, stderr: TextIO) -> str:
-    """The table, or the JSON. Raises: what `run` tells."""
     replica = replica_for(config)
     workload = Workload(
         rate=asked.rate,
@@ -61,15 +51,15 @@ def _plan(config: Config, asked: PlanArguments, stderr: TextIO) -> str:
         num_prefixes=asked.prefixes,
     )
     with _citing_plan(asked):
-        costs = _costs(config, asked, replica, ProgressDisplay(stderr), note_to(stderr))
+        costs = _costs(config, asked, replica, console.display, note_to(console.stderr))
         try:
             planner = Planner(replica, costs, workload, cast(RouterKind, asked.router))
         except CostsError as error:
             raise PlanError("costs", str(error)) from error
         found = planner.plan(Bounds(asked.ttft, asked.itl), asked.replicas)
-    if asked.json:
-        return plan_json(found, replica, costs.deviation, asked.disk_gb_s * 1e9)
-    return plan_text(config.name, found, replica, costs.deviation, asked.disk_gb_s * 1e9)
+    about = (found, replica, costs.deviation, asked.disk_gb_s * 1e9)
+    console.stdout.write(plan_json(*about) if asked.json else plan_text(config.name, *about))
+    return 0
 
 
 def replica_for(config: Config) -> Replica:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dragoman.cli.progress import ProgressDisplay
-from dragoman.cli.run_command import Console
+from dragoman.cli.run_command import FAILED, Console
 from dragoman.cli.selftest.arguments import SelftestArguments
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import ServerError
@@ -20,28 +19,24 @@ from dragoman.tools.selftest.pooling import pooling_test
 from dragoman.tools.selftest.report import report_json, report_text
 from dragoman.tools.selftest.run import self_test
 
-FAILED = 1
+FAILURES = (ConfigError, ModelError, ServerError, ValueError, OSError)
 
 
 def run(config: Config, asked: SelftestArguments, console: Console) -> int:
     """Test and print; the exit code: 0, or 1 if something is off or cannot be tested."""
-    display = ProgressDisplay(console.stderr, name=config.name)
-    try:
-        if config.engine.engine != "rolling":
-            raise ConfigError([f"{config.cite('engine')}: must be rolling, whose models are tested"])
-        if not has_model(config):
-            raise ModelError(f"there is no model in {config.model_dir}")
-        tokenizer = load_tokenizer(config.model_dir)
-        with citing(config):
-            if generates(config):
-                encode = partial(tokenizer.encode, add_special_tokens=False)
-                found = self_test(config.name, engine_setup(config), encode, display, is_quick=asked.quick)
-            else:
-                found = pooling_test(config.name, engine_setup(config), tokenizer.encode, display, is_quick=asked.quick)
-    except (ConfigError, ModelError, ServerError, ValueError, OSError) as error:
-        display.finish()
-        console.tell(error)
-        return FAILED
-    display.finish()
+    console.display.name = config.name
+    if config.engine.engine != "rolling":
+        raise ConfigError([f"{config.cite('engine')}: must be rolling, whose models are tested"])
+    if not has_model(config):
+        raise ModelError(f"there is no model in {config.model_dir}")
+    tokenizer = load_tokenizer(config.model_dir)
+    setup = engine_setup(config)
+    with citing(config):
+        if generates(config):
+            encode = partial(tokenizer.encode, add_special_tokens=False)
+            found = self_test(config.name, setup, encode, console.display, is_quick=asked.quick)
+        else:
+            found = pooling_test(config.name, setup, tokenizer.encode, console.display, is_quick=asked.quick)
+    console.display.finish()
     console.stdout.write((report_json if asked.json else report_text)(found))
     return FAILED if found.is_off else 0

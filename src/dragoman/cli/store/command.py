@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -17,8 +16,10 @@ from dragoman.cli.store.arguments import StoreArguments
 from dragoman.hub.download import size_text
 from dragoman.prefix_store import BlockStore, SegmentFacts, StoreError
 from dragoman.prefix_store.store import UNLIMITED
+from dragoman.tools.text_table import aligned
 
-FAILED, IS_DAMAGED = 1, 3
+FAILURES = (StoreError,)
+IS_DAMAGED = 3
 _HEADER = ("MODEL", "SIZE", "BLOCKS", "FILES", "LAST USED", "KEPT UNTIL")
 
 
@@ -46,15 +47,11 @@ def run(_: object, asked: StoreArguments, console: Console) -> int:
     if not asked.prefix_store_dir.exists():
         console.stdout.write("[]\n" if asked.json else f"nothing is kept in {asked.prefix_store_dir}\n")
         return 0
+    store = BlockStore.open(asked.prefix_store_dir, UNLIMITED, create=False)
     try:
-        store = BlockStore.open(asked.prefix_store_dir, UNLIMITED, create=False)
-        try:
-            return _done(store, asked, console.stdout)
-        finally:
-            store.close()
-    except StoreError as error:
-        console.tell(error)
-        return FAILED
+        return _done(store, asked, console.stdout)
+    finally:
+        store.close()
 
 
 def _done(store: BlockStore, asked: StoreArguments, stdout: TextIO) -> int:
@@ -95,9 +92,8 @@ def _listed(store: BlockStore, asked: StoreArguments) -> str:
         rows = [{name: getattr(one, name) for name in _Kept.__slots__} for one in kept.values()]
         return json.dumps(rows, indent=2) + "\n"
     total = store.stats()
-    return _table([_HEADER, *map(_row, kept.values())]) + (
-        f"\n{size_text(total.bytes)} in {total.segments} files: {asked.prefix_store_dir}\n"
-    )
+    where = f"{size_text(total.bytes)} in {total.segments} files: {asked.prefix_store_dir}"
+    return f"{aligned([_HEADER, *map(_row, kept.values())])}\n{where}\n"
 
 
 def _row(one: _Kept) -> tuple[str, ...]:
@@ -107,9 +103,3 @@ def _row(one: _Kept) -> tuple[str, ...]:
 
 def _time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "".join(f"{line}\n" for line in lines)

@@ -15,14 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TextIO
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.batch.requests import numbered_lines
-from dragoman.cli.progress import ProgressDisplay
-from dragoman.cli.run_command import Console
+from dragoman.cli.run_command import FAILED, Console
 from dragoman.cli.warm.arguments import WarmArguments
 from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config, ConfigError
@@ -35,7 +33,7 @@ from dragoman.server.apis.openai.api import CHAT, COMPLETIONS
 from dragoman.server.observation.record import CallRecord, enter_call
 from dragoman.server.registry import ServedModel
 
-FAILED, HAS_ERRORS = 1, 3
+HAS_ERRORS = 3
 _SETTLED_S = 0.5  # nothing is written for so long: what a file has brought is on the disk
 
 _numbers = count(1)
@@ -43,6 +41,9 @@ _numbers = count(1)
 
 class WarmError(Exception):
     """Why nothing can be computed, in one line."""
+
+
+FAILURES = (ConfigError, ModelError, ServerError, WarmError, OSError)
 
 
 @dataclass(slots=True)
@@ -58,14 +59,7 @@ class _Told:
 
 def run(config: Config, asked: WarmArguments, console: Console) -> int:
     """Compute what the files hold; the exit code: 0, 3 if something could not be computed, 1 if nothing could be."""
-    display = ProgressDisplay(console.stderr)
-    try:
-        callers = _callers(config, asked)
-        return asyncio.run(_warm(config, asked, callers, (display, console.stdout, console.stderr)))
-    except (ConfigError, ModelError, ServerError, WarmError, OSError) as error:
-        display.finish()
-        console.tell(error)
-        return FAILED
+    return asyncio.run(_warm(config, asked, _callers(config, asked), console))
 
 
 def _callers(config: Config, asked: WarmArguments) -> tuple[str, ...]:
@@ -83,13 +77,10 @@ def _callers(config: Config, asked: WarmArguments) -> tuple[str, ...]:
     return asked.key or names or ("",)
 
 
-async def _warm(
-    config: Config, asked: WarmArguments, callers: Sequence[str], out: tuple[ProgressDisplay, TextIO, TextIO]
-) -> int:
+async def _warm(config: Config, asked: WarmArguments, callers: Sequence[str], console: Console) -> int:
     """The exit code. Raises: what `run` tells."""
-    display, stdout, stderr = out
-    composed = await build_served_model(config, display)
-    display.finish()
+    composed = await build_served_model(config, console.display)
+    console.display.finish()
     served, num_errors, num_computed = composed.served, 0, 0
     try:
         if not served.engine.capabilities.cache_keep:
@@ -97,17 +88,17 @@ async def _warm(
         before_s = time.perf_counter()
         for path in asked.files:
             written = _written(served)
-            told = await _read(served, path, callers, stderr)
+            told = await _read(served, path, callers, console)
             await _settle(served)
-            stdout.write(f"{path}: {_text(told, _written(served) - written)}\n")
-            stdout.flush()
+            console.stdout.write(f"{path}: {_text(told, _written(served) - written)}\n")
+            console.stdout.flush()
             num_errors += told.errors
             num_computed += told.prompts
         seconds = time.perf_counter() - before_s
     finally:
         await served.engine.shutdown(0.0)  # which writes what is left
         composed.close()
-    stdout.write(f"{size_text(_written(served))} written, {seconds:.1f} s\n")
+    console.stdout.write(f"{size_text(_written(served))} written, {seconds:.1f} s\n")
     if not num_errors:
         return 0
     return HAS_ERRORS if num_computed else FAILED
@@ -123,7 +114,7 @@ def _why_not(config: Config) -> str:
     return f"{config.name}: has no prompts that could be kept; must be a model that generates"
 
 
-async def _read(served: ServedModel, path: Path, callers: Sequence[str], stderr: TextIO) -> _Told:
+async def _read(served: ServedModel, path: Path, callers: Sequence[str], console: Console) -> _Told:
     """Have the model read what a file holds, for each of the callers. Raises: OSError, EngineDead."""
     told, begin_s = _Told(), time.perf_counter()
     for place, name, body in _bodies(path):
@@ -134,7 +125,7 @@ async def _read(served: ServedModel, path: Path, callers: Sequence[str], stderr:
                 raise
             except ServerError as error:
                 told.errors += 1
-                stderr.write(f"dragoman: {place}: {error.message}\n")
+                console.tell(f"{place}: {error.message}")
                 break
             told.prompts, told.tokens, told.found = told.prompts + 1, told.tokens + num_tokens, told.found + num_found
     told.seconds = time.perf_counter() - begin_s

@@ -12,6 +12,7 @@ import msgspec
 from dragoman.tools.bench.apis import APIS
 from dragoman.tools.bench.measures import Measures, Spread
 from dragoman.tools.bench.sweep import Point, Report
+from dragoman.tools.text_table import aligned
 
 _LATE_S = 0.05  # from here on the load generator's own delay is worth a line
 _BUSY = 0.8  # of a core
@@ -62,7 +63,7 @@ def _throughput(report: Report) -> Iterator[str]:
         numbers = (_number(one.requests_per_s), _number(one.output_tokens_per_s), _number(one.total_tokens_per_s))
         good = (_share(one.goodput),) if has_bounds else ()
         rows.append((point.label, str(one.answered), str(one.failed), *numbers, *good))
-    yield from _table(rows, left=1)
+    yield aligned(rows, 1).rstrip("\n")
 
 
 def _latencies(points: Sequence[Point]) -> Iterator[str]:
@@ -75,7 +76,7 @@ def _latencies(points: Sequence[Point]) -> Iterator[str]:
             )
             rows.append((label, title, *cells))
             label = ""
-    yield from _table(rows, left=2)
+    yield aligned(rows, 2).rstrip("\n")
 
 
 def _rows(measured: Measures) -> Iterator[tuple[str, Spread | None]]:
@@ -114,16 +115,6 @@ def _troubles(point: Point) -> Iterator[str]:
         yield f"{point.label}: {late}; their latencies count from when they were due"
     if point.client_cpu > _BUSY:
         yield f"{point.label}: the load generator itself used {point.client_cpu:.0%} of a core, and may be what was measured"
-
-
-def _table(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
-    """The rows with aligned columns; the first `left` of them to the left."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        yield "  ".join(
-            cell.ljust(width) if index < left else cell.rjust(width) for index, (cell, width) in enumerate(cells)
-        )
 
 
 def _seconds(value_s: float) -> str:

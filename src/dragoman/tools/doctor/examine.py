@@ -49,7 +49,7 @@ def examine(asked: Question) -> list[Section]:
     """All sections. Takes up to three seconds: memory and disks are measured."""
     places = asked.places
     processor = processor_facts(places, asked.machine, asked.affinity)
-    memory = memory_facts(places, max(1, round(processor.usable_cores)), asked.limit)
+    memory = memory_facts(places, max(1, round(processor.cores_of_time)), asked.limit)
     # The disk of the first cache is measured, which every start reads.
     caches = tuple(cache_facts(one, measures=index == 0) for index, one in enumerate(asked.caches))
     sections = [
@@ -62,5 +62,5 @@ def examine(asked: Question) -> list[Section]:
     if any(finding.level == "problem" for finding in (*sections[0].findings, *sections[3].findings)):
         told = ToldModel("not examined: what would load it does not work here")
     else:
-        told = asked.tell_model(memory.available)
-    return [*sections, model_section(told.facts, memory.bandwidth, told.problem)]
+        told = asked.tell_model(memory.available_bytes)
+    return [*sections, model_section(told.facts, memory.bytes_per_s, told.problem)]

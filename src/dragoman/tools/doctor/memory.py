@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from dragoman.host.machine import available_memory_bytes
 from dragoman.tools.doctor.findings import Finding, Places, Section, in_gb
@@ -21,17 +21,17 @@ Limit = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """Bytes. `available`: what this process may still use, its groups' limits counted. `address_space`: the most that it may
-    map, None = no limit. `bandwidth`: bytes per second that all cores read together, None = there is no room to measure.
-    `huge_pages`: "always", "madvise", "never", or "" if that is unknown.
+    """Bytes. `available_bytes`: what this process may still use, its groups' limits counted. `address_space_bytes`: the
+    most that it may map, None = no limit. `bytes_per_s`: what all cores read together, None = no room to measure it.
+    `huge_pages`: "always", "madvise", "never", or None if that is unknown.
     """
 
-    total: int | None
-    available: int
-    address_space: int | None
-    num_descriptors: int
-    bandwidth: float | None
-    huge_pages: str
+    total_bytes: int | None
+    available_bytes: int
+    address_space_bytes: int | None
+    open_files: int
+    bytes_per_s: float | None
+    huge_pages: str | None
 
 
 def memory_facts(places: Places, num_threads: int, limit: Limit | None = None) -> MemoryFacts:
@@ -42,52 +42,44 @@ def memory_facts(places: Places, num_threads: int, limit: Limit | None = None) -
     space = limit(resource.RLIMIT_AS)
     modes = places.text("sys/kernel/mm/transparent_hugepage/enabled")
     return MemoryFacts(
-        total=_total(places),
-        available=available,
-        address_space=None if space == resource.RLIM_INFINITY else space,
-        num_descriptors=limit(resource.RLIMIT_NOFILE),
-        bandwidth=_bandwidth(num_threads, available),
-        huge_pages=modes.partition("[")[2].partition("]")[0],
+        total_bytes=_total(places),
+        available_bytes=available,
+        address_space_bytes=None if space == resource.RLIM_INFINITY else space,
+        open_files=limit(resource.RLIMIT_NOFILE),
+        bytes_per_s=_bandwidth(num_threads, available),
+        huge_pages=modes.partition("[")[2].partition("]")[0] or None,
     )
 
 
 def memory_section(facts: MemoryFacts) -> Section:
     """What is told of memory, and what is wrong with it."""
-    total = f" of {in_gb(facts.total)}" if facts.total is not None else ""
-    speed = "too little to measure its speed" if facts.bandwidth is None else f"reads {in_gb(facts.bandwidth)}/s"
+    total = f" of {in_gb(facts.total_bytes)}" if facts.total_bytes is not None else ""
+    speed = "too little to measure its speed" if facts.bytes_per_s is None else f"reads {in_gb(facts.bytes_per_s)}/s"
     pages = f", huge pages: {facts.huge_pages}" if facts.huge_pages else ""
     lines = (
-        f"{in_gb(facts.available)}{total} available, {speed}",
-        f"{_or_any(facts.num_descriptors)} open files at most{pages}",
+        f"{in_gb(facts.available_bytes)}{total} available, {speed}",
+        f"{_or_any(facts.open_files)} open files at most{pages}",
     )
-    told = {
-        "total_bytes": facts.total,
-        "available_bytes": facts.available,
-        "bytes_per_s": facts.bandwidth,
-        "address_space_bytes": facts.address_space,
-        "open_files": facts.num_descriptors,
-        "huge_pages": facts.huge_pages or None,
-    }
-    return Section("memory", lines, told, tuple(_findings(facts)))
+    return Section("memory", lines, asdict(facts), tuple(_findings(facts)))
 
 
 def _findings(facts: MemoryFacts) -> Iterator[Finding]:
-    if facts.available < LEAST_BYTES:
+    if facts.available_bytes < LEAST_BYTES:
         yield Finding(
             "problem",
-            f"{in_gb(facts.available)} of memory are available, and even a small model needs {in_gb(LEAST_BYTES)}",
+            f"{in_gb(facts.available_bytes)} of memory are available, and even a small model needs {in_gb(LEAST_BYTES)}",
             "end other processes, or allow the container more memory",
         )
-    if facts.address_space is not None:
+    if facts.address_space_bytes is not None:
         yield Finding(
             "warning",
-            f"the process may map {in_gb(facts.address_space)} at most, its weights' files included",
+            f"the process may map {in_gb(facts.address_space_bytes)} at most, its weights' files included",
             "ulimit -v unlimited, and bound memory by a control group instead",
         )
-    if 0 <= facts.num_descriptors < _LEAST_DESCRIPTORS:
+    if 0 <= facts.open_files < _LEAST_DESCRIPTORS:
         yield Finding(
             "warning",
-            f"the process may open {facts.num_descriptors} files at most, and each connection takes one",
+            f"the process may open {facts.open_files} files at most, and each connection takes one",
             "raise it with ulimit -Hn 65536 or LimitNOFILE=65536 (systemd)",
         )
 

@@ -7,7 +7,7 @@ Does: estimate, from sizes and the measured speed of memory. Does not: read the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from dragoman.tools.doctor.findings import Finding, Section, in_gb
 
@@ -19,9 +19,10 @@ _SMALL_WEIGHTS = 256 << 20  # below, a step costs other things than reading
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Bytes. `weights_type`: how they are stored; `computes_in`; `cache_type`. `weights`: all of them; `least`: with the
-    smallest cache. `cache`: what a server would take for it now, which holds `num_cached_tokens`. `reads_all`: a token reads
-    all weights, as it does not where experts are chosen. `context`: tokens.
+    """`weights_type`: how they are stored. `weights_bytes`: all of them; `least_bytes`: with the smallest cache.
+
+    `cache_bytes`: what a server would take for it now, which holds `cached_tokens`. `context`: tokens. `reads_all`: a token
+    reads all weights, as it does not where experts are chosen.
     """
 
     name: str
@@ -29,10 +30,10 @@ class ModelFacts:
     weights_type: str
     computes_in: str
     cache_type: str
-    weights: int
-    least: int
-    cache: int
-    num_cached_tokens: int
+    weights_bytes: int
+    least_bytes: int
+    cache_bytes: int
+    cached_tokens: int
     context: int
     reads_all: bool = True
 
@@ -45,25 +46,14 @@ def model_section(facts: ModelFacts | str, bandwidth: float | None, problem: str
     speed = _tokens_per_s(facts, bandwidth)
     lines = [
         f"{facts.name} in {facts.place}",
-        f"weights as {facts.weights_type} ({in_gb(facts.weights)}), computed in {facts.computes_in}, "
+        f"weights as {facts.weights_type} ({in_gb(facts.weights_bytes)}), computed in {facts.computes_in}, "
         f"cache in {facts.cache_type}; context {facts.context} tokens",
-        f"needs {in_gb(facts.least)} at least, would take {in_gb(facts.weights + facts.cache)} "
-        f"with a cache of {facts.num_cached_tokens} tokens",
+        f"needs {in_gb(facts.least_bytes)} at least, would take {in_gb(facts.weights_bytes + facts.cache_bytes)} "
+        f"with a cache of {facts.cached_tokens} tokens",
         _speed_line(facts, speed),
     ]
-    told = {
-        "name": facts.name,
-        "place": facts.place,
-        "weights_type": facts.weights_type,
-        "computes_in": facts.computes_in,
-        "cache_type": facts.cache_type,
-        "weights_bytes": facts.weights,
-        "least_bytes": facts.least,
-        "cache_bytes": facts.cache,
-        "cached_tokens": facts.num_cached_tokens,
-        "context": facts.context,
-        "estimated_tokens_per_s": None if speed is None else {"from": speed[0], "to": speed[1]},
-    }
+    estimate = None if speed is None else {"from": speed[0], "to": speed[1]}
+    told = {**asdict(facts), "estimated_tokens_per_s": estimate}
     return Section("model", tuple(lines), told, (*findings, *_findings(facts, bool(problem))))
 
 
@@ -74,9 +64,9 @@ _MEND = (
 
 def _tokens_per_s(facts: ModelFacts, bandwidth: float | None) -> tuple[float, float] | None:
     """Of one stream with a short context; None = memory does not bound it, or that is unknown."""
-    if bandwidth is None or not facts.reads_all or facts.weights < _SMALL_WEIGHTS:
+    if bandwidth is None or not facts.reads_all or facts.weights_bytes < _SMALL_WEIGHTS:
         return None
-    most = bandwidth / facts.weights
+    most = bandwidth / facts.weights_bytes
     return round(_LEAST_SHARE * most, 1), round(_MOST_SHARE * most, 1)
 
 
@@ -91,9 +81,9 @@ def _speed_line(facts: ModelFacts, speed: tuple[float, float] | None) -> str:
 
 
 def _findings(facts: ModelFacts, is_refused: bool) -> Iterator[Finding]:
-    if not is_refused and facts.num_cached_tokens < 2 * facts.context:
+    if not is_refused and facts.cached_tokens < 2 * facts.context:
         yield Finding(
             "warning",
-            f"memory is left for a cache of {facts.num_cached_tokens} tokens, which is little for requests side by side",
+            f"memory is left for a cache of {facts.cached_tokens} tokens, which is little for requests side by side",
             "bound --max-model-len, store weights smaller (--dtype int4) or give it more memory",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from dragoman.cores.topology import time_quota
 from dragoman.tools.doctor.findings import Finding, Places, Section
@@ -34,23 +34,23 @@ _POWER_SAVING = "powersave"
 
 @dataclass(frozen=True, slots=True)
 class ProcessorFacts:
-    """`num_cores`: logical ones of the machine; `num_usable`: of these, those that this process may run on. `quota`: cores'
-    worth of time that its groups may take, None = no limit. `num_nodes`: of memory (NUMA). `governor` "" = unknown.
+    """`cores`: logical ones of the machine; `usable_cores`: of these, those that this process may run on. `quota_cores`:
+    cores' worth of time that its groups may take, None = no limit. `memory_nodes`: NUMA. `governor` None = unknown.
     """
 
     name: str
     machine: str
-    features: tuple[str, ...]
-    num_cores: int
-    num_usable: int
-    quota: float | None
-    num_nodes: int
-    governor: str
+    features: list[str]
+    cores: int
+    usable_cores: int
+    quota_cores: float | None
+    memory_nodes: int
+    governor: str | None
 
     @property
-    def usable_cores(self) -> float:
+    def cores_of_time(self) -> float:
         """Cores' worth of time."""
-        return self.num_usable if self.quota is None else min(self.num_usable, self.quota)
+        return self.usable_cores if self.quota_cores is None else min(self.usable_cores, self.quota_cores)
 
 
 def processor_facts(places: Places, machine: str, affinity: Callable[[], int] | None = None) -> ProcessorFacts:
@@ -63,37 +63,27 @@ def processor_facts(places: Places, machine: str, affinity: Callable[[], int] | 
     return ProcessorFacts(
         name=fields.get("model name") or fields.get("Hardware") or machine,
         machine=machine,
-        features=tuple(word for flag, word in _FEATURES.items() if flag in flags),
-        num_cores=cores,
-        num_usable=min(cores, affinity() if affinity else len(os.sched_getaffinity(0))),
-        quota=time_quota(places.text),
-        num_nodes=max(1, sum(1 for _ in places.names("sys/devices/system/node", "node[0-9]*"))),
-        governor=places.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        features=[word for flag, word in _FEATURES.items() if flag in flags],
+        cores=cores,
+        usable_cores=min(cores, affinity() if affinity else len(os.sched_getaffinity(0))),
+        quota_cores=time_quota(places.text),
+        memory_nodes=max(1, sum(1 for _ in places.names("sys/devices/system/node", "node[0-9]*"))),
+        governor=places.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None,
     )
 
 
 def processor_section(facts: ProcessorFacts) -> Section:
     """What is told of the processor, and what is wrong with it."""
-    usable = f", {facts.num_usable} of them usable" if facts.num_usable < facts.num_cores else ""
-    quota = f", {facts.quota:g} cores' worth of time allowed" if facts.quota is not None else ""
-    nodes = f", {facts.num_nodes} memory nodes" if facts.num_nodes > 1 else ""
+    usable = f", {facts.usable_cores} of them usable" if facts.usable_cores < facts.cores else ""
+    quota = f", {facts.quota_cores:g} cores' worth of time allowed" if facts.quota_cores is not None else ""
+    nodes = f", {facts.memory_nodes} memory nodes" if facts.memory_nodes > 1 else ""
     governor = f", governor {facts.governor}" if facts.governor else ""
     lines = (
         f"{facts.name} ({facts.machine})",
         ", ".join(facts.features) or "no vector instructions that are known here",
-        f"{facts.num_cores} cores{usable}{quota}{nodes}{governor}",
+        f"{facts.cores} cores{usable}{quota}{nodes}{governor}",
     )
-    told = {
-        "name": facts.name,
-        "machine": facts.machine,
-        "features": list(facts.features),
-        "cores": facts.num_cores,
-        "usable_cores": facts.num_usable,
-        "quota_cores": facts.quota,
-        "memory_nodes": facts.num_nodes,
-        "governor": facts.governor or None,
-    }
-    return Section("processor", lines, told, (*_of_instructions(facts), *_of_cores(facts)))
+    return Section("processor", lines, asdict(facts), (*_of_instructions(facts), *_of_cores(facts)))
 
 
 def _of_instructions(facts: ProcessorFacts) -> Iterator[Finding]:
@@ -120,17 +110,17 @@ _BATCHES = "a processor with AVX-512 and VNNI is several times faster at prompts
 
 
 def _of_cores(facts: ProcessorFacts) -> Iterator[Finding]:
-    if facts.quota is not None and facts.quota < facts.num_usable:
-        threads = max(1, int(facts.quota))
+    if facts.quota_cores is not None and facts.quota_cores < facts.usable_cores:
+        threads = max(1, int(facts.quota_cores))
         yield Finding(
             "warning",
-            f"{facts.num_usable} cores share {facts.quota:g} cores' worth of time: kernels get {_threads(threads)}",
+            f"{facts.usable_cores} cores share {facts.quota_cores:g} cores' worth of time: kernels get {_threads(threads)}",
             "give the container cores of its own (a cpuset), or allow it more processor time (see docs/many_cores.md)",
         )
-    if facts.num_nodes > 1:
+    if facts.memory_nodes > 1:
         yield Finding(
             "note",
-            f"memory lies in {facts.num_nodes} nodes: one engine would use the cores of one socket",
+            f"memory lies in {facts.memory_nodes} nodes: one engine would use the cores of one socket",
             "serve with --numa auto, which runs an engine on each node (see docs/many_cores.md)",
         )
     if facts.governor == _POWER_SAVING:

@@ -1,7 +1,7 @@
 """Which replica gets a request: the rules of a router, and what they do to the replicas' prefix caches.
 
-Does: choose among simulated replicas; tell which share of all requests one of many replicas gets, and the hit rate that its
-cache can have. Does not: send anything. Called by the simulation and the sizing.
+Does: choose among simulated replicas; tell which share of all requests one of many replicas gets. Does not: send anything.
+Called by the simulation and the sizing.
 
 Prefix affinity is rendezvous hashing (Thaler and Ravishankar, 1998) with bounded load (arXiv:1608.01350): a prefix ranks all
 replicas, and goes to the first whose outstanding requests are below the bound.
@@ -88,22 +88,6 @@ def share_of_first(workload: Workload, num_replicas: int, kind: RouterKind) -> W
         return None
     normalized: Weights = weights / weights.sum()
     return normalized
-
-
-def best_hit_rate(workload: Workload, num_replicas: int, kind: RouterKind, cache_tokens: int) -> float:
-    """The share of all prompt tokens that the replicas' caches can hold at best: the prefixes asked for most are kept.
-
-    By formula, not simulated: no cold start, and a cache of `cache_tokens` per replica that holds nothing but prefixes.
-    """
-    if not workload.prefix_tokens:
-        return 0.0
-    shares = popularity(workload.num_prefixes)
-    copies = np.full(len(shares), num_replicas)
-    if kind == "prefix":
-        copies = _num_copies(shares, num_replicas)
-    room = num_replicas * (cache_tokens // workload.prefix_tokens)
-    kept = np.clip((room - (np.cumsum(copies) - copies)) / copies, 0, 1)
-    return float((shares * kept).sum()) * workload.prefix_tokens / workload.prompt_tokens
 
 
 def _num_copies(shares: Weights, num_replicas: int) -> npt.NDArray[np.int64]:

@@ -73,8 +73,8 @@ class Parity:
             for one, other in zip(first, second, strict=True)
         )
         found = "the same" if same else _words(_largest(first, second))
-        why = "" if same else "the same requests in the same company had other answers the second time"
-        return Check(name, "ok" if same else "off", found, "the same to the bit", why)
+        why = "the same requests in the same company had other answers the second time"
+        return Check.judged(name, same, found, "the same to the bit", why)
 
     def _neighbours(self) -> Check:
         """A drawn answer does not depend on who runs beside it: the numbers that decide are its own."""
@@ -84,15 +84,15 @@ class Parity:
             beside = loop.answers([request("drawn", self.prompts[0], ANSWER, SEED), *others])[0]
         found = difference(drawn, beside)
         is_ok = found.logprob <= self.tolerance
-        why = "" if is_ok else "neighbours change the probabilities of a drawn answer"
-        return Check("same seed beside others", "ok" if is_ok else "off", _words(found), self._allowed(), why)
+        why = "neighbours change the probabilities of a drawn answer"
+        return Check.judged("same seed beside others", is_ok, _words(found), self._allowed(), why)
 
     def _company(self, name: str, ones: Sequence[Answer], others: Sequence[Answer]) -> Check:
         found = _largest(ones, others)
         is_near = found.diverged is None or found.gap <= 2 * self.tolerance
         is_ok = found.logprob <= self.tolerance and is_near
-        why = "" if is_ok else "answers depend on what is computed with them by more than rounding"
-        return Check(name, "ok" if is_ok else "off", _words(found), self._allowed(), why)
+        why = "answers depend on what is computed with them by more than rounding"
+        return Check.judged(name, is_ok, _words(found), self._allowed(), why)
 
     def _allowed(self) -> str:
         return f"{self.tolerance:g} nats"

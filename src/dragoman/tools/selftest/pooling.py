@@ -59,8 +59,8 @@ def _checks(
     yield distance_check("in any order", distance(together, turned[::-1], pooler), tolerance)
     again, _ = _rows(pooler, [texts])
     is_same = bool(np.array_equal(together, again))
-    why = "" if is_same else "the same texts in the same company had other rows the second time"
-    yield Check("same rows twice", "ok" if is_same else "off", "the same" if is_same else "others", "to the bit", why)
+    why = "the same texts in the same company had other rows the second time"
+    yield Check.judged("same rows twice", is_same, "the same" if is_same else "others", "to the bit", why)
     yield distinct_check(together, pooler)
     num_tokens = sum(len(text.token_ids) for text in texts)
     yield speed_check(num_tokens, alone_s, together_s)
@@ -107,24 +107,23 @@ def distance(one: Any, other: Any, pooler: LoadedPooler) -> float:
 
 def distance_check(name: str, found: float, most: float, why: str = "rows depend on what is computed beside") -> Check:
     """The verdict on a distance; one that is no number is off."""
-    is_ok = found <= most
-    return Check(name, "ok" if is_ok else "off", f"{abs(found):.2g}", f"{most:g}", "" if is_ok else why)
+    return Check.judged(name, found <= most, f"{abs(found):.2g}", f"{most:g}", why)
 
 
 def distinct_check(rows: Any, pooler: LoadedPooler) -> Check:
     """Whether texts of different things have different rows, which they have not where weights did not arrive."""
     apart = distance(rows[0:1], rows[2:3], pooler)
     is_ok = bool(np.isfinite(rows).all()) and apart > 0
-    why = "" if is_ok else "different texts have the same row, or numbers that are none: are the weights whole?"
-    return Check("different texts differ", "ok" if is_ok else "off", f"{apart:.2g}", "above 0", why)
+    why = "different texts have the same row, or numbers that are none: are the weights whole?"
+    return Check.judged("different texts differ", is_ok, f"{apart:.2g}", "above 0", why)
 
 
 def speed_check(num_tokens: int, alone_s: float, together_s: float) -> Check:
     """Whether texts that are computed together cost at most what they cost one after the other, with room for luck."""
     found = f"{num_tokens / together_s:.0f} tokens/s together, {num_tokens / alone_s:.0f} alone"
     is_ok = together_s <= 1.5 * alone_s
-    why = "" if is_ok else "texts are computed faster one after the other than together: is the processor busy?"
-    return Check("texts in a batch", "ok" if is_ok else "off", found, "not much slower together", why)
+    why = "texts are computed faster one after the other than together: is the processor busy?"
+    return Check.judged("texts in a batch", is_ok, found, "not much slower together", why)
 
 
 def _reference_check(

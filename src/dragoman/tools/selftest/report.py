@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from dragoman.tools.text_table import aligned
+
 Verdict = Literal["ok", "off", "skipped"]
 
 
@@ -21,6 +23,11 @@ class Check(msgspec.Struct, frozen=True):
     found: str = ""
     allowed: str = ""
     why: str = ""
+
+    @classmethod
+    def judged(cls, name: str, is_ok: bool, found: str, allowed: str, why: str) -> Check:
+        """A check that was made. `why`: what it means if it is not ok."""
+        return cls(name, "ok" if is_ok else "off", found, allowed, "" if is_ok else why)
 
 
 class SelfTest(msgspec.Struct, frozen=True):
@@ -44,13 +51,10 @@ def report_json(found: SelfTest) -> str:
 
 def report_text(found: SelfTest) -> str:
     """The findings for people: a line for each check."""
-    lines = [f"{found.model}, {found.stored_as}: {len(found.checks)} checks in {found.seconds:.1f} s", ""]
+    head = f"{found.model}, {found.stored_as}: {len(found.checks)} checks in {found.seconds:.1f} s\n\n"
     rows = [("check", "", "found", "allowed"), *((c.name, c.verdict, c.found, c.allowed) for c in found.checks)]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for row in rows:
-        lines.append("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-    notes = [f"{check.name}: {check.why}" for check in found.checks if check.why]
-    return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n" + _last(found.checks)
+    notes = [f"{check.name}: {check.why}\n" for check in found.checks if check.why]
+    return "".join((head, aligned(rows), *(["\n"] if notes else []), *notes, _last(found.checks)))
 
 
 def _last(checks: Sequence[Check]) -> str:

@@ -136,5 +136,5 @@ def reference_check(name: str, found: Measures, most: float) -> Check:
     assert found.agreement is not None
     is_ok = found.divergence_mean <= most
     words = f"{found.divergence_mean:.2g} nats, {found.agreement:.1%} of likeliest tokens"
-    why = "" if is_ok else "compressing changes this model much: try another dtype, or dragoman compress with a text"
-    return Check(name, "ok" if is_ok else "off", words, f"{most:g} nats", why)
+    why = "compressing changes this model much: try another dtype, or dragoman compress with a text"
+    return Check.judged(name, is_ok, words, f"{most:g} nats", why)

@@ -48,8 +48,8 @@ def bandwidth_check(step_s: float, weights: int, bandwidth: float) -> Check:
     share = weights / step_s / bandwidth
     found += f", {weights / step_s / _GIGABYTE:.1f} GB/s of {bandwidth / _GIGABYTE:.1f}"
     is_ok = share >= LEAST_SHARE
-    why = "" if is_ok else "steps are much slower than memory: fewer threads than cores, or a processor that is busy?"
-    return Check(name, "ok" if is_ok else "off", found, f"at least {LEAST_SHARE:.0%}", why)
+    why = "steps are much slower than memory: fewer threads than cores, or a processor that is busy?"
+    return Check.judged(name, is_ok, found, f"at least {LEAST_SHARE:.0%}", why)
 
 
 def rows_check(one_s: float, many_s: float, num_rows: int) -> Check:
@@ -57,8 +57,8 @@ def rows_check(one_s: float, many_s: float, num_rows: int) -> Check:
     cost = (many_s - one_s) / one_s / (num_rows - 1)
     is_ok = cost <= MOST_ROW_COST
     found = f"{cost:.2f} of the first, for {num_rows} rows"
-    why = "" if is_ok else "requests are answered faster one after the other than together: lower max_num_seqs"
-    return Check("each further row", "ok" if is_ok else "off", found, f"at most {MOST_ROW_COST:g}", why)
+    why = "requests are answered faster one after the other than together: lower max_num_seqs"
+    return Check.judged("each further row", is_ok, found, f"at most {MOST_ROW_COST:g}", why)
 
 
 def step_seconds(runner: ModelRunner, limits: RollingConfig, prompt: Sequence[int], num_rows: int) -> float:

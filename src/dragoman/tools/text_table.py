@@ -1,0 +1,21 @@
+"""A table as text, for the reports of commands.
+
+Does: align columns. Does not: know what is in them. Used by the reports and by the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]], num_left: int | None = None) -> str:
+    """The rows, a line each; the first `num_left` columns stand to the left, others to the right. None = all to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if num_left is None or index < num_left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip() + "\n")
+    return "".join(lines)
