@@ -42,18 +42,12 @@ class ModelEntry:
 class ModelList:
     """ALL, NONE, or entries separated by commas or blanks."""
 
-    @property
-    def allowed(self) -> str:
-        """The three forms."""
-        return (
-            f"{ALL} (everything in model_store), {NONE} (nothing until it is asked for), or {FORM} entries separated "
-            "by commas, with the path of a directory or archive on this machine"
-        )
+    allowed = (
+        f"{ALL} (everything in model_store), {NONE} (nothing until it is asked for), or {FORM} entries separated "
+        "by commas, with the path of a directory or archive on this machine"
+    )
 
-    @property
-    def placeholder(self) -> str:
-        """`MODELS`."""
-        return "MODELS"
+    placeholder = "MODELS"
 
     def parse(self, text: str) -> tuple[str, ...]:
         """The entries as they stand. Raises: ValueError if one of them is malformed or not a path of this machine."""

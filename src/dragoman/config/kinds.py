@@ -61,10 +61,7 @@ class Integer:
             limit = f"an integer from {self.minimum} to {self.maximum}"
         return f"{limit}, or auto" if self.auto else limit
 
-    @property
-    def placeholder(self) -> str:
-        """`N`."""
-        return "N"
+    placeholder = "N"
 
     def parse(self, text: str) -> int | None:
         """The number, or None for `auto`."""
@@ -93,10 +90,7 @@ class Number:
             limit += f" and <= {self.maximum:g}"
         return f"{limit}, or auto" if self.auto else limit
 
-    @property
-    def placeholder(self) -> str:
-        """`X`."""
-        return "X"
+    placeholder = "X"
 
     def parse(self, text: str) -> float | None:
         """The number, or None for `auto`."""
@@ -114,15 +108,8 @@ class Number:
 class Duration:
     """Seconds, at least 0: a number, or `10m`, `1h30m`."""
 
-    @property
-    def allowed(self) -> str:
-        """Both forms."""
-        return f"{DURATION}, at least 0"
-
-    @property
-    def placeholder(self) -> str:
-        """`TIME`."""
-        return "TIME"
+    allowed = f"{DURATION}, at least 0"
+    placeholder = "TIME"
 
     def parse(self, text: str) -> float:
         """The seconds. Raises: ValueError."""
@@ -143,10 +130,7 @@ class Switch:
         """The two words, with other spellings of true."""
         return "true or false" + (f" (also {', '.join(self.also)})" if self.also else "")
 
-    @property
-    def placeholder(self) -> str:
-        """Switches take no value on the command line."""
-        return ""
+    placeholder = ""
 
     def parse(self, text: str) -> bool:
         """The truth value."""
@@ -276,10 +260,7 @@ class Text:
 
     name: str = "TEXT"
 
-    @property
-    def allowed(self) -> str:
-        """Not empty."""
-        return "a text that is not empty"
+    allowed = "a text that is not empty"
 
     @property
     def placeholder(self) -> str:
@@ -297,15 +278,8 @@ class Text:
 class Addresses:
     """Addresses or names of this machine, separated by commas."""
 
-    @property
-    def allowed(self) -> str:
-        """The form."""
-        return "an address, or several without repetition, separated by commas"
-
-    @property
-    def placeholder(self) -> str:
-        """`ADDRESS`."""
-        return "ADDRESS,..."
+    allowed = "an address, or several without repetition, separated by commas"
+    placeholder = "ADDRESS,..."
 
     def parse(self, text: str) -> str:
         """The addresses with a comma between each two. Raises: ValueError."""
@@ -319,15 +293,8 @@ class Addresses:
 class Names:
     """One or more names, separated by commas or blanks."""
 
-    @property
-    def allowed(self) -> str:
-        """At least one, none twice."""
-        return "names separated by commas, none of them twice"
-
-    @property
-    def placeholder(self) -> str:
-        """`NAME,...`."""
-        return "NAME,..."
+    allowed = "names separated by commas, none of them twice"
+    placeholder = "NAME,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
         """The names in their order."""
@@ -373,17 +340,10 @@ _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 class PathPrefix:
     """What paths of URLs begin with."""
 
-    @property
-    def allowed(self) -> str:
-        """The form."""
-        return (
-            "a path like /llm: segments of letters, digits, dots, dashes, underscores and tildes, none of them . or .."
-        )
-
-    @property
-    def placeholder(self) -> str:
-        """`/PATH`."""
-        return "/PATH"
+    allowed = (
+        "a path like /llm: segments of letters, digits, dots, dashes, underscores and tildes, none of them . or .."
+    )
+    placeholder = "/PATH"
 
     def parse(self, text: str) -> str:
         """The path, without a slash at its end. Raises: ValueError for another form."""
@@ -397,18 +357,12 @@ class PathPrefix:
 class Hosts:
     """Hosts of the network, separated by commas or blanks: `*`, a name, `*.domain`, an address; each perhaps with a port."""
 
-    @property
-    def allowed(self) -> str:
-        """The forms."""
-        return (
-            "hosts separated by commas, each a name, *.DOMAIN for all names below it, an IPv4 address, [IPv6] or * for all, "
-            "and :PORT behind it where that is not the usual one"
-        )
+    allowed = (
+        "hosts separated by commas, each a name, *.DOMAIN for all names below it, an IPv4 address, [IPv6] or * for all, "
+        "and :PORT behind it where that is not the usual one"
+    )
 
-    @property
-    def placeholder(self) -> str:
-        """`HOST,...`."""
-        return "HOST,..."
+    placeholder = "HOST,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
         """The hosts in lower case, none twice. Raises: ValueError if there is none, or one of another form."""
@@ -439,15 +393,8 @@ def _check_host(word: str) -> None:
 class Origins:
     """Origins of web pages, separated by commas or blanks, or `*` for all."""
 
-    @property
-    def allowed(self) -> str:
-        """The forms; a page without an origin of its own (`null`) may be anybody's."""
-        return "* for all, or origins separated by commas, each as https://HOST or http://HOST:PORT, without a path"
-
-    @property
-    def placeholder(self) -> str:
-        """`ORIGIN,...`."""
-        return "ORIGIN,..."
+    allowed = "* for all, or origins separated by commas, each as https://HOST or http://HOST:PORT, without a path"
+    placeholder = "ORIGIN,..."
 
     def parse(self, text: str) -> str:
         """The origins in lower case, separated by commas. Raises: ValueError if one has another form."""
@@ -464,15 +411,8 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]
 class Urls:
     """Addresses of servers, separated by commas or blanks: `http://HOST:PORT`, with a path if there is one."""
 
-    @property
-    def allowed(self) -> str:
-        """The form."""
-        return "addresses separated by commas, each as http://HOST:PORT or https://HOST/PATH, none of them twice"
-
-    @property
-    def placeholder(self) -> str:
-        """`URL,...`."""
-        return "URL,..."
+    allowed = "addresses separated by commas, each as http://HOST:PORT or https://HOST/PATH, none of them twice"
+    placeholder = "URL,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
         """The addresses without a slash at their end. Raises: ValueError if one has another form, or a user or a query."""
@@ -493,15 +433,8 @@ class Urls:
 class NamedDirectories:
     """Directories by names, separated by commas or blanks: `NAME=DIR`."""
 
-    @property
-    def allowed(self) -> str:
-        """The form."""
-        return "NAME=DIR separated by commas, no name twice"
-
-    @property
-    def placeholder(self) -> str:
-        """The form."""
-        return "NAME=DIR,..."
+    allowed = "NAME=DIR separated by commas, no name twice"
+    placeholder = "NAME=DIR,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
         """The pairs as they stand there. Raises: ValueError if one has no name or directory, or two have one name."""
@@ -516,18 +449,12 @@ class NamedDirectories:
 class ImageLimit:
     """How many images a prompt may have, as vLLM writes it down beside other media; None = as many as fit."""
 
-    @property
-    def allowed(self) -> str:
-        """The forms."""
-        return (
-            'image=N as in image=2, the same as JSON ({"image": 2}), or none; video and audio may stand beside it, and are '
-            "not taken in any case"
-        )
+    allowed = (
+        'image=N as in image=2, the same as JSON ({"image": 2}), or none; video and audio may stand beside it, and are '
+        "not taken in any case"
+    )
 
-    @property
-    def placeholder(self) -> str:
-        """`image=N`."""
-        return "image=N"
+    placeholder = "image=N"
 
     def parse(self, text: str) -> int | None:
         """The number for images. Raises: ValueError for other media, and for what is no number of them."""
@@ -554,10 +481,7 @@ class JsonObject:
         without = f", without {', '.join(self.taken)}" if self.taken else ""
         return f"a JSON object, such as {self.example}{without}"
 
-    @property
-    def placeholder(self) -> str:
-        """`JSON`."""
-        return "JSON"
+    placeholder = "JSON"
 
     def parse(self, text: str) -> str | None:
         """The same text; None for none. Raises: ValueError if it is no object, or holds a name that is taken."""
@@ -627,10 +551,7 @@ class ModelPath(FilePath):
 
     name: str = "MODEL"
 
-    @property
-    def allowed(self) -> str:
-        """Both."""
-        return f"a directory on this machine, or a model of the hub as {FORM}"
+    allowed = f"a directory on this machine, or a model of the hub as {FORM}"
 
     def parse(self, text: str) -> Path:
         """See `FilePath`; the address of a model's page on the hub is also a name. Raises: ValueError."""

@@ -17,18 +17,12 @@ _NUM_FIELDS = 3
 class Repetition:
     """When a text has begun to repeat itself, in vLLM's words for it, as JSON; `off` = that is not looked for."""
 
-    @property
-    def allowed(self) -> str:
-        """The form."""
-        return (
-            'off, or JSON as {"max_pattern_size": 512, "min_pattern_size": 128, "min_count": 4}: sizes from 1 to '
-            f"{_LARGEST_PATTERN}, the first not below the second, which is 1 where it is left out, and a count of at least 2"
-        )
+    allowed = (
+        'off, or JSON as {"max_pattern_size": 512, "min_pattern_size": 128, "min_count": 4}: sizes from 1 to '
+        f"{_LARGEST_PATTERN}, the first not below the second, which is 1 where it is left out, and a count of at least 2"
+    )
 
-    @property
-    def placeholder(self) -> str:
-        """`JSON`."""
-        return "{off,JSON}"
+    placeholder = "{off,JSON}"
 
     def parse(self, text: str) -> str:
         """The rule, complete; or `off`. Raises: ValueError."""

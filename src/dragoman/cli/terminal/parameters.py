@@ -18,15 +18,8 @@ from dragoman.config.kinds import Integer, Kind, Number, Switch
 class Stops:
     """One text, or several as a JSON array; backslash sequences count in JSON only."""
 
-    @property
-    def allowed(self) -> str:
-        """The forms."""
-        return 'a text that is not empty, or a JSON array of such texts, as in ["\\n", "END"]'
-
-    @property
-    def placeholder(self) -> str:
-        """`TEXT`."""
-        return "TEXT"
+    allowed = 'a text that is not empty, or a JSON array of such texts, as in ["\\n", "END"]'
+    placeholder = "TEXT"
 
     def parse(self, text: str) -> tuple[str, ...]:
         """The texts. Raises: ValueError if one is empty, or there is none."""
