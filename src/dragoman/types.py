@@ -560,6 +560,11 @@ class EngineRequest(msgspec.Struct, frozen=True):
         return f"{blake2b(self.cache_owner.encode(), digest_size=16).hexdigest()}:{self.cache_salt}"
 
     @property
+    def is_watched(self) -> bool:
+        """Whether something besides its tokens' number may end its reasoning, or its answer for repeating itself."""
+        return self.thinking is not None or self.sampling.repetition_detection is not None
+
+    @property
     def is_ranked(self) -> bool:
         """True if more sequences are drawn than returned: the best come out whole, when all have ended."""
         return self.sampling.num_sequences > self.sampling.n

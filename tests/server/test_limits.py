@@ -20,7 +20,7 @@ from dragoman.server.app import ServerConfig
 from dragoman.server.generation.prepare import ServiceLimits
 from dragoman.server.generation.service import Service
 from dragoman.server.observation.record import CallRecord, RequestRecord, enter_call
-from dragoman.server.pressure.waiting_time import Forecast
+from dragoman.server.pressure import Forecast
 from dragoman.server.registry import ServedModel
 from dragoman.server.security.keyring import KeySources
 from dragoman.tokenizer.chat_template import ChatTemplate

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from dragoman.errors import Overloaded, Unavailable
 from dragoman.server.observation.record import CallRecord, RequestRecord
-from dragoman.server.pressure.prompt_size import least_tokens
-from dragoman.server.pressure.waiting_time import Forecast, queued_tokens
+from dragoman.server.pressure import Forecast, least_tokens, queued_tokens
 from dragoman.types import GenerationRequest
 
 # LMI's `job_queue_size` and `max_rolling_batch_size` defaults (serving.properties reference, LMI v0.31)

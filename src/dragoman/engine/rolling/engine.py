@@ -305,7 +305,7 @@ class RollingEngine:
         criterion = None
         if request.stop is not None and request.is_ranked and self._tools is not None:
             criterion = self._tools.watch_stops(request.stop, request.sampling.min_tokens)
-        watch = None if self._tools is None else self._tools.watch_answer(request)
+        watch = self._tools.watch_answer(request) if self._tools is not None and request.is_watched else None
         adapter = None if request.adapter is None or self._adapters is None else self._adapters.use(request.adapter)
         stream = _Stream(next(self._keys), request, take, adapter)
         with self._streams_changed:

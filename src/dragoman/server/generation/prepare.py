@@ -21,7 +21,7 @@ from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, Uns
 from dragoman.server.generation.pictures import Encoder, PicturePrompts, PlacedPicture
 from dragoman.server.generation.sequence_text import ParserFactory, parser_of
 from dragoman.server.generation.thinking import NO_BOUNDS, ThinkingBounds, ThinkingPlan, told_of
-from dragoman.server.pressure.prompt_size import num_characters
+from dragoman.server.pressure import num_characters
 from dragoman.tokenizer.base import FimTokens, Tokenizer, TokenPieces
 from dragoman.tokenizer.breakers import BreakerFinder
 from dragoman.tokenizer.chat_template import ChatTemplate
@@ -127,7 +127,7 @@ class Preparer:
     limits: ServiceLimits
     compile_grammar: GrammarCompiler | None
     draw_seed: Callable[[], int]
-    thinking: ThinkingPlan
+    thinking: ThinkingPlan | None  # None = the model has no reasoning, as far as is known
     breakers: BreakerFinder
     constrain: Constrain | None = None
     turn_end_ids: frozenset[int] = frozenset()
@@ -175,15 +175,17 @@ class Preparer:
             raise InvalidParameter("stop must not hold an empty string", param="stop")
         _check_truncation(request)
         template = self.chat_template
-        budget = self.thinking.budget_of(request, {} if template is None else template.default_kwargs)
-        prompt = told_of(request.prompt, budget)
+        budget, prompt = None, request.prompt
+        if self.thinking is not None:
+            budget = self.thinking.budget_of(request, {} if template is None else template.default_kwargs)
+            prompt = told_of(prompt, budget)
         text, token_ids, pictures = self.tokenize(prompt, self._max_prompt_len(request))
         token_ids = token_ids or self._empty_prompt()
         grammar = self._grammar(request, text)
         if grammar is not sampling.grammar:
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
             request = msgspec.structs.replace(request, sampling=sampling)
-        thinking = self.thinking.thinking_of(request, text, budget)
+        thinking = None if self.thinking is None else self.thinking.thinking_of(request, text, budget)
         budget = budget if thinking is not None else None  # where nothing is thought, nothing is bounded
         if budget != sampling.thinking_token_budget:
             sampling = msgspec.structs.replace(sampling, thinking_token_budget=budget)

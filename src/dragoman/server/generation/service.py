@@ -36,7 +36,7 @@ from dragoman.server.generation.prepare import (
 from dragoman.server.generation.sequence_text import ParserFactory, SequenceText, parser_of, prompt_info
 from dragoman.server.generation.thinking import FindThought, ThinkingPlan
 from dragoman.server.observation.record import RequestRecord, current_call, new_request
-from dragoman.server.pressure.prompt_size import num_characters
+from dragoman.server.pressure import num_characters
 from dragoman.server.registry import TakeEvent
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.breakers import BreakerFinder
@@ -109,6 +109,7 @@ class Service:
         self._extensions = extensions
         if chat_template is not None and extensions.pictures is not None:
             chat_template = chat_template.with_pictures(extensions.pictures.marker)
+        find = extensions.find_thought
         self._preparer = Preparer(
             model_name=name,
             capabilities=engine.capabilities,
@@ -125,7 +126,7 @@ class Service:
             make_parser=extensions.make_parser,
             unsearched=extensions.unsearched,
             breakers=BreakerFinder(tokenizer),
-            thinking=ThinkingPlan(extensions.find_thought, self._limits.thinking, tokenizer),
+            thinking=find and ThinkingPlan(find, self._limits.thinking, tokenizer),
         )
 
     def close(self) -> None:

@@ -45,9 +45,9 @@ NO_BOUNDS = ThinkingBounds()
 
 
 class ThinkingPlan:
-    """Bounds the reasoning of one model's requests. `find` None = it has none. Any thread."""
+    """Bounds the reasoning of one model's requests. Any thread."""
 
-    def __init__(self, find: FindThought | None, bounds: ThinkingBounds, tokenizer: Tokenizer) -> None:
+    def __init__(self, find: FindThought, bounds: ThinkingBounds, tokenizer: Tokenizer) -> None:
         self._find = find
         self._bounds = bounds
         self._tokenizer = tokenizer
@@ -58,8 +58,6 @@ class ThinkingPlan:
 
         `defaults`: what every conversation tells the template.
         """
-        if self._find is None:
-            return None
         budget = request.sampling.thinking_token_budget
         if isinstance(request.prompt, ChatPrompt):
             told = told_budget(request.prompt.template_kwargs)
@@ -77,7 +75,7 @@ class ThinkingPlan:
         repetition = request.sampling.repetition_detection
         if repetition is None and isinstance(request.prompt, ChatPrompt):
             repetition = self._bounds.repetition
-        if self._find is None or (budget is None and (repetition is None or not repetition.max_pattern_size)):
+        if budget is None and (repetition is None or not repetition.max_pattern_size):
             return None
         marks = self._find(request, prompt_text)
         if marks is None:

@@ -29,9 +29,8 @@ from dragoman.engine.rolling.schedule.fair_queue import FairQueue
 from dragoman.engine.rolling.schedule.mask_turns import MaskTurns
 from dragoman.engine.rolling.schedule.outlook import Outlook
 from dragoman.engine.rolling.schedule.pacer import Pacer
-from dragoman.engine.rolling.schedule.pieces import Pieces
-from dragoman.engine.rolling.schedule.prefixes import Prefixes
 from dragoman.engine.rolling.schedule.progress_board import ProgressBoard
+from dragoman.engine.rolling.schedule.prompts import Pieces, Prefixes
 from dragoman.engine.rolling.schedule.suspects import Suspects
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus

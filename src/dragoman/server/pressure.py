@@ -1,16 +1,26 @@
-"""Forecasts how long the calls of a model that are in flight will take, from their records and those that have ended.
+"""How much there is to do for a model, and how long that takes: what refusals go by.
 
-Does: add up what is left to compute, learn how fast that goes and how long answers become. Does not: refuse (the door does).
-Used by the door, on the event loop.
+Does: count the characters of prompts, and say how few tokens they can be; add up what the calls in flight leave to compute,
+learn from those that have ended how fast that goes and how long answers become. Does not: tokenise, render templates, or
+refuse (the door does). Used by the door and by the service, on the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from time import perf_counter
 
 from dragoman.server.observation.record import CallRecord, RequestRecord
+from dragoman.types import (
+    ChatPrompt,
+    GenerationRequest,
+    InfillPrompt,
+    MixedPrompt,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+)
 
 LEAST_RETRY_S, MOST_RETRY_S = 1, 60  # clients of OpenAI's libraries do not heed a minute and more
 
@@ -18,6 +28,9 @@ _SAMPLE_S = 0.5  # between two looks at what was computed, while calls are in fl
 _WEIGHT = 1 / 32  # of the newest answer, among those whose lengths are remembered
 _HALF_LIFE_S = 30.0  # after so much busy time a measurement counts half
 _LEAST_INDEPENDENCE = 0.01  # of the two kinds of tokens, for their costs to be told apart; 1 = nothing in common
+_PICTURE_CHARS = (
+    10_000  # that a picture counts for, roughly: its text has as many as its place in the prompt has tokens
+)
 
 
 class Costs:
@@ -132,3 +145,44 @@ class Forecast:
 def queued_tokens(call: CallRecord) -> int:
     """The prompt tokens of a call that wait, as far as they are known."""
     return call.num_expected_tokens + sum(request.num_queued_tokens for request in call.requests)
+
+
+def least_tokens(requests: Sequence[GenerationRequest], max_token_chars: int) -> int:
+    """About the fewest tokens that the prompts can have together; a template's own text does not count."""
+    return sum(_least(request, max_token_chars) for request in requests)
+
+
+def _least(request: GenerationRequest, max_token_chars: int) -> int:
+    if isinstance(request.prompt, InfillPrompt):
+        return 1  # it loses what does not fit
+    num_chars = num_characters(request.prompt)
+    count = num_chars if isinstance(request.prompt, TokenPrompt) else num_chars // max_token_chars
+    return max(min(count, request.truncate_prompt_tokens or count), 1)
+
+
+def num_characters(prompt: Prompt) -> int:
+    """How much text there is to tokenise, roughly; token ids count as characters, as they are decoded."""
+    match prompt:
+        case TextPrompt():
+            return len(prompt.text) + len(prompt.suffix or "")
+        case TokenPrompt():
+            return len(prompt.token_ids)
+        case MixedPrompt():
+            return sum(len(part) if isinstance(part, str) else 1 for part in prompt.parts)
+        case InfillPrompt():
+            files = sum(len(name) + len(text) for name, text in prompt.files)
+            return files + len(prompt.before) + len(prompt.behind) + len(prompt.begun)
+        case ChatPrompt():
+            # Tools weigh by their printed form; it need not be exact.
+            tools = len(str(prompt.tools)) if prompt.tools else 0
+            return tools + sum(_content_characters(message.get("content")) for message in prompt.messages)
+
+
+def _content_characters(content: object) -> int:
+    """The same for a message's content; an address may have megabytes, and is not tokenised."""
+    if isinstance(content, str):
+        return len(content)
+    if not isinstance(content, Sequence):
+        return 0
+    texts = (part.get("text") if isinstance(part, Mapping) else part for part in content)
+    return sum(len(text) if isinstance(text, str) else _PICTURE_CHARS for text in texts)

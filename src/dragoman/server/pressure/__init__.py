@@ -1,1 +1,0 @@
-"""How much there is to do, and how long that takes: what refusals go by."""
