@@ -5,6 +5,7 @@ Needs Ray (`make test-ray`); skipped where it is not installed. The tests share 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -35,7 +36,7 @@ SEEN_AFTER = 3  # lines of a stream that show that it goes on
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the application answers."""
     from dragoman.ray import build
 
@@ -58,6 +59,8 @@ def url() -> Iterator[str]:
             "kv_cache_gb": 0.0625,
             "drain_timeout": 120,
             "speculation": "off",
+            "prefix_store_gb": 0.1,
+            "prefix_store_dir": str(tmp_path_factory.mktemp("ray") / "store"),
         }
         serve.run(build({"num_replicas": 2, "num_cpus": 0.5, **options}))
         until(lambda: answers(f"http://127.0.0.1:{port}/ping"))
@@ -238,6 +241,33 @@ def test_the_replica_is_replaced(url: str) -> None:
     assert len(replicas()) == 2
     answer = httpx.post(f"{url}/v1/completions", json={**QUESTION, "max_tokens": 8}, timeout=PATIENCE_S)
     assert answer.json()["choices"][0]["text"] == "\n\nDeep learning is a kind of"
+
+
+def test_what_a_replica_has_computed_others_read_from_the_disk_when_it_was_killed(url: str) -> None:
+    text = "Rivers carry water from the mountains to the sea, and what they carry with it they leave on the way. " * 12
+
+    def answer(number: int) -> Any:
+        body = {**QUESTION, "prompt": f"{number}. {text}", "max_tokens": 8}
+        return httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE_S).json()
+
+    def num_written() -> dict[str, int]:
+        return {one.replica: sum(one.stats.stored_write_s.counts) for one in replicas().values()}
+
+    before = num_written()
+    computed = [answer(number) for number in range(12)]
+    num_blocks = sum(one["usage"]["prompt_tokens"] // 32 for one in computed)
+    until(lambda: sum(num_written().values()) - sum(before.values()) >= num_blocks)
+    victim = max(replicas().values(), key=lambda one: sum(one.stats.stored_write_s.counts) - before[one.replica])
+    num_hits = sum(one.stats.num_stored_hits for one in replicas().values() if one.pid != victim.pid)
+    os.kill(victim.pid, signal.SIGKILL)
+    numbers = itertools.cycle(range(12))  # the others look for what was written every five seconds
+
+    def is_read() -> bool:
+        number = next(numbers)
+        assert answer(number)["choices"] == computed[number]["choices"]
+        return sum(one.stats.num_stored_hits for one in replicas().values()) > num_hits
+
+    until(is_read)
 
 
 def test_an_application_that_is_deleted_finishes_the_requests_that_run(url: str) -> None:
