@@ -90,8 +90,8 @@ class Loads:
         num_tokens = (length - prefix.length) * self._blocks.block_size
         num_bytes = self._num_bytes(digests, length)
         num_waited_for = self._num_queued_bytes + num_bytes
-        read_s = self._costs.seconds(num_waited_for)
-        if token_s and read_s + self._reader.rests_s(num_waited_for, read_s) >= num_tokens * token_s:
+        read_s = self._costs.seconds(num_waited_for) + self._reader.rests_s(num_waited_for)
+        if token_s and read_s >= num_tokens * token_s:
             sequence.has_loaded = True
             return False
         table_id = next(self._ids)

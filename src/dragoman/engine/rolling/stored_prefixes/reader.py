@@ -7,8 +7,8 @@ Where nobody computes, one thread has the disk fetch piece after piece, and two 
 time goes into pages of the cache's memory that nobody has used yet.
 
 A read takes a core from the kernels, whose steps wait for the slowest of their threads: so beside steps one thread reads,
-which rests twenty times as long as each of its pieces took. (A lower priority of the thread would not do: it would hold
-Python's lock while it waits for a core.)
+which rests twenty times as long as each of its pieces took of a core; while it waits for the disk it takes none. (A lower
+priority of the thread would not do: it would hold Python's lock while it waits for a core.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from dragoman.engine.rolling.blocks.block_pools import FreshBlock
 from dragoman.engine.rolling.stored_prefixes.store import BlockMemory, BlockStore
@@ -30,9 +30,9 @@ _NUM_THREADS = 2  # that follow what the disk has fetched
 _PIECE_BYTES = 4 << 20  # between which they look whether anybody still waits
 _SMALL_PIECE_BYTES = 2 << 20  # beside steps
 _MOST_FETCHED = 8  # pieces that wait to be read
-_REST = 20.0  # times what a piece took
+_REST = 20.0  # times what a piece took of a core
+_FIRST_CORE_S = 1e-9  # that a byte takes of a core, before any was read beside steps: in memory that is new
 _LOOK_S = 0.01  # after which it sees that nobody computes any more
-_MOST_REST_S = 0.2  # a piece that took so long has waited for the disk
 
 
 @dataclass(slots=True)
@@ -61,13 +61,14 @@ class Reader:
         self._changed = threading.Condition()
         self._queue: deque[Reading] = deque()
         self._is_closed = False
+        self._core_s = _FIRST_CORE_S  # that a byte took beside steps, the last time
         self._pool = ThreadPoolExecutor(_NUM_THREADS, "dragoman-prefix-piece")
         self._thread = threading.Thread(target=self._run, name="dragoman-prefix-reader", daemon=True)
         self._thread.start()
 
-    def rests_s(self, num_bytes: int, read_s: float) -> float:
-        """Seconds that a read of so many bytes rests, which takes so long without."""
-        return min(_REST * read_s, num_bytes / _SMALL_PIECE_BYTES * _MOST_REST_S) if self._has_neighbours() else 0.0
+    def rests_s(self, num_bytes: int) -> float:
+        """Seconds for which a read of so many bytes will rest."""
+        return _REST * num_bytes * self._core_s if self._has_neighbours() else 0.0
 
     def submit(self, reading: Reading) -> None:
         """Have blocks read, which nobody else touches until `on_end` was called."""
@@ -100,23 +101,28 @@ class Reader:
         """The blocks up to the first that is not whole: those behind are of no use without it."""
         is_whole = True
         while is_whole and reading.num_whole < len(reading.blocks) and self._is_wanted(reading):
-            begin_s = perf_counter()
-            is_beside = self._has_neighbours()
-            is_whole = self._read_beside(reading) if is_beside else self._read_alone(reading)
-            taken_s = perf_counter() - begin_s
-            reading.duration_s += taken_s
-            if is_beside and reading.num_whole < len(reading.blocks):
-                self._rest(min(_REST * taken_s, _MOST_REST_S))
+            begin_s, core_s = perf_counter(), 0.0
+            if self._has_neighbours():
+                is_whole, core_s = self._read_beside(reading)
+            else:
+                is_whole = self._read_alone(reading)
+            reading.duration_s += perf_counter() - begin_s
+            if reading.num_whole < len(reading.blocks):
+                self._rest(_REST * core_s)
 
     def _is_wanted(self, reading: Reading) -> bool:
         return reading.is_wanted and not self._is_closed
 
-    def _read_beside(self, reading: Reading) -> bool:
-        """Read a piece; False if a block of it is not whole."""
+    def _read_beside(self, reading: Reading) -> tuple[bool, float]:
+        """Read a piece; (False if a block of it is not whole, the seconds that it took of a core)."""
         piece = self._pieces(reading, _SMALL_PIECE_BYTES)[0]
+        begin_s = thread_time()
         num_whole = self._read_piece(reading, piece)
+        core_s = thread_time() - begin_s
         reading.num_whole += num_whole
-        return num_whole == len(piece)
+        if num_whole == len(piece):
+            self._core_s = core_s / max(self._num_bytes(reading, piece), 1)
+        return num_whole == len(piece), core_s
 
     def _read_alone(self, reading: Reading) -> bool:
         """Read pieces until somebody computes; False if a block is not whole.
@@ -148,6 +154,9 @@ class Reader:
                 pieces.append(range(begin, position + 1))
                 begin, num_bytes = position + 1, 0
         return pieces
+
+    def _num_bytes(self, reading: Reading, piece: range) -> int:
+        return sum(self._memory.block_bytes[reading.blocks[position].kind] for position in piece)
 
     def _read_piece(self, reading: Reading, piece: range) -> int:
         """How many of its first blocks are whole."""
