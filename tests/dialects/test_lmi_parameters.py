@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from dragoman.errors import InvalidParameter
 from dragoman.server.apis.lmi.parameters.table import BACKENDS, TABLE, VERSIONS
 from dragoman.types import Grammar
 from tests.dialects.lmi_calls import parse, request_of, tgi_request, value_at
@@ -261,6 +264,15 @@ def test_a_literal_request_output_len_is_the_length_in_tensorrt() -> None:
     assert request_of({"request_output_len": 8}, rolling_batch="trtllm").max_tokens == 8
 
 
+def test_a_budget_of_reasoning_is_named_where_the_model_has_none_to_tell() -> None:
+    call = parse({"thinking_token_budget": 5})
+    assert call.ignored == ("thinking_token_budget",)
+    assert "reasoning" in call.reasons["thinking_token_budget"]
+    assert parse({"thinking_token_budget": 5}, thinks=True).ignored == ()
+    with pytest.raises(InvalidParameter, match=r"'thinking_token_budget' .*at least -1"):
+        parse({"thinking_token_budget": -2})
+
+
 def test_negative_seeds_are_read_as_unsigned() -> None:
     assert request_of({"seed": -1}).sampling.seed == 2**64 - 1
 
@@ -280,6 +292,7 @@ def test_top_n_tokens_and_logprobs_are_taken_in_every_profile(profile: str) -> N
     [
         ({"logit_bias": {"5": 1.5, "6": -100}}, {"sampling.logit_bias": {5: 1.5, 6: -100.0}}),
         ({"min_tokens": 3}, {"sampling.min_tokens": 3}),
+        ({"thinking_token_budget": 0}, {"sampling.thinking_token_budget": 0}),
         ({"response_format": {"type": "json_object"}}, {"sampling.grammar": Grammar("json_object")}),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}},

@@ -86,17 +86,20 @@ def cells_of(engine: str) -> dict[str, str]:
     return {row[0].strip("`"): row[place] for row in rows_after("## What each engine can do")}
 
 
-def on_vllm(*, sees: bool = False, **options: Any) -> Capabilities:
+def on_vllm(*, sees: bool = False, ends_reasoning: bool = False, **options: Any) -> Capabilities:
     """Of a model on vLLM."""
     model = SimpleNamespace(max_model_len=77, get_vocab_size=lambda: VOCAB_SIZE)
     tools = replace(letter_tools(), lark_of=lambda _grammar, _end_ids: "")
-    return capabilities_of(model, EngineSetup(demo_model_dir(), options), tools, sees=sees)
+    return capabilities_of(
+        model, EngineSetup(demo_model_dir(), options), tools, sees=sees, ends_reasoning=ends_reasoning
+    )
 
 
 def test_the_table_of_capabilities_says_what_vllm_can_do() -> None:
-    told, blind, seeing = cells_of("vLLM"), on_vllm(), on_vllm(sees=True)
+    told, able = cells_of("vLLM"), [on_vllm(), on_vllm(sees=True), on_vllm(ends_reasoning=True)]
+    blind = able[0]
     for name in SWITCHES:
-        values = [getattr(one, name) for one in (blind, seeing)]
+        values = [getattr(one, name) for one in able]
         assert told[name].startswith("yes") == all(values), name
         assert told[name].startswith("no") == (not any(values)), name
     assert told["max_logprobs"] == f"`option.max_logprobs`, {blind.max_logprobs}"

@@ -243,9 +243,6 @@ def contradictions(values: Values, origins: Origins) -> Iterator[str]:
     if values["queue_timeout"] is not None and values["engine"] in ("remote", "vllm"):
         cited = (cite(name, values, origins) for name in ("queue_timeout", "engine"))
         yield "{}: must not be given together with {}; it does not tell when a request begins".format(*cited)
-    if values["reasoning_budget"] not in (None, -1) and values["engine"] == "vllm":
-        cited = (cite(name, values, origins) for name in ("reasoning_budget", "engine"))
-        yield "{}: must not be given together with {}, which does not end reasoning".format(*cited)
     if values["tokenize_content"] == "plain" and values["engine"] == "remote":
         cited = (cite(name, values, origins) for name in ("tokenize_content", "engine"))
         yield "{}: must not be given together with {}; give it to the servers that tokenise".format(*cited)

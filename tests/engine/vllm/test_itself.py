@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import multiprocessing
 import time
 import warnings
@@ -20,6 +21,7 @@ from dragoman.engine.rolling.factory import factory as rolling_factory
 from dragoman.engine.vllm.factory import factory
 from dragoman.errors import EngineDead
 from dragoman.models import ModelError
+from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.types import EngineRequest, SamplingParams
 from tests.support import vllm_on_demo
 from tests.support.threads import children, is_running
@@ -113,6 +115,29 @@ def test_a_shutdown_ends_its_processes() -> None:
     asyncio.run(asyncio.wait_for(engine.shutdown(0.0), 60))
     core.join(60)  # on a busy machine vLLM kills it and does not wait
     assert not core.is_alive()
+
+
+def test_reasoning_ends_at_its_budget_where_vllm_was_told_how_it_begins_and_ends() -> None:
+    tools, tokenizer = vllm_on_demo.tools(), load_tokenizer(demo_model_dir())
+    begin, end = tokenizer.decode(REQUEST.prompt_ids[-1:], skip_special_tokens=False), " So the answer is"
+    told = json.dumps({"reasoning_start_str": begin, "reasoning_end_str": end})
+    setup = vllm_on_demo.setup_of(4, 256)
+    setup = replace(setup, extra={**setup.extra, "reasoning_config": told})
+    engine: Engine = factory.load(setup).build(tools, 2**30).engine
+    assert engine.capabilities.has_budgets
+    bounded = structs.replace(
+        REQUEST, sampling=structs.replace(REQUEST.sampling, thinking_token_budget=3), max_tokens=12
+    )
+
+    async def test() -> list[int]:
+        await engine.start()
+        made = [token for output in [one async for one in engine.generate(bounded)] for token in output.token_ids]
+        await engine.shutdown(0.0)
+        return made
+
+    made = asyncio.run(asyncio.wait_for(test(), 120))
+    closing = tokenizer.encode_continuation(end)
+    assert made[3 : 3 + len(closing)] == list(closing)
 
 
 @pytest.mark.parametrize(

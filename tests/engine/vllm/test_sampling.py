@@ -40,6 +40,7 @@ def test_every_sampling_parameter_is_passed_on() -> None:
     request = asking(
         temperature=0.7, top_k=5, top_p=0.9, min_p=0.1, repetition_penalty=1.1, presence_penalty=0.2, frequency_penalty=0.3,
         logit_bias={3: 1.5}, allowed_token_ids=(3, 4), min_tokens=2, stop_token_ids=(9,), logprobs=4, prompt_logprobs=1,
+        thinking_token_budget=0,
     )  # fmt: skip
     assert sampling_arguments(request, 0) == {
         "temperature": 0.7,
@@ -51,6 +52,7 @@ def test_every_sampling_parameter_is_passed_on() -> None:
         "frequency_penalty": 0.3,
         "logit_bias": {3: 1.5},
         "allowed_token_ids": [3, 4],
+        "thinking_token_budget": 0,
         "seed": 7,
         "max_tokens": 8,
         "min_tokens": 2,

@@ -82,7 +82,10 @@ class LoadedVllm:
         rules = None if why else self.pictures.rules
         if rules is not None:
             _try_picture(driver)
-        capabilities = capabilities_of(config.model_config, self.setup, tools, sees=rules is not None)
+        ends_reasoning = config.reasoning_config is not None and config.reasoning_config.enabled
+        capabilities = capabilities_of(
+            config.model_config, self.setup, tools, sees=rules is not None, ends_reasoning=ends_reasoning
+        )
         dtype = str(config.model_config.dtype).removeprefix("torch.")
         cache_bytes = (config.cache_config.kv_cache_memory_bytes or 0) if surface.is_on_cpu() else 0
         engine = VllmEngine(driver, capabilities, tools, self.adapters)
@@ -111,8 +114,13 @@ class LoadedVllm:
         return Driver(llm, self.words, gauges, config.cache_config.num_gpu_blocks or 0), config
 
 
-def capabilities_of(model: Any, setup: EngineSetup, tools: EngineTools, *, sees: bool = False) -> Capabilities:
-    """What vLLM can do for the model of that configuration. `sees`: pictures, too."""
+def capabilities_of(
+    model: Any, setup: EngineSetup, tools: EngineTools, *, sees: bool = False, ends_reasoning: bool = False
+) -> Capabilities:
+    """What vLLM can do for the model of that configuration. `sees`: pictures, too.
+
+    `ends_reasoning`: it was told by what texts reasoning begins and ends, so that requests may bound it.
+    """
     return Capabilities(
         max_model_len=model.max_model_len,
         vocab_size=model.get_vocab_size(),
@@ -125,6 +133,7 @@ def capabilities_of(model: Any, setup: EngineSetup, tools: EngineTools, *, sees:
         cache_salt=True,
         priority=True,
         pictures=sees,
+        bounds_answers=ends_reasoning,
         unsupported=UNSUPPORTED,
     )
 

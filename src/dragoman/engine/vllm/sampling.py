@@ -20,6 +20,7 @@ _SEED_MASK = 2**63 - 1  # torch's generators take 64 bits, with a sign; and vLLM
 UNSUPPORTED = frozenset({
     "typical_p", "num_assistant_tokens", "assistant_confidence_threshold",
     "max_ngram_size", "dry_multiplier", "xtc_probability", "top_n_sigma", "post_sampling_probs", "infill",
+    "repetition_detection",
 })  # fmt: skip
 """What vLLM has no parameter for."""
 
@@ -68,6 +69,8 @@ def sampling_arguments(request: EngineRequest, index: int) -> dict[str, Any]:
         arguments["logit_bias"] = dict(sampling.logit_bias)
     if sampling.allowed_token_ids is not None:
         arguments["allowed_token_ids"] = list(sampling.allowed_token_ids)
+    if sampling.thinking_token_budget is not None:
+        arguments["thinking_token_budget"] = sampling.thinking_token_budget
     if sampling.logprobs is not None or request.is_ranked:
         arguments["logprobs"] = sampling.logprobs or 0
     if sampling.prompt_logprobs is not None and index == 0:

@@ -33,7 +33,8 @@ class LmiOptions:
 
     `rolling_batch`: auto, vllm, lmi-dist, trtllm, scheduler, deepspeed or disable. `lmi_version`: 0.26, 0.31 or 0.32.
     `output_formatter`: json, jsonlines or sse; every other name is the operator's own and changes nothing here.
-    `generation_defaults`, `takes_adapters`: as in `ModelProfile`.
+    `generation_defaults`, `takes_adapters`: as in `ModelProfile`. `thinks`: the model's reasoning can be told from its
+    answer.
     """
 
     rolling_batch: str = "auto"
@@ -45,6 +46,7 @@ class LmiOptions:
     limits: Limits = field(default_factory=Limits)
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
     takes_adapters: bool = False
+    thinks: bool = False
 
     @property
     def is_dynamic(self) -> bool:
@@ -79,6 +81,7 @@ class LmiDialect(PureDialect):
             has_details_by_default=options.has_tgi_shape,
             is_dynamic=options.is_dynamic,
             takes_adapters=options.takes_adapters,
+            thinks=options.thinks,
         )
         is_v026 = options.lmi_version == "0.26"
         self._shape = Shape(is_tgi=options.has_tgi_shape, is_v026=is_v026)

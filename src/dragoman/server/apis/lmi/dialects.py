@@ -60,7 +60,10 @@ class OperatorCode:
 def options_of(profile: ModelProfile) -> LmiOptions:
     """What the operator decided about LMI's schema; a formatter that is the operator's own is not one of LMI's."""
     options = profile.options(
-        LmiOptions, generation_defaults=profile.overriding_defaults, takes_adapters=profile.takes_adapters
+        LmiOptions,
+        generation_defaults=profile.overriding_defaults,
+        takes_adapters=profile.takes_adapters,
+        thinks="thinking" in profile.abilities,
     )
     return options if options.output_formatter in FORMATTERS else replace(options, output_formatter=None)
 

@@ -37,7 +37,8 @@ class Rules:
 
     `sampling`: sample only if do_sample says so; if any sampling parameter is given; or, as TGI does, if one of them has
     a value that is not neutral. `is_dynamic`: dynamic-batch shapes, without details. `takes_adapters`: a request may ask
-    for one. `includes_stop`: a text that ends with a stop string has it.
+    for one. `thinks`: the model's reasoning can be told from its answer. `includes_stop`: a text that ends with a stop
+    string has it.
     """
 
     sampling: Literal["explicit", "given", "not_neutral"] = "explicit"
@@ -45,6 +46,7 @@ class Rules:
     has_details_by_default: bool = False
     is_dynamic: bool = False
     takes_adapters: bool = False
+    thinks: bool = False
     includes_stop: bool = False
 
 
@@ -206,6 +208,7 @@ def _sampling_params(values: Parameters, decoding: Decoding) -> SamplingParams:
         logprobs=values.top_n_tokens or values.logprobs or 0,  # tokens always carry their own
         prompt_logprobs=prompt_logprobs if values.prompt_logprobs is None else values.prompt_logprobs,
         grammar=values.grammar,
+        thinking_token_budget=values.thinking_token_budget,
     )
 
 
@@ -246,6 +249,7 @@ def ineffective(
         Need.ONE_ANSWER: is_one_answer,
         Need.ROLLING: rules.is_dynamic,
         Need.ADAPTERS: not rules.takes_adapters,
+        Need.THINKING: not rules.thinks,
     }
     names = [
         sent.name

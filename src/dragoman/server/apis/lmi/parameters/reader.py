@@ -42,6 +42,7 @@ class Parameters(FurtherSampling, frozen=True):
     bad_words: tuple[str, ...] = ()
     max_tokens: int = 30
     min_tokens: int = 0
+    thinking_token_budget: int | None = None
     truncate: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()

@@ -36,6 +36,7 @@ class Need(StrEnum):
     ONE_ANSWER = "when not streaming"  # several sequences per prompt have no place in a stream
     ROLLING = "not in dynamic batch mode"
     ADAPTERS = "where there are adapters"
+    THINKING = "where the model's reasoning can be told from its answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +245,14 @@ _LENGTH = (
         low=1,
     ),
     Param("min_tokens", T.INTEGER, "no end of sequence before this many tokens", profiles=_VLLM, default=0, low=0),
+    Param(
+        "thinking_token_budget",
+        T.INTEGER,
+        "most tokens of reasoning, whose end is forced then; 0 is none, -1 as many as the model likes",
+        profiles=_VLLM,
+        low=-1,
+        needs=Need.THINKING,
+    ),
     Param(
         "min_length",
         T.INTEGER,
