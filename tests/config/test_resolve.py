@@ -555,7 +555,6 @@ class TestAdapters:
                 "--control-vector a.gguf",
                 "unknown option; control vectors are not computed, adapters (LoRA) are: --lora",
             ),
-            ("--mmproj a.gguf", "unknown option; the file is found by itself beside the model's"),
             ("--lora-scaled a.gguf:1", "unknown option; an adapter counts as it was trained"),
             ("--merge-lora --lora one=a,two=b", "must be given together with one adapter"),
             ("--merge-lora --enable-lora --lora one=a", "must not be given together with enable_lora"),

@@ -17,9 +17,12 @@ from PIL import Image
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from dragoman.cli.arguments import read_arguments
+from dragoman.config.resolve import ConfigError, resolve
+from dragoman.host.loading import ModelLoad
 from dragoman.llm import LLM
 from dragoman.models import LoadedModel, ModelError, ModelOptions, load_model
-from dragoman.models.fingerprint import model_fingerprint
+from dragoman.models.fingerprint import model_fingerprint, weight_files
 from dragoman.models.vision.described import is_described
 from tests.support.family_logits import logits_of
 from tests.support.gguf_tokenizer import tokenizer_metadata
@@ -146,9 +149,35 @@ def test_of_several_files_none_is_read(tmp_path: Path, caplog: pytest.LogCapture
     shutil.copy(seeing, seeing.with_name("mmproj-other.gguf"))
     with caplog.at_level(logging.WARNING):
         assert not is_described(model)
-    assert "one must be left: mmproj-model.gguf, mmproj-other.gguf" in caplog.text
+    assert "name one with --mmproj: mmproj-model.gguf, mmproj-other.gguf" in caplog.text
     (seeing.with_name("mmproj-other.gguf")).unlink()
     assert is_described(model)
+
+
+def test_a_file_that_is_named_sees_wherever_it_lies_or_the_model_is_refused(tmp_path: Path) -> None:
+    checkpoint, model, seeing = write("gemma3", tmp_path / "gemma3")
+    apart = tmp_path / "apart" / "any-name.gguf"
+    apart.parent.mkdir()
+    shutil.copy(seeing, seeing.with_name("mmproj-other.gguf"))
+    seeing.rename(apart)
+    words = ["--mmproj", str(apart), str(model)]
+    config = resolve(read_arguments(words).givens, {}, model)
+    try:
+        assert is_described(config.model_dir)
+        assert load_model(config.model_dir, EXACT).tower is not None
+        assert apart in weight_files(config.model_dir)
+        apart.write_bytes(model.read_bytes())
+        with pytest.raises(ModelError, match=r"any-name.gguf general.architecture is 'gemma3', allowed: 'clip'"):
+            load_model(config.model_dir, EXACT)
+        apart.unlink()
+        with pytest.raises(ConfigError, match=r"--mmproj=.*any-name.gguf .*must be a GGUF file on this machine"):
+            ModelLoad(config, lambda stage, fraction: None).result()
+        other = resolve(read_arguments(["--mmproj", str(model), str(checkpoint)]).givens, {}, checkpoint)
+        with pytest.raises(ConfigError, match=r"--mmproj=.*must be left out: the model is no GGUF"):
+            ModelLoad(other, lambda stage, fraction: None).result()
+    finally:
+        resolve(read_arguments([str(model)]).givens, {}, model)  # names none
+    assert apart not in weight_files(model)
 
 
 def test_a_file_of_another_model_or_without_its_token_is_not_read(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
-from dragoman.config.kinds import Hosts, ImageLimit, Integer, JsonObject, Number
+from dragoman.config.kinds import FilePath, Hosts, ImageLimit, Integer, JsonObject, Number
 from dragoman.config.option import Alias, option
 
 
@@ -23,6 +24,15 @@ def _listed(text: str) -> str:
 class PictureSettings:
     """Pictures"""
 
+    mmproj: Path | None = option(
+        None,
+        FilePath("FILE"),
+        "GGUF file of what sees of a GGUF model, which llama.cpp calls mmproj.",
+        unset="the one beside the model with mmproj in its name",
+        flags=("-mm",),
+        env=(Alias("LLAMA_ARG_MMPROJ"),),
+        open_to="model",
+    )
     limit_mm_per_prompt: int | None = option(
         None,
         ImageLimit(),

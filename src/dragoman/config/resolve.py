@@ -62,7 +62,7 @@ from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileErr
 from dragoman.config.server_options import ServerSettings, split_address
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
 from dragoman.engine.vllm.accelerators import vllm_uses_gpu
-from dragoman.files.model_texts import holds_model, is_gguf
+from dragoman.files.model_texts import holds_model, is_gguf, see_with
 from dragoman.hub.errors import HubError
 from dragoman.hub.names import hub_model
 
@@ -189,6 +189,8 @@ def resolve(
     findings.notices += _useless_revision(values, origins, model_dir)
     origin = Origin(entry.source, "directory") if entry else origins["model_id"]
     findings.check_places(directory, model_dir, origin, values)
+    named_to_see = values["mmproj"]
+    see_with(model_dir, named_to_see if isinstance(named_to_see, Path) else None)
     values["cache_dir"] = values["cache_dir"] or cache_home(environ) / "dragoman"
     values["prefix_store_dir"] = values["prefix_store_dir"] or Path(str(values["cache_dir"])) / "prefixes"
     if entry and entry.name:

@@ -7,6 +7,7 @@ texts (their readers do). Called at load time by the readers of config.json, tok
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,6 +57,14 @@ def gguf_models(directory: Path) -> dict[str, Path]:
     from dragoman.gguf.files import gguf_models as models_of_files
 
     return models_of_files(directory)
+
+
+def see_with(model: Path, file: Path | None) -> None:
+    """Have a GGUF model's pictures be taken in by that file, in this process; None = by what lies beside the model."""
+    if file is not None or "dragoman.gguf.files" in sys.modules:  # else nobody has named any
+        from dragoman.gguf.files import see_with as name_file
+
+        name_file(model, file)
 
 
 @contextmanager

@@ -49,8 +49,26 @@ def read_gguf_file(path: Path) -> GgufModel:
     return _read_files((path,))
 
 
+_NAMED: dict[Path, Path] = {}
+
+
+def see_with(model: Path, file: Path | None) -> None:
+    """Have a file be what sees of the model at that path, in this process; None = those beside the model are looked at."""
+    if file is None:
+        _NAMED.pop(model.absolute(), None)
+    else:
+        _NAMED[model.absolute()] = file.absolute()
+
+
+def named_to_see(model: Path) -> Path | None:
+    """The file that was named for the model, None if there is none."""
+    return _NAMED.get(model.absolute())
+
+
 def files_that_see(model: Path) -> tuple[Path, ...]:
-    """The files beside a model's, in its directory, whose names say that they are what sees of it."""
+    """The file that was named for the model; else those in its directory whose names say that they are what sees of it."""
+    if (named := named_to_see(model)) is not None:
+        return (named,)
     directory = model if model.is_dir() else model.parent
     return tuple(path for path in sorted(directory.glob("*.gguf")) if path.is_file() and _PICTURES.search(path.name))
 

@@ -4,8 +4,9 @@ Does: find the file, write what config.json and preprocessor_config.json say of 
 does. Does not: read tensors, or build towers. Called through `texts` and by the source of weights, on any thread.
 Source of the facts: llama.cpp's converter of Hugging Face checkpoints, and its tools/mtmd.
 
-The rule: one file beside the model with `mmproj` in its name is the model's, if it fits. What does not fit is not read, and
-the log says why: the model then takes in texts.
+The rule: the file that the operator names is the model's, or the model is refused. Where none is named, one file beside the
+model with `mmproj` in its name is the model's, if it fits. What does not fit is not read then, and the log says why: the
+model takes in texts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from dragoman.errors import ModelError
 from dragoman.gguf.config import make_config
-from dragoman.gguf.files import GgufModel, files_that_see, read_gguf, read_gguf_file
+from dragoman.gguf.files import GgufModel, files_that_see, named_to_see, read_gguf, read_gguf_file
 from dragoman.gguf.header import GgufTensor
 
 logger = logging.getLogger(__name__)
@@ -308,21 +309,24 @@ def seeing_part(model: Path) -> SeeingPart | None:
         states = tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
     except OSError as error:
         raise ModelError(f"{files[0]} cannot be read: {error}") from error
-    return _found(model, states)
+    return _found(model, states, is_named=named_to_see(model) is not None)
 
 
 @lru_cache(maxsize=4)
-def _found(model: Path, states: tuple[tuple[Path, int, int], ...]) -> SeeingPart | None:
+def _found(model: Path, states: tuple[tuple[Path, int, int], ...], *, is_named: bool) -> SeeingPart | None:
     if len(states) > 1:
-        named = ", ".join(path.name for path, _, _ in states)
+        found = ", ".join(path.name for path, _, _ in states)
         logger.warning(
-            "no pictures are taken in: of several files with mmproj in their names one must be left: %s", named
+            "no pictures are taken in: there are several files with mmproj in their names, name one with --mmproj: %s",
+            found,
         )
         return None
     ((path, _, _),) = states
     try:
         return _fitting(read_gguf(model), read_gguf_file(path))
     except ModelError as error:
+        if is_named:
+            raise
         logger.warning("no pictures are taken in: %s", error)
         return None
 

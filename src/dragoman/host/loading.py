@@ -28,7 +28,7 @@ from dragoman.engine.factory import (
     Progress,
     find_factory,
 )
-from dragoman.files.model_texts import holds_model, is_gguf
+from dragoman.files.model_texts import holds_model, is_gguf, see_with
 from dragoman.host.machine import MIB, all_memory_bytes, available_memory_bytes, in_mib
 from dragoman.models.config import ModelError
 
@@ -54,6 +54,7 @@ class ModelLoad:
         self._has_room = has_room
         self._num_nodes = num_nodes
         self._config = config
+        see_with(config.model_dir, config.pictures.mmproj)  # for processes that did not read the options themselves
         self._progress = progress
         self._is_abandoned = False
         self._last: tuple[str, float] | None = None
@@ -96,6 +97,7 @@ class ModelLoad:
     def _run(self) -> None:
         try:
             with citing(self._config), on_kernel_cores():
+                _check_seeing(self._config)
                 factory = factory_of(self._config)
                 shares = self._has_neighbours or not applied().is_tied
                 setup = replace(engine_setup(self._config), progress=self._report, has_neighbours=shares)
@@ -113,6 +115,17 @@ class ModelLoad:
         self._progress(stage, fraction)
         if self._watcher is not None:
             self._watcher(stage, fraction)
+
+
+def _check_seeing(config: Config) -> None:
+    """Raises: EngineOptionError if what is named to see cannot."""
+    file = config.pictures.mmproj
+    if file is None:
+        return
+    if not is_gguf(config.model_dir):
+        raise EngineOptionError("mmproj", "must be left out: the model is no GGUF, which has what sees in its own file")
+    if not file.is_file():
+        raise EngineOptionError("mmproj", "must be a GGUF file on this machine: there is none of that name")
 
 
 class LoadAbandoned(Exception):
