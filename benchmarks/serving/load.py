@@ -12,7 +12,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -138,7 +138,7 @@ class _Pieces:
         self._status = 0
         self._rest = b""
 
-    def begin(self, status: int) -> None:
+    def begin(self, status: int, _: Mapping[str, str]) -> None:
         self._status = status
 
     def feed(self, data: bytes, now_s: float) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.tools.bench.target import ALLOWED
 from tests.batch.files import asking, ids_of, read_answers, write_lines
 from tests.support.pooling_checkpoint import write_pooling_case
 from tests.support.server_process import ServerProcess, serve
@@ -220,7 +221,7 @@ def test_files_and_addresses_that_are_not_there_are_told_in_a_line(
     assert "none.jsonl" in capsys.readouterr().err
     write_lines(tmp_path / "in.jsonl", asking("a"))
     assert main(["batch", str(tmp_path / "in.jsonl"), out, "--url", "ftp://x"]) == 1
-    message = "dragoman: --url=ftp://x (command line): must be a URL that begins with http:// or https://\n"
+    message = f"dragoman: --url=ftp://x (command line): must be {ALLOWED}\n"
     assert message in capsys.readouterr().err
     assert main(["batch", str(tmp_path / "in.jsonl"), str(tmp_path / "none" / "out.jsonl")]) == 1
     assert "none/out.jsonl" in capsys.readouterr().err

@@ -17,7 +17,7 @@ STREAMED = [name for name, api in APIS.items() if api.generates and name not in 
 def read(name: str, body: bytes, size: int = 10**6, status: int = 200) -> Answer:
     """The answer when the body comes in parts of `size` bytes, one a second."""
     reader = AnswerReader(APIS[name].read, is_whole=APIS[name].is_batch)
-    reader.begin(status)
+    reader.begin(status, {})
     for number, start in enumerate(range(0, len(body), size)):
         reader.feed(body[start : start + size], float(number))
     reader.finish(1e9)
@@ -89,7 +89,7 @@ def test_servers_that_do_not_stream_are_read_as_well() -> None:
 
 def test_plain_text_has_a_piece_for_every_chunk() -> None:
     reader = AnswerReader(APIS["text"].read)
-    reader.begin(206)
+    reader.begin(206, {})
     reader.feed(b"One", 1.0)
     reader.feed(b" two", 2.0)
     reader.finish(3.0)

@@ -15,8 +15,8 @@ from typing import TextIO
 from dragoman.batch.answers import AnswerFile
 from dragoman.batch.requests import BatchError
 from dragoman.batch.run import Batch, BatchFiles, Tally, open_files
-from dragoman.batch.senders import HttpSender
 from dragoman.cli.batch.arguments import BatchArguments
+from dragoman.cli.batch.http_sender import HttpSender
 from dragoman.cli.progress import REDRAW_S
 from dragoman.cli.run_command import Console
 from dragoman.config.resolve import Config, ConfigError
@@ -79,7 +79,7 @@ async def _asked_all(config: Config | None, asked: BatchArguments, files: BatchF
     progress = AnswerDisplay(console.stderr)
     if config is None:
         concurrency = asked.concurrency or CONCURRENCY_ELSEWHERE
-        sender = HttpSender(str(asked.url), console.variables.get("DRAGOMAN_API_KEY", ""), concurrency)
+        sender = HttpSender(str(asked.url), console.variables.get("DRAGOMAN_API_KEY", ""))
         try:
             await Batch(files, sender, concurrency, progress).run()
         finally:

@@ -20,7 +20,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from dragoman.tools.bench.answer import message_of
+from dragoman.tools.bench.answer import Answer as BenchAnswer
+from dragoman.tools.bench.answer import AnswerReader
 from dragoman.tools.bench.client import HttpClient, NotHttp
 from dragoman.tools.bench.target import read_target
 from dragoman.tools.plan.calibrate import Answer, CalibrationFailed
@@ -114,44 +115,24 @@ class HttpService:
         asked = {"model": self._name, "prompt": ids, "max_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
         body = json.dumps({**asked, "stream": True}).encode()
         client = HttpClient(self._target, {"connection": "close"})
-        reader = _StreamReader(Answer(time.perf_counter()))
+        reader, sent_s = AnswerReader(_read_event), time.perf_counter()
         try:
             await client.post("/v1/completions", body, reader)
         except (OSError, NotHttp) as error:
             raise CalibrationFailed(f"the server whose steps are measured broke off: {error}") from error
         finally:
             client.close()
-        return reader.finished()
-
-
-class _StreamReader:
-    """Notes when the pieces of a stream come."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-        self._status = 0
-        self._rest = b""
-        self._failure = b""
-
-    def begin(self, status: int) -> None:
-        """The head is there."""
-        self._status = status
-
-    def feed(self, data: bytes, now_s: float) -> None:
-        """A piece of the body: whole events, or parts of one."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if self._status != 200:
-            self._failure += data
-            return
-        for line in lines:
-            if line.startswith(b'data: {"error"'):
-                self._failure = line.removeprefix(b"data: ")
-            elif line.startswith(b"data: {"):
-                self._answer.token_s.append(now_s)
-
-    def finished(self) -> Answer:
-        """The answer. Raises: CalibrationFailed if it is none."""
-        if self._failure or not self._answer.token_s:
-            told = message_of(self._failure) or "an answer without tokens"
+        reader.finish(time.perf_counter())
+        found = reader.answer
+        if found.failure is not None or not found.piece_times_s:
+            told = found.failure[1] if found.failure is not None else "an answer without tokens"
             raise CalibrationFailed(f"the server whose steps are measured answered: {told}")
-        return self._answer
+        return Answer(sent_s, found.piece_times_s)
+
+
+def _read_event(answer: BenchAnswer, event: bytes, now_s: float) -> None:
+    """Note when an event comes, whether its token has a text by itself or not."""
+    if event.startswith(b'{"error"'):
+        answer.fail(json.loads(event))
+    else:
+        answer.piece_times_s.append(now_s)

@@ -7,7 +7,7 @@ Does not: know the forms of the APIs (`events` does). Fed by the client, on the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +53,7 @@ class AnswerReader:
         self._is_whole = is_whole
         self._rest = b""
 
-    def begin(self, status: int) -> None:
+    def begin(self, status: int, _: Mapping[str, str]) -> None:
         """The head is there."""
         self.answer.status = status
 

@@ -28,8 +28,8 @@ class NotHttp(ValueError):
 class Receiver(Protocol):
     """Who reads the answer to a request."""
 
-    def begin(self, status: int) -> None:
-        """The head is there."""
+    def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """The head is there; names in lower case."""
         ...
 
     def feed(self, data: bytes, now_s: float) -> None:
@@ -42,11 +42,12 @@ class Collected:
 
     def __init__(self) -> None:
         self.status = 0
+        self.headers: Mapping[str, str] = {}
         self.body = b""
 
-    def begin(self, status: int) -> None:
-        """Note the status."""
-        self.status = status
+    def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Note the head."""
+        self.status, self.headers = status, headers
 
     def feed(self, data: bytes, now_s: float) -> None:
         """Note a piece."""
@@ -132,12 +133,13 @@ class _Connection(asyncio.Protocol):
         self._done: asyncio.Future[None] | None = None
         self._now_s = 0.0
         self._chunk: list[bytes] | None = None
+        self._headers: dict[str, str] = {}
         self._has_length = self._has_head = False
 
     async def exchange(self, request: bytes, receiver: Receiver) -> None:
         """Send and wait for the end of the answer. Raises: OSError, BrokenOff, NotHttp."""
         self.is_reusable = self.has_answer = self._has_length = self._has_head = False
-        self._receiver, self._chunk = receiver, None
+        self._receiver, self._chunk, self._headers = receiver, None, {}
         self._parser = httptools.HttpResponseParser(self)
         self._done = asyncio.get_running_loop().create_future()
         if self._transport is None or self._transport.is_closing():
@@ -178,14 +180,14 @@ class _Connection(asyncio.Protocol):
     # What the parser calls.
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() in (b"content-length", b"transfer-encoding"):
-            self._has_length = True
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         assert self._receiver is not None
         self._has_head = True
-        self._receiver.begin(self._parser.get_status_code())
+        self._has_length = not self._headers.keys().isdisjoint(("content-length", "transfer-encoding"))
+        self._receiver.begin(self._parser.get_status_code(), self._headers)
 
     def on_chunk_header(self) -> None:
         self._chunk = []
