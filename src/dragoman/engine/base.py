@@ -298,7 +298,7 @@ class TellingProgress(Protocol):
 
 
 class Delivering(Protocol):
-    """What an engine has besides that hands over all outputs of a step at once, so that no task has to wait for each."""
+    """An engine that hands over all outputs of a step at once, so that no task has to wait for each."""
 
     async def deliver(self, request: EngineRequest, take: Take) -> None:
         """Run the request and hand each output to `take` as it comes; return when all sequences have ended.
@@ -423,7 +423,7 @@ class TextPooling(Protocol):
 
 
 class Deaths:
-    """Tells whoever listens that an engine of this process has died; which one, its `health` says."""
+    """Tells its listeners that an engine of this process has died; each engine's `health` says whether it is the one."""
 
     def __init__(self) -> None:
         self._listeners: set[Callable[[], None]] = (
@@ -486,10 +486,10 @@ class Engine(Protocol):
 
         Nothing happens before the first is asked for. Closing the iterator, at any moment, aborts the request and frees its
         blocks within a step. Sequences that are ranked (beams, best_of > n) come whole, best first, when all have ended.
-        Raises, with the first output: what `Capabilities.check` does, CapacityError (longer than `max_model_len`, or can
-        never fit for other reasons), InvalidRequest (no prompt, a grammar that does not compile), Overloaded (shutting
-        down), QueueTimeout (its first step has not begun in time). At any time: RequestTimeout (its deadline has passed, or
-        is known to be too close), EngineFailed, EngineDead (also if it was not started), Cancelled (shut down).
+        Raises, with the first output: the errors of `Capabilities.check`; CapacityError (longer than `max_model_len`, or can
+        never fit for other reasons); InvalidRequest (no prompt, a grammar that does not compile); Overloaded (shutting
+        down); QueueTimeout (its first step has not begun in time). At any time: RequestTimeout (its deadline has passed, or
+        is known to be too close); EngineFailed; EngineDead (also if it was not started); Cancelled (shut down).
         """
         ...
 

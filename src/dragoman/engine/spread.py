@@ -1,7 +1,7 @@
 """An engine that computes nothing: it sends each request to a replica, and to another one if that is lost before it answers.
 
 Does: keep the promises of `engine.base.Engine`, over a function that sends requests. Does not: know where replicas are, or
-which is chosen (whoever makes it does), or run a model. For replicas of Ray Serve and for memory nodes; used by the service,
+which is chosen (its maker does), or run a model. For replicas of Ray Serve and for memory nodes; used by the service,
 on the event loop.
 
 A request is data with its seed, so that a second replica gives the answer that the first would have given.
@@ -24,7 +24,7 @@ MOVABLE = (EngineDead, Overloaded, Cancelled)
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a replica tells of its engine."""
+    """The description of a replica's engine."""
 
     capabilities: Capabilities
     facts: tuple[str, ...]
@@ -45,7 +45,7 @@ class ReplicaLost(Exception):
 
 
 class Replies(Protocol):
-    """What a replica sends for one request."""
+    """The messages of a replica for one request."""
 
     def __aiter__(self) -> AsyncIterator[EngineOutput | Failure]: ...
 
@@ -91,7 +91,7 @@ class SpreadEngine:
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
         """As `Engine.generate`. Raises also: EngineFailed if the replica was lost after the first output, or four before.
 
-        Overloaded if the last of so many had no room.
+        Overloaded if the last replica tried had no room.
         """
         self.check(request)
         number, self._next_number = self._next_number, self._next_number + 1
@@ -176,7 +176,7 @@ def _is_movable(error: Exception) -> bool:
 
 
 def _told(error: Exception) -> ServerError:
-    """What the client hears. That its replica has died is no news of this engine, which lives on."""
+    """The error for the client. The death of a replica is not this engine's, which lives on."""
     if _is_movable(error):
         noted = losses.get()
         if noted is not None:

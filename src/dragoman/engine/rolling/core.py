@@ -234,12 +234,10 @@ class EngineCore:
     def _fail(self, batch: ScheduledBatch, error: Exception, *, is_copied: bool = True) -> None:
         """Remove the groups that the failure of a step is due to; their clients get it.
 
-        If a group fails when it is sampled alone (its grammar is broken), or when its blocks are copied alone (who is
-        computed alone needs no copy), only such groups are removed: the others were not updated, so their tokens are
-        scheduled and computed again: in their places, or from the beginning. Otherwise all groups of the batch are computed
-        again from the beginning, each alone, and who fails then is removed; where that tells nothing, it is every group in
-        the batch.
-        `is_copied`: blocks have been copied as the batch says.
+        A group may fail when it is sampled alone (its grammar is broken), or when its blocks are copied alone. Then only
+        such groups are removed. The others were not updated, so their tokens are scheduled and computed again. Otherwise all
+        groups of the batch are computed again from the beginning, each alone, and those that fail then are removed. If that
+        finds none, every group of the batch is removed. `is_copied`: blocks have been copied as the batch says.
         """
         broken = [entry for entry in batch.entries if not self._batch_sampler.can_sample(entry)]
         if not is_copied:

@@ -64,7 +64,7 @@ class _Stream:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the engine has nothing more to do for it."""
+        """True if the engine has nothing more to do for the request."""
         return self._num_unfinished == 0
 
     def put(self, item: _Item) -> None:
@@ -79,7 +79,9 @@ class _Stream:
             self._num_unfinished -= 1
         try:
             wants_more = self._take(item)
-        except BaseException as error:  # panics of libraries are no Exceptions; the request's task tells them
+        except (
+            BaseException
+        ) as error:  # panics of libraries do not derive from Exception; the request's task tells them
             self.ended.set_exception(error)
         else:
             if not wants_more or self._num_unfinished == 0:

@@ -57,18 +57,18 @@ class RollingOptions:
 
     @property
     def speculates(self) -> bool:
-        """Whether somebody is to guess tokens whatever it takes; `auto` guesses where it takes nothing."""
+        """True if tokens are guessed at any memory cost; `auto` guesses where that costs nothing."""
         return self.speculation not in ("auto", "off") or self.draft_model is not None
 
     @property
     def stores_prefixes(self) -> bool:
-        """Whether prompts are kept on disk."""
+        """True if prompts are kept on disk."""
         has_place = self.prefix_store_gb is not None and self.prefix_store_dir is not None
         return has_place and self.prefix_cache != "off"
 
     @property
     def model_options(self) -> ModelOptions:
-        """How the model is stored and run."""
+        """The options for storing and running the model."""
         weight_type: Any = (
             DEFAULT_WEIGHT_TYPE if self.dtype == "auto" else self.dtype
         )  # the options' words are the loader's
@@ -90,7 +90,7 @@ class RollingOptions:
 
     @property
     def draft_options(self) -> ModelOptions:
-        """How the draft model is: as the model, for texts alone."""
+        """The options of the draft model: those of the model, for texts alone."""
         return replace(self.model_options, sees=False, adapters=None)
 
     @property

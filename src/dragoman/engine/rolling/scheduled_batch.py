@@ -1,4 +1,4 @@
-"""What one step computes, as the scheduler decides it.
+"""The plan of one step, as the scheduler decides it.
 
 Does: hold the plan and count what is in it. Does not: decide anything, or change sequences. Made by the scheduler, read by
 the batch builder, sampling and `update`, on the engine thread only.
@@ -15,7 +15,7 @@ from dragoman.engine.rolling.sequence import Sequence
 
 @dataclass(slots=True)
 class ScheduledSequence:
-    """What one sequence does in a step: `num_new_tokens` from its first uncomputed one on.
+    """The part of one sequence in a step: `num_new_tokens` from its first uncomputed one on.
 
     `num_sample_rows`: rows of logits to sample from: 0 while tokens remain, else one per sequence of the group when the
     prompt's end forks it, else one per draft token and one more. `num_prompt_rows`: rows for prompt log-probabilities.
@@ -68,7 +68,7 @@ class ScheduledBatch:
 
     @property
     def parts(self) -> StepParts:
-        """What it computes for others and for the background."""
+        """Its work for others and for the background."""
         return StepParts(
             self.num_decode_rows - self.background_rows,
             self.num_prefill_tokens - self.background_tokens,

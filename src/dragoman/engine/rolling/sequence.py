@@ -33,7 +33,7 @@ from dragoman.types import (
 
 
 class SequenceStatus(Enum):
-    """Where a sequence is. Only a running sequence holds blocks."""
+    """The status of a sequence. Only a running sequence holds blocks."""
 
     UNFORKED = auto()  # waits for its group's prompt to be computed by the first sequence
     WAITING = auto()  # new, or preempted
@@ -95,7 +95,7 @@ class Sequence:
         self.cumulative_logprob = 0.0
         self.logprobs: list[float] = []  # these two only in groups that are ranked at the end
         self.top_logprobs: list[list[Logprob]] = []
-        self.digests: list[bytes] = []  # of the full blocks at the front, as far as somebody asked
+        self.digests: list[bytes] = []  # of the full blocks at the front, as far as they were asked for
 
     @property
     def is_decoding(self) -> bool:
@@ -179,7 +179,7 @@ class Sequence:
         self.digests = other.digests.copy()
 
     def become_long(self) -> None:
-        """From now on its tokens are computed in the long regime, all of them anew."""
+        """From now on its tokens are computed in the long regime, all of them again."""
         self.is_long = True
         self.num_computed_tokens = 0
         self.digests = []
@@ -199,7 +199,7 @@ class Sequence:
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What was made of a request before the engine thread got it, as it takes long or needs other threads.
+    """The parts of a request that are made before the engine thread gets it, as they take long or need other threads.
 
     `masker`: the start state of its grammar. `stop_criterion`: watches for its stop strings; None = its reader does.
     `pictures`: its pictures, embedded. `adapter`: the one it asked for, which is kept for it.
@@ -289,13 +289,13 @@ class SequenceGroup:
         self.sequences = [Sequence(self, index, first_id + index, state) for index, state in enumerate(states)]
 
     def begin(self, order: int) -> None:
-        """It is admitted for the first time; it goes behind all of its priority that were before, whenever they came."""
+        """First admission: queue it behind every request of equal priority already admitted."""
         self.has_begun = True
         for sequence in self.sequences:
             sequence.rank = (-self.priority, order, sequence.index)
 
     def root_digest_of(self, *, is_long: bool) -> bytes:
-        """What the digests of blocks in a regime begin with."""
+        """The start of the digests of blocks in a regime."""
         adapter = "" if self.adapter is None else self.adapter.key
         return root_digest(self.request.cache_partition, adapter, is_long=is_long)
 

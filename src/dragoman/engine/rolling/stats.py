@@ -1,4 +1,4 @@
-"""What the rolling engine counts about itself.
+"""Counters of the rolling engine.
 
 Does: hold totals and gauges. Does not: export them (`metrics` does). Written on the engine thread only.
 """

@@ -79,7 +79,7 @@ class StepLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """It has ended; what computed nothing is no step."""
+        """End the step; one that computed nothing is not logged."""
         if self._work is None or self._is_broken:
             return
         now_s = self._clock()

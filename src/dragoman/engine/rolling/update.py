@@ -209,13 +209,13 @@ def _limit_reached(sequence: Sequence) -> FinishReason | None:
 
 
 def _num_equal(token_ids: Rows[int], draft_ids: Rows[int]) -> int:
-    """How many drafts, from the front, the tokens confirm."""
+    """The number of drafts, from the front, that the tokens confirm."""
     pairs = zip(token_ids, draft_ids, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def failure_of(error: Exception) -> ServerError:
-    """What the client of a failed request gets: the error itself if it is one of ours, else EngineFailed."""
+    """The error for the client of a failed request: the error itself if it is a ServerError, else EngineFailed."""
     if isinstance(error, ServerError):
         return error
     return EngineFailed(f"generation failed: {type(error).__name__}: {error}")

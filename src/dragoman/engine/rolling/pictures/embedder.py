@@ -27,7 +27,7 @@ _Key = tuple[str, Detail]
 
 
 class PictureTower(Protocol):
-    """What embeds a picture. Used by one thread at a time."""
+    """The model part that embeds a picture. Used by one thread at a time."""
 
     facts: PictureFacts
 
@@ -93,7 +93,7 @@ class PictureEmbedder:
         self._tower.close()
 
     def _take(self, key: _Key, picture: Picture) -> _Job | EmbeddedPicture:
-        """What is known of a picture, or who will tell."""
+        """The embedded picture if it is known, else the job that will embed it."""
         with self._lock:
             if self._is_closed:
                 raise EngineDead("the engine was shut down")
@@ -147,7 +147,7 @@ class PictureEmbedder:
                     return embeddings
             with self._lock:
                 if self._is_closed or not job.num_waiting:
-                    self._forget(job)  # whoever wants it from now on begins anew
+                    self._forget(job)  # later requests for it begin again
                     raise Cancelled("the server is shutting down")
 
     def _forget(self, job: _Job) -> None:
@@ -178,7 +178,7 @@ class _Job:
         try:
             return await asyncio.shield(asyncio.wrap_future(self.future))
         except asyncio.CancelledError:
-            if self.future.cancelled():  # by `close`, and not whoever waits here
+            if self.future.cancelled():  # by `close`, not by the request that waits here
                 raise Cancelled("the server is shutting down") from None
             raise
         except ServerError:

@@ -1,12 +1,12 @@
 """Lets steps and the parts of a tower compute one after the other, as both want all cores.
 
-Does: hand the cores over from whoever has done its turn to whoever waits, so that a stream's gap is one step and one part.
-Two computations at once are not slower in sum, but each of a step's operations waits for both its threads, and the operating
-system gives them time in slices of its own: gaps then vary. Does not: know what is computed. A turn is entered and left on
+Does: hand the cores over from the side that has done its turn to the side that waits, so that a stream's gap is one step and
+one part. Two computations at once are not slower in sum. But each of a step's operations waits for both its threads, which
+get time in slices of the operating system's: gaps then vary. Does not: know what is computed. A turn is entered and left on
 the thread that computes: the engine's, and the embedder's.
 
-Turns are fair as long as they are alike. Whoever finds that the other's last turn took more than twice as long as its last
-one does not wait for it, and nobody waits longer than that: the operating system shares then.
+Turns are fair as long as they are alike. A side whose last turn was less than half as long as the
+other's does not wait for it, and no side waits longer than that: the operating system shares then.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Turn:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Whoever waits is next."""
+        """End the turn: the side that waits is next."""
         self.last_s = perf_counter() - self._begin_s
         self._turns.leave(self)
 

@@ -244,7 +244,8 @@ def without_top_choices(survivors: Survivors, threshold: float, kept_ids: IndexA
 
 
 def for_a_gap(survivors: Survivors, ending_ids: IndexArray) -> Survivors | None:
-    """What may fill a gap in code: the end alone where that is likely, else tokens that are likely by far; None = neither.
+    """The tokens that may fill a gap in code: the end alone where that is likely, else tokens that are likely by far; None =
+    neither.
 
     Source: llama.cpp's sampler `infill`, but that tokens of which one begins another are not taken together.
     """

@@ -242,7 +242,7 @@ class Sampler:
     def _for_a_gap(
         self, logits_row: FloatArray, maximum: np.float32, state: SamplerState, survivors: Survivors
     ) -> Survivors:
-        """What may fill a gap: if nothing is likely, the end, or the likeliest token where the end is banned."""
+        """The tokens that may fill a gap: if nothing is likely, the end, or the likeliest token where the end is banned."""
         narrowed = for_a_gap(survivors, state.plan.ending_ids)
         if narrowed is not None:
             return narrowed
@@ -284,7 +284,7 @@ class _Drawn(NamedTuple):
 
 
 def _drawn_from(survivors: Survivors, token_id: int, top_n: int) -> _Drawn:
-    """What a token was drawn from; at once, as the survivors' buffers are used again."""
+    """The candidates that a token was drawn from; taken at once, as the survivors' buffers are used again."""
     weights, ids, offset = survivors.weights, survivors.ids, math.log(survivors.total)
     index = token_id if ids is None else int(np.searchsorted(ids, token_id))
     best = [one for one in ranked(weights, top_n).tolist() if weights[one] > 0.0]
@@ -303,7 +303,7 @@ def _numbers(states: Sequence[SamplerState], purpose: int = 0) -> npt.NDArray[np
 
 
 def _excluding(states: Sequence[SamplerState]) -> list[bool]:
-    """Whether XTC takes place, which each state throws for."""
+    """True for each state whose throw says that XTC takes place."""
     chances = np.array([state.plan.params.xtc_probability for state in states])
     if not chances.any():
         return [False] * len(states)

@@ -1,4 +1,4 @@
-"""What the sampler remembers about one sequence: penalty counts, repeats, bad-word context, grammar, position.
+"""The sampler's memory of one sequence: penalty counts, repeats, bad-word context, grammar, position.
 
 Does: take in generated tokens (`observe`), copy itself for a forked sequence (`fork`). Does not: look at logits. Made by
 `Sampler.new_state`, owned by a sequence, used on the engine thread only.
@@ -40,7 +40,7 @@ class BadWords:
 
 
 class TokenCounts:
-    """Which tokens occurred, and how often they were generated, as arrays ready for a gather.
+    """Tokens that occurred, and how often they were generated, as arrays ready for a gather.
 
     Prompt tokens (for the repetition penalty) are present with count 0.
     """
@@ -57,7 +57,7 @@ class TokenCounts:
 
     @property
     def counts(self) -> FloatArray:
-        """How often each of `ids` was generated, [n]."""
+        """The number of times that each of `ids` was generated, [n]."""
         return self._counts[: len(self._slots)]
 
     def add(self, token_id: int) -> None:

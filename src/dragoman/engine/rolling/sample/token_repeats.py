@@ -1,4 +1,4 @@
-"""Where the end of a sequence stood before, and what followed there: what DRY goes by.
+"""Finds earlier places of a sequence's end, and what followed there: DRY penalises that.
 
 Does: keep, token by token, how far back the tokens before each place equal those at the end. Does not: weigh it
 (`logits_processors.Dry` does). Owned by a sampler state, used on the engine thread only.
@@ -40,7 +40,7 @@ class Breakers:
         )
 
     def last_end(self, tokens: IdArray) -> int:
-        """Where the last breaker among these tokens ends, 0 if there is none."""
+        """The end of the last breaker among these tokens, 0 if there is none."""
         found = 0
         for heads, tail in self._rules:
             places = np.arange(tokens.size)

@@ -1,1 +1,1 @@
-"""Which tokens run in the next step: admission, the token budget, preemption, the pace of prompts."""
+"""Chooses the tokens of the next step: admission, the token budget, preemption, the pace of prompts."""

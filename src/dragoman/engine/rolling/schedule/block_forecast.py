@@ -1,8 +1,8 @@
-"""Forecasts the blocks that running sequences will want, so that who is admitted can stay.
+"""Forecasts the blocks that running sequences will want, so that admitted sequences can stay.
 
 Does: learn how long answers become, and say whether one more sequence fits for as long as it is expected to run, in every
-cache kind. Does not: choose who is asked about, take blocks, or promise anything: who outgrows the forecast may cost
-somebody a preemption. Called by the scheduler, on the engine thread only.
+cache kind. Does not: choose sequences, take blocks, or promise anything: one that outgrows the forecast may cost
+another a preemption. Called by the scheduler, on the engine thread only.
 
 Admission by what is free now lets in sequences that all grow at once, and throws most of them out again, to compute their
 tokens a second time. Reserving `max_tokens` for each leaves most of the cache idle, because few answers become that long.
@@ -71,7 +71,7 @@ class Forecast:
         copies = np.array([one.num_copies for one in everyone])
         released = np.array([one.num_released for one in everyone])
         remaining = self._remaining(everyone)
-        # The demand is highest just before somebody finishes: at these steps, as far as the newcomer is still there.
+        # The demand is highest just before a sequence finishes: at these steps, as far as the newcomer is still there.
         steps = np.unique(remaining[remaining <= remaining[0]])[:, None]
         num_slots = tokens + steps - 1  # the newest token is not computed yet
         wanted = -(-num_slots // self._block_size)
@@ -88,7 +88,7 @@ class Forecast:
     def _remaining(self, everyone: Rows[Growing]) -> Array:
         """The tokens that each is expected to generate yet, at least 1: an answer becomes as long as others of its age did.
 
-        Whoever is older than all that are remembered is expected to become twice as old.
+        A sequence longer than all that are remembered is expected to become twice as long.
         """
         generated = np.array([one.num_generated for one in everyone])
         limit = np.array([one.max_generated for one in everyone])
@@ -156,7 +156,7 @@ class Admission:
         return _growing(sequence, blocks_for(wanted, self._blocks.block_size) - num_passed)
 
     def _reserve(self, kind: int, everyone: Rows[Sequence]) -> int:
-        """What pieces of these sequences' tokens may take besides their windows."""
+        """Blocks that pieces of these sequences' tokens may take besides their windows."""
         most, reserve = self._most[kind], self._reserves[kind]
         if most is None or not reserve:
             return 0

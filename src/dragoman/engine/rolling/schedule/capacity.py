@@ -56,8 +56,8 @@ def num_beam_blocks(request: EngineRequest, runner: ModelRunner, config: Rolling
     """Of each kind, the blocks with which the request's beams can always run side by side, as each waits for the others.
 
     They share the prompt's full blocks, but for one that would leave a single token behind it, and may have nothing else in
-    common. They may not even share those where there are windows, because after a preemption none may be left to go on
-    from, and where they cross into the long regime, because they begin anew there. The last token is never computed.
+    common. They may not even share those where there are windows: after a preemption none may be left to go on from. Nor may
+    they where they cross into the long regime, because they begin again there. The last token is never computed.
     """
     num_beams, num_prompt, size = request.sampling.num_beams, len(request.prompt_ids), runner.block_size
     if request.max_tokens < 2:  # the search ends with the prompt's own candidates

@@ -4,10 +4,10 @@ Does: know who waits and whose turn it is, count what each caller was given. Doe
 have begun (those go first, the scheduler has them). Called by the scheduler, on the engine thread only.
 
 Each caller has a counter of the tokens that were computed for it, divided by its share, and the one with the lowest is
-next; its requests are in order of arrival. Whoever was away is lifted to the lowest counter of those who wait, so that
-nobody saves up. Hence a thousand waiting requests of a caller hold up another one no longer than a few would, and nothing
-is held back for anybody: who is alone gets everything.
-Source: the virtual token counter, arXiv:2401.00588, with its weights.
+next; its requests are in order of arrival. A caller that was away is lifted to the lowest counter of those that wait, so
+that no caller saves up. Hence a thousand waiting requests of a caller hold up another one no longer than a few would, and
+nothing is held back for anybody: who is alone gets everything. Source: the virtual token counter, arXiv:2401.00588, with its
+weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROMPT_WEIGHT, COMPLETION_WEIGHT = 1, 2  # of a token that was computed, and of 
 
 
 class Shares:
-    """What each caller was given, in weighted tokens by the caller's share.
+    """The weighted tokens that each caller was given, divided by its share.
 
     `pending`: the tokens that were generated for those who run, and are not charged yet; asked only when callers compete.
     """
@@ -32,10 +32,10 @@ class Shares:
         self._pending = pending
         self._charged: dict[str, float] = {}
         self._share: dict[str, int] = {}  # of those that have another than 1
-        self._last = ""  # whoever waited last, when nobody else did
+        self._last = ""  # the caller that waited last, when no other did
 
     def charge(self, caller: str, *, num_prompt: int = 0, num_generated: int = 0) -> None:
-        """So many tokens were computed and generated for a caller that has waited before."""
+        """Charge a caller that has waited before for tokens that were computed and generated."""
         tokens = PROMPT_WEIGHT * num_prompt + COMPLETION_WEIGHT * num_generated
         self._charged[caller] += self.of(caller, tokens)
 
@@ -64,11 +64,11 @@ class Shares:
         self._last = caller
 
     def choose(self, callers: Iterable[str]) -> str:
-        """Who of these was given least; the first of several."""
+        """The caller of these that was given least; the first of several."""
         return min(callers, key=self.counters().__getitem__)
 
     def counters(self) -> dict[str, float]:
-        """What each caller was given until now, by its share."""
+        """The weighted tokens that each caller was given until now."""
         counters = dict(self._charged)
         for caller, num_generated in self._pending().items():
             counters[caller] += COMPLETION_WEIGHT * num_generated / self._share.get(caller, 1)
@@ -76,7 +76,7 @@ class Shares:
 
 
 class FairQueue:
-    """Requests that wait for their first step. Whoever was found to be next stays it until it is taken out.
+    """Requests that wait for their first step. The request that was chosen as next stays it until it is taken out.
 
     So a large request that does not fit yet is not overtaken by small ones of its priority for ever.
     """
@@ -100,7 +100,7 @@ class FairQueue:
 
     @property
     def priority(self) -> int:
-        """The highest of those that wait; somebody must."""
+        """The highest priority of the requests that wait; there must be one."""
         return self._priorities[-1]
 
     def add(self, group: SequenceGroup) -> None:
@@ -119,7 +119,7 @@ class FairQueue:
         self._length += 1
 
     def head(self) -> SequenceGroup:
-        """Who is next; somebody must wait."""
+        """The request that is next; there must be one."""
         if self._next is None:
             level = self._levels[self._priorities[-1]]
             caller = next(iter(level)) if len(self._num_waiting) == 1 else self.shares.choose(level)

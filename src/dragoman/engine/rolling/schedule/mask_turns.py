@@ -21,7 +21,7 @@ _PAUSE = 3  # seconds without slow masks for each with them, where others run
 
 
 class MaskTurns:
-    """Who sits out. `clock`: in seconds."""
+    """The sequences that sit out steps. `clock`: in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -49,7 +49,7 @@ class MaskTurns:
             self._held.discard(sequence.sequence_id)
 
     def sits_out(self, sequence: Sequence) -> bool:
-        """Whether the sequence computes nothing in this step."""
+        """True if the sequence computes nothing in this step."""
         return sequence.sequence_id in self._held
 
     def release(self) -> bool:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-# A prompt always gets on, by so many tokens: with fewer, where rows are dear (AVX2), a step takes most of its time for
-# computing a prompt at all, so that all streams wait longer in sum, as steps with prompts are so many.
+# A prompt always gets on by at least this many tokens. With fewer, where rows are dear (AVX2), a step spends most of its
+# time on computing a prompt at all: there are then so much more steps with prompts that all streams wait longer in sum.
 _LEAST_PIECE = 16
 _WEIGHT = 0.25  # of the newest measurement
 _MAX_AGE = 256  # steps after which the duration of a decode step is measured again
@@ -81,7 +81,7 @@ class Pacer:
         return max(_LEAST_PIECE, int(allowed_s / self._prompt_token_s))
 
     def observe(self, num_rows: int, num_prompt_tokens: int, duration_s: float) -> None:
-        """Learn from a step that computed so many rows that decode and prompt tokens."""
+        """Learn from a step: its rows that decode, its prompt tokens, its duration."""
         size = num_rows.bit_length()
         known = self._decode_s[size]
         is_known = bool(known) and self._ages[size] < _MAX_AGE
@@ -104,7 +104,7 @@ class Pacer:
             self._ages[size] = 0
 
     def _quiet_s(self, size: int) -> float:
-        """What a decode step takes while nothing else computes, as a picture may: a quarter of those known were quicker."""
+        """The seconds of a decode step while nothing else, such as a picture, computes: a quarter of those known were quicker."""
         known = sorted(self._decode_s[size])
         return known[len(known) // 4]
 

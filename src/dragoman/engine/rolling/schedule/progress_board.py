@@ -1,6 +1,6 @@
 """Tells those who wait how far they are: their place in the queue, the part of their prompt that is read, the time left.
 
-Does: learn what steps take, and when somebody asks write down all who have no token yet, a few times a second at most. Does
+Does: learn what steps take, and when asked write down all requests without a token, a few times a second at most. Does
 not: schedule, or promise anything. Written by the scheduler on the engine thread; `ask` and `rows` are for any thread.
 
 The time until the first token is a forecast: prompts are read in the order of the queue at the pace of the last steps, and
@@ -51,7 +51,7 @@ class ProgressBoard:
             self._token_s = _mixed(self._token_s, duration_s / num_prompt_tokens)
 
     def look(self, returning: Rows[Sequence]) -> None:
-        """Write the rows, if somebody has asked since the last time and that was a while ago.
+        """Write the rows, if they were asked for since the last time and that was a while ago.
 
         `returning`: those that have begun and do not run.
         """
@@ -63,7 +63,7 @@ class ProgressBoard:
         self._next_s = now_s + max(_LEAST_S, _SHARE * (self._clock() - now_s))
 
     def _rows(self, now_s: float, returning: Rows[Sequence]) -> Iterator[tuple[int, PromptProgress]]:
-        num_tokens = 0  # of prompts that are read before somebody's first token
+        num_tokens = 0  # of prompts that are read before the request's first token
         for sequence in self._running:
             if sequence.is_decoding or sequence.num_generated_tokens:
                 continue
@@ -100,7 +100,7 @@ class ProgressBoard:
         return None if self._token_s is None else num_tokens * self._token_s
 
     def _ends_s(self, *, is_stuck: bool) -> Callable[[int], float | None]:
-        """In how many seconds so many sequences more have places. `is_stuck`: whoever waits does so for blocks."""
+        """A function: the seconds until that number of further sequences have places. `is_stuck`: sequences wait for blocks."""
         num_free = 0 if is_stuck and self._running else self._max_num_seqs - len(self._running)
         left = sorted(self._admission.remaining(self._running)) if self._running else []
 

@@ -40,7 +40,7 @@ class Pieces:
             raise CapacityError(f"{problem} (max_batch_tokens)", param="messages")
 
     def num_cuttable(self, sequence: Sequence, num_blocks: int) -> int:
-        """The most blocks, up to so many, behind which the sequence may be cut: no picture's tokens miss each other.
+        """The most blocks, up to `num_blocks`, behind which the sequence may be cut without cutting a picture.
 
         Nor may a prompt's last token be left alone: it would go through another attention kernel than it does in a longer
         row, and get other bits.
@@ -55,7 +55,7 @@ class Pieces:
         return num_blocks
 
     def num_schedulable(self, sequence: Sequence, begin: int, batch: ScheduledBatch) -> int:
-        """How many tokens from `begin` on may run in this step; 0 if none."""
+        """The number of tokens from `begin` on that may run in this step; 0 if none."""
         budget = self._config.max_batch_tokens - batch.num_tokens
         if sequence.group.needs_prompt_logprobs:
             budget = min(budget, self._config.max_prompt_logprob_rows - batch.num_prompt_rows)

@@ -92,7 +92,7 @@ class Scheduler:
         self._parked: list[Sequence] = []  # while there are suspects: begun sequences but those of the current one
 
     def note_progress(self) -> None:
-        """Write down how far everybody is, if somebody has asked."""
+        """Write down the progress of all requests, if it was asked for."""
         self.progress.look((*self.returning, *self._loading))
 
     @property
@@ -243,7 +243,7 @@ class Scheduler:
             child.num_computed_tokens = self._blocks.truncate(child.sequence_id, num_prompt_blocks) * size
 
     def commit(self, sequence: Sequence, begin: int) -> None:
-        """What was computed since position `begin` is final: its blocks may be found, and those out of sight are given up.
+        """Make the tokens computed since `begin` final: their blocks may be found, and those out of sight are given up.
 
         Full blocks are offered to the prefix cache as far as the mode allows.
         """
@@ -282,7 +282,7 @@ class Scheduler:
         num_decoding, num_prompts = self._count_kinds()
         num_rows = num_decoding
         if self._speculation is not None:
-            # As the last step did; or somebody has come, who will hardly have to wait.
+            # As the last step did; or a request has come that will hardly have to wait.
             computes_prompts = self._computes_prompts or num_prompts > self._num_prompts
             self._num_prompts = num_prompts
             self._speculation.set_drafts(self.running, self._pacer.prompt_token_s if computes_prompts else None)
@@ -290,7 +290,7 @@ class Scheduler:
                 num_rows += sum([sequence.num_draft_tokens for sequence in self.running])
         prefill_budget = self._pacer.prompt_budget(num_rows, num_prompts)
         batch = self._schedule(prefill_budget)
-        if not batch and prefill_budget is not None:  # whoever decoded was preempted, and holds up nobody any more
+        if not batch and prefill_budget is not None:  # the sequences that decoded were preempted
             batch = self._schedule(None)
         if not batch and self._has_grammars and self._mask_turns.release():
             batch = self._schedule(None)
@@ -324,7 +324,7 @@ class Scheduler:
         self._stats.step_sequences.add(len(batch.entries))
 
     def _settle_regime(self, sequence: Sequence) -> None:
-        """Let a sequence that has outgrown the short regime begin anew in the long one; if it runs, in its place."""
+        """Let a sequence that has outgrown the short regime begin again in the long one; if it runs, in its place."""
         boundary = self._long_context_from
         if boundary is not None and sequence.num_tokens > boundary and not sequence.is_long:
             sequence.become_long()
@@ -361,7 +361,7 @@ class Scheduler:
         return bool(self.running and self._num_waiting) and self.running[-1].rank > self._next_waiting().rank
 
     def _next_waiting(self) -> Sequence:
-        """Who is admitted next, if anybody waits: the first that has begun before, unless another is more urgent."""
+        """The sequence to admit next, if one waits: the first that has begun before, unless another is more urgent."""
         if self._beginners and not (self.returning and -self.returning[0].rank[0] >= self.queue.priority):
             return self.queue.head().sequences[0]
         return self.returning[0]
@@ -391,7 +391,7 @@ class Scheduler:
             batch.background = self._background.room_alone(token_s)
 
     def _schedule_running(self, batch: ScheduledBatch, *, is_background: bool) -> None:
-        """Plan running sequences, first in rank first; whoever lacks a block preempts the last, in the end itself."""
+        """Plan running sequences, first in rank first; one that lacks a block preempts the last, in the end itself."""
         position = 0
         while position < len(self.running):
             sequence = self.running[position]
@@ -468,7 +468,7 @@ class Scheduler:
             batch.add(self._plan(sequence, num_new))
 
     def _may_admit(self, *, is_background: bool) -> bool:
-        """False with all places taken: nobody need be chosen yet, as somebody may come whose turn it is."""
+        """False with all places taken: the choice can wait, as a request with a better claim may come."""
         num_holders = len(self.running) + len(self._loading)
         if not num_holders or num_holders < self._config.max_num_seqs:
             return True
@@ -537,7 +537,7 @@ class Scheduler:
             self._enqueue(sequence)
 
     def _give_back_loaded(self) -> bool:
-        """Let go of blocks that were loaded for somebody who cannot run yet; False if there are none."""
+        """Let go of blocks that were loaded for a request that cannot run yet; False if there are none."""
         return self._stored is not None and self._stored.loads.give_back()
 
     def _note_found(self, sequence: Sequence, num_cached: int) -> None:

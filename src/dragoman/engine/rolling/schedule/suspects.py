@@ -19,7 +19,7 @@ PATIENCE_STEPS = 200
 
 
 class Suspects:
-    """Who still has to be computed alone; nobody, most of the time."""
+    """The groups that still have to be computed alone; most of the time none."""
 
     def __init__(self) -> None:
         self._groups: deque[tuple[SequenceGroup, int]] = deque()  # with the tokens that each had generated

@@ -1,4 +1,4 @@
-"""How often guesses hold: learned from what sequences went on with, whether or not a guess was verified.
+"""Learns how often guesses hold from what sequences went on with, whether or not a guess was verified.
 
 Does: keep the share of guesses that held, by what they rested on, and how far each sequence does better or worse. Does not:
 guess, or know what a step costs (`row_costs`). Called by `speculation`, on the engine thread only.
@@ -20,8 +20,8 @@ _SEQUENCE_WEIGHT = 1.5
 _MOST = 0.995  # nothing but a forced token is certain
 
 
-# Shares of copied guesses that held behind so many equal tokens, over texts of five kinds: chat, summaries, edits, JSON,
-# tool calls. Kinds differ by as much as strengths do, so that these count little.
+# Shares of copied guesses that held, by the number of equal tokens before them, over texts of five kinds: chat, summaries,
+# edits, JSON, tool calls. Kinds differ by as much as strengths do, so that these count little.
 _OWN_TEXT = ((1, 0.45), (2, 0.5), (3, 0.7), (4, 0.8), (8, 0.87), (16, 0.92), (31, 0.97))
 _RECENT_TEXT = ((1, 0.35), (2, 0.3), (3, 0.5), (4, 0.65), (8, 0.77), (16, 0.85), (31, 0.92))
 _GRAMMAR = ((0, 0.65), (1, 0.97))  # whether the last of the forced tokens may be the beginning of a longer one, or not
@@ -49,7 +49,7 @@ class Acceptance:
         self._own: dict[tuple[int, int], tuple[float, float]] = {}
 
     def factor(self, sequence_id: int, evidence: int) -> float:
-        """How much oftener than elsewhere guesses of such a basis hold in this sequence; 1 = as often."""
+        """The factor by which guesses of such a basis hold oftener in this sequence than elsewhere; 1 = as often."""
         held, expected = self._own.get((sequence_id, evidence // NUM_STRENGTHS), (0.0, 0.0))
         return (held + _SEQUENCE_WEIGHT) / (expected + _SEQUENCE_WEIGHT)
 

@@ -1,4 +1,4 @@
-"""Where a sequence copies from: follows the copied passage as the sequence grows, and finds back into it.
+"""A cursor in copied text: follows the passage that a sequence copies as it grows, and finds back into it.
 
 Does: keep the place and how long both agree, and guess that they go on to. Does not: search for passages (`match_finder`)
 or know whose they are. Used by `own_text` and `recent_texts`, on the engine thread only.
@@ -81,7 +81,7 @@ class CopyCursor:
             self.move_to(source, Match(begin + passage.index(value) + 1, 1))
 
     def guesses(self, num_values: int) -> array[int]:
-        """What stands there: at most so many values, fewer at the text's end."""
+        """The next values at the cursor: at most `num_values`, fewer at the text's end."""
         return array("q") if self._source is None else self._source.values[self._place : self._place + num_values]
 
 

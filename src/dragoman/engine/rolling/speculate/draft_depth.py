@@ -1,4 +1,4 @@
-"""How many tokens a draft model is asked for: each costs a forward pass of it, before anything is known about the guess.
+"""Chooses how many tokens a draft model guesses: each costs a forward pass of it, before the guess is known to be good.
 
 Does: learn what the draft model's passes take and how often its guesses hold, and choose a depth. Does not: run it. Called
 by `speculation`, on the engine thread only.
@@ -31,13 +31,13 @@ class DraftDepth:
             self._share += _WEIGHT * (holds - self._share)
 
     def observe(self, depth: int, duration_s: float) -> None:
-        """So many guesses for every sequence took so long together."""
+        """Learn that `depth` guesses for every sequence took `duration_s` together."""
         if depth:
             pass_s = duration_s / depth
             self._pass_s = pass_s if self._pass_s is None else self._pass_s + _TIME_WEIGHT * (pass_s - self._pass_s)
 
     def choose(self, costs: RowCosts, num_decoding: int, num_asking: int) -> int:
-        """How many tokens to guess for each of `num_asking` of so many sequences that decode; 0 = none, it does not pay."""
+        """The number of tokens to guess for each of `num_asking` of `num_decoding` sequences; 0 = it does not pay."""
         step_s = costs.seconds(num_decoding)
         if self._pass_s is None or not step_s:
             return _TRIAL

@@ -33,7 +33,7 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(slots=True)
 class _Progress:
-    """What the draft knows of one sequence: the first `num_computed` positions are in its cache.
+    """The draft's progress in one sequence: the first `num_computed` positions are in its cache.
 
     `draft_ids` were guessed after `num_base` tokens. Blocks with positions before `num_shared` may belong to others too.
     """
@@ -92,7 +92,7 @@ class DraftModelProposer:
                     f"num_blocks of the draft model is {pool.num_blocks}, must be {full.num_blocks} as the model's"
                 )
         self._runner = runner
-        # Beyond a boundary of its own it would have to begin anew: a guess is not worth that.
+        # Beyond a boundary of its own it would have to begin again: a guess is not worth that.
         boundary = runner.long_context_from
         self._longest = runner.max_model_len if boundary is None else min(runner.max_model_len, boundary)
         self._progress: dict[int, _Progress] = {}
@@ -118,7 +118,7 @@ class DraftModelProposer:
             del self._progress[sequence_id]
 
     def note_finished(self, sequence: Sequence) -> None:
-        """What its blocks hold is known already."""
+        """Do nothing: the content of its blocks is recorded already."""
 
     def close(self) -> None:
         """Close the draft's runner."""
@@ -140,7 +140,7 @@ class DraftModelProposer:
         return progress
 
     def _num_cached(self, wish: Wish, num_tokens: int) -> int:
-        """How many of the first `num_tokens` the draft has in the sequence's blocks, counted in full blocks."""
+        """The number of the first `num_tokens` that the draft has in the sequence's blocks, counted in full blocks."""
         sequence, table, size = wish.sequence, wish.block_table, self._runner.block_size
         num_full = num_tokens // size
         sequence.extend_digests(size, num_full)
@@ -201,7 +201,7 @@ class DraftModelProposer:
         return logits
 
     def _note(self, row: _Row) -> None:
-        """Record what the blocks of a row hold now. Blocks that hold guesses are no prefix that anybody may look for."""
+        """Record what the blocks of a row hold now. Blocks that hold guesses must not be found as a prefix."""
         sequence, table, size = row.wish.sequence, row.wish.block_table, self._runner.block_size
         end = row.begin + len(row.token_ids)
         self._progress[sequence.sequence_id].num_computed = end

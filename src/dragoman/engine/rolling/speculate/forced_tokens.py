@@ -52,7 +52,7 @@ class ForcedTokensProposer:
         except Exception:
             return NOTHING
         token_ids = array("q", foreseen.token_ids)
-        if not token_ids or token_ids[0] in group.end_reasons:  # behind the end nothing is to be had
+        if not token_ids or token_ids[0] in group.end_reasons:  # nothing comes behind the end
             return NOTHING
         kinds = [evidence(Basis.GRAMMAR, _CLOSED)] * len(token_ids)
         num_sure = foreseen.num_forced if is_sure(state) else 0
@@ -63,7 +63,7 @@ class ForcedTokensProposer:
 
 
 def is_sure(state: SamplerState) -> bool:
-    """Whether a token comes for certain that is the only one its grammar allows: no other mask may ban it.
+    """True if the only token that a grammar allows is certain to come: no other mask may ban it.
 
     Allowed tokens and bad words ban any; the bans until `min_tokens` concern tokens that end a sequence. If a ban leaves
     nothing, the sequence ends instead. (So it does behind logits that are not numbers, whatever a grammar says.)

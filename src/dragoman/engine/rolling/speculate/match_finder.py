@@ -1,10 +1,10 @@
 """Finds where the end of a text occurred in others: the longest match, in bounded memory and time.
 
-Does: keep the values of a growing text (tokens, or whatever fits 64 bits) and chains of places that end with the same 2, 4,
-8 or 16 values, and walk them. Does not: know sequences, or whose text it is (`recent_texts` does). Used on the engine thread
-only.
+Does: keep the values of a growing text, which are tokens or other values of 64 bits. Keep and walk chains of places that
+end with the same 2, 4, 8 or 16 values. Does not: know sequences, or whose text it is (`recent_texts` does). Used on the
+engine thread only.
 
-For every size there is a table of heads, the latest place for each hash of so many values, and for each place a link to the
+For every size there is a table of heads: the latest place for each hash of that size. Each place has a link to the
 one before it with the same hash. The longest match is then in the chain of the largest size that finds anything; of a long
 chain only the latest places are looked at. Texts are taken in by numpy: many at once take a fifth of one by one.
 Source: the hash chains of Lempel-Ziv compressors (deflate, RFC 1951, section 4), with several sizes instead of one.

@@ -25,7 +25,7 @@ from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal,
 
 # A single token repeats everywhere without its continuation repeating, so it is a match only for who asks for 1-grams.
 _MIN_LENGTH = 2
-_BULK = 48  # from so many tokens on numpy is quicker than one by one
+_BULK = 48  # tokens from which numpy is quicker than one by one
 _CHARACTERS = (1 << 20) - 1  # all of these numbers are characters; of larger ones the lower bits tell enough
 
 

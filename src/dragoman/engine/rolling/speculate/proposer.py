@@ -1,4 +1,4 @@
-"""What speculation asks of those who guess: the Proposer protocol, and the values it speaks in.
+"""The Proposer protocol, which guesses tokens for speculation, and its values.
 
 Does: name them. Does not: guess (`own_text`, `recent_texts`, `forced_tokens`, `draft_model` do), or decide who speculates
 and how far (`speculation`). Used on the engine thread only.
@@ -19,7 +19,7 @@ NUM_STRENGTHS = 32
 
 
 class Basis(IntEnum):
-    """What a guess rests on."""
+    """The basis of a guess."""
 
     FORCED = 0  # the grammar allows nothing else
     OWN_TEXT = 1  # what followed earlier in the same sequence; strength: tokens that agree before it

@@ -4,14 +4,14 @@ Does: keep the latest prompts and answers, each caller's apart, and copy from th
 sequence's own text (`own_text`). A `Proposer`, called by `speculation`, on the engine thread only. Pays off where requests
 resemble each other: agents that repeat their calls, forms, the same question again.
 
-What may be told to whom: a text belongs to the caller, the adapter and the cache salt of its request, and is a guess for
-requests with the same three only. Every stored token carries the number of these in its upper half, so a token of somebody
-else's is never equal to one of the sequence's, by construction.
+Isolation of callers: a text belongs to the caller, the adapter and the cache salt of its request, and is a guess for
+requests with the same three only. Every stored token carries the number of these in its upper half, so a token of another
+caller is never equal to one of the sequence's, by construction.
 
 Two generations of texts are kept. New texts go into the young one; when it is full, it becomes the old one, and the old one
 is forgotten. What the young one knows already is not stored again; what only the old one knows is, so a text that keeps
 coming stays, and what has not come for the longest time goes first. Both together hold at most `max_tokens` tokens, at 40
-bytes each: 11 MB for 262,144. Texts that have ended wait until somebody asks for guesses, or until they are many.
+bytes each: 11 MB for 262,144. Texts that have ended wait until guesses are asked for, or until they are many.
 Source: SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975 (there with a suffix tree and counts of what follows, which
 made no better guesses than the latest of the longest matches on texts of five kinds).
 """
@@ -36,7 +36,7 @@ _MIN_LENGTH = 2
 _MIN_TEXT = 16  # tokens; of shorter ones it cannot be told whether they are known, and they help nobody
 _MIN_MAX_TOKENS = 256
 _MAX_WAITING = 4_096  # tokens of ended texts that are taken in together: alone each takes several times as long
-_NUM_JOINED = 64  # so many known tokens between two new parts are stored once more, or the copies would be cut there
+_NUM_JOINED = 64  # known tokens between two new parts that are stored once more, or the copies would be cut there
 _TAG_BITS = 32
 _TOKEN_MASK = (1 << _TAG_BITS) - 1
 _SEPARATOR = -1  # stands between two texts; no tagged token is negative
@@ -115,7 +115,7 @@ class RecentTextsProposer:
         return ("" if self._shares_callers else group.request.caller, adapter, group.request.cache_salt)
 
     def _tag(self, owner: Owner) -> _Tag:
-        """The owner's tag, which is new if nothing of theirs is kept."""
+        """The owner's tag, which is new if none of its texts is kept."""
         tag = self._owners.get(owner)
         if tag is None:
             self._num_owners += 1
@@ -146,7 +146,7 @@ class RecentTextsProposer:
         self._young.extend(_joined(parts))
 
     def _make_room(self, parts: list[array[int]], num_tokens: int) -> None:
-        """Begin a generation if the young one cannot hold so many more than these parts. Mutates: `parts`."""
+        """Begin a generation if the young one cannot hold these parts and `num_tokens` more. Mutates: `parts`."""
         num_parts = sum(map(len, parts)) + len(parts)
         if len(self._young) + num_parts + 1 + num_tokens <= self._capacity:
             return
@@ -196,7 +196,7 @@ class RecentTextsProposer:
 
 @dataclass(slots=True)
 class _Tag:
-    """Whose texts they are: a number of their own. `generation`: in which they stored something last."""
+    """The tag of an owner's texts: a number of their own. `generation`: in which they stored something last."""
 
     number: int
     generation: int = 0
@@ -211,14 +211,14 @@ class _Tag:
 
 @dataclass(slots=True)
 class _Copy:
-    """What a running sequence copies. `num_seen`: its tokens at the last proposal."""
+    """The passage that a running sequence copies. `num_seen`: its tokens at the last proposal."""
 
     tag: _Tag
     num_seen: int
     cursor: CopyCursor = field(default_factory=CopyCursor)
 
     def forget_all_but(self, *finders: MatchFinder) -> None:
-        """Begin anew if the generation that was copied from is gone."""
+        """Begin again if the generation that was copied from is gone."""
         if not self.cursor.is_in(finders):
             self.cursor = CopyCursor()
 
@@ -233,7 +233,7 @@ def _joined(texts: Iterable[array[int]]) -> array[int]:
 
 
 def _new_parts(known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Iterator[tuple[int, int]]:
-    """Where the parts of a text begin and end that are not known, each with what stands around it.
+    """Begin and end of each unknown part of a text, with the known tokens around it.
 
     `known`: for each token whether it is known behind the ones before it; the first few have too few of them.
     """

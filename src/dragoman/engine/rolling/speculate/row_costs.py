@@ -1,4 +1,4 @@
-"""What rows cost: how long a step takes that decodes so many tokens, learned from the steps' own durations.
+"""Estimates the seconds of a step by its rows, learned from the steps' own durations.
 
 Does: keep durations of steps without prompts by their rows and the context that the rows read, and estimate others.
 Does not: read a clock, or decide anything. Called by `speculation`, on the engine thread only.
@@ -29,7 +29,7 @@ _TRIED = 8
 _FINEST = 16  # rows up to which every number is a size of its own
 _STEPS_PER_OCTAVE = 8
 _REFRESHED = 8  # steps after which what is well known is worked out again
-_SPARING = 4  # every so many steps one is measured of those that are like the last and well known
+_SPARING = 4  # of steps that are like the last and well known, one in this many is measured
 _SAME_CONTEXT = 0.05  # share by which the cost of contexts has to differ to count as another
 _LEAST_ROWS = 2  # a single row is computed as two (see `forward.openvino_runner`)
 
@@ -43,7 +43,7 @@ def size_of(num_rows: int) -> int:
 
 
 def _quicker(durations: list[float]) -> float:
-    """What a quarter of them was quicker than."""
+    """The duration that a quarter of them was quicker than."""
     return sorted(durations)[len(durations) // 4]
 
 
@@ -87,14 +87,14 @@ class _Size:
             self._quick = self._usual = None
 
     def usual_s(self, context_s: float) -> float:
-        """What a step takes but for its context: a quarter of those known were quicker. Never less than nothing."""
+        """The seconds of a step without its context: a quarter of those known were quicker. Never negative."""
         if self._usual is None or self._usual[0] != context_s:
             net_s = _quicker([step.duration_s - context_s * step.num_context for step in self.steps])
             self._usual = (context_s, max(net_s, 0.0))
         return self._usual[1]
 
     def quick(self) -> tuple[float, float]:
-        """What a step takes, its context included, and the mean context."""
+        """The seconds of a step, its context included, and the mean context."""
         if self._quick is None:
             num_context = sum([step.num_context for step in self.steps]) / len(self.steps)
             self._quick = (_quicker([step.duration_s for step in self.steps]), num_context)
@@ -102,7 +102,7 @@ class _Size:
 
 
 class _Line(NamedTuple):
-    """What steps take: `seconds` of so many rows, and `row_s` of each more."""
+    """The cost of steps on a line: `seconds` at one row count, and `row_s` for each row more."""
 
     rows: int
     seconds: float
@@ -137,7 +137,7 @@ class RowCosts:
         return self._context_s
 
     def change_s(self, num_rows: int) -> float:
-        """What a step of so many rows takes more because the last one had others."""
+        """The extra seconds of a step of `num_rows` rows because the last step had another number."""
         return 0.0 if max(num_rows, _LEAST_ROWS) == self._last_rows else self._usual_change_s()
 
     def note_prompts(self) -> None:
@@ -145,14 +145,14 @@ class RowCosts:
         self._last_rows = 0
 
     def skips(self, num_rows: int) -> bool:
-        """True if a step of so many rows, which is counted then, need not be measured: the last ones were, of as many."""
+        """True if a step of `num_rows` rows need not be measured, as the last ones of that size were; counts it then."""
         if max(num_rows, _LEAST_ROWS) != self._last_rows or self._num_steps + 1 >= self._measured_at:
             return False
         self._num_steps += 1
         return True
 
     def observe(self, num_rows: int, num_context: int, duration_s: float) -> None:
-        """A step of so many rows that read so many tokens of context together took so long.
+        """Learn that a step of `num_rows` rows, which read `num_context` tokens of context together, took `duration_s`.
 
         The first step of a size is not counted: the runtime chooses its kernels then.
         """
@@ -181,17 +181,17 @@ class RowCosts:
             self._measured_at = self._num_steps + _SPARING
 
     def is_known(self, num_rows: int) -> bool:
-        """True if steps of so many rows were measured."""
+        """True if steps of `num_rows` rows were measured."""
         size = self._sizes.get(size_of(num_rows))
         return size is not None and bool(size.steps)
 
     def is_stale(self, num_rows: int) -> bool:
-        """True if steps of so many rows were measured before, but not of late: they may take another time by now."""
+        """True if steps of `num_rows` rows were measured before, but not of late: their time may have changed."""
         size = self._sizes.get(size_of(num_rows))
         return size is not None and self._is_old(size)
 
     def is_doubtful(self, num_rows: int) -> bool:
-        """True if steps of so many rows were measured, but not of late, or so few that chance decides what they take."""
+        """True if steps of `num_rows` rows were measured, but not of late, or too few of them to rule out chance."""
         size = self._sizes.get(size_of(num_rows))
         return size is not None and bool(size.steps) and (not size.is_well_known or self._is_old(size))
 
@@ -202,7 +202,7 @@ class RowCosts:
         return max(2 * max(known), _TRIED) if known else 0
 
     def seconds(self, num_rows: int) -> float:
-        """Of a step of so many rows after one of as many, but for its context. 0 if no step was ever measured.
+        """Seconds of a step of `num_rows` rows after one of as many, without its context. 0 if no step was ever measured.
 
         Fewer rows than were measured take down to half.
         """
@@ -212,7 +212,7 @@ class RowCosts:
         return max(line.seconds + line.row_s * (size_of(num_rows) - line.rows), _LEAST_PART * line.seconds)
 
     def further_row_s(self, num_rows: int) -> float | None:
-        """What each row more takes; None = no step of more rows was measured."""
+        """The seconds of each row more; None = no step of more rows was measured."""
         line = self._known()
         if line is None or all(rows <= num_rows for rows, size in self._sizes.items() if size.steps):
             return None
@@ -276,7 +276,7 @@ class RowCosts:
         return self._line
 
     def _forget(self) -> None:
-        """What is too old. The last steps stay, or nothing would be known."""
+        """Drop measurements that are too old. The last steps stay, or nothing would be known."""
         oldest = self._num_steps - _OLDEST
         for rows, size in list(self._sizes.items()):
             size.forget(oldest)

@@ -4,14 +4,14 @@ Does: ask those who guess, choose whose guesses are verified and how many, keep 
 contain a proposer's failures. Does not: guess (a `Proposer` does), compute or verify: drafts are tokens that the scheduler
 plans like others, and `update` accepts them. Called by the scheduler before and after each step, on the engine thread only.
 
-A proposal is certain (its proposer names one token per position), so the acceptance rule of rejection sampling, "accept
-draft x with probability p(x), else draw from the rest", is the same as "draw from p and accept while the draw is the
+A proposal is certain: its proposer names one token per position. So the acceptance rule of rejection sampling ("accept
+draft x with probability p(x), else draw from the rest") is the same as "draw from p and accept while the draw is the
 draft". A position's random number depends on nothing but the position, so the draw is also the one that decoding without
-speculation makes; and every draft is computed as a row of its own (`forward.batch`), as decoding computes it: the tokens
+speculation makes. Every draft is computed as a row of its own (`forward.batch`), as decoding computes it. So the tokens
 are the same, for greedy and for sampled requests alike.
 
 How many guesses a step verifies is chosen so that the expected tokens per second are the most: the surest guesses of all
-sequences first, as long as they bring more than their rows cost. A request that says how many it wants gets so many.
+sequences first, as long as they bring more than their rows cost. A request that says how many it wants gets that number.
 Source: Leviathan et al. 2023, arXiv:2211.17192, section 2.3; which guesses of a batch to verify: Miao et al. 2023,
 arXiv:2305.09781; Liu et al. 2024, "Optimizing speculative decoding for serving large language models using goodput",
 arXiv:2406.14066.
@@ -46,7 +46,7 @@ _WORTH = 1.5  # times what a look takes: less than that, guesses save by the est
 _WORTH_BESIDE_PROMPTS = 2.0  # times a row: a step that prompts need anyway is hardly saved
 _PATIENCE = 6  # looks at guesses that do not pay for looking, after which that may take
 _LOOKING = 0.005  # of the time at most,
-_LONGEST_PAUSE = 256  # but every so many steps it is looked
+_LONGEST_PAUSE = 256  # steps after which guessing is tested at the latest
 _GUESSING_WEIGHT = 0.1  # of the newest measurement
 _SAVED_WEIGHT = 0.2  # of what the newest look found to be saved
 _QUICKER_WEIGHT = 0.5  # of one that took less: a look takes longer when it takes prompts in
@@ -54,8 +54,8 @@ _SHARE_WEIGHT = 0.1  # of the newest step
 _LEAVE, _RETURN = 1.5, 0.5  # shares of a change of rows that verifying guesses, and ceasing to, is charged with
 _ROWS = frozenset((2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512))
 _MOST_GUESSES = 128  # of all sequences, unless requests ask for more: beyond that no row of a step is free,
-_FEWEST_GUESSES = 4  # but so many of each
-_ENOUGH = 0.75  # of the guesses that are wished for: where so many are expected to hold, nobody else is asked
+_FEWEST_GUESSES = 4  # but this many of each
+_ENOUGH = 0.75  # share of the guesses wished for: if it is expected to hold, no other proposer is asked
 _BY_GRAMMAR = (Basis.FORCED, Basis.GRAMMAR)  # what these guess is allowed
 _GOOD_COPY = 0.6  # the first guess of a copy is so sure that a draft model is not asked
 
@@ -100,8 +100,8 @@ class Speculation:
         # By sequence: how many tokens it had when these were guessed.
         self._guessed: dict[int, tuple[int, Proposal]] = {}
         self._known_ids: set[int] = set()
-        self._has_fixed = False  # somebody who runs said how many guesses there shall be
-        self._guessing_s = 0.0  # in a step behind one in which it was looked as well
+        self._has_fixed = False  # a running request said how many guesses there shall be
+        self._guessing_s = 0.0  # in a step behind one that was tested as well
         self._returning_s = 0.0  # in any other
         self._gain_s = 0.0  # what verifying guesses is expected to save in a step; 0 where none is verified
         self._saved_s = 0.0  # the mean of that
@@ -184,7 +184,7 @@ class Speculation:
         self._next_look = self._num_steps + (1 if pays_now else self._pause(decoding))
 
     def _pause(self, decoding: Rows[Sequence]) -> int:
-        """In how many steps it is looked again whether guesses pay: while they do not, guessing takes time as well."""
+        """Steps to wait before testing again whether guessing pays; testing itself costs time."""
         if self._num_idle < _PATIENCE:
             return 1
         num_context = sum([sequence.num_tokens for sequence in decoding])
@@ -194,10 +194,10 @@ class Speculation:
         return min(int(max(self._guessing_s, self._returning_s) / (_LOOKING * step_s)) + 1, _LONGEST_PAUSE)
 
     def num_padding(self, batch: ScheduledBatch) -> int:
-        """Rows for nobody that the step shall have beside its own, because one of as many rows as the last takes less time.
+        """The number of dummy rows to add to the step, as a step with as many rows as the last takes less time.
 
-        As long as steps with guesses are so frequent that changing to fewer rows, and back for the next of them, would take
-        longer than all steps until then with more rows than they need. Mutates: how frequent they are.
+        Steps are padded while those with guesses are frequent: changing to fewer rows, and back for the next guesses, would
+        then take longer than the dummy rows until then. Mutates: how frequent they are.
         """
         if not self._config.pads_steps or batch.num_prefill_tokens:
             return 0
@@ -236,7 +236,7 @@ class Speculation:
                 self._switch_off(proposer)
 
     def _retain(self, running: Rows[Sequence]) -> None:
-        """Forget whoever has ended; and whoever has nothing computed begins anew, in other blocks."""
+        """Forget sequences that have ended, and those with nothing computed, which begin again in other blocks."""
         ids = {sequence.sequence_id for sequence in running if sequence.num_computed_tokens}
         if ids == self._known_ids:
             return
@@ -258,10 +258,10 @@ class Speculation:
     # --- who wants guesses --------------------------------------------------------------------------------------------
 
     def _wish(self, sequence: Sequence, num_running: int) -> Wish | None:
-        """What the sequence wants guessed, None if it does not speculate in this step.
+        """The sequence's wish for guesses, None if it does not speculate in this step.
 
         Only while decoding: everything but the last token is computed. Beams choose among each other's continuations, so
-        nothing of theirs can be drafted, and a request that also scores its prompt is decoded plainly.
+        their tokens cannot be drafted, and a request that also scores its prompt is decoded plainly.
         """
         group, sampling, config = sequence.group, sequence.group.request.sampling, self._config
         if not group.is_forked or group.beams is not None or sampling.prompt_logprobs is not None:
@@ -351,7 +351,7 @@ class Speculation:
         self._improve([by_id[wish.sequence.sequence_id] for wish in served], proposals)
 
     def _with_slots(self, wishes: list[Wish]) -> list[Wish]:
-        """The wishes whose slots could be had. Mutates: block tables."""
+        """The wishes whose slots could be allocated. Mutates: block tables."""
         served = []
         for wish in wishes:
             sequence = wish.sequence
@@ -377,7 +377,7 @@ class Speculation:
         return proposal if len(kept) == len(proposal.token_ids) else Proposal(kept, proposal.evidence[: len(kept)])
 
     def _survival(self, wish: Wish, proposal: Proposal) -> list[float]:
-        """How likely each guess and all before it hold; up to the first that the wish does not trust enough."""
+        """The probability that each guess and all before it hold, up to the first that the wish does not trust enough."""
         acceptance, sequence_id = self._acceptance, wish.sequence.sequence_id
         survival: list[float] = []
         left, basis, factor = 1.0, -1, 1.0
@@ -436,7 +436,7 @@ class Speculation:
     def _num_beside_prompts(
         self, guesses: Rows[tuple[float, int, int, int]], num_decoding: int, num_context: int, prompt_token_s: float
     ) -> int:
-        """How many of the guesses, the surest first, save much more than their rows take in a step that computes prompts.
+        """The number of guesses, the surest first, that save much more than their rows take in a step that computes prompts.
 
         A token that holds saves its sequence a step, which the others would have shared. A row takes the place of a
         prompt's token, and no less than a row more takes where nothing but rows is computed: it has logits to sample from.
@@ -454,7 +454,7 @@ class Speculation:
     def _num_paying(
         self, guesses: Rows[tuple[float, int, int, int]], num_decoding: int, num_fixed: int, num_context: int
     ) -> int:
-        """How many of the guesses, the surest first, make the most tokens per second.
+        """The number of guesses, the surest first, that make the most tokens per second.
 
         `guesses`: minus the probability to hold, place, candidate, context.
         """
@@ -484,7 +484,7 @@ class Speculation:
         return best
 
     def _change_s(self, num_rows: int, share: float) -> float:
-        """What a step of so many rows takes more because the last one had others, or because it is given as many."""
+        """The extra seconds of a step of `num_rows` rows as the last one had another number, or as it is padded."""
         costs = self._costs
         change_s = share * costs.change_s(num_rows)
         if self._config.pads_steps and num_rows < costs.last_rows:
@@ -493,7 +493,7 @@ class Speculation:
 
 
 def _eased(known_s: float, measured_s: float) -> float:
-    """What something takes, after one more measurement."""
+    """The estimate after one more measurement."""
     more_s = measured_s - known_s
     return known_s + (_GUESSING_WEIGHT if more_s > 0 else _QUICKER_WEIGHT) * more_s
 

@@ -1,4 +1,4 @@
-"""What is counted of prefixes on disk, as plain numbers.
+"""Counters of prefixes on disk, as plain numbers.
 
 Does: hold totals. Does not: export them. Each is changed by one thread, which its comment names, and read by any.
 """

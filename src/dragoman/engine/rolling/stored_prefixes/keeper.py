@@ -14,7 +14,7 @@ Whatever was computed is written once, at the latest when it leaves memory; what
 
 Copying a block takes a thousandth of what computing it took, so none of this is felt. A state is as large as hundreds of
 tokens' keys and values, and only of use to who goes on exactly behind it: of these only the last ones of prompts, and those
-that were found again. What a caller wants in memory only is not written, unless somebody else's prompt begins alike.
+that were found again. What a caller wants in memory only is not written, unless another caller's prompt begins alike.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dragoman.engine.rolling.stored_prefixes.writer import NO_KEEP, Keep, Writer
 
 _SHARE = 0.005  # of the time, for copies between steps
 _MOST_CREDIT_S = 0.002
-_QUIET_S = 0.004  # of copies in a row while nothing runs: whoever comes then waits no longer
+_QUIET_S = 0.004  # of copies in a row while nothing runs: a request that comes then waits no longer
 
 
 class _Watcher:
@@ -113,7 +113,7 @@ class Keeper:
             self._private &= {digest for manager in managers for digest in manager.cached_contents()}
 
     def note_prompt(self, digests: Sequence[bytes], length: int, keep_s: float | None, caller: str) -> None:
-        """A prompt has been computed, of so many full blocks; its caller wants them kept for so long, None = as others."""
+        """Note that a prompt is computed, with `length` full blocks. `keep_s`: how long to keep them, None = as others."""
         if keep_s == 0:
             return
         if keep_s is not None:
@@ -184,7 +184,7 @@ class Keeper:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _want(self, digests: Sequence[bytes], length: int, keep: Keep) -> None:
-        """What a prefix of so many blocks needs is to be written soon; the store is told to keep what it has."""
+        """Queue the blocks that a prefix of `length` blocks needs for writing; the store keeps those that it has."""
         for kind, manager in enumerate(self._blocks.managers):
             first = 0 if keep.until is not None else manager.first_visible_block(length * self._blocks.block_size)
             if self._memory.has_states[kind]:

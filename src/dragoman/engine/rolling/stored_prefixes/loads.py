@@ -6,8 +6,8 @@ posts; on the engine thread only.
 
 A load has a table of its own in the block pools, under an id that no sequence has. So its blocks stay where they are until
 the last byte is read, whatever becomes of the request meanwhile; then the prefix cache finds them, and the request goes on
-behind them as behind any cached prefix. The load lets go of them when whoever waits has taken them up, or when somebody
-needs the room. Requests that want the same blocks wait for one load.
+behind them as behind any cached prefix. The load lets go of them when the requests that wait have taken them up, or when
+another needs the room. Requests that want the same blocks wait for one load.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Loads:
     # --- what could be loaded -----------------------------------------------------------------------------------------
 
     def is_stored(self, kind: int, digest: bytes) -> bool:
-        """Whether the store has the block."""
+        """True if the store has the block."""
         return self._names.key(kind, digest) in self._store
 
     def match(self, digests: Rows[bytes]) -> int:
@@ -166,7 +166,7 @@ class Loads:
             load.reading.is_wanted = False
 
     def give_back(self) -> bool:
-        """Let go of the blocks of a load that has ended, the youngest, as somebody needs the room; False if there is none.
+        """Let go of the blocks of the youngest load that has ended, to make room; False if there is none.
 
         They stay cached until they are used.
         """
@@ -179,7 +179,7 @@ class Loads:
         return True
 
     def note_found(self, num_tokens: int, token_s: float) -> None:
-        """A prompt goes on behind so many tokens that were loaded; `token_s`: computing one takes, 0 = not known."""
+        """Count the loaded tokens that a prompt goes on behind. `token_s`: seconds to compute one, 0 = not known."""
         self._counts.num_hits += num_tokens
         self._num_unpriced += num_tokens
         if token_s:

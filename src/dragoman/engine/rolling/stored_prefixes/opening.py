@@ -23,7 +23,7 @@ _OFFERED_GB = 10
 
 
 class Stored(NamedTuple):
-    """Where prompts are kept on disk, and as whose."""
+    """The place where prompts are kept on disk, and whose they are."""
 
     store: BlockStore
     model: StoredModel
@@ -48,12 +48,12 @@ def open_store(options: RollingOptions) -> BlockStore:
 
 
 def offer_of(block_bytes: int, block_size: int) -> str:
-    """What a store would bring, for people. `block_bytes`: of all cache kinds together."""
+    """One line on what a store would bring. `block_bytes`: of all cache kinds together."""
     num_tokens = int(_OFFERED_GB * _GB / block_bytes) * block_size
     return f"prompts forgotten at the end; --prefix-store-gb {_OFFERED_GB} would keep {num_tokens:,} tokens on disk"
 
 
 def fact_of(options: RollingOptions, store: BlockStore) -> str:
-    """What is on disk, for people."""
+    """One line on what is on disk."""
     held = store.stats().bytes / _GB
     return f"prompts on disk: {held:.1f} of {options.prefix_store_gb:g} GB in {options.prefix_store_dir}"

@@ -1,4 +1,4 @@
-"""What reading blocks takes, learned from the reads themselves.
+"""Estimates the time to read blocks, learned from the reads themselves.
 
 Does: estimate seconds for bytes. Does not: read, or look at a clock but the one that it is given. Called by `loads`, on the
 engine thread only.
@@ -26,13 +26,13 @@ class ReadCosts:
         self._measured_s: float | None = None
 
     def seconds(self, num_bytes: float) -> float:
-        """That so many bytes will take."""
+        """The seconds that reading `num_bytes` will take."""
         if self._measured_s is not None and self._clock() - self._measured_s > _MAX_AGE_S:
             self._rate, self._measured_s = max(self._rate, _FIRST_GUESS), None
         return _LATENCY_S + num_bytes / self._rate
 
     def observe(self, num_bytes: int, duration_s: float) -> None:
-        """So many bytes took so long."""
+        """Learn that reading `num_bytes` took `duration_s`."""
         if num_bytes < _LEAST_BYTES:
             return
         rate = num_bytes / max(duration_s, 1e-6)

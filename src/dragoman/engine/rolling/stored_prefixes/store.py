@@ -25,7 +25,7 @@ class BlockStore(Protocol):
     """Blocks on disk by keys of 16 bytes. Thread-safe; what cannot be read or written is as if it were not there."""
 
     def __contains__(self, key: bytes) -> bool:
-        """Whether the block is there, as far as is known without looking."""
+        """True if the block is there, as far as is known without looking."""
         ...
 
     def fetch(self, keys: Sequence[bytes]) -> None:
@@ -82,7 +82,7 @@ class BlockMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """Whose blocks they are. `identity`: all that the numbers of a cache depend on besides what a digest covers.
+    """The model whose blocks they are. `identity`: all that the numbers of a cache depend on besides what a digest covers.
 
     `name`: for people.
     """

@@ -26,7 +26,7 @@ FLUSH_S = 5.0  # at the end, for what is not written yet; most is, see `keeper`
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where an engine's prefixes are."""
+    """The places of an engine's prefixes."""
 
     store: BlockStore
     memory: BlockMemory

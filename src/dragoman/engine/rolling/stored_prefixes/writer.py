@@ -2,7 +2,7 @@
 
 Does: hold copies of blocks in a bounded pool until they are written, tell when there is room again. Does not: decide what is
 written (`keeper` does). `buffer`, `put`, `touch` and `holds` are called on the engine thread, which never waits; `flush` and
-`close` by whoever ends the engine.
+`close` when the engine ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FEWEST_BLOCKS = 4  # for which there is room, however large they are
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """For how long whoever asked wants a block kept: seconds since the epoch. `group`: who that is."""
+    """The time until which a caller wants a block kept: seconds since the epoch. `group`: the caller."""
 
     until: float | None = None
     group: bytes = b""
@@ -80,7 +80,7 @@ class Writer:
 
     @property
     def has_room(self) -> bool:
-        """Whether half of the pool is free."""
+        """True if half of the pool is free."""
         return 2 * self._num_bytes <= self._most_bytes
 
     def holds(self, key: bytes) -> bool:
@@ -143,7 +143,7 @@ class Writer:
                 continue
             try:
                 self._do(job)
-            except Exception:  # the store's own failures are no exceptions
+            except Exception:  # the store's own failures do not raise
                 logger.exception("a block could not be written to the prefix store")
             self._forget(job)
 
