@@ -5,8 +5,8 @@ tokens or holders (the block manager does). Called by the block manager, on the 
 
 Contents that were used once give way before those that came back, however long ago that was: one-off prompts do not drive
 out shared ones. Among those that came back, the one whose uses lie farthest apart goes first; the time since its last use
-counts as much as the interval before it. So of prefixes that are visited in turn and do not all fit, a part stays, where
-evicting the least recently used would always drop the one that is needed next.
+counts as much as the interval before it. So of prefixes that are visited in turn and do not all fit, a part stays.
+Evicting the least recently used would always drop the one that is needed next.
 Source: LIRS (Jiang and Zhang, 2002), with a mean of the intervals instead of the last one.
 """
 

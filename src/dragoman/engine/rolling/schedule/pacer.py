@@ -104,7 +104,7 @@ class Pacer:
             self._ages[size] = 0
 
     def _quiet_s(self, size: int) -> float:
-        """The seconds of a decode step while nothing else, such as a picture, computes: a quarter of those known were quicker."""
+        """The seconds of a decode step while nothing else computes: a quarter of those known were quicker."""
         known = sorted(self._decode_s[size])
         return known[len(known) // 4]
 

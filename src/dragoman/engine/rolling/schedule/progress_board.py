@@ -100,7 +100,7 @@ class ProgressBoard:
         return None if self._token_s is None else num_tokens * self._token_s
 
     def _ends_s(self, *, is_stuck: bool) -> Callable[[int], float | None]:
-        """A function: the seconds until that number of further sequences have places. `is_stuck`: sequences wait for blocks."""
+        """The seconds until a number of further sequences have places, as a function. `is_stuck`: they wait for blocks."""
         num_free = 0 if is_stuck and self._running else self._max_num_seqs - len(self._running)
         left = sorted(self._admission.remaining(self._running)) if self._running else []
 

@@ -4,8 +4,8 @@ Does: ask those who guess, choose whose guesses are verified and how many, keep 
 contain a proposer's failures. Does not: guess (a `Proposer` does), compute or verify: drafts are tokens that the scheduler
 plans like others, and `update` accepts them. Called by the scheduler before and after each step, on the engine thread only.
 
-A proposal is certain: its proposer names one token per position. So the acceptance rule of rejection sampling ("accept
-draft x with probability p(x), else draw from the rest") is the same as "draw from p and accept while the draw is the
+A proposal is certain: its proposer names one token per position. The rule of rejection sampling is: "accept draft x
+with probability p(x), else draw from the rest". Here that is the same as "draw from p and accept while the draw is the
 draft". A position's random number depends on nothing but the position, so the draw is also the one that decoding without
 speculation makes. Every draft is computed as a row of its own (`forward.batch`), as decoding computes it. So the tokens
 are the same, for greedy and for sampled requests alike.

@@ -1,7 +1,7 @@
 """Reads blocks from the store into the cache's memory, on threads of its own.
 
 Does: one load after the other, in pieces; tell what came of each. Does not: decide what is read, or who waits (`loads`
-does). `submit` is called on the engine thread; `close` by whoever ends the engine, before the memory goes.
+does). `submit` is called on the engine thread; `close` when the engine ends, before the memory goes.
 
 Where nobody computes, one thread has the disk fetch piece after piece, and two follow, which copy and check: most of that
 time goes into pages of the cache's memory that nobody has used yet.
@@ -37,7 +37,7 @@ _LOOK_S = 0.01  # after which it sees that nobody computes any more
 
 @dataclass(slots=True)
 class Reading:
-    """Blocks to read, in this order, and what came of it. `is_wanted`: somebody still waits for them.
+    """Blocks to read, in this order, and the result. `is_wanted`: a request still waits for them.
 
     `num_whole`: of the first blocks have their contents. `duration_s`: it took, without rests.
     """
@@ -67,7 +67,7 @@ class Reader:
         self._thread.start()
 
     def rests_s(self, num_bytes: int) -> float:
-        """Seconds for which a read of so many bytes will rest."""
+        """Seconds for which a read of `num_bytes` will rest."""
         return _REST * num_bytes * self._core_s if self._has_neighbours() else 0.0
 
     def submit(self, reading: Reading) -> None:
@@ -93,7 +93,7 @@ class Reader:
                 reading = self._queue.popleft()
             try:
                 self._read(reading)
-            except Exception:  # the store's own failures are no exceptions
+            except Exception:  # the store's own failures do not raise
                 logger.exception("blocks could not be read from the prefix store; they are computed")
             reading.on_end()
 
@@ -125,7 +125,7 @@ class Reader:
         return num_whole == len(piece), core_s
 
     def _read_alone(self, reading: Reading) -> bool:
-        """Read pieces until somebody computes; False if a block is not whole.
+        """Read pieces until the engine computes; False if a block is not whole.
 
         This thread has one piece after the other fetched from the disk, which is fastest in that order; two others follow.
         """
@@ -146,7 +146,7 @@ class Reader:
             wait([read for _, read in reads])  # which write to the cache's memory
 
     def _pieces(self, reading: Reading, most_bytes: int) -> list[range]:
-        """What is still to be read, in parts of about so many bytes."""
+        """The blocks still to be read, in parts of about `most_bytes`."""
         pieces, begin, num_bytes = [], reading.num_whole, 0
         for position in range(begin, len(reading.blocks)):
             num_bytes += self._memory.block_bytes[reading.blocks[position].kind]
@@ -159,7 +159,7 @@ class Reader:
         return sum(self._memory.block_bytes[reading.blocks[position].kind] for position in piece)
 
     def _read_piece(self, reading: Reading, piece: range) -> int:
-        """How many of its first blocks are whole."""
+        """The number of its first blocks that are whole."""
         blocks = reading.blocks[piece.start : piece.stop]
         into = [self._memory.block_parts(fresh.block, fresh.kind) for fresh in blocks]
         return self._store.read(reading.keys[piece.start : piece.stop], into)
