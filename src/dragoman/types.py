@@ -561,7 +561,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
 
     @property
     def is_watched(self) -> bool:
-        """Whether something besides its tokens' number may end its reasoning, or its answer for repeating itself."""
+        """True if something besides its tokens' number may end its reasoning, or its answer for repeating itself."""
         return self.thinking is not None or self.sampling.repetition_detection is not None
 
     @property

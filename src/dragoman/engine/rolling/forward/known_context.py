@@ -3,9 +3,10 @@
 Does: choose what a step says its longest context is. Does not: run steps. Used by the runner, on the engine thread.
 
 The attention's kernels are generated for the longest context so far, and again for a longer one, by whole blocks. With 24
-layers and steps of 20 ms, that took 12 ms more in every 32nd step of the longest sequence so far. It also took them in every
-piece of the longest prompt. So a step that is longer than all before says that it is longer still, and those that follow grow
-into that. All other steps pass their true length: kernels for fewer sequences than threads divide the work by it.
+layers and steps of 20 ms, that took 12 ms more in every 32nd step of the longest sequence so far. It also took them in
+every piece of the longest prompt. So a step that is longer than all before says that it is longer still, and those that
+follow grow into that. All other steps pass their true length: kernels for fewer sequences than threads divide the work by
+it.
 """
 
 from __future__ import annotations
