@@ -34,7 +34,7 @@ from tests.support.vision_model import embedded
 
 EXACT = ModelOptions("f32", num_threads=1)
 OF_TEXTS = {"query_pre_attn_scalar": 32, "sliding_window_pattern": 6}  # what llama.cpp takes for granted of Gemma 3
-CASES = ("gemma3", "idefics3", "llava", "qwen2_5_vl", "smolvlm")
+CASES = ("gemma3", "idefics3", "llava", "qwen2_5_vl", "qwen2_vl", "smolvlm")
 
 
 def case_of(name: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def errors(found: LoadedModel, expected: LoadedModel, name: str) -> float:
 
 def test_it_sees_what_the_checkpoint_sees(tmp_path: Path) -> None:
     with Rows() as rows:
-        for name in width(list(CASES), ["gemma3", "qwen2_5_vl"]):
+        for name in width(list(CASES), ["gemma3", "qwen2_5_vl", "qwen2_vl"]):
             with rows.row(name):
                 checkpoint, model, _ = write(name, tmp_path / name)
                 expected = load_model(checkpoint, EXACT)
@@ -101,6 +101,7 @@ def test_its_texts_are_those_of_the_file_alone(tmp_path: Path) -> None:
 
 FORMS: list[tuple[str, dict[str, Any], float]] = [
     ("llava", {"swaps": True}, 1e-5),
+    ("qwen2_vl", {"swaps": True}, 1e-5),
     ("gemma3", {"type_name": "Q8_0"}, 5e-2),
     ("gemma3", {"type_name": "F16"}, 1e-2),
     ("idefics3", {"type_name": "BF16"}, 5e-2),
@@ -109,7 +110,7 @@ FORMS: list[tuple[str, dict[str, Any], float]] = [
 
 def test_matrices_may_be_quantised_and_have_the_names_of_older_files(tmp_path: Path) -> None:
     with Rows() as rows:
-        for name, options, most in width(FORMS, FORMS[:2]):
+        for name, options, most in width(FORMS, FORMS[:3]):
             with rows.row(f"{name} {options}"):
                 place = tmp_path / f"{name}{len(list(tmp_path.iterdir()))}"
                 checkpoint, model, _ = write(name, place, **options)
@@ -121,13 +122,14 @@ def test_what_does_not_fit_is_told_and_texts_are_taken_in(tmp_path: Path, caplog
         (
             "gemma3",
             {"clip.projector_type": "pixtral"},
-            "clip.projector_type is 'pixtral', allowed: gemma3, idefics3, mlp, qwen2.5vl_merger",
+            "clip.projector_type is 'pixtral', allowed: gemma3, idefics3, mlp, qwen2vl_merger, qwen2.5vl_merger",
         ),
-        ("gemma3", {"clip.vision.projector_type": "qwen2vl_merger"}, "clip.vision.projector_type is 'qwen2vl_merger'"),
+        ("gemma3", {"clip.vision.projector_type": "lfm2"}, "clip.vision.projector_type is 'lfm2'"),
         ("gemma3", {"clip.projector_type": None}, "has no clip.projector_type"),
         ("gemma3", {"clip.projector_type": "mlp", "clip.vision.projector.scale_factor": None}, "has no v.class_embd"),
         ("gemma3", {"clip.projector_type": "idefics3"}, "does not go with gemma3"),
         ("gemma3", {"clip.use_gelu": False}, "clip.use_gelu is False"),
+        ("qwen2_vl", {"clip.use_gelu": True}, "clip.use_gelu is True, allowed: false"),
         ("gemma3", {"clip.vision.window_size": 3}, "has clip.vision.window_size, which is not known"),
         ("gemma3", {"clip.has_audio_encoder": True}, "has clip.has_audio_encoder, which is not known"),
         ("gemma3", {"general.architecture": "gemma3"}, "general.architecture is 'gemma3', allowed: 'clip'"),

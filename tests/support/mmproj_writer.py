@@ -22,6 +22,7 @@ KINDS = {
     "Gemma3ForConditionalGeneration": ("gemma3", "Gemma3ForCausalLM"),
     "Idefics3ForConditionalGeneration": ("idefics3", "LlamaForCausalLM"),
     "LlavaForConditionalGeneration": ("mlp", "LlamaForCausalLM"),
+    "Qwen2VLForConditionalGeneration": ("qwen2vl_merger", "Qwen2VLForConditionalGeneration"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen2.5vl_merger", "Qwen2_5_VLForConditionalGeneration"),
     "SmolVLMForConditionalGeneration": ("idefics3", "LlamaForCausalLM"),
 }
@@ -84,8 +85,8 @@ def _write(
         "clip.use_gelu": kind in ("gemma3", "idefics3"),
         "clip.vision.image_size": vision.get("image_size", 560),
         "clip.vision.patch_size": vision["patch_size"],
-        "clip.vision.embedding_length": vision["hidden_size"],
-        "clip.vision.feed_forward_length": vision["intermediate_size"],
+        "clip.vision.embedding_length": vision.get("embed_dim", vision["hidden_size"]),
+        "clip.vision.feed_forward_length": vision.get("intermediate_size", vision["hidden_size"]),
         "clip.vision.block_count": layers,
         "clip.vision.attention.head_count": vision.get("num_attention_heads", vision.get("num_heads")),
         "clip.vision.attention.layer_norm_epsilon": vision.get("layer_norm_eps", 1e-5 if kind == "mlp" else 1e-6),
@@ -99,6 +100,7 @@ def _write(
     if kind == "qwen2.5vl_merger":
         values["clip.vision.n_wa_pattern"] = vision["fullatt_block_indexes"][0] + 1
         values["clip.vision.window_size"] = vision["window_size"]
+    if kind.startswith("qwen2"):
         values["clip.vision.image_min_pixels"] = pictures["min_pixels"]
         values["clip.vision.image_max_pixels"] = pictures["max_pixels"]
     if kind == "idefics3":

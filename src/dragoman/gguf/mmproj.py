@@ -51,7 +51,8 @@ class Projector:
     `texts`: the decoders' architectures that it goes with, by their names in files. `placeholder`: the token that stands for
     an embedding. `output`: the tensor that makes what the decoder takes, and the axis along which that lies. `tower`: where
     a checkpoint has the tower's tensors; `layers`, `layer`: its layers, and their parts' names; `names`: of other tensors.
-    `raised`: a norm that has one added in the file. `activation`: as `clip.use_...` must say, "" = any. `read`: keys beside
+    `raised`: a norm that has one added in the file. `activation`: as `clip.use_...` must say, "quick_gelu" = none of
+    them, "" = any. `read`: keys beside
     those that all have. `config`, `described`: what config.json and preprocessor_config.json say beside what all kinds have.
     """
 
@@ -102,6 +103,7 @@ _TOWER = {
 }
 _CLASS = "v.class_embd"
 _FRAMES = ("v.patch_embd.weight", "v.patch_embd.weight.1")  # of a picture that is a film of two
+_FIRST_UP = f"{LAYERS}0.ffn_up.weight"
 _PARTS = ("weight", "bias")
 _MERGE = "spatial_merge_size"
 _WINDOWS = ("n_wa_pattern", "window_size")
@@ -161,6 +163,24 @@ def _qwen25(model: GgufModel) -> Values:
     return {"vision_config": {**sizes, "model_type": "qwen2_5_vl", "hidden_act": "silu", "in_chans": 3}}
 
 
+def _qwen2(model: GgufModel) -> Values:
+    """The MLP's size is that of its matrices: the key that is called so has the decoder's."""
+    values = model.metadata
+    size, first = values.count(f"{_PREFIX}embedding_length"), model.tensors.get(_FIRST_UP)
+    if first is None or not size:
+        raise ModelError(f"{model.path} has no tensor {_FIRST_UP!r} or no size, allowed: a tower of layers")
+    sizes = {
+        "depth": values.count(f"{_PREFIX}block_count"),
+        "embed_dim": size,
+        "hidden_size": model.tensors["mm.2.weight"].shape[0],
+        "mlp_ratio": math.prod(first.shape) / size**2,
+        "num_heads": values.count(f"{_PREFIX}attention.head_count"),
+        "patch_size": values.count(f"{_PREFIX}patch_size"),
+        "spatial_merge_size": values.count(f"{_PREFIX}{_MERGE}", 2),
+    }
+    return {"vision_config": {**sizes, "model_type": "qwen2_vl", "in_chans": 3}}
+
+
 def _qwen25_pictures(model: GgufModel) -> Values:
     """Limits are llama.cpp's, of 8 to 4096 embeddings, where the file has none."""
     values = model.metadata
@@ -215,6 +235,31 @@ PROJECTORS: dict[str, Projector] = {
         _llava_pictures,
         is_clip=True,
         activation="",
+    ),
+    "qwen2vl_merger": Projector(
+        "Qwen2VLForConditionalGeneration",
+        ("qwen2vl",),
+        "<|image_pad|>",
+        ("mm.2.weight", 0),
+        "visual",
+        {
+            "v.patch_embd.weight": "visual.patch_embed.proj.weight",
+            **{f"v.post_ln.{part}": f"visual.merger.ln_q.{part}" for part in _PARTS},
+            **{f"mm.{number}.{part}": f"visual.merger.mlp.{number}.{part}" for number in (0, 2) for part in _PARTS},
+        },
+        _qwen2,
+        _qwen25_pictures,
+        activation="quick_gelu",
+        read=tuple(f"{_PREFIX}{name}" for name in (_MERGE, *_LIMITS)),
+        layers="blocks",
+        layer={
+            "attn_qkv": "attn.qkv",
+            "attn_out": "attn.proj",
+            "ln1": "norm1",
+            "ln2": "norm2",
+            "ffn_up": "mlp.fc1",
+            "ffn_down": "mlp.fc2",
+        },
     ),
     "qwen2.5vl_merger": Projector(
         "Qwen2_5_VLForConditionalGeneration",
@@ -293,11 +338,8 @@ class SeeingPart:
 
     def _swaps(self) -> bool:
         """Whether the MLP's matrices have each other's names, as in files of the first converter."""
-        up = self.model.tensors.get(f"{LAYERS}0.ffn_up.weight")
-        hidden, inner = (
-            self.model.metadata.count(f"{_PREFIX}{name}") for name in ("embedding_length", "feed_forward_length")
-        )
-        return self.projector.is_clip and up is not None and up.shape == (hidden, inner) and hidden != inner
+        up, size = self.model.tensors.get(_FIRST_UP), self.model.metadata.count(f"{_PREFIX}embedding_length")
+        return up is not None and len(up.shape) == 2 and up.shape[0] == size != up.shape[1]
 
 
 def seeing_part(model: Path) -> SeeingPart | None:
@@ -351,8 +393,10 @@ def _fitting(text: GgufModel, part: GgufModel) -> SeeingPart:
         )
     if projector.is_clip and "v.post_ln.weight" in part.tensors:
         raise ModelError(f"{part.path} has v.post_ln.weight, allowed with {key} {kind}: none behind the last layer")
-    if projector.activation and not values.flag(f"clip.use_{projector.activation}", False):
-        raise values.error(f"clip.use_{projector.activation}", "true")
+    for name in ("gelu", "silu"):
+        is_on = values.flag(f"clip.use_{name}", False)
+        if projector.activation in ("quick_gelu", name) and is_on != (projector.activation == name):
+            raise values.error(f"clip.use_{name}", "false" if is_on else "true")
     if text.architecture not in projector.texts:
         raise ModelError(
             f"{part.path} {key} is {kind!r}, which does not go with {text.architecture} of {text.path.name}"
