@@ -200,7 +200,8 @@ class RollingEngine:
         masker = await self._compile(request)
         pictures = await self._embed(request)
         # Its sequences refer to each other, so that what they know lives on for a while: not the pixels, which are large.
-        request = msgspec.structs.replace(request, pictures=())
+        if request.pictures:
+            request = msgspec.structs.replace(request, pictures=())
         stream = self._open_stream(request, take, masker, pictures, due)
         self._keys_by_id[request.request_id] = stream.key
         return stream

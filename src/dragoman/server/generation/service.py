@@ -35,7 +35,7 @@ from dragoman.server.generation.prepare import (
 )
 from dragoman.server.generation.sequence_text import ParserFactory, SequenceText, parser_of, prompt_info
 from dragoman.server.generation.thinking import FindThought, ThinkingPlan
-from dragoman.server.observation.record import RequestRecord, current_call, new_request
+from dragoman.server.observation.record import CallRecord, RequestRecord, current_call, new_request
 from dragoman.server.pressure import num_characters
 from dragoman.server.registry import TakeEvent
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
@@ -165,11 +165,12 @@ class Service:
         The first one carries the prompt's facts. Raises: InvalidRequest, CapacityError, RequestTimeout, Overloaded, and what
         the engine raises. Cancelling this, at any moment, aborts the request.
         """
-        deadline = self._deadline()
+        call = current_call()
+        deadline = self._deadline(call)
         request = self._with_adapter(request)
-        record, call = new_request(request.request_id, request.sampling.n, request.adapter), current_call()
+        record = new_request(request.request_id, request.sampling.n, request.adapter)
         record.asked = request
-        prepared = await self._prepare(request, deadline, record)
+        prepared = await self._prepare(request, deadline, record, call)
         record.waits(prepared.engine_request)
         if call is not None:
             call.take(call, record)
@@ -191,7 +192,8 @@ class Service:
 
     async def prepare(self, request: GenerationRequest) -> PreparedRequest:
         """What the engine would be given. Raises: InvalidRequest, CapacityError, RequestTimeout."""
-        return await self._prepare(self._with_adapter(request), self._deadline(), RequestRecord(request.request_id))
+        call, record = current_call(), RequestRecord(request.request_id)
+        return await self._prepare(self._with_adapter(request), self._deadline(call), record, call)
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
         """The whole result: a fold over the events. Raises: as `run`."""
@@ -202,7 +204,7 @@ class Service:
     async def tokenize(self, prompt: Prompt) -> PromptTokens:
         """A prompt as the model would see it. Raises: InvalidRequest, CapacityError, what bringing its pictures raises."""
         if self._may_hold_pictures(prompt):
-            prompt = await self._with_pictures(prompt, self._deadline())
+            prompt = await self._with_pictures(prompt, self._deadline(current_call()))
         has_process = self._preparer.has_process(prompt)
         if not has_process and num_characters(prompt) <= self._limits.max_inline_chars:
             return self._preparer.tokenize(prompt)
@@ -243,12 +245,12 @@ class Service:
         return await (work if deadline is None else deadline.run(work))
 
     async def _prepare(
-        self, request: GenerationRequest, deadline: _Deadline | None, record: RequestRecord
+        self, request: GenerationRequest, deadline: _Deadline | None, record: RequestRecord, call: CallRecord | None
     ) -> PreparedRequest:
         if self._may_hold_pictures(request.prompt):
             request = msgspec.structs.replace(request, prompt=await self._with_pictures(request.prompt, deadline))
             record.pictured_s = perf_counter()
-        turn = self._turn(deadline)
+        turn = self._turn(deadline, call)
         if not self._preparer.is_long(request):
             prepared = self._preparer.prepare(request, turn)
         else:
@@ -265,9 +267,9 @@ class Service:
             return self._grammar_pool
         return self._template_pool if self._preparer.has_process(request.prompt) else self._pool
 
-    def _turn(self, deadline: _Deadline | None) -> Turn:
+    def _turn(self, deadline: _Deadline | None, call: CallRecord | None) -> Turn:
         """Whose request it is that comes now, and until when it may begin and end."""
-        call, limit_s = current_call(), self._limits.queue_timeout_s
+        limit_s = self._limits.queue_timeout_s
         return Turn(
             "" if call is None else call.caller,
             None if limit_s is None else time.time() + limit_s,
@@ -275,8 +277,8 @@ class Service:
             USUAL_STANDING if call is None or not self._engine.capabilities.priority else call.standing,
         )
 
-    def _deadline(self) -> _Deadline | None:
-        limit_s, call = self._limits.request_timeout_s, current_call()
+    def _deadline(self, call: CallRecord | None) -> _Deadline | None:
+        limit_s = self._limits.request_timeout_s
         if call is not None and call.timeout_s is not None:
             left_s = max(call.begin_s + call.timeout_s - perf_counter(), 0.0)
             if limit_s is None or left_s < limit_s:
