@@ -42,6 +42,7 @@ class CallEvents:
         self._change: asyncio.Future[None] | None = None  # what the writer waits for: a future costs less than an Event
         self._is_woken = False
         self._num_running = len(requests)
+        self._num_unfinished = [request.sampling.n for request in requests]  # of each one's sequences
         self._error: Exception | None = None
         self._gone: Exception | None = None  # why nobody wants the answer any more
         self._tasks: list[asyncio.Task[None]] = []
@@ -176,6 +177,10 @@ class CallEvents:
         self._ready.append(IndexedEvent(index, event))
         if len(self._ready) >= self._next_measure:
             self._measure()
+        if event.finish_reason is not None:
+            self._num_unfinished[index] -= 1
+            if not self._num_unfinished[index]:
+                return  # `_run` ends now, and wakes the writer for both
         change = self._change
         if change is not None:
             self._change = None
