@@ -1,13 +1,13 @@
-"""The samplers that no API's document has, once for all APIs that take further fields: DRY, top-n sigma, XTC.
+"""The samplers that no API's document has, for all APIs that take further fields: DRY, top-n sigma, XTC.
 
-Does: name their fields, ranges and meanings; make neutral values of them; tell which parameters of any sampler change
-nothing, and why. Does not: read bodies. Used by the dialects, on the event loop, and by what describes them.
+Does: hold their fields as bodies have them; make neutral values of them; tell which parameters of any sampler change
+nothing, and why. Does not: read bodies, or declare ranges and meanings (`parameters` does).
+Used by the dialects, on the event loop, and by what describes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,47 +15,17 @@ import msgspec
 from dragoman.errors import InvalidParameter
 from dragoman.server.bounds import Bounds
 from dragoman.server.json_body import shown_json
-from dragoman.types import SamplingParams
+from dragoman.server.parameters import (
+    MAX_BREAKER_CHARS,
+    MAX_BREAKERS,
+    NEUTRAL_SAMPLING,
+    PARAMETERS,
+    Parameter,
+    bounds_of,
+)
+from dragoman.types import FurtherSampling, SamplingParams
 
-MAX_BREAKERS = 16
-MAX_BREAKER_CHARS = 40  # llama.cpp cuts them there
-_UINT32_MAX = 4294967295
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field. `bounds` None = it is a list of texts. `aliases`: names that others have for it."""
-
-    effect: str
-    bounds: Bounds | None
-    aliases: tuple[str, ...] = ()
-
-
-FIELDS: Mapping[str, Field] = {
-    "dry_multiplier": Field(
-        "DRY: what a token costs that goes on a repetition of the allowed length; 0 = off", Bounds(0.0, 1000.0)
-    ),
-    "dry_base": Field(
-        "DRY: by how much it costs more with each token that the repetition is longer", Bounds(1.0, 100.0)
-    ),
-    "dry_allowed_length": Field("DRY: repetitions of fewer tokens cost nothing", Bounds(1, _UINT32_MAX)),
-    "dry_penalty_last_n": Field(
-        "DRY: how many of the last tokens are searched, the prompt's included; -1 = all, 0 = off",
-        Bounds(-1, _UINT32_MAX),
-    ),
-    "dry_sequence_breakers": Field(
-        f"DRY: texts over which no repetition reaches, at most {MAX_BREAKERS} of {MAX_BREAKER_CHARS} characters", None
-    ),
-    "top_n_sigma": Field(
-        "only tokens whose logits are at most so many standard deviations below the largest; -1 and 0 = all",
-        Bounds(-1.0, 100.0),
-        ("nsigma",),
-    ),
-    "xtc_probability": Field(
-        "XTC: how often all of the likeliest tokens but the last are left out; 0 = never", Bounds(0.0, 1.0)
-    ),
-    "xtc_threshold": Field("XTC: from which probability a token is one of the likeliest", Bounds(0.0, 1.0)),
-}
+FIELDS: Mapping[str, Parameter] = {one.name: PARAMETERS[one.name] for one in msgspec.structs.fields(FurtherSampling)}
 
 SAMPLER_EFFECTS: Mapping[str, str] = {
     name: field.effect if name == own else f"another name of `{own}`"
@@ -63,9 +33,7 @@ SAMPLER_EFFECTS: Mapping[str, str] = {
     for name in (own, *field.aliases)
 }
 
-SAMPLER_BOUNDS: Mapping[str, Bounds] = {
-    name: field.bounds for own, field in FIELDS.items() if field.bounds is not None for name in (own, *field.aliases)
-}
+SAMPLER_BOUNDS: Mapping[str, Bounds] = bounds_of(*SAMPLER_EFFECTS)
 
 
 BREAKERS_SCHEMA: Mapping[str, Any] = {
@@ -89,7 +57,6 @@ class SamplerFields(msgspec.Struct, kw_only=True):
     xtc_threshold: float | None = None
 
 
-NEUTRAL_SAMPLING = SamplingParams()
 _DRAWING = ("top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability")
 _OF_DRY = tuple(name for name in FIELDS if name.startswith("dry_"))
 IDLE_REASONS: Mapping[str, str] = {
@@ -99,13 +66,6 @@ IDLE_REASONS: Mapping[str, str] = {
     "xtc_threshold": "nothing is left out unless tokens are drawn and xtc_probability is above 0",
 }
 """Why the samplers' parameters may change nothing."""
-
-
-def neutral_value(name: str) -> Any:
-    """What a field, or an alias of one, is where nobody says anything, as JSON has it."""
-    own = next((own for own, field in FIELDS.items() if name in field.aliases), name)
-    value = getattr(NEUTRAL_SAMPLING, own)
-    return list(value) if isinstance(value, tuple) else value
 
 
 def further_sampling(asked: object, place: str = "", *, is_drawn: bool = True) -> dict[str, Any]:

@@ -14,13 +14,18 @@ import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidPayload
 from dragoman.server.apis.lmi.parameters.reader import Parameters, Parsed
-from dragoman.server.apis.lmi.parameters.table import Need
 from dragoman.server.apis.lmi.parameters.values import show
+from dragoman.server.parameters import NEUTRAL_SAMPLING, Need
 from dragoman.server.samplers import further_sampling
 from dragoman.types import GenerationRequest, Limits, SamplingParams, TextPrompt
 
 SAMPLING_TARGETS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability")
 NEUTRAL = Parameters()
+_AS_GIVEN = (
+    "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "min_tokens", "ignore_eos",
+    "stop_token_ids", "length_penalty", "early_stopping", "grammar", "thinking_token_budget",
+)  # fmt: skip
+"""Fields that a request has as they were sent, however its tokens are chosen."""
 MAX_PROMPTS = Limits().max_prompts
 
 
@@ -182,33 +187,23 @@ def _is_sampled(parsed: Parsed, rules: Rules) -> bool:
 
 def _sampling_params(values: Parameters, decoding: Decoding) -> SamplingParams:
     """The neutral parameters; those of sampling are switched off unless it samples."""
-    drawn = values if decoding.mode == "sampling" else NEUTRAL
+    is_drawn = decoding.mode == "sampling"
+    drawn = values if is_drawn else NEUTRAL_SAMPLING
     prompt_logprobs = 0 if values.decoder_input_details else None
     return SamplingParams(
+        **{name: getattr(values, name) for name in _AS_GIVEN},
+        **further_sampling(values, is_drawn=is_drawn),
         temperature=0.0 if decoding.mode == "greedy" else drawn.temperature,
         top_k=max(drawn.top_k, 0),
         top_p=drawn.top_p or 1.0,
         min_p=drawn.min_p,
         typical_p=drawn.typical_p,
-        repetition_penalty=values.repetition_penalty,
-        presence_penalty=values.presence_penalty,
-        frequency_penalty=values.frequency_penalty,
-        **further_sampling(values, is_drawn=decoding.mode == "sampling"),
-        logit_bias=values.logit_bias or {},
-        bad_words=values.bad_words,
-        min_tokens=values.min_tokens,
-        ignore_eos=values.ignore_eos,
-        stop_token_ids=values.stop_token_ids,
         seed=None if values.seed is None else values.seed % 2**64,  # torch reads negative seeds as unsigned, too
         n=decoding.n,
         best_of=decoding.best_of,
         num_beams=decoding.num_beams,
-        length_penalty=values.length_penalty,
-        early_stopping=values.early_stopping,
         logprobs=values.top_n_tokens or values.logprobs or 0,  # tokens always carry their own
         prompt_logprobs=prompt_logprobs if values.prompt_logprobs is None else values.prompt_logprobs,
-        grammar=values.grammar,
-        thinking_token_budget=values.thinking_token_budget,
     )
 
 
@@ -221,10 +216,10 @@ def _request(
         sampling=sampling,
         max_tokens=values.max_tokens,
         stop=values.stop,
-        include_stop_in_text=values.include_stop or rules.includes_stop,
+        include_stop_in_text=values.include_stop_in_text or rules.includes_stop,
         skip_special_tokens=values.skip_special_tokens,
         spaces_between_special_tokens=values.spaces_between_special_tokens,
-        truncate_prompt_tokens=values.truncate,
+        truncate_prompt_tokens=values.truncate_prompt_tokens,
         on_overflow=rules.on_overflow,
         adapter=values.adapter_id if rules.takes_adapters else None,
     )

@@ -29,7 +29,8 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
-from dragoman.server.samplers import BREAKERS_SCHEMA, SAMPLER_EFFECTS, neutral_value
+from dragoman.server.parameters import neutral_value
+from dragoman.server.samplers import BREAKERS_SCHEMA, SAMPLER_EFFECTS
 from dragoman.types import Limits
 
 _COMPONENTS = {

@@ -7,13 +7,14 @@ Does not: describe answers. Called when the document is built.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dragoman.server.apis.lmi.dialect import LmiOptions
-from dragoman.server.apis.lmi.parameters.table import Need, Param, rows_for
+from dragoman.server.apis.lmi.parameters.reader import bounds_under
+from dragoman.server.apis.lmi.parameters.table import Param, rows_for
 from dragoman.server.apis.lmi.parameters.values import MAX_INTEGER, ValueType
 from dragoman.server.apis.openai_wire.grammars import MAX_CHOICES
-from dragoman.server.bounds import Bounds
 from dragoman.server.describe.json_schema import (
     BOOLEAN,
     INTEGER,
@@ -30,6 +31,7 @@ from dragoman.server.describe.json_schema import (
     range_of,
     ref,
 )
+from dragoman.server.parameters import Need
 from dragoman.server.samplers import BREAKERS_SCHEMA
 from dragoman.types import Limits
 
@@ -84,11 +86,11 @@ def parameters(rows: Mapping[str, Param], profile: str, version: str, limits: Li
 
 def _parameter(name: str, row: Param, profile: str, version: str, limits: Limits) -> Schema:
     schema: Schema = dict(TYPES[row.type])
-    high = getattr(limits, row.limit) if row.limit else row.high
-    if row.type is ValueType.INTEGER and high is None:
-        high = MAX_INTEGER
+    bounds = bounds_under(row, limits)
+    if row.type is ValueType.INTEGER and bounds.high is None:
+        bounds = replace(bounds, high=MAX_INTEGER)
     if row.type in (ValueType.INTEGER, ValueType.FLOAT):
-        schema |= range_of(Bounds(row.low, high, is_low_open=row.is_low_open))
+        schema |= range_of(bounds)
     if row.field == "stop":
         schema = _limited(schema, limits.max_stop_strings)
     if row.field == "dry_sequence_breakers":
@@ -106,7 +108,7 @@ def _limited(schema: Schema, most: int) -> Schema:
 
 def _is_accepted(row: Param, default: Any) -> bool:
     """Whether the default can be sent as well: TGI's neutral `top_k` 0 may only be left out."""
-    return default is not None and default != () and not (row.low is not None and default < row.low)
+    return default is not None and default != () and not row.bounds.problem(default)
 
 
 def _request(options: LmiOptions) -> Schema:

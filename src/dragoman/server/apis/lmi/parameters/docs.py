@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.apis.lmi.parameters.table import BACKENDS, TABLE, TGI, Need, Param
+from dragoman.server.apis.lmi.parameters.table import BACKENDS, TABLE, TGI, Param
 from dragoman.server.apis.lmi.parameters.values import ValueType
+from dragoman.server.parameters import Need
 
 BEGIN = "<!-- parameters: written from the parameter table, do not edit -->"
 END = "<!-- end of parameters -->"
@@ -54,14 +55,15 @@ def _names(row: Param) -> str:
 
 
 def _type(row: Param) -> str:
-    high = f"`{row.limit}`" if row.limit else None if row.high is None else f"{row.high:g}"
-    if row.type is ValueType.INTEGER and row.high is not None and row.high > 2**53:
+    low, most = row.bounds.low, row.bounds.high
+    high = f"`{row.limit}`" if row.limit else None if most is None else f"{most:g}"
+    if row.type is ValueType.INTEGER and most is not None and most > 2**53:
         return "an integer of 64 bits"
-    if row.low is None:
+    if low is None:
         return row.type.label
     if high is None:
-        return f"{row.type.label}, {'above' if row.is_low_open else 'at least'} {row.low:g}"
-    return f"{row.type.label}, {'above ' if row.is_low_open else ''}{row.low:g} to {high}"
+        return f"{row.type.label}, {'above' if row.bounds.is_low_open else 'at least'} {low:g}"
+    return f"{row.type.label}, {'above ' if row.bounds.is_low_open else ''}{low:g} to {high}"
 
 
 def _defaults(row: Param) -> str:

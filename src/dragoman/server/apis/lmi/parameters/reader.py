@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,51 +16,30 @@ from dragoman.errors import InvalidParameter
 from dragoman.server.apis.lmi.parameters.table import TABLE, Param, rows_for
 from dragoman.server.apis.lmi.parameters.values import IGNORED, MAX_INTEGER, ValueType, show, wrong
 from dragoman.server.apis.openai_wire.grammars import GrammarFault
-from dragoman.types import FurtherSampling, Grammar, Limits
+from dragoman.server.bounds import Bounds
+from dragoman.types import Grammar, Limits, SamplingParams
 
 DOCUMENTED_NAMES: Mapping[str, str] = {row.field: row.name for row in reversed(TABLE)}
 """For every field, the name of the first row that sets it."""
 
 
-class Parameters(FurtherSampling, frozen=True):
+class Parameters(SamplingParams, frozen=True, kw_only=True):
     """The parameters of one request: every field some row of the table sets, with that profile's defaults filled in.
 
-    None means that the client did not give it and that its default depends on other parameters.
+    None, or 0 for `n`, means that the client did not give it and that its default depends on other parameters.
     """
 
+    n: int = 0
     do_sample: bool | None = None
-    seed: int | None = None
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] | None = None
-    bad_words: tuple[str, ...] = ()
     max_tokens: int = 30
-    min_tokens: int = 0
-    thinking_token_budget: int | None = None
-    truncate: int | None = None
+    truncate_prompt_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    include_stop: bool = False
-    ignore_eos: bool = False
-    n: int | None = None
-    best_of: int | None = None
-    num_beams: int = 1
+    include_stop_in_text: bool = False
     use_beam_search: bool = False
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
-    grammar: Grammar | None = None
     details: bool | None = None
     return_full_text: bool = False
     decoder_input_details: bool = False
-    prompt_logprobs: int | None = None
     top_n_tokens: int | None = None
-    logprobs: int | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     stream: bool = False
@@ -136,8 +115,8 @@ class ParameterReader:
         return ((name, row) for name, row in self._rows.items() if raw.get(name) is not None)
 
     def _value(self, row: Param, name: str, value: Any) -> Any:
-        high = getattr(self._limits, row.limit) if row.limit else row.high
-        allowed = row.type.label + _range_text(row, high)
+        bounds = bounds_under(row, self._limits)
+        allowed = row.type.label + _range_text(bounds, row.limit)
         if isinstance(value, list | dict) and len(value) > self._limits.max_token_ids:  # before each of them is read
             raise _too_many(name, len(value), self._limits.max_token_ids)
         try:
@@ -149,10 +128,9 @@ class ParameterReader:
         if isinstance(number, Grammar):
             passed_over = {f"{name}{place}": reason for place, reason in number.passed_over.items()}
             return replace(number, param=f"{name}{number.param}", passed_over=passed_over)
-        is_low = row.low is not None and (number < row.low or (row.is_low_open and number == row.low))
-        if is_low or (high is not None and number > high):
+        if row.type in (ValueType.INTEGER, ValueType.FLOAT) and bounds.problem(number):
             raise wrong(name, value, allowed)
-        if row.type is ValueType.INTEGER and high is None and number > MAX_INTEGER:
+        if row.type is ValueType.INTEGER and bounds.high is None and number > MAX_INTEGER:
             raise wrong(name, value, f"{row.type.label} of at most {MAX_INTEGER}")
         return number
 
@@ -201,14 +179,24 @@ def _store(values: dict[str, Any], row: Param, value: Any) -> bool:
     return False
 
 
-def _range_text(row: Param, high: float | None) -> str:
+def bounds_under(row: Param, limits: Limits) -> Bounds:
+    """The range of a row's value, under the operator's limits."""
+    return replace(row.bounds, high=getattr(limits, row.limit)) if row.limit else row.bounds
+
+
+def _range_text(bounds: Bounds, limit: str) -> str:
     """The range as words: " from 0 to 1", " above 0", " of at least 1"."""
-    if row.low is None:
+    if bounds.low is None:
         return ""
-    low = show(row.low)
-    if high is None:
-        return f" above {low}" if row.is_low_open else f" of at least {low}"
-    limit = f" ({row.limit})" if row.limit else ""
-    if row.is_low_open:
-        return f" above {low} and at most {show(high)}{limit}"
-    return f" from {low} to {show(high)}{limit}"
+    low = _whole(bounds.low)
+    if bounds.high is None:
+        return f" above {low}" if bounds.is_low_open else f" of at least {low}"
+    named = f" ({limit})" if limit else ""
+    if bounds.is_low_open:
+        return f" above {low} and at most {_whole(bounds.high)}{named}"
+    return f" from {low} to {_whole(bounds.high)}{named}"
+
+
+def _whole(number: float) -> str:
+    """The number without decimals, where it has none to tell."""
+    return show(int(number) if number == int(number) else number)

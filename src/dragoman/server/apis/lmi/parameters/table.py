@@ -1,19 +1,21 @@
 """The generation parameters of the LMI dialect: one row each, for every backend profile and version.
 
-Does: declare names, aliases, types, ranges, defaults and what each row sets. Parsing, error messages, the
-`x-dragoman-ignored` header and docs/dialects/lmi.md are derived from these rows. Does not: read values (`lmi_params`).
-Imported by `lmi_params` and `lmi_docs`. Sources: the LMI schema pages v0.31 and v0.26, the TGI API.
+Does: say how LMI and TGI call the parameters of `server.parameters`, which profiles have them, and what their documents
+change; declare those that nobody else has. Parsing, error messages, the `x-dragoman-ignored` header and
+docs/dialects/lmi.md are derived from these rows. Does not: read values (`reader` does).
+Imported by `reader`, `docs` and the description. Sources: the LMI schema pages v0.31 and v0.26, the TGI API.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from dragoman.server.apis.lmi.parameters.values import ValueType as T
-from dragoman.server.samplers import FIELDS, NEUTRAL_SAMPLING
+from dragoman.server.bounds import Bounds
+from dragoman.server.parameters import PARAMETERS, Need, neutral_value
+from dragoman.server.samplers import FIELDS
 
 BACKENDS = ("auto", "vllm", "lmi-dist", "trtllm", "scheduler", "deepspeed")
 TGI = "tgi"  # the profile of TGI's own routes; its names are also taken on LMI routes with tgi_compat
@@ -22,393 +24,184 @@ VERSIONS = ("0.26", "0.31", "0.32")
 _EVERY = (*BACKENDS, TGI)
 _VLLM = ("auto", "vllm", "lmi-dist")
 _TRT = ("auto", "trtllm")
-
-
-class Need(StrEnum):
-    """What has to hold for a parameter to have an effect; where it does not, the parameter is reported as ignored."""
-
-    NOTHING = "always"
-    SAMPLING = "when sampling"
-    DRY = "where dry_multiplier and dry_penalty_last_n are not 0"
-    XTC = "when sampling with xtc_probability"
-    BEAMS = "with num_beams > 1"
-    DETAILS = "with details"
-    ONE_ANSWER = "when not streaming"  # several sequences per prompt have no place in a stream
-    ROLLING = "not in dynamic batch mode"
-    ADAPTERS = "where there are adapters"
-    THINKING = "where the model's reasoning can be told from its answer"
+_PENALISING = (*_VLLM, "trtllm")
+_CUTTING = ("auto", "lmi-dist", "deepspeed")
+_ANY_NUMBER = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
     """One parameter in some profiles.
 
-    `target`: the field of `Parameters` it sets. `default`: for all profiles; `defaults`: by profile or profile/version.
-    `low`, `high`: the range, ends included unless `is_low_open`. `limit`: the field of `Limits` that bounds it instead.
+    `field`: of `Parameters`, which it sets. `default`: for all profiles; `defaults`: by profile or profile/version.
+    `bounds`: the range of a number. `limit`: the field of `Limits` that is the largest value instead.
     """
 
     name: str
     type: T
     effect: str
-    target: str = ""
+    field: str
     profiles: tuple[str, ...] = BACKENDS
     default: Any = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
-    low: float | None = None
-    high: float | None = None
-    is_low_open: bool = False
+    bounds: Bounds = _ANY_NUMBER
     limit: str = ""
     needs: Need = Need.NOTHING
-
-    @property
-    def field(self) -> str:
-        """The field of `Parameters` that this row sets."""
-        return self.target or self.name
 
     def default_for(self, profile: str, version: str) -> Any:
         """The default in that profile and version."""
         return self.defaults.get(f"{profile}/{version}", self.defaults.get(profile, self.default))
 
 
+_TYPES: Mapping[type, T] = {bool: T.BOOLEAN, int: T.INTEGER, float: T.FLOAT, list: T.STRINGS}
+
+
+def _shared(name: str, profiles: tuple[str, ...] = BACKENDS, *, of: str = "", **changes: Any) -> Param:
+    """The row of a parameter that other APIs have as well, `of` its neutral name; `changes`: what LMI says otherwise.
+
+    Whole numbers have no upper end here but that of their type.
+    """
+    neutral = of or name
+    common, value = PARAMETERS[neutral], neutral_value(neutral)
+    kind = changes.get("type", _TYPES.get(type(value), T.INTEGER))
+    bounds = common.bounds or _ANY_NUMBER
+    if kind is T.INTEGER:
+        bounds = Bounds(bounds.low, None)
+    told = {
+        "type": kind,
+        "effect": common.effect.replace("`", ""),
+        "field": neutral,
+        "default": value,
+        "aliases": common.aliases,
+        "bounds": bounds,
+        "limit": common.limit,
+        "needs": common.needs,
+    }
+    return Param(name, profiles=profiles, **{**told, **changes})
+
+
+def _own(name: str, kind: T, effect: str, profiles: tuple[str, ...] = BACKENDS, of: str = "", **more: Any) -> Param:
+    """The row of a parameter that is declared here only; `of`: the field that it sets, its name if absent."""
+    return Param(name, kind, effect, of or name, profiles, **more)
+
+
+_ABOVE_0_TO_1 = Bounds(0.0, 1.0, is_low_open=True)
+_SEED = {"default": None, "bounds": PARAMETERS["seed"].bounds}  # torch takes signed and unsigned 64-bit seeds
+_TRT_LENGTH = {"trtllm/0.26": 128}
+_TGI_ALWAYS = {"needs": Need.NOTHING}  # TGI samples as soon as one of them is given
+
 _SAMPLING = (
-    Param("do_sample", T.BOOLEAN, "sample instead of taking the most likely token", profiles=_EVERY),
-    Param(
-        "seed",
-        T.INTEGER,
-        "makes sampling repeatable; drawn at random when absent",
-        low=-(2**63),
-        high=2**64 - 1,  # torch takes signed and unsigned 64-bit seeds
-    ),
-    Param("seed", T.INTEGER, "makes sampling repeatable", profiles=(TGI,), low=0, high=2**64 - 1),
-    Param(
-        "temperature",
-        T.FLOAT,
-        "divides the logits; 0 is greedy",
-        default=1.0,
-        defaults={"trtllm/0.26": 0.8},
-        low=0,
-        needs=Need.SAMPLING,
-    ),
-    Param("temperature", T.FLOAT, "divides the logits", profiles=(TGI,), default=1.0, low=0, is_low_open=True),
-    Param(
-        "top_k",
-        T.INTEGER,
-        "only the k most likely tokens; 0 and -1 mean all",
-        default=0,
-        defaults={"vllm": -1, "lmi-dist/0.31": -1, "lmi-dist/0.32": -1, "trtllm": 5},
-        low=-1,
-        needs=Need.SAMPLING,
-    ),
-    Param("top_k", T.INTEGER, "only the k most likely tokens", profiles=(TGI,), default=0, low=1),
-    Param(
+    _own("do_sample", T.BOOLEAN, "sample instead of taking the most likely token", _EVERY),
+    _shared("seed", **_SEED),
+    _shared("seed", (TGI,), **{**_SEED, "bounds": Bounds(0, 2**64 - 1)}),
+    _shared("temperature", defaults={"trtllm/0.26": 0.8}),
+    _shared("temperature", (TGI,), effect="divides the logits", bounds=Bounds(0.0, is_low_open=True), **_TGI_ALWAYS),
+    _shared("top_k", defaults={"vllm": -1, "lmi-dist/0.31": -1, "lmi-dist/0.32": -1, "trtllm": 5}),
+    _shared("top_k", (TGI,), effect="only the k most likely tokens", bounds=Bounds(1), **_TGI_ALWAYS),
+    _shared(
         "top_p",
-        T.FLOAT,
-        "only the most likely tokens whose probabilities add up to p; 0 together with top_k 0 is greedy",
-        profiles=_TRT,
-        default=1.0,
+        _TRT,
+        effect=f"{PARAMETERS['top_p'].effect}; 0 together with top_k 0 is greedy",
         defaults={"trtllm": 0.85},
-        low=0,
-        high=1,
-        needs=Need.SAMPLING,
     ),
-    Param(
-        "top_p",
-        T.FLOAT,
-        "only the most likely tokens whose probabilities add up to p",
-        profiles=("vllm", "lmi-dist", "scheduler", "deepspeed"),
-        default=1.0,
-        low=0,
-        high=1,
-        is_low_open=True,
-        needs=Need.SAMPLING,
-    ),
-    Param(
-        "top_p",
-        T.FLOAT,
-        "only the most likely tokens whose probabilities add up to p",
-        profiles=(TGI,),
-        default=1.0,
-        low=0,
-        high=1,
-        is_low_open=True,
-    ),
-    Param(
-        "min_p",
-        T.FLOAT,
-        "only tokens at least this likely relative to the most likely one",
-        profiles=_VLLM,
-        default=0.0,
-        low=0,
-        high=1,
-        needs=Need.SAMPLING,
-    ),
-    Param(
-        "typical_p",
-        T.FLOAT,
-        "locally typical sampling with this probability mass",
-        profiles=("auto", "lmi-dist", "deepspeed"),
-        default=1.0,
-        low=0,
-        high=1,
-        is_low_open=True,
-        needs=Need.SAMPLING,
-    ),
-    Param(
-        "typical_p",
-        T.FLOAT,
-        "locally typical sampling with this probability mass",
-        profiles=(TGI,),
-        default=1.0,
-        low=0,
-        high=1,
-        is_low_open=True,
-    ),
-)
-
-_PENALTIES = (
-    Param(
-        "repetition_penalty",
-        T.FLOAT,
-        "divides the logits of tokens seen in prompt and answer",
-        profiles=_EVERY,
-        default=1.0,
-        low=0,
-        is_low_open=True,
-    ),
-    Param(
-        "presence_penalty",
-        T.FLOAT,
-        "subtracted from the logits of tokens already generated",
-        profiles=(*_VLLM, "trtllm"),
-        default=0.0,
-        low=-2,
-        high=2,
-    ),
-    Param(
-        "frequency_penalty",
-        T.FLOAT,
-        "subtracted from the logits of tokens, once for each time they were generated",
-        profiles=(*_VLLM, "trtllm", TGI),
-        default=0.0,
-        low=-2,
-        high=2,
-    ),
-    Param("logit_bias", T.LOGIT_BIAS, "added to the logits of these tokens", profiles=_VLLM),
-    Param(
-        "bad_sequences",
-        T.STRINGS,
-        "texts that are never generated",
-        target="bad_words",
-        profiles=_TRT,
-        aliases=("bad_words_list",),
-    ),
-)
-
-_NEEDS = {"top_n_sigma": Need.SAMPLING, "xtc_probability": Need.SAMPLING, "xtc_threshold": Need.XTC}
-_FURTHER = tuple(
-    Param(
-        name,
-        {float: T.FLOAT, int: T.INTEGER, tuple: T.STRINGS}[type(value)],
-        field.effect.replace("`", ""),
-        profiles=_EVERY,
-        default=value,
-        aliases=field.aliases,
-        low=field.bounds.low if field.bounds else None,
-        high=field.bounds.high if field.bounds and isinstance(value, float) else None,
-        needs=_NEEDS.get(name, Need.DRY),
-    )
-    for name, field in FIELDS.items()
-    for value in [getattr(NEUTRAL_SAMPLING, name)]
+    _shared("top_p", ("vllm", "lmi-dist", "scheduler", "deepspeed"), bounds=_ABOVE_0_TO_1),
+    _shared("top_p", (TGI,), bounds=_ABOVE_0_TO_1, **_TGI_ALWAYS),
+    _shared("min_p", _VLLM),
+    _shared("typical_p", _CUTTING),
+    _shared("typical_p", (TGI,), **_TGI_ALWAYS),
+    _shared("repetition_penalty", _EVERY),
+    _shared("presence_penalty", _PENALISING),
+    _shared("frequency_penalty", (*_PENALISING, TGI)),
+    _shared("logit_bias", _VLLM, type=T.LOGIT_BIAS, default=None),
+    _shared("bad_sequences", _TRT, of="bad_words", default=None, aliases=("bad_words_list",)),
+    *(_shared(name, _EVERY) for name in FIELDS),
 )
 
 _LENGTH = (
-    Param(
-        "max_new_tokens",
-        T.INTEGER,
-        "most tokens to generate",
-        target="max_tokens",
-        default=30,
-        defaults={"trtllm/0.26": 128},
-        low=1,
-    ),
-    Param("max_new_tokens", T.INTEGER, "most tokens to generate", "max_tokens", profiles=(TGI,), default=100, low=1),
-    Param("max_tokens", T.INTEGER, "the same as max_new_tokens, which wins", profiles=_VLLM, default=30, low=1),
-    Param(
+    _shared("max_new_tokens", of="max_tokens", default=30, defaults=_TRT_LENGTH),
+    _shared("max_new_tokens", (TGI,), of="max_tokens", default=100),
+    _shared("max_tokens", _VLLM, effect="the same as max_new_tokens, which wins", default=30),
+    _shared(
         "request_output_len",
-        T.INTEGER,
-        "the same as max_new_tokens, which wins",
-        target="max_tokens",
-        profiles=("trtllm",),
+        ("trtllm",),
+        of="max_tokens",
+        effect="the same as max_new_tokens, which wins",
         default=30,
-        defaults={"trtllm/0.26": 128},
-        low=1,
+        defaults=_TRT_LENGTH,
     ),
-    Param("min_tokens", T.INTEGER, "no end of sequence before this many tokens", profiles=_VLLM, default=0, low=0),
-    Param(
-        "thinking_token_budget",
-        T.INTEGER,
-        "most tokens of reasoning, whose end is forced then; 0 is none, -1 as many as the model likes",
-        profiles=_VLLM,
-        low=-1,
-        needs=Need.THINKING,
-    ),
-    Param(
-        "min_length",
-        T.INTEGER,
-        "no end of sequence before this many tokens",
-        target="min_tokens",
-        profiles=_TRT,
-        default=0,
-        defaults={"trtllm/0.31": 1, "trtllm/0.32": 1},
-        low=0,
-    ),
-    Param(
-        "truncate",
-        T.INTEGER,
-        "keep only the last tokens of the prompt",
-        profiles=("auto", "lmi-dist", "deepspeed", TGI),
-        low=1,
-    ),
+    _shared("min_tokens", _VLLM),
+    _shared("thinking_token_budget", _VLLM),
+    _shared("min_length", _TRT, of="min_tokens", defaults={"trtllm/0.31": 1, "trtllm/0.32": 1}),
+    _shared("truncate", (*_CUTTING, TGI), of="truncate_prompt_tokens"),
 )
 
 _STOPPING = (
-    Param("stop_sequences", T.STRINGS, "texts that end the answer and are not part of it", target="stop"),
-    Param("stop", T.STOP, "the same as stop_sequences, and added to them; a boolean is ignored", default=()),
-    Param("stop", T.STRINGS, "texts that end the answer", profiles=(TGI,), default=(), aliases=("stop_sequences",)),
-    Param("stop_words_list", T.STRINGS, "the same as stop_sequences", target="stop", profiles=_TRT),
-    Param("stop_token_ids", T.TOKEN_IDS, "tokens that end the answer", profiles=_VLLM, default=()),
-    Param(
-        "include_stop_str_in_output",
-        T.BOOLEAN,
-        "the stop text is part of the answer",
-        target="include_stop",
-        profiles=_VLLM,
-        default=False,
+    _shared("stop_sequences", of="stop", effect="texts that end the answer and are not part of it", default=None),
+    _shared(
+        "stop", type=T.STOP, effect="the same as stop_sequences, and added to them; a boolean is ignored", default=()
     ),
-    Param(
-        "ignore_eos_token",
-        T.BOOLEAN,
-        "do not end at the end-of-sequence token",
-        target="ignore_eos",
-        profiles=_VLLM,
-        default=False,
-        aliases=("ignore_eos",),
-    ),
+    _shared("stop", (TGI,), default=(), aliases=("stop_sequences",)),
+    _shared("stop_words_list", _TRT, of="stop", effect="the same as stop_sequences", default=None),
+    _shared("stop_token_ids", _VLLM, type=T.TOKEN_IDS, default=()),
+    _shared("include_stop_str_in_output", _VLLM, of="include_stop_in_text"),
+    _shared("ignore_eos_token", _VLLM, of="ignore_eos", aliases=("ignore_eos",)),
 )
 
 _SEQUENCES = (
-    Param(
-        "n",
-        T.INTEGER,
-        "sequences returned",
-        profiles=_VLLM,
-        low=1,
-        limit="max_best_of",
-        needs=Need.ONE_ANSWER,
-    ),
-    Param(
-        "best_of",
-        T.INTEGER,
-        "sequences drawn, of which the n most likely are returned",
-        profiles=(*_VLLM, TGI),
-        low=1,
-        limit="max_best_of",
-    ),
-    Param(
-        "num_beams",
-        T.INTEGER,
-        "beam search of this width",
-        profiles=(*_VLLM, "trtllm", "scheduler"),
-        default=1,
-        low=1,
-        limit="max_best_of",
-    ),
-    Param("use_beam_search", T.BOOLEAN, "best_of is the width of a beam search", profiles=_VLLM, default=False),
-    Param(
-        "length_penalty",
-        T.FLOAT,
-        "beam scores are divided by length to this power",
-        profiles=(*_VLLM, "trtllm"),
-        default=1.0,
-        needs=Need.BEAMS,
-    ),
-    Param(
-        "early_stopping",
-        T.EARLY_STOPPING,
-        "end as soon as there are num_beams finished beams",
-        profiles=_VLLM,
-        default=False,
-        needs=Need.BEAMS,
-    ),
+    _shared("n", _VLLM, effect="sequences returned", default=None, needs=Need.ONE_ANSWER),
+    _shared("best_of", (*_VLLM, TGI)),
+    _shared("num_beams", (*_VLLM, "trtllm", "scheduler")),
+    _own("use_beam_search", T.BOOLEAN, "best_of is the width of a beam search", _VLLM, default=False),
+    _shared("length_penalty", _PENALISING),
+    _shared("early_stopping", _VLLM, type=T.EARLY_STOPPING),
 )
 
 _GRAMMAR = (
-    Param("response_format", T.RESPONSE_FORMAT, "the answer is JSON, or JSON of a schema", "grammar", profiles=_VLLM),
-    Param("guided_json", T.GUIDED_JSON, "the answer is JSON of this schema", "grammar", profiles=_VLLM),
-    Param("guided_regex", T.REGEX, "the answer matches this regular expression", "grammar", profiles=_VLLM),
-    Param("guided_choice", T.CHOICE, "the answer is one of these texts", "grammar", profiles=_VLLM),
-    Param("guided_grammar", T.LARK, "the answer is a sentence of this grammar", "grammar", profiles=_VLLM),
-    Param("grammar", T.TGI_GRAMMAR, "the answer is JSON of a schema or matches a regex", profiles=("auto", TGI)),
+    _own("response_format", T.RESPONSE_FORMAT, "the answer is JSON, or JSON of a schema", _VLLM, "grammar"),
+    _own("guided_json", T.GUIDED_JSON, "the answer is JSON of this schema", _VLLM, "grammar"),
+    _own("guided_regex", T.REGEX, "the answer matches this regular expression", _VLLM, "grammar"),
+    _own("guided_choice", T.CHOICE, "the answer is one of these texts", _VLLM, "grammar"),
+    _own("guided_grammar", T.LARK, "the answer is a sentence of this grammar", _VLLM, "grammar"),
+    _own("grammar", T.TGI_GRAMMAR, "the answer is JSON of a schema or matches a regex", ("auto", TGI)),
 )
 
+_WITH_DETAILS = {"needs": Need.DETAILS}
 _ANSWER = (
-    Param(
-        "details",
-        T.BOOLEAN,
-        "the answer carries details; on by default with tgi_compat",
-        profiles=_EVERY,
-        needs=Need.ROLLING,
-    ),
-    Param("return_full_text", T.BOOLEAN, "the answer begins with the prompt", profiles=_EVERY, default=False),
-    Param(
+    _own("details", T.BOOLEAN, "the answer carries details; on by default with tgi_compat", _EVERY, needs=Need.ROLLING),
+    _own("return_full_text", T.BOOLEAN, "the answer begins with the prompt", _EVERY, default=False),
+    _own(
         "decoder_input_details",
         T.BOOLEAN,
         "details.prefill lists the prompt's tokens",
-        profiles=(*_VLLM, TGI),
+        (*_VLLM, TGI),
         default=False,
-        needs=Need.DETAILS,
+        **_WITH_DETAILS,
     ),
-    Param(
+    _shared(
         "prompt_logprobs",
-        T.INTEGER,
-        "details.prefill lists the prompt's tokens, each with this many alternatives",
-        profiles=_VLLM,
-        low=0,
-        limit="max_logprobs",
-        needs=Need.DETAILS,
+        _VLLM,
+        effect="details.prefill lists the prompt's tokens, each with this many alternatives",
+        **_WITH_DETAILS,
     ),
-    Param(
+    _own(
         "top_n_tokens",
         T.INTEGER,
         "details.top_tokens lists this many alternatives for every token",
-        profiles=_EVERY,
-        low=0,
+        _EVERY,
+        bounds=Bounds(0),
         limit="max_logprobs",
-        needs=Need.DETAILS,
+        **_WITH_DETAILS,
     ),
-    Param(
-        "logprobs",
-        T.INTEGER,
-        "the same as top_n_tokens, which wins",
-        low=0,
-        limit="max_logprobs",
-        needs=Need.DETAILS,
-    ),
-    Param("skip_special_tokens", T.BOOLEAN, "special tokens have no text", profiles=_VLLM, default=True),
-    Param(
-        "spaces_between_special_tokens",
-        T.BOOLEAN,
-        "special tokens that have text are set off by spaces",
-        profiles=_VLLM,
-        default=True,
-    ),
-    Param("stream", T.BOOLEAN, "the same as the body's stream, which wins", default=False),
-    Param("output_formatter", T.STRING, "json, jsonlines or sse: the form of this answer"),
-    Param("adapter_id", T.STRING, "the adapter to answer with", profiles=(TGI,), needs=Need.ADAPTERS),
+    _shared("logprobs", effect="the same as top_n_tokens, which wins", **_WITH_DETAILS),
+    _shared("skip_special_tokens", _VLLM),
+    _shared("spaces_between_special_tokens", _VLLM),
+    _own("stream", T.BOOLEAN, "the same as the body's stream, which wins", default=False),
+    _own("output_formatter", T.STRING, "json, jsonlines or sse: the form of this answer"),
+    _own("adapter_id", T.STRING, "the adapter to answer with", (TGI,), needs=Need.ADAPTERS),
 )
 
-TABLE: tuple[Param, ...] = (*_SAMPLING, *_PENALTIES, *_FURTHER, *_LENGTH, *_STOPPING, *_SEQUENCES, *_GRAMMAR, *_ANSWER)
+TABLE: tuple[Param, ...] = (*_SAMPLING, *_LENGTH, *_STOPPING, *_SEQUENCES, *_GRAMMAR, *_ANSWER)
 
 
 def rows_for(profile: str, *, with_tgi_names: bool = False) -> dict[str, Param]:

@@ -15,7 +15,8 @@ from dragoman.server.apis.openai_wire import staying
 from dragoman.server.apis.openai_wire.llamacpp_names import EFFECTS as LLAMA_EFFECTS
 from dragoman.server.apis.openai_wire.llamacpp_names import OF_SOME
 from dragoman.server.apis.openai_wire.thinking import BUDGETS
-from dragoman.server.samplers import SAMPLER_EFFECTS, neutral_value
+from dragoman.server.parameters import neutral_value
+from dragoman.server.samplers import SAMPLER_EFFECTS
 
 
 class _NoDefault:

@@ -1,0 +1,156 @@
+"""The generation parameters, once for all APIs: their range, what they do, and when they have an effect.
+
+Does: declare them by their neutral names, the fields of `SamplingParams` and `GenerationRequest`, which have their types and
+neutral values. Does not: read bodies. Each API says what it calls a parameter and what its document changes.
+Used by the dialects, on the event loop, and by what describes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from dragoman.server.bounds import Bounds
+from dragoman.types import GenerationRequest, Limits, SamplingParams, TokenPrompt
+
+UINT32_MAX = 4294967295
+MAX_BREAKERS = 16
+MAX_BREAKER_CHARS = 40  # llama.cpp cuts them there
+
+NEUTRAL_SAMPLING = SamplingParams()
+_NEUTRAL_REQUEST = GenerationRequest("", TokenPrompt(()))
+
+
+class Need(StrEnum):
+    """What has to hold for a parameter to have an effect; where it does not, the parameter is reported as ignored."""
+
+    NOTHING = "always"
+    SAMPLING = "when sampling"
+    DRY = "where dry_multiplier and dry_penalty_last_n are not 0"
+    XTC = "when sampling with xtc_probability"
+    BEAMS = "with num_beams > 1"
+    DETAILS = "with details"
+    ONE_ANSWER = "when not streaming"  # several sequences per prompt have no place in a stream
+    ROLLING = "not in dynamic batch mode"
+    ADAPTERS = "where there are adapters"
+    THINKING = "where the model's reasoning can be told from its answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter. `bounds` None = it is no number. `limit`: the operator's limit that is its largest value.
+
+    `aliases`: other names that clients have for it.
+    """
+
+    effect: str
+    bounds: Bounds | None = None
+    needs: Need = Need.NOTHING
+    limit: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+_PROBABILITY = Bounds(0.0, 1.0)
+_PENALTY = Bounds(-2.0, 2.0)
+
+PARAMETERS: Mapping[str, Parameter] = {
+    "temperature": Parameter("divides the logits; 0 is greedy", Bounds(0.0), Need.SAMPLING),
+    "top_p": Parameter("only the most likely tokens whose probabilities add up to p", _PROBABILITY, Need.SAMPLING),
+    "top_k": Parameter("only the k most likely tokens; -1 and 0 mean all", Bounds(-1, UINT32_MAX), Need.SAMPLING),
+    "min_p": Parameter("only tokens at least this likely relative to the most likely one", _PROBABILITY, Need.SAMPLING),
+    "typical_p": Parameter(
+        "locally typical sampling with this probability mass", Bounds(0.0, 1.0, is_low_open=True), Need.SAMPLING
+    ),
+    "repetition_penalty": Parameter(
+        "divides the logits of tokens seen in prompt and answer", Bounds(0.0, is_low_open=True)
+    ),
+    "presence_penalty": Parameter("subtracted from the logits of tokens already generated", _PENALTY),
+    "frequency_penalty": Parameter("subtracted from a token's logit once for each time it was generated", _PENALTY),
+    "logit_bias": Parameter("added to the logits of these token ids"),
+    "bad_words": Parameter("texts that are never generated"),
+    "allowed_token_ids": Parameter("only these tokens may be generated"),
+    "seed": Parameter("makes sampling repeatable; drawn at random when absent", Bounds(-(2**63), 2**64 - 1)),
+    "max_tokens": Parameter("most tokens to generate", Bounds(1, UINT32_MAX)),
+    "min_tokens": Parameter("no end of sequence before this many tokens", Bounds(0, UINT32_MAX)),
+    "stop": Parameter("texts that end the answer"),
+    "stop_token_ids": Parameter("tokens that end the answer"),
+    "include_stop_in_text": Parameter("the stop text is part of the answer"),
+    "ignore_eos": Parameter("do not end at the end-of-sequence token"),
+    "n": Parameter("answers to each prompt", Bounds(1), limit="max_best_of"),
+    "best_of": Parameter("sequences drawn, of which the `n` most likely are returned", Bounds(1), limit="max_best_of"),
+    "num_beams": Parameter("beam search of this width", Bounds(1), limit="max_best_of"),
+    "num_beam_groups": Parameter("groups of beams that keep apart; divides the beam width", Bounds(1), Need.BEAMS),
+    "diversity_penalty": Parameter(
+        "what a token costs a beam if another group chose it at the same step; given alone, every beam is a group",
+        Bounds(),
+        Need.BEAMS,
+    ),
+    "length_penalty": Parameter("beam scores are divided by length to this power", Bounds(), Need.BEAMS),
+    "early_stopping": Parameter("end as soon as there are as many finished beams as asked for", needs=Need.BEAMS),
+    "truncate_prompt_tokens": Parameter("keep only the last tokens of the prompt", Bounds(1, UINT32_MAX)),
+    "logprobs": Parameter("tells this many alternatives for every token", Bounds(0), limit="max_logprobs"),
+    "prompt_logprobs": Parameter(
+        "lists this many candidates for every token of the prompt", Bounds(0), limit="max_logprobs"
+    ),
+    "skip_special_tokens": Parameter("special tokens have no text"),
+    "spaces_between_special_tokens": Parameter("special tokens that have text are set off by spaces"),
+    "num_assistant_tokens": Parameter(  # 0 = none for this request
+        "draft tokens per step; not together with `assistant_confidence_threshold`",
+        Bounds(0, Limits().max_assistant_tokens),
+    ),
+    "assistant_confidence_threshold": Parameter(
+        "the draft stops below this confidence", Bounds(0.0, 1.0, is_low_open=True)
+    ),
+    "max_ngram_size": Parameter("longest run of equal tokens by which the text is searched", Bounds(1, UINT32_MAX)),
+    "thinking_token_budget": Parameter(
+        "most tokens of reasoning, whose end is forced then; 0: none, -1: as many as the model likes",
+        Bounds(-1, UINT32_MAX),
+        Need.THINKING,
+    ),
+    "dry_multiplier": Parameter(
+        "DRY: what a token costs that goes on a repetition of the allowed length; 0 = off",
+        Bounds(0.0, 1000.0),
+        Need.DRY,
+    ),
+    "dry_base": Parameter(
+        "DRY: by how much it costs more with each token that the repetition is longer", Bounds(1.0, 100.0), Need.DRY
+    ),
+    "dry_allowed_length": Parameter("DRY: repetitions of fewer tokens cost nothing", Bounds(1, UINT32_MAX), Need.DRY),
+    "dry_penalty_last_n": Parameter(
+        "DRY: how many of the last tokens are searched, the prompt's included; -1 = all, 0 = off",
+        Bounds(-1, UINT32_MAX),
+        Need.DRY,
+    ),
+    "dry_sequence_breakers": Parameter(
+        f"DRY: texts over which no repetition reaches, at most {MAX_BREAKERS} of {MAX_BREAKER_CHARS} characters",
+        needs=Need.DRY,
+    ),
+    "top_n_sigma": Parameter(
+        "only tokens whose logits are at most so many standard deviations below the largest; -1 and 0 = all",
+        Bounds(-1.0, 100.0),
+        Need.SAMPLING,
+        aliases=("nsigma",),
+    ),
+    "xtc_probability": Parameter(
+        "XTC: how often all of the likeliest tokens but the last are left out; 0 = never", _PROBABILITY, Need.SAMPLING
+    ),
+    "xtc_threshold": Parameter("XTC: from which probability a token is one of the likeliest", _PROBABILITY, Need.XTC),
+}
+
+ALIASES: Mapping[str, str] = {alias: name for name, one in PARAMETERS.items() for alias in one.aliases}
+
+
+def neutral_value(name: str) -> Any:
+    """The value of a parameter, or of an alias of one, where nobody says anything, as JSON has it."""
+    name = ALIASES.get(name, name)
+    value = getattr(NEUTRAL_SAMPLING if hasattr(NEUTRAL_SAMPLING, name) else _NEUTRAL_REQUEST, name)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def bounds_of(*names: str, **renamed: str) -> dict[str, Bounds]:
+    """The ranges of parameters: by their names, or by those that an API has for them (its name = the parameter's)."""
+    asked = {**dict(zip(names, names, strict=True)), **renamed}
+    found = {name: PARAMETERS[ALIASES.get(neutral, neutral)].bounds for name, neutral in asked.items()}
+    return {name: bounds for name, bounds in found.items() if bounds is not None}
