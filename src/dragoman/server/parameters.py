@@ -88,7 +88,9 @@ PARAMETERS: Mapping[str, Parameter] = {
         Need.BEAMS,
     ),
     "length_penalty": Parameter("beam scores are divided by length to this power", Bounds(), Need.BEAMS),
-    "early_stopping": Parameter("end as soon as there are as many finished beams as asked for", needs=Need.BEAMS),
+    "early_stopping": Parameter(
+        "end a beam search as soon as it has as many finished beams as asked for", needs=Need.BEAMS
+    ),
     "truncate_prompt_tokens": Parameter("keep only the last tokens of the prompt", Bounds(1, UINT32_MAX)),
     "logprobs": Parameter("tells this many alternatives for every token", Bounds(0), limit="max_logprobs"),
     "prompt_logprobs": Parameter(

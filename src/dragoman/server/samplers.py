@@ -20,6 +20,7 @@ from dragoman.server.parameters import (
     MAX_BREAKERS,
     NEUTRAL_SAMPLING,
     PARAMETERS,
+    Need,
     Parameter,
     bounds_of,
 )
@@ -57,8 +58,23 @@ class SamplerFields(msgspec.Struct, kw_only=True):
     xtc_threshold: float | None = None
 
 
-_DRAWING = ("top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability")
-_OF_DRY = tuple(name for name in FIELDS if name.startswith("dry_"))
+class SamplingFields(SamplerFields, kw_only=True):
+    """The fields that several APIs' documents have under the same names; None = not given."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+
+
+_DRAWING = tuple(name for name, one in PARAMETERS.items() if one.needs is Need.SAMPLING and name != "temperature")
+_OF_DRY = tuple(name for name, one in PARAMETERS.items() if one.needs is Need.DRY)
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 IDLE_REASONS: Mapping[str, str] = {
     **dict.fromkeys(_DRAWING, "the most likely token is taken, none is drawn"),
     **dict.fromkeys(_OF_DRY, "nothing is penalised unless dry_multiplier is above 0 and dry_penalty_last_n is not 0"),
@@ -66,6 +82,32 @@ IDLE_REASONS: Mapping[str, str] = {
     "xtc_threshold": "nothing is left out unless tokens are drawn and xtc_probability is above 0",
 }
 """Why the samplers' parameters may change nothing."""
+
+
+def sampling_fields(
+    asked: SamplingFields, model: Mapping[str, Any], defaults: Mapping[str, Any], place: str = "", repetition: str = ""
+) -> dict[str, Any]:
+    """The values of samplers and penalties, for SamplingParams: from a body, else the model's file, else the API's document.
+
+    What none of them says is left out. `model`, `defaults`: by neutral names. `place`: goes before names in errors.
+    `repetition`: the body's name of `repetition_penalty`. Raises: InvalidParameter.
+    """
+    found = further_sampling(asked, place)
+    for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", *_PENALTIES):
+        value = getattr(asked, repetition if repetition and name == "repetition_penalty" else name)
+        value = model.get(name, defaults.get(name)) if value is None else value
+        if value is not None:
+            found[name] = value
+    if "top_k" in found:
+        found["top_k"] = max(0, found["top_k"])  # -1 and 0 both mean all tokens
+    if "top_p" in found:
+        found["top_p"] = max(found["top_p"], 1e-9)  # the smallest nucleus has one token
+    return found
+
+
+def without_penalties(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values but for the penalties."""
+    return {name: value for name, value in found.items() if name not in _PENALTIES}
 
 
 def further_sampling(asked: object, place: str = "", *, is_drawn: bool = True) -> dict[str, Any]:

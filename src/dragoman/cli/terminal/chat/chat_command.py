@@ -23,7 +23,7 @@ from dragoman.cli.terminal.servers.answers import AskFailed
 from dragoman.cli.terminal.servers.opening import open_server
 from dragoman.config.generation import generation_defaults
 from dragoman.config.resolve import Config
-from dragoman.server.apis.ollama.options import TEMPERATURE, TOP_K, TOP_P
+from dragoman.server.apis.ollama.options import DEFAULTS
 
 FAILED = 1
 INTERRUPTED = 130
@@ -81,7 +81,7 @@ def _usual_sampling(config: Config | None) -> Mapping[str, Any]:
     """
     if config is None or generation_defaults(config.model_dir):
         return {}
-    return {"temperature": TEMPERATURE, "top_k": TOP_K, "top_p": TOP_P}
+    return dict(DEFAULTS)
 
 
 def _attach(conversation: Conversation, asked: ChatArguments) -> str:

@@ -38,6 +38,7 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
+from dragoman.server.parameters import PARAMETERS
 from dragoman.types import Limits
 
 _EFFECTS = {
@@ -46,8 +47,7 @@ _EFFECTS = {
     "system": "the system prompt",
     "max_tokens": "most tokens to generate; 0 only reads the prompt into the prefix cache",
     "stream": "send the answer while it is generated",
-    "temperature": "divides the logits; 0 is greedy",
-    "top_p": "only the most likely tokens whose probabilities add up to p",
+    **{name: PARAMETERS[name].effect for name in ("temperature", "top_p")},
     "top_k": "only the k most likely tokens; 0 means all",
     "stop_sequences": "texts that end the answer",
     "tools": "the tools that the model may call",

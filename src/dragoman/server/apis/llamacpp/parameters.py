@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.llamacpp.schema import LlamaSharedBody
 from dragoman.server.apis.openai_wire.fields import (
-    BOUNDS,
     UINT32_MAX,
     check_count,
     check_number,
@@ -38,17 +37,23 @@ from dragoman.server.apis.openai_wire.llamacpp_names import (
 )
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
-from dragoman.server.samplers import FIELDS, IDLE_REASONS, SAMPLER_BOUNDS, further_sampling, idle_samplers
+from dragoman.server.parameters import bounds_of
+from dragoman.server.samplers import (
+    FIELDS,
+    IDLE_REASONS,
+    SamplingFields,
+    idle_samplers,
+    sampling_fields,
+    without_penalties,
+)
 from dragoman.types import Grammar, LineLimits, SamplingParams
-
-ValueT = TypeVar("ValueT")
 
 WORDS = Profile(name="llamacpp")
 """How its bodies are read; errors are told in general words."""
 
 INT32_MAX = 2**31 - 1
 BANNED = -1e9  # a bias that no logit makes up for
-TEMPERATURE, TOP_K, TOP_P, MIN_P = 0.8, 40, 0.95, 0.05
+DEFAULTS: Mapping[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 """What holds where neither the client nor the model's file says otherwise."""
 REPEAT_LAST_N = 64
 
@@ -58,17 +63,9 @@ RANGES: Mapping[str, Bounds] = {
     "max_completion_tokens": Bounds(-1, INT32_MAX),
     "n_indent": Bounds(0, INT32_MAX),
     "t_max_predict_ms": Bounds(-1, UINT32_MAX),
+    **bounds_of(*SamplingFields.__struct_fields__, repeat_penalty="repetition_penalty"),
     "temperature": Bounds(),
-    "top_k": Bounds(-1, UINT32_MAX),
-    "top_p": Bounds(0.0, 1.0),
-    "min_p": Bounds(0.0, 1.0),
-    "typical_p": Bounds(0.0, 1.0, is_low_open=True),
-    "repeat_penalty": Bounds(0.0, None, is_low_open=True),
     "repeat_last_n": Bounds(-1, INT32_MAX),
-    **SAMPLER_BOUNDS,
-    "presence_penalty": BOUNDS["presence_penalty"],
-    "frequency_penalty": BOUNDS["frequency_penalty"],
-    "seed": BOUNDS["seed"],
 }
 """Allowed ranges, but for the operator's."""
 
@@ -178,23 +175,14 @@ def default_settings(profile: ModelProfile) -> dict[str, Any]:
 def _sampling(
     body: LlamaSharedBody, profile: ModelProfile, on: frozenset[str], logit_bias: dict[int, float]
 ) -> SamplingParams:
-    model = profile.generation_defaults
-    has_penalties = "penalties" in on and body.repeat_last_n != 0  # they look at no token then
-    repeated = _or(body.repeat_penalty, model.get("repetition_penalty", 1.0))
-    temperature = max(_or(body.temperature, model.get("temperature", TEMPERATURE)), 0.0)
-    top_p = _or(body.top_p, model.get("top_p", TOP_P))
+    found = sampling_fields(body, profile.generation_defaults, DEFAULTS, repetition="repeat_penalty")
+    found["temperature"] = max(found["temperature"], 0.0)
+    if "penalties" not in on or body.repeat_last_n == 0:  # they look at no token then
+        found = without_penalties(found)
     off = {name for sampler in ORDER if sampler not in on for name in OF_SAMPLERS[sampler]}
     return SamplingParams(
-        temperature=temperature if "temperature" in on else 1.0,
-        top_k=max(0, _or(body.top_k, model.get("top_k", TOP_K))) if "top_k" in on else 0,
-        top_p=max(top_p, 1e-9) if "top_p" in on else 1.0,  # the smallest nucleus has one token
-        min_p=_or(body.min_p, model.get("min_p", MIN_P)) if "min_p" in on else 0.0,
-        typical_p=_or(body.typical_p, model.get("typical_p", 1.0)) if "typ_p" in on else 1.0,
-        repetition_penalty=repeated if has_penalties else 1.0,
-        presence_penalty=_or(body.presence_penalty, 0.0) if has_penalties else 0.0,
-        frequency_penalty=_or(body.frequency_penalty, 0.0) if has_penalties else 0.0,
-        **{name: value for name, value in further_sampling(body).items() if name not in off},
-        seed=None if body.seed in (None, -1, UINT32_MAX) else _or(body.seed, 0) % 2**64,
+        **{name: value for name, value in found.items() if name not in off},
+        seed=None if body.seed is None or body.seed in (-1, UINT32_MAX) else body.seed % 2**64,
         n=_num_answers(body, profile),
         ignore_eos=bool(body.ignore_eos),
         infill="infill" in on,
@@ -360,7 +348,3 @@ def _without_effect(
         idle.add("post_sampling_probs")
     idle |= idle_samplers(sampling, body) | set(others)
     return [name for name in raw if name in idle]
-
-
-def _or(value: ValueT | None, default: ValueT) -> ValueT:
-    return default if value is None else value

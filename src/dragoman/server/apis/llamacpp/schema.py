@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora
 from dragoman.server.progress import ToldProgress
-from dragoman.server.samplers import SamplerFields
+from dragoman.server.samplers import SamplingFields
 from dragoman.server.timings import Timings
 
 # --- what clients send ------------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ class LlamaFile(msgspec.Struct):
     filename: str = "tmp"
 
 
-class LlamaSharedBody(SamplerFields, kw_only=True):
+class LlamaSharedBody(SamplingFields, kw_only=True):
     """What bodies of `/completion` and `/infill` have in common, as far as it has an effect; None = not given."""
 
     model: str | None = None
@@ -44,22 +44,13 @@ class LlamaSharedBody(SamplerFields, kw_only=True):
     return_progress: bool | None = None
     response_fields: list[str] | None = None
     samplers: str | list[str] | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
     repeat_penalty: float | None = None
     repeat_last_n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
     ignore_eos: bool | None = None
     logit_bias: list[list[int | float | str | bool]] | dict[str, float | bool] | None = None
     n_probs: int | None = None
     post_sampling_probs: bool | None = None
     logprobs: int | None = None
-    stop: str | list[str] | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
     lora: list[LlamaLora] | None = None

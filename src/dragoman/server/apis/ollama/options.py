@@ -8,11 +8,9 @@ Sources: Ollama's Modelfile reference, "Valid Parameters and Values"; its API ty
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from dragoman.server.apis.openai_wire.fields import (
-    BOUNDS,
-    UINT32_MAX,
     check_number,
     check_word_lengths,
     shown,
@@ -20,10 +18,15 @@ from dragoman.server.apis.openai_wire.fields import (
 )
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
-from dragoman.server.samplers import IDLE_REASONS, SAMPLER_BOUNDS, SamplerFields, further_sampling, idle_samplers
+from dragoman.server.parameters import UINT32_MAX, bounds_of
+from dragoman.server.samplers import (
+    IDLE_REASONS,
+    SamplingFields,
+    idle_samplers,
+    sampling_fields,
+    without_penalties,
+)
 from dragoman.types import Grammar, Limits, SamplingParams
-
-ValueT = TypeVar("ValueT")
 
 WORDS = Profile(name="ollama")
 """How its bodies are read; errors are told in general words."""
@@ -59,40 +62,22 @@ REASONS: Mapping[str, str] = {
 }
 
 OPTION_BOUNDS: Mapping[str, Bounds] = {
+    **bounds_of(*SamplingFields.__struct_fields__, repeat_penalty="repetition_penalty"),
     "num_predict": Bounds(-2, UINT32_MAX),
-    "temperature": Bounds(0.0, None),
-    "top_k": Bounds(-1, UINT32_MAX),
-    "top_p": Bounds(0.0, 1.0),
-    "min_p": Bounds(0.0, 1.0),
-    "typical_p": Bounds(0.0, 1.0, is_low_open=True),
-    "repeat_penalty": Bounds(0.0, None, is_low_open=True),
     "repeat_last_n": Bounds(-1, UINT32_MAX),
-    "presence_penalty": BOUNDS["presence_penalty"],
-    "frequency_penalty": BOUNDS["frequency_penalty"],
-    "seed": BOUNDS["seed"],
-    **SAMPLER_BOUNDS,
 }
 """Allowed ranges."""
 
-TEMPERATURE, TOP_K, TOP_P = 0.8, 40, 0.9
+DEFAULTS: Mapping[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 """What holds where neither the client nor the model's file says otherwise. Source: Modelfile reference."""
 
 
-class OllamaOptions(SamplerFields, kw_only=True):
+class OllamaOptions(SamplingFields, kw_only=True):
     """Everything in `options` that has an effect; None = not given."""
 
     num_predict: int | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
     repeat_penalty: float | None = None
     repeat_last_n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
 
 
 def check_options(options: OllamaOptions) -> None:
@@ -126,22 +111,11 @@ def sampling_params(
     options: OllamaOptions, model: Mapping[str, Any], logprobs: int | None, grammar: Grammar | None
 ) -> SamplingParams:
     """The neutral parameters; `model`: what its file says of those that are left out."""
-    has_penalties = options.repeat_last_n != 0  # they look at no token then
-    repeated = _or(options.repeat_penalty, model.get("repetition_penalty", 1.0))
-    return SamplingParams(
-        temperature=_or(options.temperature, model.get("temperature", TEMPERATURE)),
-        top_k=max(0, _or(options.top_k, model.get("top_k", TOP_K))),
-        top_p=max(_or(options.top_p, model.get("top_p", TOP_P)), 1e-9),  # the smallest nucleus has one token
-        min_p=_or(options.min_p, model.get("min_p", 0.0)),
-        typical_p=_or(options.typical_p, model.get("typical_p", 1.0)),
-        repetition_penalty=repeated if has_penalties else 1.0,
-        presence_penalty=_or(options.presence_penalty, 0.0) if has_penalties else 0.0,
-        frequency_penalty=_or(options.frequency_penalty, 0.0) if has_penalties else 0.0,
-        **further_sampling(options, "options."),
-        seed=None if options.seed in (None, -1) else _or(options.seed, 0) % 2**64,
-        logprobs=logprobs,
-        grammar=grammar,
-    )
+    found = sampling_fields(options, model, DEFAULTS, "options.", repetition="repeat_penalty")
+    if options.repeat_last_n == 0:  # penalties look at no token then
+        found = without_penalties(found)
+    seed = None if options.seed is None or options.seed == -1 else options.seed % 2**64
+    return SamplingParams(**found, seed=seed, logprobs=logprobs, grammar=grammar)
 
 
 def idle_options(raw: Mapping[str, Any], options: OllamaOptions, sampling: SamplingParams) -> list[str]:
@@ -153,7 +127,3 @@ def idle_options(raw: Mapping[str, Any], options: OllamaOptions, sampling: Sampl
         idle.add("repeat_last_n")
     idle |= idle_samplers(sampling, options)
     return [f"options.{name}" for name in given if name in idle]
-
-
-def _or(value: ValueT | None, default: ValueT) -> ValueT:
-    return default if value is None else value

@@ -18,8 +18,7 @@ from dragoman.server.api import HttpCall
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
 from dragoman.server.json_body import NotJson, shown_json
-from dragoman.server.samplers import SAMPLER_BOUNDS
-from dragoman.types import Limits
+from dragoman.server.parameters import ALIASES, PARAMETERS, UINT32_MAX, bounds_of
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
@@ -40,44 +39,26 @@ _TYPE_WORDS = {
 
 _ENUM_WORDS = {"early_stopping": 'true, false or "never"'}
 
-UINT32_MAX = 4294967295
+_CHECKED_APART = ("num_beams", "logprobs", "prompt_logprobs")  # no field, or one with values of its own
 
 BOUNDS: Mapping[str, Bounds] = {
-    "max_tokens": Bounds(1, UINT32_MAX),
-    "max_completion_tokens": Bounds(1, UINT32_MAX),
+    **bounds_of(*(name for name in (*PARAMETERS, *ALIASES) if name not in _CHECKED_APART)),
+    **bounds_of(
+        max_completion_tokens="max_tokens",
+        repeat_penalty="repetition_penalty",
+        **dict.fromkeys(
+            ("reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens"), "thinking_token_budget"
+        ),
+    ),
     "n_predict": Bounds(-1, UINT32_MAX),
-    "repeat_penalty": Bounds(0.0, None, is_low_open=True),
     "repeat_last_n": Bounds(-1, UINT32_MAX),
     "n_indent": Bounds(0, UINT32_MAX),
     "t_max_predict_ms": Bounds(-1, UINT32_MAX),
     "temperature": Bounds(0.0, 2.0),
-    "top_p": Bounds(0.0, 1.0),
-    "top_k": Bounds(-1, UINT32_MAX),
-    "min_p": Bounds(0.0, 1.0),
-    "typical_p": Bounds(0.0, 1.0, is_low_open=True),
-    "repetition_penalty": Bounds(0.0, None, is_low_open=True),
-    "presence_penalty": Bounds(-2.0, 2.0),
-    "frequency_penalty": Bounds(-2.0, 2.0),
-    "length_penalty": Bounds(),
-    "diversity_penalty": Bounds(),
-    "num_beam_groups": Bounds(1, None),
-    "n": Bounds(1, None),
-    "best_of": Bounds(1, None),
-    "seed": Bounds(-(2**63), 2**64 - 1),
-    "min_tokens": Bounds(0, UINT32_MAX),
-    "truncate_prompt_tokens": Bounds(1, UINT32_MAX),
-    "num_assistant_tokens": Bounds(0, Limits().max_assistant_tokens),  # 0 = none for this request
-    "assistant_confidence_threshold": Bounds(0.0, 1.0, is_low_open=True),
-    "max_ngram_size": Bounds(1, UINT32_MAX),
     "priority": Bounds(-(2**31), 2**31 - 1),
     "ttl": Bounds(0.0, UINT32_MAX),
-    **SAMPLER_BOUNDS,
-    **dict.fromkeys(  # -1: as many as the model likes
-        ("thinking_token_budget", "reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens"),
-        Bounds(-1, UINT32_MAX),
-    ),
 }
-"""Allowed ranges. Sources: OpenAI API reference; OVMS v2025.0 checks; vLLM SamplingParams for what those lack."""
+"""Allowed ranges: the parameters' own, but for what OpenAI's document changes. The operator's limits are checked apart."""
 
 
 def decode_object(http: HttpCall, profile: Profile) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dragoman.schemas.enforceable import enforceable
 from dragoman.schemas.places import SCHEMA_LIST_KEYWORDS, SCHEMA_MAP_KEYWORDS, Place, inner_schemas
 from dragoman.server.apis.openai_wire.fields import shown
 from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
-from dragoman.server.samplers import SamplerFields
+from dragoman.server.samplers import SamplingFields
 from dragoman.types import Grammar
 
 MAX_CHOICES = 10_000  # a fifth of a second to compile, and the time grows with the square
@@ -64,7 +64,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True):
     json_object: bool | None = None
 
 
-class GrammarFields(SamplerFields, kw_only=True):
+class GrammarFields(SamplingFields, kw_only=True):
     """The parameters that constrain the output; at most one may be given. (A Struct has one base: the samplers'.)"""
 
     response_format: ResponseFormat | None = None

@@ -15,7 +15,7 @@ from dragoman.server.apis.openai_wire import staying
 from dragoman.server.apis.openai_wire.llamacpp_names import EFFECTS as LLAMA_EFFECTS
 from dragoman.server.apis.openai_wire.llamacpp_names import OF_SOME
 from dragoman.server.apis.openai_wire.thinking import BUDGETS
-from dragoman.server.parameters import neutral_value
+from dragoman.server.parameters import PARAMETERS, neutral_value
 from dragoman.server.samplers import SAMPLER_EFFECTS
 
 
@@ -39,7 +39,22 @@ class Row:
         return self.v3 if profile == "v3" and self.v3 is not None else self.default
 
 
+def _common(name: str) -> Row:
+    """The row of a parameter that OpenAI's document or its extensions have as all APIs do."""
+    neutral = neutral_value(name)
+    has_default = neutral not in (None, [], {}) and name != "diversity_penalty"  # 0 and absent differ beside groups
+    return Row(PARAMETERS[name].effect, neutral if has_default else NO_DEFAULT)
+
+
+_AS_DECLARED = (
+    "num_beam_groups", "diversity_penalty", "length_penalty", "early_stopping", "temperature", "top_p", "min_p", "typical_p",
+    "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "bad_words", "allowed_token_ids", "stop",
+    "stop_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "num_assistant_tokens",
+    "assistant_confidence_threshold", "max_ngram_size", "thinking_token_budget",
+)  # fmt: skip
+
 SHARED: Mapping[str, Row] = {
+    **{name: _common(name) for name in _AS_DECLARED},
     "model": Row("which model answers; placeholders such as `default` or `dummy` mean the default model"),
     "stream": Row("send the answer while it is generated", False),
     "stream_options": Row(
@@ -55,40 +70,17 @@ SHARED: Mapping[str, Row] = {
         "`use_beam_search`; not with `stream` unless it equals `n`"
     ),
     "use_beam_search": Row("search with `best_of` or `n` beams instead of sampling", False, NO_DEFAULT),
-    "num_beam_groups": Row("groups of beams that keep apart; divides the beam width", 1),
-    "diversity_penalty": Row(
-        "what a token costs a beam if another group chose it at the same step; given alone, every beam is a group"
-    ),
-    "length_penalty": Row("beam scores are divided by length to this power", 1.0),
-    "early_stopping": Row("when a beam search ends", False),
-    "temperature": Row("divides the logits; 0 is greedy", 1.0),
-    "top_p": Row("only the most likely tokens whose probabilities add up to p", 1.0),
     "top_k": Row("only the k most likely tokens; -1 means all, 0 as well (not on `/v3`)", -1),
-    "min_p": Row("only tokens at least this likely relative to the most likely one", 0.0),
-    "typical_p": Row("locally typical sampling with this probability mass", 1.0),
-    "repetition_penalty": Row("divides the logits of tokens seen in prompt and answer", 1.0),
-    "frequency_penalty": Row("subtracted from a token's logit once for each time it was generated", 0.0),
-    "presence_penalty": Row("subtracted from the logits of tokens already generated", 0.0),
-    "logit_bias": Row("added to the logits of these token ids"),
-    "bad_words": Row("texts that are never generated"),
-    "allowed_token_ids": Row("only these tokens may be generated"),
     "seed": Row("makes sampling repeatable; drawn at random when absent, except on `/v3`", v3=0),
-    "stop": Row("texts that end the answer"),
-    "stop_token_ids": Row("tokens that end the answer"),
     "include_stop_str_in_output": Row(
         "whether the stop text is part of the answer; on `/v3` always with `stream`", False, NO_DEFAULT
     ),
-    "skip_special_tokens": Row("special tokens have no text", True),
-    "spaces_between_special_tokens": Row("special tokens that have text are set off by spaces", True),
     "truncate_prompt_tokens": Row(
         "keep only the last tokens of the prompt, which is what `echo` repeats; not with `suffix` or pictures"
     ),
     "prompt_logprobs": Row(
         "lists this many candidates for every token of the prompt; -1: all, if --max-logprobs allows as many"
     ),
-    "num_assistant_tokens": Row("draft tokens per step; not together with `assistant_confidence_threshold`"),
-    "assistant_confidence_threshold": Row("the draft stops below this confidence"),
-    "max_ngram_size": Row("longest run of equal tokens by which the text is searched"),
     "priority": Row("requests with a smaller one are served before; the operator says how small it may be", 0),
     "cache_salt": Row("the prefix cache is shared with requests of the same salt only; a text that is not empty"),
     staying.NAME: Row(staying.EFFECT),
@@ -98,9 +90,6 @@ SHARED: Mapping[str, Row] = {
     ),
     "prompt_cache_options": Row(
         "`ttl`: how long the prompt is kept at least, where the server has --prefix-store-gb; `mode` has no effect"
-    ),
-    "thinking_token_budget": Row(
-        "most tokens of reasoning, whose end is forced then; 0: none, -1: as many as the model likes"
     ),
     **dict.fromkeys(BUDGETS[1:], Row("the same as `thinking_token_budget`, in llama.cpp's words")),
     "repetition_detection": Row(
