@@ -345,7 +345,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"top_p": 1.5}, "top_p", "top_p must be between 0.0 and 1.0, got 1.5"),
     ({"top_k": -1}, "top_k", "top_k must be between 0 and 4294967295, got -1"),
     ({"stop_sequences": [""]}, "stop_sequences", 'stop_sequences must hold non-empty strings, got [""]'),
-    ({"stop_sequences": ["x"] * 65}, "stop_sequences", "stop_sequences must have at most 64 entries, got 65"),
+    ({"stop_sequences": ["x"] * 65}, "stop_sequences", "stop_sequences must have at most 64 strings, got 65"),
     ({"stop_sequences": ["x" * LONG]}, "stop_sequences[0]", "must have at most 1000 characters, got 1001"),
     ({"stop_sequences": "x"}, "stop_sequences", 'stop_sequences must be an array, got "x"'),
     ({"service_tier": "fast"}, "service_tier", 'service_tier must be auto or standard_only, got "fast"'),

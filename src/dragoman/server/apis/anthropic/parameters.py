@@ -25,7 +25,7 @@ from dragoman.server.apis.anthropic.schema import (
     ToolWish,
 )
 from dragoman.server.apis.openai_wire.caching import NOT_KEPT
-from dragoman.server.apis.openai_wire.fields import UINT32_MAX, check_count, check_word_lengths, shown, unknown_names
+from dragoman.server.apis.openai_wire.fields import UINT32_MAX, read_stop, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import NO_REASONING
@@ -113,12 +113,7 @@ def check_words(body: MessagesBody, limits: Limits) -> None:
     if body.max_tokens is None:
         raise ANTHROPIC.fault("max_tokens", "missing", "max_tokens is missing: it must be an integer of at least 0")
     _check_word("service_tier", body.service_tier, SERVICE_TIERS)
-    words = body.stop_sequences or []
-    check_count("stop_sequences", len(words), limits.max_stop_strings, ANTHROPIC)
-    check_word_lengths("stop_sequences", words, limits.max_word_chars, ANTHROPIC)
-    if "" in words:
-        message = f"stop_sequences must hold non-empty strings, got {shown(words)}"
-        raise ANTHROPIC.fault("stop_sequences", "empty", message)
+    read_stop("stop_sequences", body.stop_sequences, limits.max_stop_strings, limits.max_word_chars, ANTHROPIC)
 
 
 def thinking_kwargs(body: PromptBody, max_tokens: int | None = None, betas: str = "") -> dict[str, Any]:

@@ -19,6 +19,7 @@ from dragoman.server.apis.openai_wire.fields import (
     check_count,
     check_number,
     check_word_lengths,
+    read_stop,
     shown,
 )
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_gbnf, read_schema_or_object
@@ -261,10 +262,8 @@ def max_tokens_of(body: LlamaSharedBody) -> int | None:
 def _stop_strings(body: LlamaSharedBody, profile: ModelProfile) -> tuple[str, ...]:
     """The texts that end an answer; empty ones end none. Raises: InvalidParameter."""
     given = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    stop = tuple(text for text in given if text)
-    check_count("stop", len(stop), profile.limits.max_stop_strings, WORDS)
-    check_word_lengths("stop", stop, profile.limits.max_word_chars, WORDS)
-    return stop
+    stop = [text for text in given if text]
+    return read_stop("stop", stop, profile.limits.max_stop_strings, profile.limits.max_word_chars, WORDS)
 
 
 def _adapter(lora: list[LlamaLora] | None, profile: ModelProfile, default: str | None) -> str | None:

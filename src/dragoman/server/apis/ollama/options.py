@@ -10,12 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.server.apis.openai_wire.fields import (
-    check_number,
-    check_word_lengths,
-    shown,
-    unknown_names,
-)
+from dragoman.server.apis.openai_wire.fields import check_number, read_stop, unknown_names
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
 from dragoman.server.parameters import UINT32_MAX, bounds_of
@@ -96,15 +91,7 @@ def max_tokens_of(options: OllamaOptions) -> int | None:
 
 def stop_strings(options: OllamaOptions, limits: Limits) -> tuple[str, ...]:
     """The texts that end an answer. Raises: InvalidParameter."""
-    given = [] if options.stop is None else options.stop
-    stop = (given,) if isinstance(given, str) else tuple(given)
-    if len(stop) > limits.max_stop_strings:
-        message = f"options.stop must have at most {limits.max_stop_strings} strings, got {len(stop)}"
-        raise WORDS.fault("options.stop", "count", message)
-    check_word_lengths("options.stop", stop, limits.max_word_chars, WORDS)
-    if "" in stop:
-        raise WORDS.fault("options.stop", "empty", f"options.stop must hold non-empty strings, got {shown(given)}")
-    return stop
+    return read_stop("options.stop", options.stop, limits.max_stop_strings, limits.max_word_chars, WORDS)
 
 
 def sampling_params(

@@ -135,6 +135,19 @@ def check_word_lengths(name: str, words: Sequence[str], most: int, profile: Prof
             raise profile.fault(f"{name}[{position}]", "length", message)
 
 
+def read_stop(
+    name: str, given: str | Sequence[str] | None, most: int, max_word_chars: int, profile: Profile
+) -> tuple[str, ...]:
+    """The texts that end an answer: one, or a list of at most `most`. Raises: InvalidRequest."""
+    stop = (given,) if isinstance(given, str) else tuple(given or ())
+    if len(stop) > most:
+        raise profile.fault(name, "count", f"{name} must have at most {most} strings, got {len(stop)}", limit=most)
+    check_word_lengths(name, stop, max_word_chars, profile)
+    if "" in stop:
+        raise profile.fault(name, "empty", f"{name} must hold non-empty strings, got {shown(given)}")
+    return stop
+
+
 def unknown_names(raw: Mapping[str, Any], struct_type: type[msgspec.Struct]) -> tuple[str, ...]:
     """Names in `raw` that `struct_type` does not have, in order."""
     known: Collection[str] = struct_type.__struct_encode_fields__

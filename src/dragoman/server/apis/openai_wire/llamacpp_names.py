@@ -16,7 +16,8 @@ from dragoman.server.apis.openai_wire.fields import check_number, shown
 from dragoman.server.apis.openai_wire.grammars import GrammarFields
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
-from dragoman.server.samplers import FIELDS, NEUTRAL_SAMPLING
+from dragoman.server.parameters import NEUTRAL_SAMPLING
+from dragoman.server.samplers import FIELDS
 from dragoman.types import LineLimits, SamplingParams
 
 # --- samplers ---------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from dragoman.server.apis.openai_wire.fields import (
     check_bounds,
     check_count,
     check_word_lengths,
+    read_stop,
     shown,
     unknown_names,
 )
@@ -47,7 +48,7 @@ from dragoman.server.apis.openai_wire.thinking import (
 )
 from dragoman.server.apis.openai_wire.thinking import REASONS as THINKING_REASONS
 from dragoman.server.bounds import Bounds
-from dragoman.server.samplers import IDLE_REASONS, further_sampling, idle_samplers
+from dragoman.server.samplers import IDLE_REASONS, idle_samplers, sampling_fields
 from dragoman.types import GenerationRequest, Grammar, Prompt, SamplingParams
 
 ValueT = TypeVar("ValueT")
@@ -323,18 +324,21 @@ def _check_min_tokens(body: SharedBody, profile: Profile, max_tokens: int | None
 
 
 def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -> SamplingParams:
-    search, model = _search(body, reading), _model_defaults(reading)
-    temperature = _or(body.temperature, model.get("temperature", 1.0))
+    search, options = _search(body, reading), reading.options
+    model = options.overriding_defaults if reading.profile.fixes_defaults else options.generation_defaults
+    found = sampling_fields(body, model, {})
+    if search.is_greedy:
+        found["temperature"] = 0.0
+    if (
+        body.top_p == 0
+        and reading.profile.refuses_zero_top_p
+        and search.num_beams == 1
+        and found.get("temperature") != 0
+    ):
+        allowed = Bounds(0.0, 1.0, is_low_open=True)
+        raise reading.profile.fault("top_p", "zero", f"top_p must be {allowed} when sampling, got 0")
     return SamplingParams(
-        temperature=0.0 if search.is_greedy else temperature,
-        top_k=max(0, _or(body.top_k, model.get("top_k", 0))),  # -1 and 0 both mean all tokens
-        top_p=_top_p(body, reading, is_sampling=search.num_beams == 1 and not search.is_greedy and temperature != 0),
-        min_p=_or(body.min_p, model.get("min_p", 0.0)),
-        typical_p=_or(body.typical_p, model.get("typical_p", 1.0)),
-        repetition_penalty=_or(body.repetition_penalty, model.get("repetition_penalty", 1.0)),
-        presence_penalty=_or(body.presence_penalty, 0.0),
-        frequency_penalty=_or(body.frequency_penalty, 0.0),
-        **further_sampling(body),
+        **found,
         logit_bias=_logit_bias(body, reading),
         bad_words=_bad_words(body, reading),
         allowed_token_ids=_allowed_token_ids(body, reading),
@@ -372,24 +376,8 @@ def _grammar(body: SharedBody, profile: Profile) -> Grammar | None:
         raise profile.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
 
 
-def _model_defaults(reading: Reading) -> Mapping[str, Any]:
-    """The sampling that the model's own file puts in the place of what a client leaves out."""
-    options = reading.options
-    return options.overriding_defaults if reading.profile.fixes_defaults else options.generation_defaults
-
-
 def _or(value: ValueT | None, default: ValueT) -> ValueT:
     return default if value is None else value
-
-
-def _top_p(body: SharedBody, reading: Reading, *, is_sampling: bool) -> float:
-    if body.top_p == 0 and is_sampling and reading.profile.refuses_zero_top_p:
-        raise reading.profile.fault(
-            "top_p", "zero", f"top_p must be {Bounds(0.0, 1.0, is_low_open=True)} when sampling, got 0"
-        )
-    # OpenAI allows 0; the smallest nucleus there can be holds just the most likely token.
-    top_p: float = _or(body.top_p, _model_defaults(reading).get("top_p", 1.0))
-    return max(top_p, 1e-9)
 
 
 def _seed(body: SharedBody, profile: Profile) -> int | None:
@@ -520,19 +508,9 @@ def _whole_vocabulary(name: str, vocab_size: int, reading: Reading) -> int:
 
 
 def _stop_strings(body: SharedBody, reading: Reading) -> tuple[str, ...]:
-    given = body.stop
-    if given is None:
-        return ()
-    stop = (given,) if isinstance(given, str) else tuple(given)
-    own, operators = reading.profile.max_stop_strings, reading.options.limits.max_stop_strings
-    limit = operators if own is None else min(own, operators)
-    if len(stop) > limit:
-        message = f"stop must have at most {limit} strings, got {len(stop)}"
-        raise reading.profile.fault("stop", "count", message, limit=limit)
-    check_word_lengths("stop", stop, reading.options.limits.max_word_chars, reading.profile)
-    if "" in stop:
-        raise reading.profile.fault("stop", "empty", f"stop must hold non-empty strings, got {shown(given)}")
-    return stop
+    own, limits = reading.profile.max_stop_strings, reading.options.limits
+    limit = limits.max_stop_strings if own is None else min(own, limits.max_stop_strings)
+    return read_stop("stop", body.stop, limit, limits.max_word_chars, reading.profile)
 
 
 def _include_stop(body: SharedBody, profile: Profile) -> bool:
