@@ -25,11 +25,12 @@ from dragoman.server.apis.anthropic.schema import (
     ToolWish,
 )
 from dragoman.server.apis.openai_wire.caching import NOT_KEPT
-from dragoman.server.apis.openai_wire.fields import UINT32_MAX, read_stop, shown, unknown_names
+from dragoman.server.apis.openai_wire.fields import read_stop, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import NO_REASONING
 from dragoman.server.bounds import Bounds
+from dragoman.server.parameters import UINT32_MAX
 from dragoman.types import Grammar, Limits
 
 ANTHROPIC = Profile(

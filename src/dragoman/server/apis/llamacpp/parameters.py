@@ -14,14 +14,7 @@ from typing import Any, NamedTuple
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.llamacpp.schema import LlamaSharedBody
-from dragoman.server.apis.openai_wire.fields import (
-    UINT32_MAX,
-    check_count,
-    check_number,
-    check_word_lengths,
-    read_stop,
-    shown,
-)
+from dragoman.server.apis.openai_wire.fields import check_count, check_number, check_word_lengths, read_stop, shown
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_gbnf, read_schema_or_object
 from dragoman.server.apis.openai_wire.llamacpp_names import (
     NOT_LISTED,
@@ -38,7 +31,7 @@ from dragoman.server.apis.openai_wire.llamacpp_names import (
 )
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
-from dragoman.server.parameters import bounds_of
+from dragoman.server.parameters import UINT32_MAX, bounds_of
 from dragoman.server.samplers import (
     FIELDS,
     IDLE_REASONS,

@@ -8,8 +8,8 @@ Imported by `reader`, `docs` and the description. Sources: the LMI schema pages 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.server.apis.lmi.parameters.values import ValueType as T
@@ -29,7 +29,7 @@ _CUTTING = ("auto", "lmi-dist", "deepspeed")
 _ANY_NUMBER = Bounds()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Param:
     """One parameter in some profiles.
 
@@ -43,7 +43,7 @@ class Param:
     field: str
     profiles: tuple[str, ...] = BACKENDS
     default: Any = None
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     bounds: Bounds = _ANY_NUMBER
     limit: str = ""
@@ -87,9 +87,12 @@ def _own(name: str, kind: T, effect: str, profiles: tuple[str, ...] = BACKENDS, 
 
 
 _ABOVE_0_TO_1 = Bounds(0.0, 1.0, is_low_open=True)
-_SEED = {"default": None, "bounds": PARAMETERS["seed"].bounds}  # torch takes signed and unsigned 64-bit seeds
+_SEED: Mapping[str, Any] = {
+    "default": None,
+    "bounds": PARAMETERS["seed"].bounds,
+}  # torch takes signed and unsigned 64-bit seeds
 _TRT_LENGTH = {"trtllm/0.26": 128}
-_TGI_ALWAYS = {"needs": Need.NOTHING}  # TGI samples as soon as one of them is given
+_TGI_ALWAYS: Mapping[str, Any] = {"needs": Need.NOTHING}  # TGI samples as soon as one of them is given
 
 _SAMPLING = (
     _own("do_sample", T.BOOLEAN, "sample instead of taking the most likely token", _EVERY),
@@ -166,7 +169,7 @@ _GRAMMAR = (
     _own("grammar", T.TGI_GRAMMAR, "the answer is JSON of a schema or matches a regex", ("auto", TGI)),
 )
 
-_WITH_DETAILS = {"needs": Need.DETAILS}
+_WITH_DETAILS: Mapping[str, Any] = {"needs": Need.DETAILS}
 _ANSWER = (
     _own("details", T.BOOLEAN, "the answer carries details; on by default with tgi_compat", _EVERY, needs=Need.ROLLING),
     _own("return_full_text", T.BOOLEAN, "the answer begins with the prompt", _EVERY, default=False),

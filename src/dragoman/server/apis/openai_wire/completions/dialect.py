@@ -18,14 +18,7 @@ from dragoman.server.api import Call, HttpCall, PureDialect, Reply
 from dragoman.server.apis.openai_wire.common import OpenAiOptions
 from dragoman.server.apis.openai_wire.completions.encoder import CompletionEncoder, CompletionFacts
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
-from dragoman.server.apis.openai_wire.fields import (
-    UINT32_MAX,
-    check_count,
-    check_number,
-    decode_object,
-    read_struct,
-    shown,
-)
+from dragoman.server.apis.openai_wire.fields import check_count, check_number, decode_object, read_struct, shown
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import (
     Reading,
@@ -40,6 +33,7 @@ from dragoman.server.apis.openai_wire.sampling import (
 )
 from dragoman.server.bounds import Bounds
 from dragoman.server.http.framing import SSE_MEDIA_TYPE
+from dragoman.server.parameters import UINT32_MAX
 from dragoman.types import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
 MAX_TOKENS = Bounds(1, UINT32_MAX, note=" (or 0 with echo: true)")
