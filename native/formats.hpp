@@ -64,18 +64,20 @@ struct Shape {
 };
 
 constexpr Shape kShapes[] = {
-    {"i4z", 4, Codes::plain, 0, 0, 32, true, 48},        {"i4", 4, Codes::plain, 8, 0, 32, false, 32},
-    {"i4m", 4, Codes::plain, 0, 0, 32, true, 64},        {"i5", 5, Codes::plain, 16, 0, 32, false, 32},
-    {"i5m", 5, Codes::plain, 0, 0, 32, true, 64},        {"i8", 8, Codes::signed8, 0, 0, 32, false, 32},
-    {"i8z", 8, Codes::signed8, 0, 0, 32, true, 48},      {"q2_k", 2, Codes::plain, 0, kSuper, 16, true, 320},
+    {"i4z", 4, Codes::plain, 0, 0, 32, true, 48},         {"i4", 4, Codes::plain, 8, 0, 32, false, 32},
+    {"i4m", 4, Codes::plain, 0, 0, 32, true, 64},         {"i5", 5, Codes::plain, 16, 0, 32, false, 32},
+    {"i5m", 5, Codes::plain, 0, 0, 32, true, 64},         {"i8", 8, Codes::signed8, 0, 0, 32, false, 32},
+    {"i8z", 8, Codes::signed8, 0, 0, 32, true, 48},       {"q2_k", 2, Codes::plain, 0, kSuper, 16, true, 320},
     {"q3_k", 3, Codes::plain, 4, kSuper, 16, false, 224}, {"q4_k", 4, Codes::plain, 0, kSuper, 32, true, 256},
-    {"q5_k", 5, Codes::plain, 0, kSuper, 32, true, 256}, {"q6_k", 6, Codes::plain, 32, kSuper, 16, false, 288},
-    {"iq4_nl", 4, Codes::iq4_nl, 0, 0, 32, false, 32},   {"mxfp4", 4, Codes::mxfp4, 0, 0, 32, false, 16},
-    {"bf16", 16, Codes::floats, 0, 0, 32, false, 0},     {"f16", 16, Codes::floats, 0, 0, 32, false, 0},
+    {"q5_k", 5, Codes::plain, 0, kSuper, 32, true, 256},  {"q6_k", 6, Codes::plain, 32, kSuper, 16, false, 288},
+    {"iq4_nl", 4, Codes::iq4_nl, 0, 0, 32, false, 32},    {"mxfp4", 4, Codes::mxfp4, 0, 0, 32, false, 16},
+    {"bf16", 16, Codes::floats, 0, 0, 32, false, 0},      {"f16", 16, Codes::floats, 0, 0, 32, false, 0},
 };
 
-constexpr int kInnerBits = 6;          // of the smaller scales of Q3_K, Q4_K and Q5_K
-constexpr int kWordBytes = 2 * kPanel;  // of a chunk's words
+constexpr int kInnerBits = 6;            // of the smaller scales of Q3_K, Q4_K and Q5_K
+constexpr float kInnerOffset = 32;       // which codes of Q3_K's smaller scales have too much
+constexpr int kWordBytes = 2 * kPanel;   // of a chunk's words
+constexpr int kWordChunks = 4;           // that share three chunks' words
 constexpr int kByteScales = 2 * kPanel;  // bytes of a chunk's smaller scales in Q2_K and Q6_K
 
 constexpr int kIq4Nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -85,6 +87,9 @@ constexpr int kMxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, 
 #define DRAGOMAN_INLINE inline __attribute__((always_inline))
 
 constexpr const Shape& shape_of(Format format) { return kShapes[static_cast<int>(format)]; }
+
+// True if a block's smaller scales are words.
+constexpr bool has_words(Format format) { return format == Format::q3_k || format == Format::q4_k || format == Format::q5_k; }
 
 // Where a block of a K-quant has its smaller scales: behind those in f16.
 constexpr int inner_place(const Shape& shape) { return 2 * kPanel * (shape.has_minimum ? 2 : 1); }

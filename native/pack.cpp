@@ -36,36 +36,54 @@ int64_t float_place(Format format, int64_t output, int64_t column) {
     return column / 2 * kLine + (format == Format::bf16 ? 4 * output + 2 * odd : 2 * output + 2 * kPanel * odd);
 }
 
-// Writes the planes of a chunk; `codes` [16 outputs][32 columns]. A quad's four codes move together, as one word.
-template <int Bits>
-void put_planes(const uint8_t (&codes)[kPanel][kChunk], uint8_t* out) {
-    constexpr int kWords = kLine / 4 * Bits;  // of a chunk: 16 of each line
-    uint32_t words[kQuads][kPanel], planes[kWords] = {};
-    for (int output = 0; output < kPanel; ++output)
-        for (int quad = 0; quad < kQuads; ++quad) std::memcpy(&words[quad][output], &codes[output][4 * quad], 4);
-    constexpr bool kHasFour = Bits >= 4 && Bits < 8, kHasTwo = Bits == 2 || Bits == 3 || Bits == 6,
-                   kHasOne = Bits == 3 || Bits == 5;
-    constexpr int kTwo = kHasFour ? 4 * kPanel : 0, kOne = kTwo + (kHasTwo ? 2 * kPanel : 0);
-    for (int quad = 0; quad < kQuads; ++quad) {
-        for (int output = 0; output < kPanel; ++output) {
-            const uint32_t word = words[quad][output], high = kHasFour ? word >> 4 & 0x0F0F0F0F : word;
-            if constexpr (Bits == 8) planes[kPanel * quad + output] = word;
-            if constexpr (kHasFour) planes[kPanel * (quad / 2) + output] |= (word & 0x0F0F0F0F) << 4 * (quad % 2);
-            if constexpr (kHasTwo) planes[kTwo + kPanel * (quad / 4) + output] |= (high & 0x03030303) << 2 * (quad % 4);
-            if constexpr (kHasOne) planes[kOne + output] |= (high >> (kHasTwo ? 2 : 0) & 0x01010101) << quad;
-        }
-    }
-    std::memcpy(out, planes, sizeof(planes));
+constexpr uint64_t kEach = 0x0101010101010101u;  // times a byte: that byte in all eight
+
+uint64_t eight_at(const uint8_t* from) {
+    uint64_t eight;
+    std::memcpy(&eight, from, 8);
+    return eight;
 }
 
-void put_codes(int bits, const uint8_t (&codes)[kPanel][kChunk], uint8_t* out) {
+void put_eight(uint64_t eight, uint8_t* to) { std::memcpy(to, &eight, 8); }
+
+// The codes of two quads, of `Bits` each, in the bytes of one: the second one's above the first one's.
+template <int Bits>
+uint32_t in_one(uint64_t both) {
+    return static_cast<uint32_t>(both | both >> (32 - Bits));
+}
+
+// Writes what one output has of a chunk's planes; `codes` [32 columns], `out`: the output's place in the chunk's first line. A quad's
+// four codes move together, two quads at a time.
+template <int Bits>
+void put_planes(const uint8_t* codes, uint8_t* out) {
+    constexpr bool kHasFour = Bits >= 4 && Bits < 8, kHasTwo = Bits == 2 || Bits == 3 || Bits == 6,
+                   kHasOne = Bits == 3 || Bits == 5;
+    constexpr int kTwo = kHasFour ? 4 : 0, kOne = kTwo + (kHasTwo ? 2 : 0);
+    uint32_t lines[Bits] = {};
+    for (int two = 0; two < kQuads / 2; ++two) {
+        const uint64_t both = eight_at(codes + 8 * two), high = kHasFour ? both >> 4 & 15 * kEach : both;
+        if constexpr (Bits == 8) std::memcpy(&lines[2 * two], &both, 8);
+        if constexpr (kHasFour) lines[two] = in_one<4>(both & 15 * kEach);
+        if constexpr (kHasTwo) lines[kTwo + two / 2] |= in_one<2>(high & 3 * kEach) << 4 * (two % 2);
+        if constexpr (kHasOne) lines[kOne] |= in_one<1>(high >> (kHasTwo ? 2 : 0) & kEach) << 2 * two;
+    }
+    for (int line = 0; line < Bits; ++line) std::memcpy(out + kLine * line, &lines[line], 4);
+}
+
+// The same of some chunks behind each other, `codes` [chunks][32 columns].
+template <int Bits>
+void put_chunks(const uint8_t* codes, int64_t chunks, uint8_t* out) {
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) put_planes<Bits>(codes + chunk * kChunk, out + chunk * kLine * Bits);
+}
+
+void put_codes(int bits, const uint8_t* codes, int64_t chunks, uint8_t* out) {
     switch (bits) {
-        case 2: return put_planes<2>(codes, out);
-        case 3: return put_planes<3>(codes, out);
-        case 4: return put_planes<4>(codes, out);
-        case 5: return put_planes<5>(codes, out);
-        case 6: return put_planes<6>(codes, out);
-        default: return put_planes<8>(codes, out);
+        case 2: return put_chunks<2>(codes, chunks, out);
+        case 3: return put_chunks<3>(codes, chunks, out);
+        case 4: return put_chunks<4>(codes, chunks, out);
+        case 5: return put_chunks<5>(codes, chunks, out);
+        case 6: return put_chunks<6>(codes, chunks, out);
+        default: return put_chunks<8>(codes, chunks, out);
     }
 }
 
@@ -89,16 +107,30 @@ int code_at(int bits, const uint8_t* chunk, int output, int column) {
 
 // --- parameters -------------------------------------------------------------------------------------------------------------
 
-struct Place {
-    const uint8_t* block;
-    const uint8_t* chunk;
-};
+// The smaller scales of a block, each of the chunks [0, 8) two of six bits: the lower one and the upper one of a pair.
+using Pairs = uint16_t[kSuper / kChunk];
 
-Place parameters_of(const Matrix& matrix, int64_t panel, int64_t chunk) {
-    const Shape& shape = shape_of(matrix.format);
-    const int64_t per_block = matrix.chunks_of_block();
-    const uint8_t* block = matrix.panel(panel) + chunk / per_block * (shape.block_bytes + per_block * shape.chunk_bytes);
-    return {block, block + shape.block_bytes + chunk % per_block * shape.chunk_bytes};
+uint16_t pair_of(int lower, int upper) { return static_cast<uint16_t>(lower | upper << kInnerBits); }
+
+// Where the words of an output lie that hold a chunk's pair, or of a fourth chunk the first three of these.
+int64_t word_place(int chunk, int output) {
+    return (chunk / kWordChunks * (kWordChunks - 1) + (chunk % kWordChunks) % (kWordChunks - 1)) * kWordBytes + 2 * output;
+}
+
+void put_pairs(const Pairs& pairs, int output, uint8_t* words) {
+    for (int chunk = 0; chunk < kSuper / kChunk; ++chunk) {
+        const int place = chunk % kWordChunks;
+        if (place == kWordChunks - 1) continue;
+        const int fourth = pairs[chunk - place + kWordChunks - 1] >> 4 * place & 15;
+        const auto word = static_cast<uint16_t>(pairs[chunk] | fourth << 12);
+        std::memcpy(words + word_place(chunk, output), &word, 2);
+    }
+}
+
+int pair_at(const uint8_t* words, int chunk, int output) {
+    const uint8_t* word = words + word_place(chunk, output);
+    if (chunk % kWordChunks < kWordChunks - 1) return read_half(word) & 0xFFF;
+    return read_half(word) >> 12 | read_half(word + kWordBytes) >> 12 << 4 | read_half(word + 2 * kWordBytes) >> 12 << 8;
 }
 
 float power(int exponent) { return std::ldexp(1.0f, exponent - 128); }
@@ -112,9 +144,9 @@ struct FileBlock {
 };
 
 void halves_of_bytes(const uint8_t* from, uint8_t* codes) {
-    for (int i = 0; i < 16; ++i) {
-        codes[i] = from[i] & 15;
-        codes[16 + i] = from[i] >> 4;
+    for (int i = 0; i < 16; i += 8) {
+        put_eight(eight_at(from + i) & 15 * kEach, codes + i);
+        put_eight(eight_at(from + i) >> 4 & 15 * kEach, codes + 16 + i);
     }
 }
 
@@ -123,10 +155,7 @@ void add_fifth_bits(const uint8_t* from, uint8_t* codes) {
         // each bit of the byte in a byte of its own, which the sum carries to that byte's highest place
         const uint64_t spread = (from[i] * 0x0101010101010101u) & 0x8040201008040201u;
         const uint64_t fifth = ((spread + 0x7F7F7F7F7F7F7F7Fu) & 0x8080808080808080u) >> 3;
-        uint64_t eight;
-        std::memcpy(&eight, codes + 8 * i, 8);
-        eight |= fifth;
-        std::memcpy(codes + 8 * i, &eight, 8);
+        put_eight(eight_at(codes + 8 * i) | fifth, codes + 8 * i);
     }
 }
 
@@ -142,18 +171,28 @@ void scales_of_six_bits(const uint8_t* from, FileBlock& block) {
 
 void two_bits(const uint8_t* from, uint8_t* codes) {
     for (int part = 0; part < 8; ++part)  // of 32 columns
-        for (int i = 0; i < 32; ++i) codes[32 * part + i] = from[32 * (part / 4) + i] >> 2 * (part % 4) & 3;
+        for (int i = 0; i < 32; i += 8)
+            put_eight(eight_at(from + 32 * (part / 4) + i) >> 2 * (part % 4) & 3 * kEach, codes + 32 * part + i);
+}
+
+// Sets a bit of each code, of which every part of 32 columns has one in the same 32 bytes.
+void add_bits(const uint8_t* from, int place, uint8_t* codes) {
+    for (int part = 0; part < 8; ++part) {
+        for (int i = 0; i < 32; i += 8) {
+            uint8_t* to = codes + 32 * part + i;
+            put_eight(eight_at(to) | (eight_at(from + i) >> part & kEach) << place, to);
+        }
+    }
 }
 
 void read_q3_k(const uint8_t* from, FileBlock& block) {
     two_bits(from + 32, block.codes);
-    for (int part = 0; part < 8; ++part)
-        for (int i = 0; i < 32; ++i) block.codes[32 * part + i] |= static_cast<uint8_t>((from[i] >> part & 1) << 2);
+    add_bits(from, 2, block.codes);
     const uint8_t* scales = from + 96;
     for (int i = 0; i < 16; ++i) {
         int low = i < 8 ? scales[i] & 15 : scales[i - 8] >> 4;
         int high = scales[8 + i % 4] >> 2 * (i / 4) & 3;
-        block.scales[i] = static_cast<uint8_t>((low | high << 4) - 32);
+        block.scales[i] = static_cast<uint8_t>(low | high << 4);
     }
     block.scale = read_half(from + 108);
 }
@@ -164,18 +203,17 @@ void read_q4_k(const uint8_t* from, FileBlock& block, bool has_fifth_bit) {
     scales_of_six_bits(from + 4, block);
     const uint8_t* codes = from + (has_fifth_bit ? 48 : 16);
     for (int part = 0; part < 8; ++part)
-        for (int i = 0; i < 32; ++i) block.codes[32 * part + i] = codes[32 * (part / 2) + i] >> 4 * (part % 2) & 15;
-    if (!has_fifth_bit) return;
-    for (int part = 0; part < 8; ++part)
-        for (int i = 0; i < 32; ++i) block.codes[32 * part + i] |= static_cast<uint8_t>((from[16 + i] >> part & 1) << 4);
+        for (int i = 0; i < 32; i += 8)
+            put_eight(eight_at(codes + 32 * (part / 2) + i) >> 4 * (part % 2) & 15 * kEach, block.codes + 32 * part + i);
+    if (has_fifth_bit) add_bits(from + 16, 4, block.codes);
 }
 
 void read_q6_k(const uint8_t* from, FileBlock& block) {
     for (int part = 0; part < 8; ++part) {
-        for (int i = 0; i < 32; ++i) {
-            const int low = from[64 * (part / 4) + 32 * (part % 2) + i] >> 4 * (part % 4 / 2) & 15;
-            const int high = from[128 + 32 * (part / 4) + i] >> 2 * (part % 4) & 3;
-            block.codes[32 * part + i] = static_cast<uint8_t>(low | high << 4);
+        for (int i = 0; i < 32; i += 8) {
+            const uint64_t low = eight_at(from + 64 * (part / 4) + 32 * (part % 2) + i) >> 4 * (part % 4 / 2) & 15 * kEach;
+            const uint64_t high = eight_at(from + 128 + 32 * (part / 4) + i) >> 2 * (part % 4) & 3 * kEach;
+            put_eight(low | high << 4, block.codes + 32 * part + i);
         }
     }
     std::memcpy(block.scales, from + 192, 16);
@@ -230,9 +268,9 @@ void read_block(Format format, const uint8_t* from, FileBlock& block) {
     }
 }
 
-// Where a chunk's planes lie in a panel that is being written.
-uint8_t* chunk_of(const Matrix& matrix, uint8_t* panel, int64_t chunk) {
-    return panel + matrix.parameter_bytes() + chunk * matrix.chunk_bytes();
+// Zeros where nothing will be written: behind the parameters, and for outputs that the last panel lacks.
+void clear(const Matrix& matrix, int outputs, uint8_t* panel) {
+    std::memset(panel, 0, outputs < kPanel ? matrix.panel_bytes() : matrix.parameter_bytes());
 }
 
 void put_parameters(const Matrix& matrix, const FileBlock& from, int output, uint8_t* block) {
@@ -243,13 +281,21 @@ void put_parameters(const Matrix& matrix, const FileBlock& from, int output, uin
     }
     std::memcpy(block + 2 * output, &from.scale, 2);
     if (shape.has_minimum) std::memcpy(block + 32 + 2 * output, &from.minimum, 2);
-    if (shape.chunk_bytes == 0) return;
+    if (shape.columns == 0) return;
+    uint8_t* inner = block + inner_place(shape);
+    Pairs pairs = {};
     for (int chunk = 0; chunk < kSuper / kChunk; ++chunk) {
-        uint8_t* to = block + shape.block_bytes + chunk * shape.chunk_bytes;
         const bool has_halves = shape.sub == 16;
-        to[output] = from.scales[has_halves ? 2 * chunk : chunk];
-        to[16 + output] = has_halves ? from.scales[2 * chunk + 1] : from.minima[chunk];
+        const int lower = from.scales[has_halves ? 2 * chunk : chunk];
+        const int upper = has_halves ? from.scales[2 * chunk + 1] : from.minima[chunk];
+        if (has_words(matrix.format)) {
+            pairs[chunk] = pair_of(lower, upper);
+        } else {
+            inner[chunk * kByteScales + output] = static_cast<uint8_t>(lower);
+            inner[chunk * kByteScales + kPanel + output] = static_cast<uint8_t>(upper);
+        }
     }
+    if (has_words(matrix.format)) put_pairs(pairs, output, inner);
 }
 
 }  // namespace
@@ -257,7 +303,10 @@ void put_parameters(const Matrix& matrix, const FileBlock& from, int output, uin
 ChunkValues chunk_values(const Matrix& matrix, int64_t output, int64_t chunk) {
     const Shape& shape = shape_of(matrix.format);
     const int lane = static_cast<int>(output % kPanel);
-    const Place at = parameters_of(matrix, output / kPanel, chunk);
+    const int64_t per_block = matrix.chunks_of_block();
+    const uint8_t* block = matrix.panel(output / kPanel) + chunk / per_block * shape.block_bytes;
+    const uint8_t* inner = block + inner_place(shape);
+    const int place = static_cast<int>(chunk % per_block), pair = has_words(matrix.format) ? pair_at(inner, place, lane) : 0;
     const uint8_t* planes = matrix.panel(output / kPanel) + matrix.parameter_bytes() + chunk * matrix.chunk_bytes();
     ChunkValues values{};
     for (int column = 0; column < kChunk; ++column) {
@@ -267,23 +316,25 @@ ChunkValues chunk_values(const Matrix& matrix, int64_t output, int64_t chunk) {
         values.codes[column] = code - shape.offset;
     }
     for (int half = 0; half < 2; ++half) {
-        float scale = matrix.format == Format::mxfp4 ? power(at.block[lane]) : float_at(at.block, lane), minimum = 0;
-        const uint8_t byte = shape.chunk_bytes ? at.chunk[shape.sub == 16 ? 16 * half + lane : lane] : 0;
+        float scale = matrix.format == Format::mxfp4 ? power(block[lane]) : float_at(block, lane), minimum = 0;
+        const bool has_bytes = shape.columns != 0 && !has_words(matrix.format);
+        const uint8_t byte = has_bytes ? inner[place * kByteScales + kPanel * half + lane] : 0;
+        const int lower = pair % (1 << kInnerBits), upper = pair >> kInnerBits;
         switch (matrix.format) {
-            case Format::i4z: minimum = scale * at.block[32 + lane]; break;
-            case Format::i8z: minimum = scale * static_cast<int8_t>(at.block[32 + lane]); break;
+            case Format::i4z: minimum = scale * block[32 + lane]; break;
+            case Format::i8z: minimum = scale * static_cast<int8_t>(block[32 + lane]); break;
             case Format::i4m:
-            case Format::i5m: minimum = float_at(at.block + 32, lane); break;
+            case Format::i5m: minimum = float_at(block + 32, lane); break;
             case Format::q2_k:
                 scale *= byte & 15;
-                minimum = float_at(at.block + 32, lane) * (byte >> 4);
+                minimum = float_at(block + 32, lane) * (byte >> 4);
                 break;
             case Format::q4_k:
             case Format::q5_k:
-                scale *= byte;
-                minimum = float_at(at.block + 32, lane) * at.chunk[16 + lane];
+                scale *= lower;
+                minimum = float_at(block + 32, lane) * upper;
                 break;
-            case Format::q3_k:
+            case Format::q3_k: scale = std::fma(scale, static_cast<float>(half ? upper : lower), -kInnerOffset * scale); break;
             case Format::q6_k: scale *= static_cast<int8_t>(byte); break;
             default: break;
         }
@@ -296,12 +347,13 @@ ChunkValues chunk_values(const Matrix& matrix, int64_t output, int64_t chunk) {
 void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* codes, const uint16_t* scales,
                  const void* minima, uint8_t* out) {
     const Shape& shape = shape_of(matrix.format);
-    const int64_t chunks = matrix.chunks(), blocks = matrix.blocks();
+    const int64_t chunks = matrix.chunks(), blocks = matrix.blocks(), chunk_bytes = matrix.chunk_bytes();
     const bool has_half_minima = matrix.format == Format::i4m || matrix.format == Format::i5m;
     for (int64_t begin = 0; begin < count; begin += kPanel) {
         uint8_t* panel = out + (first + begin) / kPanel * matrix.panel_bytes();
+        uint8_t* planes = panel + matrix.parameter_bytes();
         const int here = static_cast<int>(count - begin < kPanel ? count - begin : kPanel);
-        std::memset(panel, 0, matrix.parameter_bytes());
+        clear(matrix, here, panel);
         for (int output = 0; output < here; ++output) {
             for (int64_t block = 0; block < blocks; ++block) {
                 uint8_t* to = panel + block * shape.block_bytes;
@@ -313,13 +365,13 @@ void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8
             }
         }
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-            uint8_t held[kPanel][kChunk] = {};
             const int64_t left = matrix.columns - chunk * kChunk;
             for (int output = 0; output < here; ++output) {
-                std::memcpy(held[output], codes + (begin + output) * matrix.columns + chunk * kChunk,
-                            left < kChunk ? left : kChunk);
+                const uint8_t* from = codes + (begin + output) * matrix.columns + chunk * kChunk;
+                uint8_t padded[kChunk] = {};
+                if (left < kChunk) std::memcpy(padded, from, left);
+                put_codes(shape.bits, left < kChunk ? padded : from, 1, planes + chunk * chunk_bytes + 4 * output);
             }
-            put_codes(shape.bits, held, chunk_of(matrix, panel, chunk));
         }
     }
 }
@@ -355,24 +407,19 @@ int64_t gguf_row_bytes(const Matrix& matrix) {
 void pack_gguf(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* rows, uint8_t* out) {
     const Shape& shape = shape_of(matrix.format);
     const int64_t columns = shape.columns ? kSuper : kChunk, size = file_block_bytes(matrix.format),
-                  row_bytes = gguf_row_bytes(matrix);
-    const int64_t block_bytes = shape.block_bytes + columns / kChunk * shape.chunk_bytes;
+                  row_bytes = gguf_row_bytes(matrix), blocks = matrix.columns / columns,
+                  planes_bytes = columns / kChunk * matrix.chunk_bytes();
     for (int64_t begin = 0; begin < count; begin += kPanel) {
         uint8_t* panel = out + (first + begin) / kPanel * matrix.panel_bytes();
+        uint8_t* planes = panel + matrix.parameter_bytes();
         const int here = static_cast<int>(count - begin < kPanel ? count - begin : kPanel);
-        std::memset(panel, 0, matrix.parameter_bytes());
-        for (int64_t block = 0; block < matrix.columns / columns; ++block) {
-            FileBlock read[kPanel];
-            std::memset(read, 0, sizeof(read));
+        clear(matrix, here, panel);
+        for (int64_t block = 0; block < blocks; ++block) {
             for (int output = 0; output < here; ++output) {
-                read_block(matrix.format, rows + (begin + output) * row_bytes + block * size, read[output]);
-                put_parameters(matrix, read[output], output, panel + block * block_bytes);
-            }
-            for (int64_t chunk = 0; chunk < columns / kChunk; ++chunk) {
-                uint8_t held[kPanel][kChunk];
-                for (int output = 0; output < kPanel; ++output)
-                    std::memcpy(held[output], read[output].codes + chunk * kChunk, kChunk);
-                put_codes(shape.bits, held, chunk_of(matrix, panel, block * (columns / kChunk) + chunk));
+                FileBlock read;
+                read_block(matrix.format, rows + (begin + output) * row_bytes + block * size, read);
+                put_parameters(matrix, read, output, panel + block * shape.block_bytes);
+                put_codes(shape.bits, read.codes, columns / kChunk, planes + block * planes_bytes + 4 * output);
             }
         }
     }

@@ -96,7 +96,7 @@ class Scales {
     using Flt = typename Isa::Flt;
     static constexpr Shape kShape = shape_of(F);
     static constexpr bool kIsSuper = kShape.columns == kSuper;
-    static constexpr bool kHasWords = F == Format::q3_k || F == Format::q4_k || F == Format::q5_k;
+    static constexpr bool kHasWords = has_words(F);
 
 public:
     // `lane`: the unit's first output in the panel.
@@ -106,7 +106,7 @@ public:
         const int64_t place = chunk % chunks_;
         block_ = at_ + chunk / chunks_ * kShape.block_bytes;
         left_ = chunks_ - place;
-        chunk_ = block_ + inner_place(kShape) + (kHasWords ? (place - place / kFour) * kWordBytes : place * kByteScales);
+        chunk_ = block_ + inner_place(kShape) + (kHasWords ? (place - place / kWordChunks) * kWordBytes : place * kByteScales);
         read_block();
         if constexpr (kHasWords) read_words();
     }
@@ -131,8 +131,8 @@ public:
         if constexpr (F == Format::q2_k) return Isa::mul(scale_, Isa::from_half_bytes(chunk_ + 16 * half + lane_, false));
         if constexpr (F == Format::q6_k) return Isa::mul(scale_, Isa::from_signed_bytes(chunk_ + 16 * half + lane_));
         if constexpr (F == Format::q3_k) {
-            const Int low = Isa::less32(Isa::bits32(words_, kLow), 32), high = Isa::less32(Isa::bits32(words_, kHigh), 32 * kUpper);
-            return half ? Isa::mul(upper_, Isa::to_floats(high)) : Isa::mul(scale_, Isa::to_floats(low));
+            const Flt code = Isa::to_floats(Isa::bits32(words_, half ? kHigh : kLow));
+            return Isa::fma(half ? upper_ : scale_, code, offset_);
         }
         return Isa::mul(scale_, Isa::to_floats(Isa::bits32(words_, kLow)));
     }
@@ -149,7 +149,7 @@ private:
 
     // The words of the chunk, and the place of the next one's. The fourth chunk's are the upper bits of the three before.
     void read_words() {
-        if (left_ % kFour == 1) {
+        if (left_ % kWordChunks == 1) {
             const uint8_t* first = chunk_ + 2 * lane_ - 3 * kWordBytes;
             const Int low = Isa::template right32<12>(Isa::words(first));
             const Int middle = Isa::template left32<4>(Isa::template right32<12>(Isa::words(first + kWordBytes)));
@@ -171,6 +171,7 @@ private:
         if constexpr (kHasWords) {
             const Flt upper = kShape.has_minimum ? Isa::from_halves(block_ + 32 + 2 * lane_) : scale_;
             upper_ = Isa::mul(upper, Isa::broadcast(1.0f / kUpper));
+            if constexpr (F == Format::q3_k) offset_ = Isa::mul(scale_, Isa::broadcast(-kInnerOffset));
         }
         if constexpr (F == Format::i4m || F == Format::i5m) minimum_ = Isa::from_halves(block_ + 32 + 2 * lane_);
         if constexpr (F == Format::i4z) minimum_ = Isa::mul(scale_, Isa::from_bytes(block_ + 32 + lane_));
@@ -182,7 +183,7 @@ private:
     const uint8_t* chunk_ = nullptr;
     int64_t chunks_, left_ = 0;
     int lane_;
-    Flt scale_{}, minimum_{}, upper_{};
+    Flt scale_{}, minimum_{}, upper_{}, offset_{};
     Int words_{};
 };
 

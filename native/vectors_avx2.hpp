@@ -35,8 +35,9 @@ struct Vectors256 {
         return _mm256_srli_epi32(values, Bits);
     }
     static Int bits32(Int values, int mask) { return _mm256_and_si256(values, _mm256_set1_epi32(mask)); }
-    static Int less32(Int values, int offset) { return _mm256_sub_epi32(values, _mm256_set1_epi32(offset)); }
-    static Int words(const uint8_t* from) { return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+    static Int words(const uint8_t* from) {
+        return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    }
     static Flt broadcast(float value) { return _mm256_set1_ps(value); }
     // Four values of a row for each output.
     template <int Quad>
@@ -84,9 +85,7 @@ struct Vectors256 {
     static void store_halves(uint16_t* to, Flt values) {
         _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
     }
-    static Flt from_bf16(const uint8_t* from) {
-        return _mm256_castsi256_ps(_mm256_slli_epi32(words(from), 16));
-    }
+    static Flt from_bf16(const uint8_t* from) { return _mm256_castsi256_ps(_mm256_slli_epi32(words(from), 16)); }
     // Of two bf16 in each four bytes the first ones, and the second ones.
     static Flt even_bf16(const uint8_t* from) { return _mm256_castsi256_ps(_mm256_slli_epi32(load(from), 16)); }
     static Flt odd_bf16(const uint8_t* from) {

@@ -41,7 +41,6 @@ struct Avx512Vnni {
         return _mm512_srli_epi32(values, Bits);
     }
     static Int bits32(Int values, int mask) { return _mm512_and_si512(values, _mm512_set1_epi32(mask)); }
-    static Int less32(Int values, int offset) { return _mm512_sub_epi32(values, _mm512_set1_epi32(offset)); }
     static Int words(const uint8_t* from) {
         return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
     }
@@ -94,9 +93,7 @@ struct Avx512Vnni {
     static void store_halves(uint16_t* to, Flt values) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
     }
-    static Flt from_bf16(const uint8_t* from) {
-        return _mm512_castsi512_ps(_mm512_slli_epi32(words(from), 16));
-    }
+    static Flt from_bf16(const uint8_t* from) { return _mm512_castsi512_ps(_mm512_slli_epi32(words(from), 16)); }
     // Of two bf16 in each four bytes the first ones, and the second ones.
     static Flt even_bf16(const uint8_t* from) { return _mm512_castsi512_ps(_mm512_slli_epi32(load(from), 16)); }
     static Flt odd_bf16(const uint8_t* from) {

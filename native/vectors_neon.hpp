@@ -34,7 +34,6 @@ struct VectorsNeon {
         return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(values), Bits));
     }
     static Int bits32(Int values, int mask) { return vandq_s32(values, vdupq_n_s32(mask)); }
-    static Int less32(Int values, int offset) { return vsubq_s32(values, vdupq_n_s32(offset)); }
     static Int words(const uint8_t* from) { return vreinterpretq_s32_u32(vmovl_u16(vreinterpret_u16_u8(vld1_u8(from)))); }
     static Flt broadcast(float value) { return vdupq_n_f32(value); }
 

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from dragoman.kernels.native import CHUNK, Layout, library
 from dragoman.models import ModelOptions, load_model
+from dragoman.models.sources.gguf.stored import GGUF_FORMATS, QuantisedRows
 from tests.models.test_gguf_families import TYPED, typed_and_plain
 from tests.support.family_logits import logits_of
 from tests.support.tables import Rows
@@ -32,6 +35,26 @@ def test_matrices_of_gguf_files_keep_their_values(tmp_path: Path) -> None:
                 assert (loaded.profile.kernels, loaded.facts.departures) == ("own", ())
                 expected = logits_of(load_model(plain, ModelOptions("f32")), TOKEN_IDS)
                 assert loss(logits_of(loaded, TOKEN_IDS), expected) < 0.05
+
+
+def test_packed_matrices_take_no_more_room_than_their_file() -> None:
+    outputs, columns = 4096, 3584
+    for type_name, form in GGUF_FORMATS.items():
+        block, size = GGML_QUANT_SIZES[GGMLQuantizationType[type_name]]
+        group = columns if block == 1 else max(block, CHUNK)
+        packed_bytes = library().packed_bytes(Layout(form, group, outputs, columns))
+        in_file = outputs * columns // block * size
+        assert in_file <= packed_bytes <= 1.001 * in_file, type_name
+
+
+def test_rows_in_another_order_are_read_in_it() -> None:
+    stored = np.random.default_rng(0).integers(0, 200, (48, 144), np.uint8)
+    order = np.random.default_rng(1).permutation(48)
+    rows = QuantisedRows(stored, "Q4_K", 256)[order]
+    assert rows.shape == (48, 256)
+    for part in (slice(0, 48), slice(16, 40)):
+        assert np.array_equal(rows[part].data, stored[order][part])
+        assert np.array_equal(rows[part][np.array([3, 1])].data, stored[order][part][[3, 1]])
 
 
 def test_a_type_that_is_asked_for_is_stored(tmp_path: Path) -> None:

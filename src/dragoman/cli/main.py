@@ -6,6 +6,7 @@ Called by the console script and by `python -m dragoman`, on the main thread.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -208,7 +209,19 @@ def _run_server(command: str, words: list[str]) -> int:
 
 
 def _serve(resolved: Resolved, store: ModelStore) -> int:
-    """Serve until told to stop; the exit code. What is imported here takes a second: help and errors need not wait."""
+    """Serve until told to stop; the exit code. What is imported here takes a second: help and errors need not wait.
+
+    Until the server is ready nothing is looked for that only circles keep alive: what a start imports stays, and looking
+    through it time and again takes a fifth of a second.
+    """
+    gc.disable()
+    try:
+        return _serve_models(resolved, store)
+    finally:
+        gc.enable()
+
+
+def _serve_models(resolved: Resolved, store: ModelStore) -> int:
     from dragoman.cli.placing import choose_cores
 
     problem = choose_cores(resolved.process)  # before the runtime is imported

@@ -7,6 +7,7 @@ Does not: build the model's parts (`compose` does) or run the loop (`server.run`
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import math
 import os
@@ -81,6 +82,7 @@ class _Startup:
         try:
             composed = await self.host.start(self.serving.configs)
         finally:
+            gc.enable()  # which the command has switched off
             self.display.finish()
         registry.mark_ready()  # before the banner: whoever reads it may call at once
         problem = write_to(self.stdout, banner(self._facts(composed)) if composed else self._empty())

@@ -47,16 +47,21 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The loaded library. `instruction_set`: what its products compute with. `digest`: of what it was built from."""
+    """The loaded library. `instruction_set`: what its products compute with. `digest`: of what it was built from.
+
+    `quick`: the same, called without letting go of the interpreter's lock: while another thread imports modules, it takes
+    milliseconds to get that back.
+    """
 
     path: Path
     entries: ctypes.CDLL
+    quick: ctypes.PyDLL
     instruction_set: str
     digest: str
 
     def words(self, layout: Layout) -> tuple[int, int, int, int]:
         """A layout as entry points take it, which check nothing. Raises: ValueError if no matrix is packed so."""
-        number = self.entry("dragoman_format", ctypes.c_int32, ctypes.c_char_p)(layout.format.encode())
+        number = self.quick_entry("dragoman_format", ctypes.c_int32, ctypes.c_char_p)(layout.format.encode())
         is_whole = layout.group > 0 and (layout.group % CHUNK == 0 or layout.group >= layout.columns)
         if number < 0 or not is_whole or layout.outputs < 1 or layout.columns < 1:
             raise ValueError(f"no matrix is packed as {layout}")
@@ -64,7 +69,7 @@ class Library:
 
     def packed_bytes(self, layout: Layout) -> int:
         """The bytes of a packed matrix. Raises: ValueError as `words`."""
-        return int(self.entry("dragoman_packed_bytes", ctypes.c_int64, *_MATRIX)(*self.words(layout)))
+        return int(self.quick_entry("dragoman_packed_bytes", ctypes.c_int64, *_MATRIX)(*self.words(layout)))
 
     def product(self, layout: Layout, packed: Bytes, rows: Floats) -> Floats:
         """Rows times the matrix, on this thread: f32 [rows, outputs]. Raises: ValueError if sizes do not fit."""
@@ -82,7 +87,7 @@ class Library:
         Raises: ValueError if sizes do not fit.
         """
         words, data = self.words(layout), self._data(layout, out)
-        row_bytes = int(self.entry("dragoman_gguf_row_bytes", ctypes.c_int64, *_MATRIX)(*words))
+        row_bytes = int(self.quick_entry("dragoman_gguf_row_bytes", ctypes.c_int64, *_MATRIX)(*words))
         if rows.ndim != 2 or rows.shape[1] != row_bytes:
             raise ValueError(f"rows {rows.shape} do not fit {layout}")
         self._check_part(layout, first, len(rows))
@@ -170,9 +175,11 @@ class Library:
 
     def entry(self, name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
         """An entry point. ctypes keeps one object for each name, so declaring it again changes nothing."""
-        function = getattr(self.entries, name)
-        function.restype, function.argtypes = returns, takes
-        return function  # type: ignore[no-any-return]
+        return _declared(self.entries, name, returns, takes)
+
+    def quick_entry(self, name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
+        """An entry point that returns at once."""
+        return _declared(self.quick, name, returns, takes)
 
     def _data(self, layout: Layout, packed: Bytes) -> int:
         size = self.packed_bytes(layout)
@@ -198,4 +205,10 @@ def _loaded(path: Path, _held: str | None) -> Library:
     except (OSError, AttributeError) as error:
         raise LibraryMissing(f"not loaded: {error}") from error
     instruction_set.restype = ctypes.c_char_p
-    return Library(path, entries, instruction_set().decode(), presence.digest())
+    return Library(path, entries, ctypes.PyDLL(str(path)), instruction_set().decode(), presence.digest())
+
+
+def _declared(entries: ctypes.CDLL, name: str, returns: Any, takes: Any) -> Callable[..., Any]:
+    function = getattr(entries, name)
+    function.restype, function.argtypes = returns, takes
+    return function  # type: ignore[no-any-return]

@@ -22,8 +22,10 @@ from dragoman.models.storage.constants import WeightFormat, WeightStorage, const
 from dragoman.models.storage.groups import INT4_GROUP_SIZE, INT8_GROUP_SIZE
 from dragoman.models.storage.pages import forget_pages, is_mapped
 from dragoman.models.storage.quantize import fits_f16
+from dragoman.models.storage.row_parts import PART_SIZE
 
 _SUPER_GROUP = 256
+_AS_STORED_SIZE = 1 << 23  # values: one call packs them, for some milliseconds, without memory of its own
 
 
 class _Source(NamedTuple):
@@ -32,6 +34,7 @@ class _Source(NamedTuple):
     layout: Layout
     read: Callable[[slice], Any]
     write: Callable[[Any, Layout, int, Array], None]
+    part_size: int = PART_SIZE
 
 
 def packed(
@@ -104,7 +107,7 @@ def _source(matrix: StoredTensor | QuantisedRows | _Numbers, storage: WeightStor
     if isinstance(matrix, QuantisedRows) and keeps_type(matrix.type_name, storage.format):
         name = GGUF_FORMATS[matrix.type_name]
         layout = Layout(name, _SUPER_GROUP if name.endswith("_k") else CHUNK, outputs, columns)
-        return _Source(layout, lambda part: matrix.data[part], _write_rows)
+        return _Source(layout, lambda part: matrix[part].data, _write_rows, _AS_STORED_SIZE)
     if isinstance(matrix, PackedMatrix) and isinstance(matrix.values, TwiceMxfp4):
         values = matrix.values
         return _Source(Layout("mxfp4", CHUNK, outputs, columns), lambda part: values[part].file_rows(), _write_rows)
@@ -154,7 +157,8 @@ def _filled(sources: Sequence[_Source], storage: WeightStorage) -> PlacedMatrix:
     if memory.is_filled:
         return placed
     for source, space in zip(sources, np.split(memory.data, len(sources)), strict=True):
-        storage.parts.submit((layout.outputs, layout.columns), partial(_fill, source, space), unit=PANEL)
+        work = partial(_fill, source, space)
+        storage.parts.submit((layout.outputs, layout.columns), work, unit=PANEL, part_size=source.part_size)
     return placed
 
 

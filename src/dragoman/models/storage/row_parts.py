@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 T = TypeVar("T")
 Work = Callable[[slice], T]
 
-_PART_SIZE = 524_288  # values: smaller parts wait for each other at the interpreter's lock, larger ones for memory
+PART_SIZE = 524_288  # values: smaller parts wait for each other at the interpreter's lock, larger ones for memory
 _MOST_WAITING = 128  # parts, of joined or turned matrices copies: 128 MB of bfloat16
 
 
@@ -46,17 +46,18 @@ class RowParts:
     ) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def submit(self, shape: tuple[int, ...], work: Work[None], unit: int = 1) -> None:
+    def submit(self, shape: tuple[int, ...], work: Work[None], unit: int = 1, part_size: int = PART_SIZE) -> None:
         """Have `work` called with every part of the rows of a tensor of this shape, at some time before `finish` returns.
 
-        Parts begin at multiples of `unit`.
+        Parts begin at multiples of `unit`, and have about `part_size` values.
 
         Waits while many parts wait, since matrices that were made for their work live as long. Raises: what a work did.
         """
         if len(self._pending) > _MOST_WAITING:
             self._pending[-_MOST_WAITING].result()
         columns = prod(shape[1:])
-        self._pending += [self._pool.submit(self._do, work, part, columns) for part in self._cut(shape, unit)]
+        parts = self._cut(shape, unit, part_size)
+        self._pending += [self._pool.submit(self._do, work, part, columns) for part in parts]
         self._tell()
 
     def run(self, shape: tuple[int, ...], work: Work[T]) -> list[T]:
@@ -81,12 +82,12 @@ class RowParts:
         if self._progress is not None:
             self._progress(self._num_done)
 
-    def _cut(self, shape: tuple[int, ...], unit: int = 1) -> list[slice]:
+    def _cut(self, shape: tuple[int, ...], unit: int = 1, part_size: int = PART_SIZE) -> list[slice]:
         """Nearly equal parts, as many for each worker."""
         rows, columns = shape[0], max(prod(shape[1:]), 1)
         size = rows * columns
         num_parts = 1
-        if size > _PART_SIZE // 2:
-            num_parts = max(round(size / _PART_SIZE / self._num_workers), 1) * self._num_workers
+        if size > PART_SIZE // 2:
+            num_parts = max(round(size / part_size / self._num_workers), 1) * self._num_workers
         step = max(-(-rows // num_parts // unit) * unit, unit)
         return [slice(begin, min(begin + step, rows)) for begin in range(0, rows, step)]

@@ -79,25 +79,31 @@ class QuantisedRows:
 
     dtype = np.dtype(np.float32)
 
-    def __init__(self, data: Array, type_name: str, num_columns: int) -> None:
-        """`data`: u8 [out, bytes of a row]."""
-        self.data, self.type_name, self._num_columns = data, type_name, num_columns
+    def __init__(self, stored: Array, type_name: str, num_columns: int, order: Array | None = None) -> None:
+        """`stored`: u8 [rows, bytes of a row]. `order`: which of them these are, None = all as they lie."""
+        self.type_name = type_name
+        self._stored, self._num_columns, self._order = stored, num_columns, order
+
+    @property
+    def data(self) -> Array:
+        """u8 [out, bytes of a row]; a view of what is stored if it lies there in this order, else a copy."""
+        data: Array = self._stored if self._order is None else self._stored[self._order]
+        return data
 
     @property
     def shape(self) -> tuple[int, int]:
         """[out, in]."""
-        return len(self.data), self._num_columns
+        return len(self), self._num_columns
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self._stored if self._order is None else self._order)
 
     def __getitem__(self, rows: slice | Array) -> QuantisedRows:
-        """These rows."""
-        return self.with_rows(self.data[rows])
-
-    def with_rows(self, data: Array) -> QuantisedRows:
-        """The same with other rows, u8 [out, bytes of a row]."""
-        return QuantisedRows(data, self.type_name, self._num_columns)
+        """These rows; nothing is copied before somebody asks for their bytes."""
+        if isinstance(rows, slice) and self._order is None:
+            return QuantisedRows(self._stored[rows], self.type_name, self._num_columns)
+        order = np.arange(len(self)) if self._order is None else self._order
+        return QuantisedRows(self._stored, self.type_name, self._num_columns, order[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         from gguf.constants import GGMLQuantizationType
