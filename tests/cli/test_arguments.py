@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dragoman.cli import main
 from dragoman.cli.arguments import read_arguments
 from dragoman.cli.command_options import CommandOption, ReadWords
 from dragoman.config.kinds import Switch
@@ -106,3 +107,33 @@ def test_switches_of_commands_are_written_as_those_of_the_server(line: str, is_o
     assert [given.text for given in of_server if given.name == "MODEL_DIR"] == others
     (switch,) = [given.text for given in of_server if given.name != "MODEL_DIR"]
     assert Switch().parse(switch) is is_on
+
+
+@table(
+    ("line", "told"),
+    [
+        ("plan --rat 3", "--rat (command line): unknown option; the nearest one is --rate"),
+        ("chat --sytem x", "--sytem (command line): unknown option; the nearest one is --system"),
+        ("warm m f --kye=a", "--kye (command line): unknown option; the nearest one is --key"),
+        (
+            "bench http://h --concurency 3",
+            "--concurency (command line): unknown option; the nearest one is --concurrency",
+        ),
+        (
+            "store --colour",
+            "--colour (command line): unknown option; must be one of --prefix-store-dir, --to-gb, --json",
+        ),
+        ("plan --dytpe int4", "--dytpe=int4 (command line): unknown option; the nearest known one is --dtype"),
+        (
+            "chat --api-key hush",
+            "--api-key (command line): secrets are not taken from here, where others on this machine",
+        ),
+    ],
+)
+def test_a_mistyped_option_is_told_with_the_nearest_of_the_command_or_of_the_server(
+    line: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line.split()) == 2
+    said = capsys.readouterr().err
+    assert f"dragoman: {told}" in said
+    assert "hush" not in said

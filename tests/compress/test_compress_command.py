@@ -132,7 +132,7 @@ def test_a_compression_that_ends_early_leaves_nothing(tmp_path: Path, monkeypatc
         (["{demo}", "{there}/out", "--text", "nowhere.txt"], 1, "--text=nowhere.txt (command line): must be a file"),
         (["{demo}", "{there}/out", "--bits", "3"], 2, "--bits=3 (command line): must be one of 4, 8"),
         (["{demo}", "{there}/out", "--skip", "("], 2, "--skip=( (command line): must be a regular expression"),
-        (["{demo}", "{there}/out", "--sky=1"], 2, "--sky (command line): unknown option; the nearest one is --skip"),
+        (["{demo}", "{there}/out", "--skp=1"], 2, "--skp (command line): unknown option; the nearest one is --skip"),
         (["{demo}", "{there}/out", "--skip", "layers"], 1, "there is no matrix to compress"),
         (["{packed}", "{there}/out"], 1, "config.json has a quantization_config"),
     ],

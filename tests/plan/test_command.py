@@ -268,8 +268,8 @@ def test_costs_for_another_number_of_cache_kinds_are_told(tmp_path: Path, capsys
             ["--prefixes=8 (command line): needs --shared-prefix, the tokens of each"],
         ),
         (
-            ["--rate", "1", "--prompt", "8", "--output", "4", "--prot", "8"],
-            ["--prot=8 (command line): unknown option; the nearest known one is --port"],
+            ["--rate", "1", "--prompt", "8", "--output", "4", "--prt", "8"],
+            ["--prt=8 (command line): unknown option; the nearest known one is --port"],
         ),
         (
             ["--rate", "1", "--prompt", "8", "--output", "x", "--dtype", "int3"],

@@ -73,7 +73,7 @@ class _Reader:
         if not has_value and self._is_one_model(name):
             self.givens.append(Given(name, FLAG_KEYS["--model"], self._words.pop(0), SOURCE))
             return
-        given = self._named(name, value)
+        given = given_by(name, value)
         matches = self._names.find(given)
         if not matches and name.startswith("--no-"):
             negated = replace(given, key=given.key.removeprefix("no_"), text="false")
@@ -84,15 +84,12 @@ class _Reader:
         if not matches:
             self._has_unknown = True
             if not has_value and self._words and not self._words[0].startswith("-"):
-                given = self._named(name, self._words.pop(0))
+                given = given_by(name, self._words.pop(0))
             self.givens.append(given)  # `resolve` tells what it may have meant
         elif has_value:
             self._add(given, matches[0])
         else:
             self._take_value(name, matches[0])
-
-    def _named(self, name: str, value: str) -> Given:
-        return Given(name, FLAG_KEYS.get(name) or key_of(name.lstrip("-").replace("-", "_")), value, SOURCE)
 
     def _is_one_model(self, name: str) -> bool:
         """True for `-m PATH`, where what follows is not in the form that only LMI's list of models has."""
@@ -111,15 +108,15 @@ class _Reader:
         follower = self._words[0] if self._words else None
         if match.is_switch:
             takes_it = follower is not None and is_truth(follower)
-            self.givens.append(self._named(name, self._words.pop(0) if takes_it else "true"))
+            self.givens.append(given_by(name, self._words.pop(0) if takes_it else "true"))
         elif follower is None or is_flag(follower):
             self.problems.append(f"{name} ({SOURCE}): must be followed by a value")
         elif match.is_list:
             end = next((index for index, word in enumerate(self._words) if is_flag(word)), len(self._words))
-            self._add(self._named(name, ",".join(self._words[:end])), match)
+            self._add(given_by(name, ",".join(self._words[:end])), match)
             del self._words[:end]
         else:
-            self._add(self._named(name, self._words.pop(0)), match)
+            self._add(given_by(name, self._words.pop(0)), match)
 
     def _take_arguments(self) -> None:
         if self._has_unknown:  # a stray word may be the unknown option's value: one problem at a time
@@ -133,6 +130,11 @@ class _Reader:
             named = " and ".join(f"{given.name}={given.text}" for given in models)
             self.problems.append(f"{named} ({SOURCE}): one model at most may be named; --load-models takes several")
         self.givens += [given for given in models[:1] if given.name == "MODEL_DIR"]
+
+
+def given_by(flag: str, value: str = "") -> Given:
+    """What a flag gives."""
+    return Given(flag, FLAG_KEYS.get(flag) or key_of(flag.lstrip("-").replace("-", "_")), value, SOURCE)
 
 
 def is_flag(word: str) -> bool:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from dragoman.cli.arguments import SOURCE, is_flag, is_truth
+from dragoman.cli.arguments import SOURCE, given_by, is_flag, is_truth
 from dragoman.config.kinds import Kind, Switch, Value
+from dragoman.config.names import NameIndex
 from dragoman.hub.names import hub_model
 
 _COLUMN = 34
@@ -77,13 +78,17 @@ class ReadWords:
     `problems`: one line each. `server_words`: the server's options, None = no model is loaded here.
     """
 
-    def __init__(self, options: Sequence[CommandOption], words: Sequence[str]) -> None:
+    def __init__(
+        self, options: Sequence[CommandOption], words: Sequence[str], *, takes_server_options: bool = False
+    ) -> None:
+        """`takes_server_options`: words that may be meant for the server are left in `others`."""
         self.texts: dict[str, str] = {}
         self.values: dict[str, Any] = {option.name: option.default for option in options}
         self.others: list[str] = []
         self.problems: list[str] = []
         self.server_words: list[str] | None = None
         self._flags = [option.flag for option in options]
+        self._takes_server_options = takes_server_options
         self._take(options, list(words))
         for one in options:
             if (
@@ -96,23 +101,6 @@ class ReadWords:
     def refuse(self, name: str, why: str) -> None:
         """Note what is wrong with the value of an option."""
         self.problems.append(f"{cite(name, self.texts[name])}: {why}")
-
-    def places(self) -> list[str]:
-        """The words that are no options, for a command without those of the server; a flag among them is a problem."""
-        found: list[str] = []
-        rest = list(self.others)
-        while rest:
-            word = rest.pop(0)
-            if not word.startswith("-") or word == "-":
-                found.append(word)
-                continue
-            flag, has_value, _ = word.partition("=")
-            nearest = get_close_matches(flag, self._flags, n=1)
-            meant = f"the nearest one is {nearest[0]}" if nearest else f"must be one of {', '.join(self._flags)}"
-            self.problems.append(f"{flag} ({SOURCE}): unknown option; {meant}")
-            if rest and not has_value and not is_flag(rest[0]):  # its value
-                rest.pop(0)
-        return found
 
     def made(self, arguments: type[Arguments], **others: Any) -> Arguments | None:
         """The arguments with the values of the options and `others`; None if there is a problem."""
@@ -130,6 +118,9 @@ class ReadWords:
             option = by_flag.get(flag)
             if option is None and word in negated:
                 self._set(negated[word], "false")
+            elif option is None and word.startswith("-") and word != "-" and self._is_unknown(flag):
+                if rest and not has_value and not is_flag(rest[0]):  # its value
+                    rest.pop(0)
             elif option is None:
                 self.others.append(word)
             elif has_value:
@@ -141,6 +132,15 @@ class ReadWords:
             else:
                 self.problems.append(f"{flag} ({SOURCE}): must be followed by a value")
 
+    def _is_unknown(self, flag: str) -> bool:
+        """Whether the flag is nobody's, which is told with the nearest one; the server tells what is nearer to its own."""
+        nearest = get_close_matches(flag, self._flags, n=1, cutoff=0.75)
+        if self._takes_server_options and (not nearest or _is_nearer_to_server(flag, nearest[0])):
+            return False
+        meant = f"the nearest one is {nearest[0]}" if nearest else f"must be one of {', '.join(self._flags)}"
+        self.problems.append(f"{flag} ({SOURCE}): unknown option; {meant}")
+        return True
+
     def _set(self, option: CommandOption, text: str) -> None:
         self.texts[option.name] = text
         try:
@@ -150,6 +150,14 @@ class ReadWords:
             return
         before = self.values[option.name] or ()
         self.values[option.name] = (*before, value) if option.repeats else value
+
+
+def _is_nearer_to_server(flag: str, option: str) -> bool:
+    """Whether the flag is one of the server's, or nearer to one of those than to `option`."""
+    index, given = NameIndex(), given_by(flag)
+    if index.find(given) or index.find(given_by(flag.replace("--no-", "--", 1))) or index.secret(given):
+        return True
+    return get_close_matches(flag, [option, index.nearest(given) or ""], n=1) != [option]
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ OPTIONS = (
 
 def read_models(words: ReadWords, environ: Mapping[str, str]) -> ModelsArguments | None:
     """What is asked for."""
-    names = words.places()
+    names = words.others
     is_removal = names[:1] == ["rm"]
     unmeant = "json" if is_removal else "yes"
     if words.values[unmeant]:

@@ -55,7 +55,7 @@ OPTIONS = (
 
 def read_pull(words: ReadWords, _: Mapping[str, str]) -> HubModel | None:
     """The model that is asked for."""
-    names = words.places()
+    names = words.others
     if len(names) != 1:
         got = f"; got {' '.join(names)}" if names else ""
         words.problems.append(f"pull: needs one model, {_FORM}{got}")

@@ -35,7 +35,7 @@ def run_command(command: Command, words: Sequence[str], console: Console) -> int
     if "--help" in words or "-h" in words:
         console.stdout.write(command.help)
         return 0
-    read = ReadWords(command.options, words)
+    read = ReadWords(command.options, words, takes_server_options=command.takes_server_options)
     asked = command.read(read, console.variables)
     console.tell(*read.problems)
     config = None

@@ -177,7 +177,10 @@ def test_an_empty_standard_input_is_an_error(
         (["complete", "--logprobs", "99", "x"], "--logprobs=99 (command line): must be an integer from 0 to 20"),
         (["complete", "demo", ""], "PROMPT (command line): must be a text that is not empty"),
         (["run", "demo", " "], "PROMPT (command line): must be a text that is not empty"),
-        (["chat", "--tmperature", "1"], "--tmperature=1 (command line): unknown option"),
+        (
+            ["chat", "--tmperature", "1"],
+            "--tmperature (command line): unknown option; the nearest one is --temperature\n",
+        ),
     ],
 )
 def test_mistakes_on_the_command_line_are_told(

@@ -224,7 +224,7 @@ def _refuse_contradictions(words: ReadWords) -> None:
 
 def _target(words: ReadWords) -> Target | None:
     """The server; None after what is wrong was noted."""
-    places = words.places()
+    places = words.others
     if len(places) != 1:
         told = f"{places[1]} ({SOURCE}): unexpected; one URL may be given" if places else ""
         words.problems.append(told or "URL: is needed, as in http://127.0.0.1:8080")

@@ -44,7 +44,7 @@ class CompressArguments:
 
 def read_compress(words: ReadWords, _: Mapping[str, str]) -> CompressArguments | None:
     """What is asked for."""
-    places = [Path(word) for word in words.places()]
+    places = [Path(word) for word in words.others]
     if len(places) != 2:
         told = "needs two directories, the model's and a new one for what is written"
         words.problems.append(f"{told}; there are {len(places)}")

@@ -43,7 +43,7 @@ class StoreArguments:
 
 def read_store(words: ReadWords, environ: Mapping[str, str]) -> StoreArguments | None:
     """What is asked for."""
-    names = words.places()
+    names = words.others
     action = names[0] if names else "list"
     if len(names) > 1 or action not in ACTIONS:
         words.problems.append(f"store: {' '.join(names)}: must be one of {', '.join(ACTIONS)}")
