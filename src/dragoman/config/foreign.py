@@ -61,20 +61,26 @@ FOREIGN_PREFIXES: Mapping[str, str] = _FILE["prefixes"]
 """Beginnings of environment variables that other servers read whatever follows, and what is said about such a variable."""
 
 
-def _read() -> Iterator[tuple[ForeignOption, bool]]:
-    """Each option of the file, and whether vLLM takes it."""
-    for section in _FILE["sections"].values():
-        for row in section["rows"]:
-            reason = REASONS.get(row["reason"], row["reason"])
-            harmless = row.get("harmless", ())
-            values = tuple(_FILE["values"][harmless] if isinstance(harmless, str) else harmless)
-            for name in row["names"].split():
-                option = ForeignOption(section["prefix"] + name, reason, values, row.get("secret", False))
-                yield option, row.get("vllm", False)
+def _options_of(section: Mapping[str, Any]) -> Iterator[tuple[ForeignOption, bool]]:
+    """Each option of a section, and whether vLLM takes it."""
+    for row in section["rows"]:
+        reason = REASONS.get(row["reason"], row["reason"])
+        harmless = row.get("harmless", ())
+        values = tuple(_FILE["values"][harmless] if isinstance(harmless, str) else harmless)
+        for name in row["names"].split():
+            option = ForeignOption(section.get("prefix", "") + name, reason, values, row.get("secret", False))
+            yield option, row.get("vllm", False)
 
 
-FOREIGN_OPTIONS: tuple[ForeignOption, ...] = tuple(option for option, _ in _read())
+_ALL = [found for section in _FILE["sections"].values() for found in _options_of(section)]
+
+FOREIGN_OPTIONS: tuple[ForeignOption, ...] = tuple(option for option, _ in _ALL)
 """Every known name that does not act."""
 
-OF_ENGINES: Mapping[str, frozenset[str]] = {"vllm": frozenset(option.key for option, is_taken in _read() if is_taken)}
+OF_ENGINES: Mapping[str, frozenset[str]] = {"vllm": frozenset(option.key for option, is_taken in _ALL if is_taken)}
 """Engine -> keys that act where it runs: it takes them as arguments of its own, and checks them."""
+
+
+def foreign_in(file: str) -> Mapping[str, ForeignOption]:
+    """What has no effect in another server's own files, by name. `file`: as `foreign_options.toml` calls it."""
+    return {option.key: option for option, _ in _options_of(_FILE["files"][file])}

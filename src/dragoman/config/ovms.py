@@ -12,14 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dragoman.config.foreign import OFF, REASONS, ForeignOption
+from dragoman.config.foreign import OFF, REASONS, ForeignOption, foreign_in
 from dragoman.config.pbtxt import MAX_BYTES, Field, Message, PbtxtError, parse_pbtxt
 from dragoman.config.sources import Given
 
 GRAPH_NAME = "graph.pbtxt"
 _OPTIONS_TYPE = "mediapipe.LLMCalculatorOptions"
-_RUNTIME = "the runtime's settings follow from the processor and the weights"
-_WHOLE_ATTENTION = "attention is computed in full, and nothing is evicted from the cache of a running sequence"
 
 _SAME = {  # name there -> key here, with values that mean the same
     "models_path": "option.model_id",
@@ -35,37 +33,7 @@ _TOOL_PARSERS = {
 _REASONING_PARSERS = {"qwen3": "think", "gptoss": "gpt_oss"}
 _CACHE_TYPES = {"u8": "u8", "i8": "u8", "f16": "auto", "bf16": "auto", "f32": "f32"}
 
-
-def _without_effect(reason: str, names: str, *harmless: str) -> dict[str, ForeignOption]:
-    return {name: ForeignOption(name, reason, harmless) for name in names.split()}
-
-
-_FOREIGN: Mapping[str, ForeignOption] = {
-    **_without_effect("blocks have 32 tokens", "block_size draft_block_size", "32"),
-    **_without_effect(REASONS["always_chunked"], "dynamic_split_fuse draft_dynamic_split_fuse", "true", "1"),
-    **_without_effect(REASONS["no_gpu"], "device draft_device", "cpu", "auto", ""),
-    **_without_effect(
-        "option.max_model_len bounds prompt and answer together, and a client's max_tokens with them",
-        "max_tokens_limit",
-    ),
-    **_without_effect(REASONS["own_drafts"], "draft_max_num_batched_tokens draft_cache_size draft_max_num_seqs"),
-    **_without_effect(
-        "what the model takes in follows from its files", "pipeline_type", "lm", "lm_cb", "auto", "0", "2", "4"
-    ),
-    **_without_effect(_WHOLE_ATTENTION, "cache_eviction_config sparse_attention_config"),
-    **_without_effect(REASONS["own_cache"], "cache_interval_multiplier"),
-    **_without_effect("a request says it, by tool_choice", "enable_tool_guided_generation", *OFF),
-    **_without_effect("templates are rendered by Jinja", "chat_template_mode", "jinja", "1"),
-    **_without_effect("option.generation_config reads the file in the model's directory", "generation_config_path"),
-}
-_PROPERTIES: Mapping[str, ForeignOption] = {
-    **_without_effect(_RUNTIME, "PERFORMANCE_HINT", "latency", ""),
-    **_without_effect(_RUNTIME, "NUM_STREAMS", "1", "auto"),
-    **_without_effect(_RUNTIME, "INFERENCE_PRECISION_HINT", "bf16", "auto"),
-    **_without_effect(
-        "activations are quantised in groups that follow from kernels and weights", "DYNAMIC_QUANTIZATION_GROUP_SIZE"
-    ),
-}
+_FOREIGN, _PROPERTIES = foreign_in("ovms_graph"), foreign_in("ovms_plugin")
 
 
 @dataclass(slots=True)
@@ -218,7 +186,7 @@ class _Reader:
         elif (name, text.lower()) == ("INFERENCE_PRECISION_HINT", "f32"):
             self._give(name, "option.dtype", "f32", where)
         else:
-            self._note(_PROPERTIES.get(name, ForeignOption(name, _RUNTIME)), name, text, where)
+            self._note(_PROPERTIES.get(name, ForeignOption(name, REASONS["runtime"])), name, text, where)
 
     def _cache_type(self, name: str, text: str, source: str) -> None:
         known = _CACHE_TYPES.get(text.lower())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman.config.entries import ModelEntry
-from dragoman.config.foreign import REASONS, ForeignOption
+from dragoman.config.foreign import ForeignOption, foreign_in
 from dragoman.config.ovms import GRAPH_NAME, llm_options
 from dragoman.config.pbtxt import PbtxtError
 
@@ -22,10 +22,7 @@ _TEXT_ONLY = "this server generates text, and serves what has a graph.pbtxt with
 _MAX_BYTES = 16 << 20
 
 _KEYS = {"name", "base_path", "graph_path"}
-_FOREIGN: Mapping[str, ForeignOption] = {
-    "monitoring": ForeignOption("monitoring", REASONS["counters"]),
-    "target_device": ForeignOption("target_device", "the model runs on the CPU", ("cpu", "auto")),
-}
+_FOREIGN = foreign_in("ovms_config")
 
 
 class OvmsModels(NamedTuple):
