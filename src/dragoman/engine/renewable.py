@@ -61,7 +61,11 @@ class RenewableEngine:
 
     async def deliver(self, request: EngineRequest, take: Take) -> None:
         """See `base.Delivering`."""
-        await deliver(self._engine, request, take)
+        try:
+            await deliver(self._engine, request, take)
+        except ServerError as error:
+            # A slow client may hold it for long, and by its frames a dead engine, whose memory the next one needs.
+            raise error.with_traceback(None) from error.__cause__
 
     def check(self, request: EngineRequest) -> None:
         """See `base.Checking`."""
