@@ -52,7 +52,7 @@ by side, with and without the prompt), `2_Normalize`, Dense modules, the longest
 DistilBERT, MPNet and ModernBERT (gte-modernbert), each as `...Model`, `...ForMaskedLM` or, but for MPNet,
 `...ForSequenceClassification`, which scores with one label and classifies with several; Nomic Embed 1 and 1.5,
 GTE 1.5 and mGTE (with `rope_scaling` ntk, and as rerankers), as released and as transformers writes them; Jina
-Embeddings 3 as transformers writes it, without its adapters (the release, which has them inside, is refused);
+Embeddings 3 as released, with an adapter for each task, and as transformers writes it, without;
 EuroBERT; EmbeddingGemma; and decoders of the families above that attend plainly: Qwen3-Embedding,
 Qwen3-Reranker (by the logits of yes and no, or converted). Without `modules.json` an encoder embeds, with the
 mean or, where its name has bge, gte, arctic or mxbai in it, the first token's vector; `--task`, `--pooling`

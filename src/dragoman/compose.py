@@ -320,6 +320,7 @@ def _pooling_facts(recipe: Recipe, built: BuiltEngine, capabilities: Capabilitie
         similarity=recipe.similarity,
         prompts=prompts,
         default_prompt_name=recipe.default_prompt_name if late is None else "document",
+        tasks=recipe.tasks,
         activation=recipe.activation,
         labels=recipe.labels,
         takes_instruction=recipe.template is not None,

@@ -743,7 +743,8 @@ class PooledText:
 
     `second_from`: where the second text of a pair begins, 0 = there is but one. `num_prompt_tokens`: at its beginning, of
     what goes before the text itself. `num_seen`: the first tokens, which all tokens see; those behind them read and are not
-    read; 0 = all are seen. `wants_tokens`: a vector of each token is wanted.
+    read; 0 = all are seen. `wants_tokens`: a vector of each token is wanted. `task`: what it is for, the number of one of
+    the model's adapters; -1 = nothing of the kind.
     """
 
     token_ids: Sequence[int]
@@ -751,3 +752,4 @@ class PooledText:
     num_prompt_tokens: int = 0
     num_seen: int = 0
     wants_tokens: bool = False
+    task: int = -1

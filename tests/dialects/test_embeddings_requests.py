@@ -124,7 +124,7 @@ def test_base64_holds_the_same_numbers(path: str) -> None:
 @table("path", OPENAI)
 def test_parameters_reach_the_service(path: str) -> None:
     service = embedding()
-    more = {"dimensions": 2, "normalize": True, "add_special_tokens": False, "prompt_name": "query"}
+    more = {"dimensions": 2, "normalize": True, "add_special_tokens": False, "task": "query"}
     status, answer = called(path, body_for(path, ["a b c"], truncate_prompt_tokens=3, **more), service)
     assert status == 200
     [request] = service.embedded
@@ -158,6 +158,8 @@ def test_too_long_texts_are_refused_unless_they_may_be_cut(path: str) -> None:
         ({"encoding_format": "int8"}, 'encoding_format must be float or base64, got "int8"'),
         ({"encoding_format": 3}, "encoding_format must be a string, got 3"),
         ({"prompt_name": "other"}, "prompt_name 'other' is not known, allowed: query"),
+        ({"task": "other"}, "task 'other' is not known, allowed: query"),
+        ({"task": "other", "prompt_name": "query"}, 'task must be the same as prompt_name ("query"), got "other"'),
         ({"normalize": "perhaps"}, 'normalize must be true or false, got "perhaps"'),
     ],
 )

@@ -46,7 +46,7 @@ def flat(rows: Any, model: LoadedPooler) -> Any:
 
 
 # An encoder of each kind, a decoder, a head.
-FEW = ["bert_mean", "distilbert_dense", "modernbert_cls", "mpnet_mean", "qwen3_last", "xlmr_reranker"]
+FEW = ["bert_mean", "distilbert_dense", "jina_tasks", "modernbert_cls", "mpnet_mean", "qwen3_last", "xlmr_reranker"]
 
 
 @pytest.mark.parametrize("name", width(case_names(), FEW))
@@ -270,6 +270,11 @@ def test_releases_say_the_same_in_words_of_their_own(tmp_path: Path) -> None:
         (RELEASED_GTE, {"rope_scaling": {"type": "ntk", "factor": 2, "mixed_b": 0.5}}, "mixed_b is 0.5"),
         ("xlmr_cls", {"position_embedding_type": "rotary"}, "position_embedding_type"),
         ("jina_v3", {"lora_adaptations": ["retrieval.query"]}, "lora_adaptations"),
+        ("jina_tasks", {"position_embedding_type": "absolute"}, "position_embedding_type"),
+        ("jina_tasks", {"load_trained_adapters": False}, "load_trained_adapters is false"),
+        ("jina_tasks", {"use_reg_tokens": True}, "use_reg_tokens is true"),
+        ("jina_tasks", {"lora_rank": 0}, "lora_rank is 0"),
+        ("jina_tasks", {"type_vocab_size": 2}, "type_vocab_size is 2"),
         ("eurobert", {"architectures": ["EuroBertForSequenceClassification"]}, "EuroBertForSequenceClassification"),
         ("embedding_gemma", {"use_bidirectional_attention": "vision"}, "use_bidirectional_attention"),
     ],
@@ -278,6 +283,18 @@ def test_what_a_family_does_not_compute_is_refused_by_name(config: Any, changes:
     base = read_case(config)["config"] if isinstance(config, str) else config
     with pytest.raises(ModelError, match=told):
         read_text_model({**base, **changes}, scores=False)
+
+
+def test_tasks_without_their_instructions_are_refused(tmp_path: Path) -> None:
+    for changes, told in (
+        ({"task_instructions": {"separation": ""}}, "task_instructions is "),
+        ({"lora_adaptations": ["a", "a"]}, "lora_adaptations is "),
+        ({"lora_adaptations": []}, "lora_adaptations is "),
+    ):
+        case = read_case("jina_tasks")
+        case["config"] |= changes
+        with pytest.raises(ModelError, match=told):
+            read_recipe(write_pooling_case("jina_tasks", tmp_path, case))
 
 
 def test_an_encoder_without_a_head_does_not_score() -> None:

@@ -116,7 +116,7 @@ def refused(models: Models, name: str, kind: type[ServerError], request: EmbedRe
     return found
 
 
-@table("name", width(EMBEDDING, ["bert_cls", "qwen3_last"]))  # tests/models has the numbers of all
+@table("name", width(EMBEDDING, ["bert_cls", "jina_tasks", "qwen3_last"]))  # tests/models has the numbers of all
 def test_embeddings_are_those_of_sentence_transformers(name: str, models: Models) -> None:
     case, reference = read_case(name), recorded(name)
     texts = case_texts(case)
@@ -134,6 +134,24 @@ def test_embeddings_are_those_of_sentence_transformers(name: str, models: Models
         assert found[key].shape == expected.shape
         assert np.abs(found[key] - expected).max() <= TOLERANCE
         assert np.ptp(expected, axis=0).max() > 100 * TOLERANCE  # a mistake would be seen
+
+
+def test_similarity_is_that_of_the_tasks_that_search(models: Models) -> None:
+    """Queries and passages are embedded for those, with their instructions; texts of several tasks run together."""
+    reference, texts = recorded("jina_tasks"), case_texts(read_case("jina_tasks"))
+
+    async def work(service: PoolingService) -> Any:
+        score = service.score(ScoreRequest(pairs=[(texts[1], text) for text in texts], truncation=RIGHT))
+        tasks = [
+            service.embed(EmbedRequest(texts=texts, prompt_name=name)) for name in ("separation", "classification")
+        ]
+        return await asyncio.gather(score, *tasks)
+
+    scores, separation, classification = models.ask("jina_tasks", work)
+    query, passages = reference["embeddings_retrieval.query"][1], reference["embeddings_retrieval.passage"]
+    assert np.abs(scores.values - passages @ query).max() < 1e-5
+    assert np.abs(separation.vectors - reference["embeddings_separation"]).max() <= TOLERANCE
+    assert np.abs(classification.vectors - reference["embeddings_classification"]).max() <= TOLERANCE
 
 
 @table("name", width(SCORING, ["bert_reranker", "qwen3_reranker"]))

@@ -117,6 +117,12 @@ class Weights:
         view._tied = name
         return view
 
+    def root(self) -> Weights:
+        """The view of the whole checkpoint."""
+        view = copy(self)
+        view._prefix = ""
+        return view
+
     # --- what this view is ---------------------------------------------------------------------------------------------
 
     def name(self, name: str = "weight") -> str:

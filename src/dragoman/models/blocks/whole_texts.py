@@ -26,6 +26,7 @@ TOKENS, POSITIONS, TOKEN_TYPES = "input_ids", "position_ids", "token_type_ids"
 PLACES, ROWS, MASK = "places", "rows", "mask"
 WINDOW_QUERIES, WINDOW_KEYS, WINDOW_MASK, WINDOW_ROWS = "window_queries", "window_keys", "window_mask", "window_rows"
 DISTANCES, KEPT, MEMBERS, COUNTS = "distances", "kept_rows", "members", "counts"
+TASKS = "task_mask"
 
 
 class WholeTexts:
@@ -37,11 +38,19 @@ class WholeTexts:
     Of C chunks of Q queries with K keys, where layers have windows: window_queries i64 [C, Q], window_keys i64 [C, K],
     window_mask f32 [C, 1, Q, K], window_rows i64 [T]. distances i64 [L, L] where there are biases by distance.
     kept_rows i64 [R]: the tokens whose last hidden states are wanted; not where all are. members f32 [S, T]: 1 where a token
-    is of a text, counts f32 [S, 1]: its tokens; where a head scores the mean.
+    is of a text, counts f32 [S, 1]: its tokens; where a head scores the mean. task_mask f32 [T, C]: 1 in the columns of the
+    task that a token's text is for, where there are adapters of tasks.
     """
 
     def __init__(
-        self, *, is_causal: bool, has_types: bool, has_windows: bool, has_distances: bool, keeps: bool
+        self,
+        *,
+        is_causal: bool,
+        has_types: bool,
+        has_windows: bool,
+        has_distances: bool,
+        keeps: bool,
+        num_task_columns: int = 0,
     ) -> None:
         self.parameters: list[Any] = []
         self.token_ids, self.positions = self._input(TOKENS), self._input(POSITIONS)
@@ -50,6 +59,7 @@ class WholeTexts:
         self.mask = None if is_causal else self._input(MASK, [-1, 1, 1, -1], ov.Type.f32)
         self.distances = self._input(DISTANCES, [-1, -1]) if has_distances else None
         self.kept = self._input(KEPT) if keeps else None
+        self.tasks = self._input(TASKS, [-1, num_task_columns], ov.Type.f32) if num_task_columns else None
         self._windows: tuple[Node, Node, Node, Node] | None = None
         if has_windows:
             self._windows = (

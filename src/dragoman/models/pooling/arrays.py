@@ -45,6 +45,10 @@ def graph_inputs(texts: Sequence[PooledText], facts: TextFacts, kept: Kept) -> d
         inputs |= _windows(lengths, seen, starts, facts.window_reach)
     if facts.num_distances:
         inputs[names.DISTANCES] = columns - columns[:, None] + (facts.num_distances - 1)
+    if facts.num_tasks:
+        columns_of = np.repeat(np.arange(facts.num_tasks), facts.task_rank)
+        is_of = np.array([text.task for text in texts])[:, None] == columns_of
+        inputs[names.TASKS] = np.repeat(is_of.astype(np.float32), lengths, axis=0)
     if kept != "all":
         is_kept = within == (0 if kept == "first" else np.repeat(lengths - 1, lengths))
         inputs[names.KEPT] = np.flatnonzero(is_kept | np.repeat([text.wants_tokens for text in texts], lengths))

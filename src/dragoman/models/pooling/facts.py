@@ -24,7 +24,8 @@ class TextFacts:
     `max_tokens`: the longest text that it has positions for. `first_position`: of a text's first token. `is_causal`: tokens
     look back only. `num_types`: kinds of tokens (of the first and the second text of a pair), 1 = they are all alike.
     `window_reach`: how far tokens of layers with windows look to either side, 0 = there are none. `num_distances`: the
-    largest distance that biases tell apart is one less, 0 = there are no biases by distance.
+    largest distance that biases tell apart is one less, 0 = there are no biases by distance. `num_tasks`: that it has
+    adapters for, each of `task_rank` rows.
     """
 
     architecture: str
@@ -37,6 +38,8 @@ class TextFacts:
     num_types: int = 1
     window_reach: int = 0
     num_distances: int = 0
+    num_tasks: int = 0
+    task_rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ class Recipe:
 
     `pooling`: how the tokens' vectors become one, several = side by side. `includes_prompt` False: the prompt's tokens are
     left out then. `denses`: products behind it. `is_normalized`: the result has length 1. `max_tokens` None = as many as the
-    network takes. `prompts`, `default_prompt_name`, `similarity`: as sentence-transformers lists them. `activation`: what
+    network takes. `prompts`, `default_prompt_name`, `similarity`: as sentence-transformers lists them. `tasks`: names of
+    prompts whose texts are for a task that the network has an adapter for, in the adapters' order. `activation`: what
     becomes of a score. `labels`: the classes, in the order of the head's outputs. `sparse`, `late`: where vectors are words'
     weights, or tokens'. `answer_ids`: the tokens that a causal model's score compares, (yes, no) or (yes,). `template`: None
     = pairs are two texts in one sequence. `lowers_case`: texts are lower-cased before. `departures`: for people, at the
@@ -111,6 +115,7 @@ class Recipe:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     similarity: str = "cosine"
+    tasks: tuple[str, ...] = ()
     activation: str = ""
     labels: tuple[str, ...] = ()
     sparse: SparseRule | None = None

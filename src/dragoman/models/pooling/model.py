@@ -21,6 +21,7 @@ from dragoman.models.pooling.arrays import graph_inputs, members
 from dragoman.models.pooling.facts import DenseModule, Kept, PoolingMode, Recipe, TextFacts
 from dragoman.models.pooling.families import read_text_model
 from dragoman.models.pooling.families.base import TextFamily
+from dragoman.models.pooling.task_adapters import PlainNames
 from dragoman.models.profile import KernelProfile, ModelOptions, keeps_file_types, kernel_profile, tell_lack
 from dragoman.models.runtime import kernel_threads, memory
 from dragoman.models.sources.opening import stored_weights
@@ -198,7 +199,8 @@ def load_pooler(model_dir: Path, recipe: Recipe, options: ModelOptions, progress
         stored.open() as source,
         RowParts(progress=lambda done: report(BUILDING, min(done / num_values, 1.0))) as parts,
     ):
-        weights = Weights(source, WeightStorage(profile.weights, parts))
+        named = PlainNames(source) if model.facts.num_tasks else source
+        weights = Weights(named, WeightStorage(profile.weights, parts))
         words = None if recipe.sparse is None else model.build_words(weights, recipe.sparse)
         graph = model.build(weights)
         parts.finish()
@@ -234,7 +236,7 @@ def _kept(model: TextFamily, recipe: Recipe) -> Kept:
     """Of which tokens the last hidden states are wanted, where nobody asks for those of all."""
     if model.scores:
         return "all" if model.scores_mean else "last" if model.facts.is_causal else "first"
-    if len(recipe.pooling) != 1 or not recipe.includes_prompt:  # no pooling: all tokens count
+    if len(recipe.pooling) != 1 or not recipe.includes_prompt or model.facts.num_tasks:  # no pooling: all tokens count
         return "all"
     return {"cls": "first", "last": "last"}.get(recipe.pooling[0], "all")  # type: ignore[return-value]
 

@@ -29,7 +29,16 @@ from dragoman.models.pooling.facts import (
     Recipe,
     SparseRule,
 )
-from dragoman.models.pooling.families import COLBERT, GENERATOR, MASKED, SCORER, architecture_of, is_encoder, parts_of
+from dragoman.models.pooling.families import (
+    COLBERT,
+    GENERATOR,
+    MASKED,
+    SCORER,
+    TASKS,
+    architecture_of,
+    is_encoder,
+    parts_of,
+)
 
 Task = Literal["auto", "generate", "embed", "rerank", "classify"]
 Purpose = Literal["generate", "embed", "score"]
@@ -132,6 +141,8 @@ def chosen_of(options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 def _embedding(model_dir: Path, raw_config: Mapping[str, Any], chosen: str | None, normalize: bool | None) -> Recipe:
     prompts, default_name, similarity = _prompts(model_dir)
+    tasks = _tasks(raw_config)
+    prompts = {**{name: text for name, text in tasks.items() if name not in prompts}, **prompts}
     max_tokens, lowers_case = _lengths(model_dir)
     modules = _modules(model_dir)
     modes: tuple[PoolingMode, ...] = ()
@@ -166,6 +177,7 @@ def _embedding(model_dir: Path, raw_config: Mapping[str, Any], chosen: str | Non
         prompts=prompts,
         default_prompt_name=default_name,
         similarity=similarity,
+        tasks=tuple(tasks),
         lowers_case=lowers_case,
         departures=tuple(departures),
     )
@@ -317,6 +329,19 @@ def _prompts(model_dir: Path) -> tuple[dict[str, str], str | None, str]:
         raise ModelError(f"{model_dir / name} default_prompt_name is {shown(default)}, allowed: {', '.join(prompts)}")
     similarity = config.get("similarity_fn_name") or "cosine"
     return dict(prompts), default, str(similarity)
+
+
+def _tasks(raw_config: Mapping[str, Any]) -> dict[str, str]:
+    """What texts may be embedded for where the network has adapters for it, and what goes before a text then."""
+    names, told = raw_config.get(TASKS), raw_config.get("task_instructions") or {}
+    if names is None:
+        return {}
+    if not isinstance(names, list) or not names or len(set(map(str, names))) < len(names):
+        raise ModelError(f"config.json {TASKS} is {shown(names)}, allowed: a list of different names")
+    are_texts = isinstance(told, dict) and all(isinstance(text, str) for text in told.values())
+    if not are_texts or any(name not in told for name in names):
+        raise ModelError(f"config.json task_instructions is {shown(told)}, allowed: a text for each of {TASKS}")
+    return {name: told[name] for name in names}
 
 
 def _lengths(model_dir: Path) -> tuple[int | None, bool]:

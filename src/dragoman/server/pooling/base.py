@@ -71,7 +71,8 @@ class PoolingFacts:
     tokens included. `pooling`: how tokens become one vector (cls, mean, max, last, ...). `is_normalized`: embeddings have
     length 1 unless a request asks otherwise. `similarity`: what compares two of them (cosine, dot, euclidean, manhattan).
     `prompts`: texts that go before a text, by name, as the checkpoint lists them; `default_prompt_name`: the one that counts
-    where a request names none, None = no prompt. `activation`: what makes a score of a model's output (sigmoid, softmax,
+    where a request names none, None = no prompt. `tasks`: prompts with which a text is embedded for a task, by an adapter of
+    its own. `activation`: what makes a score of a model's output (sigmoid, softmax,
     identity), "" for one that embeds. `labels`: what a model that classifies, or scores, tells. `takes_instruction`: pairs
     can be scored by an instruction of the client's (Qwen3-Reranker).
     """
@@ -86,6 +87,7 @@ class PoolingFacts:
     similarity: str = "cosine"
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
+    tasks: tuple[str, ...] = ()
     activation: str = ""
     labels: tuple[str, ...] = ()
     takes_instruction: bool = False

@@ -40,6 +40,8 @@ T = TypeVar("T")
 Vectors = npt.NDArray[np.float32]
 
 _INLINE_CHARS = 2_000  # tokenising takes about a microsecond per character
+_SIDES = ("query", "retrieval.query"), ("document", "passage", "retrieval.passage")
+"""Names of prompts that go before the texts of a pair."""
 _MOST_NUMBERS = 1 << 24  # in the answer to one call: 64 MB, and several times that as JSON
 _LEAST_LENGTH = np.float32(1e-12)  # of a vector that is divided by it, as torch has it
 
@@ -187,7 +189,7 @@ class TextsService:
             raise InvalidParameter("instruction must be left out: this model takes none", param="instruction")
         prompts, is_late = self.facts.prompts, self.facts.kind is PoolingKind.TOKENS
         sides: list[tuple[dict[str, int], Any]] = []
-        for side, names in enumerate((("query",), ("document", "passage"))):
+        for side, names in enumerate(_SIDES):
             texts = {text: index for index, text in enumerate(dict.fromkeys(pair[side] for pair in request.pairs))}
             name = next((one for one in names if one in prompts), None)
             truncation, longest = request.truncation, request.max_tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 from dragoman.errors import CapacityError, InvalidParameter
@@ -79,10 +79,15 @@ class TextPreparer:
             len(next(self._encoded([self._bounded((prompt,), "", longest, Truncation.RIGHT)]))) if prompt else 0
         )
         frame = self.tokenizer.frame if request.add_special_tokens else Frame((), (), ())
-        return [
+        made = [
             self._embedded(text, index, tokens, frame, num_prompt, longest, request.truncation)
             for index, text in enumerate(request.texts)
         ]
+        name = None if request.prompt is not None else self._prompt_name(request)
+        if name not in self.facts.tasks:
+            return made
+        task = self.facts.tasks.index(name)
+        return [replace(text, task=task) for text in made]
 
     def prompt(self, request: EmbedRequest) -> str:
         """What goes before each text. Raises: InvalidParameter."""

@@ -31,6 +31,8 @@ FAMILIES: Mapping[str, str] = {
 }
 """What an architecture's name begins with, and what reads it."""
 
+TASKS, _WITH_TASKS = "lora_adaptations", "turned_bert.JinaTasks"
+"""The key of XLM-RoBERTa's config.json that tells Jina Embeddings 3 as it was released, and what reads that."""
 _EURO = "EuroBert"
 MODEL, MASKED, SCORER, GENERATOR = "Model", "ForMaskedLM", "ForSequenceClassification", "ForCausalLM"
 _BODIES = {"Gemma3Text": "Gemma3", _EURO: "Llama"}
@@ -104,7 +106,7 @@ def read_text_model(raw_config: dict[str, Any], *, scores: bool, answer_ids: tup
         family = read_model({**used, "architectures": [f"{name}{GENERATOR}"]})
         is_causal = raw_config.get("is_causal") is not False and not is_euro
         return Decoder(family, scores=scores, is_causal=is_causal, sees_behind=sees_behind, answer_ids=answer_ids)
-    module, _, kind = FAMILIES[name].partition(".")
+    module, _, kind = (_WITH_TASKS if name == "XLMRoberta" and TASKS in used else FAMILIES[name]).partition(".")
     config = Config(used)
     config.skip(*QUANTISATION_KEYS)
     model: TextFamily = getattr(import_module(f"{__name__}.{module}"), kind)(config, scores=scores)

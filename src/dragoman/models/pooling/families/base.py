@@ -119,6 +119,7 @@ class TextFamily(ABC):
             has_windows=bool(facts.window_reach),
             has_distances=bool(facts.num_distances),
             keeps=self.kept != "all",
+            num_task_columns=facts.num_tasks * facts.task_rank,
         )
         hidden = self.hidden(texts, weights.at(self._prefix(weights)))
         result, name = hidden, HIDDEN

@@ -6,6 +6,7 @@ arXiv:2402.01613, arXiv:2407.19669, arXiv:2409.10173; GTE's "ntk" scaling: https
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, RotaryRule
 from dragoman.models.pooling.facts import TextFacts
 from dragoman.models.pooling.families.base import TextFamily, WordHead, rows_of
+from dragoman.models.pooling.task_adapters import TaskAdapters
 from dragoman.models.storage.constants import Node, constant
 from dragoman.models.weights import Weights, halves
 
@@ -104,19 +106,24 @@ class TurnedBert(TextFamily):
 
     def hidden(self, texts: WholeTexts, body: Weights) -> Node:
         """See `TextFamily`."""
-        facts, size = self.facts, self.facts.hidden_size
-        names = self.names
+        facts, names = self.facts, self.names
         table = body.at("embeddings")
-        x = rows_of(texts.token_ids, table.at("word_embeddings"), facts.vocab_size, size)
-        if texts.token_types is not None:
-            x = add(x, rows_of(texts.token_types, table.at("token_type_embeddings"), facts.num_types, size))
-        elif facts.num_types:  # all tokens are of the only type
-            row = table.at("token_type_embeddings").matrix(1, size)
-            x = add(x, constant(np.asarray(row, dtype=np.float32)))
+        x = self.embedded(texts, table)
         x = layer_norm(x, body.at(names.embedding_norm), self.norm_epsilon)
         for index in range(facts.num_layers):
             is_last = index == facts.num_layers - 1
             x = self._layer(x, body.at(f"{names.layers}.{index}"), texts, is_last=is_last)
+        return x
+
+    def embedded(self, texts: WholeTexts, table: Weights) -> Node:
+        """The sum of the tables' rows. Shape: [T, hidden]."""
+        facts, size = self.facts, self.facts.hidden_size
+        x = rows_of(texts.token_ids, table.at("word_embeddings"), facts.vocab_size, size)
+        if texts.token_types is not None:
+            return add(x, rows_of(texts.token_types, table.at("token_type_embeddings"), facts.num_types, size))
+        if facts.num_types:  # all tokens are of the only type
+            row = table.at("token_type_embeddings").matrix(1, size)
+            x = add(x, constant(np.asarray(row, dtype=np.float32)))
         return x
 
     def _layer(self, x: Node, weights: Weights, texts: WholeTexts, *, is_last: bool) -> Node:
@@ -263,3 +270,39 @@ class Jina(TurnedBert):
     def read_longest(self, config: Config) -> int:
         """As many as XLM-RoBERTa with as many positions."""
         return super().read_longest(config) - 2
+
+
+class JinaTasks(Jina):
+    """Jina Embeddings 3 as it was released, with an adapter for each task. Its config.json is XLM-RoBERTa's and more."""
+
+    def __init__(self, config: Config, *, scores: bool) -> None:
+        config.rename({"rotary_emb_base": "rope_theta"})
+        if config.value("position_embedding_type") != "rotary":
+            raise config.error("position_embedding_type", '"rotary"')
+        config.expect(load_trained_adapters=True, use_reg_tokens=False, truncate_dim=None, emb_pooler="mean")
+        config.skip(
+            "lora_dropout_p", "lora_main_params_trainable", "matryoshka_dimensions", "task_instructions", "output_past",
+        )  # fmt: skip
+        super().__init__(config, scores=scores)
+        tasks = config.value("lora_adaptations")
+        assert isinstance(tasks, list)  # the recipe has looked
+        rank = config.count("lora_rank")
+        self.scale = config.positive("lora_alpha") / rank
+        self.facts = replace(self.facts, num_tasks=len(tasks), task_rank=rank)
+        if self.facts.num_types != 1:
+            raise config.error("type_vocab_size", "1")
+
+    def hidden(self, texts: WholeTexts, body: Weights) -> Node:
+        """See `TextFamily`."""
+        assert texts.tasks is not None
+        facts = self.facts
+        body.adapting = TaskAdapters(texts.tasks, body.root(), facts.num_tasks, facts.task_rank, self.scale)
+        return super().hidden(texts, body)
+
+    def embedded(self, texts: WholeTexts, table: Weights) -> Node:
+        """See `TurnedBert`."""
+        x, size, adapters = super().embedded(texts, table), self.facts.hidden_size, table.adapting
+        assert isinstance(adapters, TaskAdapters)
+        words, types = (table.at(f"{name}_embeddings").name() for name in ("word", "token_type"))
+        x = adapters.of_rows(x, texts.token_ids, words, self.facts.vocab_size, size)
+        return adapters.of_rows(x, None, types, 1, size)

@@ -66,12 +66,12 @@ class EmbeddingsDialect:
         if body.ttl is not None and is_idle():
             ignored.append(NAME)
         headers = note_ignored(switches, ignored)
-        with told_as({"texts": "input", "max_tokens": CUT}, partial(given.place, "input")):
+        with told_as({"texts": "input", "max_tokens": CUT, **_task_words(body)}, partial(given.place, "input")):
             made = await service.embed(
                 EmbedRequest(
                     texts=given.texts,
                     request_id=http.request_id,
-                    prompt_name=body.prompt_name,
+                    prompt_name=body.task if body.prompt_name is None else body.prompt_name,
                     truncation=cut.truncation,
                     max_tokens=cut.max_tokens,
                     dimensions=body.dimensions,
@@ -81,6 +81,11 @@ class EmbeddingsDialect:
             )
         as_item = _as_base64 if body.encoding_format == "base64" else _as_numbers
         return json_reply(200, await embedding_list(made, body.model or self._profile.name, as_item), headers)
+
+
+def _task_words(body: EmbeddingsBody) -> dict[str, str]:
+    """What errors call the prompt's name."""
+    return {} if body.task is None else {"prompt_name": "task"}
 
 
 def check_token_ids(texts: Sequence[Text], is_allowed: bool | None, profile: ModelProfile, words: Profile) -> None:
@@ -103,6 +108,9 @@ def check_body(raw: dict[str, Any], body: EmbeddingsBody, words: Profile) -> Non
         raise UnsupportedFeature("messages are not embedded here: give the texts as input", param="messages")
     if body.input is None:
         raise words.fault("input", "missing", "input is missing")
+    if None not in (body.task, body.prompt_name) and body.task != body.prompt_name:
+        message = f"task must be the same as prompt_name ({shown(body.prompt_name)}), got {shown(body.task)}"
+        raise words.fault("task", "conflict", message)
     if body.encoding_format is not None and body.encoding_format not in FORMATS:
         message = f"encoding_format must be float or base64, got {shown(body.encoding_format)}"
         raise words.fault("encoding_format", "value", message)

@@ -36,6 +36,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     add_special_tokens: bool | None = None
     normalize: bool | None = None
     prompt_name: str | None = None
+    task: str | None = None
     ttl: float | None = None
     allow_token_ids: bool | None = None
 
@@ -86,6 +87,9 @@ def embeddings_body(words: Profile, profile: ModelProfile) -> Schema:
             ),
             "normalize": described(switch, "vectors of length 1; as the model does if absent"),
             "prompt_name": described(nullable(TEXT), "one of the model's prompts, which goes before each text"),
+            "task": described(
+                nullable(TEXT), "what the vectors are for, as Jina has it; another name of `prompt_name`"
+            ),
             NAME: described(nullable({"type": "number", **range_of(BOUNDS[NAME])}), EFFECT),
             "user": {"description": f"without effect: {NO_EFFECT['user']}"},
         },
