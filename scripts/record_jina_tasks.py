@@ -40,7 +40,7 @@ INSTRUCTIONS = {
 def made() -> Case:
     """The case: configuration, files, shapes of tensors."""
     tasks = list(INSTRUCTIONS)
-    config = {
+    config: dict[str, Any] = {
         "architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta", "attention_probs_dropout_prob": 0.1,
         "auto_map": {"AutoModel": "jinaai/xlm-roberta-flash-implementation--modeling_lora.XLMRobertaLoRA"},
         "bos_token_id": 0, "classifier_dropout": None, "emb_pooler": "mean", "eos_token_id": 2, "hidden_act": "gelu",

@@ -81,10 +81,31 @@ FEATURES = (
         (f"{_LLAMACPP}test_llama_vim_fills_a_gap", f"{_LLAMACPP}test_llama_vscode_fills_a_gap_in_several_ways"),
     ),
     Feature(
+        "llama.cpp's own names on OpenAI's routes",
+        "`n_predict`, `samplers`, `grammar`, ... (llama.cpp)",
+        "the same",
+        (
+            "tests/dialects/test_llamacpp_names.py::test_every_name_has_its_effect",
+            "tests/dialects/test_llamacpp_names.py::test_samplers_that_are_not_listed_are_off_whatever_the_model_says",
+        ),
+    ),
+    Feature(
         "LM Studio's `/api/v0`",
         "LM Studio",
-        "the same",
-        ("tests/server/test_lmstudio_routes.py::test_an_answer_is_openais_with_statistics",),
+        "the same, and its `ttl`",
+        (
+            "tests/server/test_lmstudio_routes.py::test_an_answer_is_openais_with_statistics",
+            "tests/server/test_models_by_name.py::test_ttl_says_how_long_a_model_stays_that_was_loaded_for_a_call",
+        ),
+    ),
+    Feature(
+        "what sees of a GGUF model, in a file of its own",
+        "`--mmproj` (llama.cpp)",
+        "the same, or beside the model",
+        (
+            "tests/models/test_mmproj.py::test_it_sees_what_the_checkpoint_sees",
+            "tests/models/test_mmproj.py::test_a_file_that_is_named_sees_wherever_it_lies_or_the_model_is_refused",
+        ),
     ),
     Feature(
         "files and batches",
@@ -132,6 +153,12 @@ FEATURES = (
             f"{_CLASSES}test_classify_tells_probabilities_as_vllm_has_them",
             f"{_POOLING}test_labels_are_those_of_transformers",
         ),
+    ),
+    Feature(
+        "adapters of tasks inside a model that embeds",
+        "`task` (Jina's API)",
+        "the same; `prompt_name` as well",
+        (f"{_POOLING}test_similarity_is_that_of_the_tasks_that_search",),
     ),
     Feature(
         "sparse vectors, and vectors of tokens",
