@@ -144,6 +144,7 @@ inline void visit_activation(ov::AttributeVisitor& visitor, NamedGating& gating)
 
 // The operations that have a file of their own.
 std::shared_ptr<ov::Extension> attention_extension();
+std::shared_ptr<ov::Extension> recurrence_extension();
 std::shared_ptr<ov::Extension> experts_extension();
 std::shared_ptr<ov::Extension> normed_products_extension();
 std::shared_ptr<ov::Extension> output_and_mlp_extension();

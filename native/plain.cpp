@@ -8,6 +8,7 @@
 #include "kernels.hpp"
 #include "pack.hpp"
 #include "quantise.hpp"
+#include "recurrence_tile.hpp"
 
 namespace dragoman {
 namespace {
@@ -152,6 +153,7 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
 }  // namespace
 
 const AttentionKernels kPlainAttention = attention_of<One>();
+const RecurrenceKernels kPlainRecurrence = recurrence_of<One>();
 
 const Kernels kPlain = {"plain", quantise, codes_with<One>, activate_with<One>, product, &kPlainAttention};
 
