@@ -242,9 +242,10 @@ void check_activations() {
 
 }  // namespace
 
-int count_failures_of_attention();  // attention.cpp
-int count_failures_of_experts();    // experts.cpp
-int count_failures_of_layers();     // layers.cpp
+int count_failures_of_attention();    // attention.cpp
+int count_failures_of_recurrences();  // recurrences.cpp
+int count_failures_of_experts();      // experts.cpp
+int count_failures_of_layers();       // layers.cpp
 
 int main() {
     check_activations();
@@ -280,6 +281,7 @@ int main() {
     check(Format::bf16, 32, 300000, 32, {1});
     check(Format::i8, 64, 40, 96, {200});
     failures += count_failures_of_attention() + count_failures_of_experts() + count_failures_of_layers();
+    failures += count_failures_of_recurrences();
     std::printf("%s: %d failures\n", dragoman::instruction_set(), failures);
     return failures ? 1 : 0;
 }

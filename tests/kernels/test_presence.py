@@ -16,6 +16,7 @@ from dragoman.kernels.native import Library, LibraryMissing, library
 from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.profile import CPU_INFO, kernel_profile, tell_lack
 from dragoman.tools.doctor.software import software_facts, software_section
+from tests.support.family_checkpoint import read_case, write_case
 from tests.support.packed_layouts import LLAMA
 from tests.support.random_checkpoint import write_checkpoint
 
@@ -70,6 +71,15 @@ def test_a_model_is_loaded_without_it_and_one_line_says_so(
 def test_who_asks_for_openvino_is_told_nothing(place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     load_model(write_checkpoint(LLAMA, tmp_path / "model"), ModelOptions(kernels="openvino"))
     assert caplog.records == []
+
+
+def test_a_model_that_needs_it_is_refused(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as raised:
+        load_model(write_case("lfm2", read_case("lfm2"), tmp_path), ModelOptions(weight_type="f32"))
+    assert str(raised.value) == (
+        "Lfm2ForCausalLM has layers that only dragoman's own kernels compute, and they are not here: built without a C++ "
+        "compiler; install dragoman again where there is a C++ compiler"
+    )
 
 
 def test_who_asks_for_it_is_told_what_to_do(place: Path) -> None:

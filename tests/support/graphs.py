@@ -26,7 +26,7 @@ ROUNDING = 1e-5  # of numbers that one of two ways computes, as frequencies of a
 def graph_of(path: Path) -> Any:
     """The decoder's graph of the model at that path, in f32."""
     model = read_model(read_seeing_config(path))
-    profile = kernel_profile(ModelOptions("f32"), has_states=bool(model.facts.delta_layers))
+    profile = kernel_profile(ModelOptions("f32"), has_states=bool(model.facts.state_layers))
     with stored_weights(path).open() as source, RowParts(num_workers=1) as parts:
         graph = model.build(Weights(source, WeightStorage(profile.weights, parts)))
         parts.finish()

@@ -15,10 +15,8 @@ import numpy as np
 import openvino as ov
 
 from dragoman.models import BLOCK_SIZE, ModelOptions
-from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
 from dragoman.models.config import Config
-from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.loader import cache_ports, compile_source
 from dragoman.models.profile import kernel_profile
@@ -171,11 +169,10 @@ class SeeingModel:
             PICTURE_EMBEDDINGS: np.concatenate([*embeddings, np.zeros((0, width), dtype=np.float32)]),
             TOKEN_TYPES: np.isin(np.arange(count), rows).astype(np.int32),
             ROTARY_POSITIONS: positions,
-            **_inputs_of_states(loaded.facts, count, blocks),
         }
         request = loaded.compiled.create_infer_request()
         for port in cache_ports(loaded.compiled):
-            shape = [blocks + 1, *(dimension.get_length() for dimension in list(port.get_partial_shape())[1:])]
+            shape = [blocks, *(dimension.get_length() for dimension in list(port.get_partial_shape())[1:])]
             table = ov.Tensor(port.get_element_type(), ov.Shape(shape))
             table.data[...] = 0
             request.set_tensor(port, table)
@@ -188,16 +185,3 @@ class SeeingModel:
         request.infer()
         logits: Array = request.get_output_tensor(0).data.copy()
         return logits
-
-
-def _inputs_of_states(facts: ModelFacts, count: int, blocks: int) -> dict[str, Array]:
-    """Where a sequence that begins finds the state before it, in the last block, and the rows, zeros, before its first."""
-    before = np.arange(count)[None] - np.arange(1, facts.convolution_reach + 1)[:, None]
-    return {
-        "state_blocks": np.array([blocks, *range(blocks)], dtype=np.int32),
-        "state_blocks_begins": np.array([0, blocks + 1], dtype=np.int32),
-        "state_interval": np.full(1, BLOCK_SIZE, dtype=np.int32),
-        PAST_ROWS: np.zeros((1, facts.convolution_width), dtype=np.float32),
-        ROWS_TO_KEEP: np.zeros(0, dtype=np.int64),
-        **{f"{ROWS_BEFORE}.{back + 1}": np.maximum(rows + 1, 0) for back, rows in enumerate(before)},
-    }

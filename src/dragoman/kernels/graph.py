@@ -81,13 +81,13 @@ def normed_products(rows: Any, matrices: str, how: str, numbers: Any, angles: Se
     `matrices`: the attribute of `products`; the others as native/layer_operations.cpp has them. Raises: as `products`.
     """
     attributes = {"matrices": matrices, "how": how}
-    return _made("NormedProducts", [rows, numbers, *angles], attributes).outputs()  # type: ignore[no-any-return]
+    return made("NormedProducts", [rows, numbers, *angles], attributes).outputs()  # type: ignore[no-any-return]
 
 
 def output_and_mlp(rows: Any, residual: Any, matrices: str, how: str, activation: str, numbers: Any) -> Any:
     """What a layer computes behind attention, in the residual's shape f32 [..., hidden]; see `normed_products`."""
     attributes = {"matrices": matrices, "how": how, "activation": activation}
-    return _made("OutputAndMlp", [rows, residual, numbers], attributes).output(0)
+    return made("OutputAndMlp", [rows, residual, numbers], attributes).output(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def attention(
     how = [*heads, repr(layout.scale), repr(layout.cap), layout.window, layout.cache_type, *map(int, flags)]
     constant = ops.constant(np.concatenate([np.zeros(0, np.float32), *numbers]))
     inputs = [*qkv, *caches, positions, *tables, constant, *others]
-    return _made("Attention", inputs, {"how": " ".join(map(str, how))}).output(0)
+    return made("Attention", inputs, {"how": " ".join(map(str, how))}).output(0)
 
 
 def _node(
@@ -142,10 +142,11 @@ def _node(
     biases = [matrix.bias for matrix in matrices if matrix.bias is not None]
     layouts = ",".join(matrix.attribute for matrix in matrices)
     inputs = [rows, *others, *biases]
-    return _made(operation, inputs, {"matrices": layouts, **attributes})
+    return made(operation, inputs, {"matrices": layouts, **attributes})
 
 
-def _made(operation: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+def made(operation: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+    """A node of an operation of the library. Raises: LibraryMissing; RuntimeError if inputs do not fit."""
     return _factory(str(library().path)).create(operation, inputs, attributes)
 
 

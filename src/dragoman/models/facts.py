@@ -125,7 +125,67 @@ class DeltaFacts:
     @property
     def state_shape(self) -> tuple[int, int, int]:
         """Of one sequence's state, f32."""
-        return self.num_heads, self.value_size, self.key_size
+        return self.num_heads, self.key_size, self.value_size
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFacts:
+    """A selective scan by heads: a state, one matrix for each head, of which a token leaves a part and to which it adds.
+
+    Heads of a group share keys and queries, of `state_size`. `step_limits`: of how much a token counts. Values, keys and
+    queries go through `convolution` before. Source: Mamba 2, arXiv:2405.21060.
+    """
+
+    num_groups: int
+    num_heads: int
+    head_size: int
+    state_size: int
+    step_limits: tuple[float, float]
+    convolution: ConvolutionFacts
+
+    @property
+    def inner_width(self) -> int:
+        """Of all heads' values together."""
+        return self.num_heads * self.head_size
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        """Of one sequence's state, f32."""
+        return self.num_heads, self.state_size, self.head_size
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelScanFacts:
+    """A selective scan of each channel, with `state_size` numbers, which fade at rates of their own.
+
+    Source: Mamba, arXiv:2312.00752.
+    """
+
+    width: int
+    state_size: int
+    convolution: ConvolutionFacts
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """Of one sequence's state, f32."""
+        return self.state_size, self.width
+
+
+@dataclass(frozen=True, slots=True)
+class GatedRecurrenceFacts:
+    """A gated linear recurrence with a number for each channel. Source: Griffin, arXiv:2402.19427."""
+
+    width: int
+    convolution: ConvolutionFacts
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """Of one sequence's state, f32."""
+        return 1, self.width
+
+
+Recurrence = DeltaFacts | ScanFacts | ChannelScanFacts | GatedRecurrenceFacts
+"""Layers with a state that the library of kernels computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +201,10 @@ class MlpFacts:
 
     inner_size: int
     activation: str
+
+
+NO_MLP = MlpFacts(0, "")
+"""Of layers without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +240,15 @@ class ExpertFacts:
 
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
-    """One layer: it mixes tokens in one of several ways, then each token goes through an MLP or experts."""
+    """One layer: it mixes tokens in one of several ways, then each token goes through an MLP or experts.
 
-    mixer: AttentionFacts | ConvolutionFacts | DeltaFacts | StateFacts
+    Some mix no tokens, which None tells, and some have no MLP (`NO_MLP`). `beside`: what else mixes tokens, reading what
+    attention reads.
+    """
+
+    mixer: AttentionFacts | ConvolutionFacts | Recurrence | StateFacts | None
     mlp: MlpFacts | ExpertFacts
+    beside: ScanFacts | None = None
 
     @property
     def attention(self) -> AttentionFacts | None:
@@ -252,24 +321,25 @@ class ModelFacts:
         """The layers that convolve, by their index."""
         mixers = {index: layer.mixer for index, layer in enumerate(self.layers)}
         alone = {index: mixer for index, mixer in mixers.items() if isinstance(mixer, ConvolutionFacts)}
-        return dict(sorted({**alone, **{i: delta.convolution for i, delta in self.delta_layers.items()}}.items()))
+        return dict(sorted({**alone, **{i: layer.convolution for i, layer in self.recurrent_layers.items()}}.items()))
 
     @cached_property
-    def delta_layers(self) -> dict[int, DeltaFacts]:
-        """The layers with a gated delta rule, by their index."""
-        mixers = {index: layer.mixer for index, layer in enumerate(self.layers)}
-        return {index: mixer for index, mixer in mixers.items() if isinstance(mixer, DeltaFacts)}
+    def recurrent_layers(self) -> dict[int, Recurrence]:
+        """The layers with a state that we compute, by their index."""
+        found = {index: layer.beside or layer.mixer for index, layer in enumerate(self.layers)}
+        return {index: mixer for index, mixer in found.items() if isinstance(mixer, Recurrence)}
 
     @cached_property
-    def state_layers(self) -> dict[int, DeltaFacts | StateFacts]:
+    def state_layers(self) -> dict[int, Recurrence | StateFacts]:
         """The layers that have a state, by their index."""
-        mixers = {index: layer.mixer for index, layer in enumerate(self.layers)}
-        return {index: mixer for index, mixer in mixers.items() if isinstance(mixer, DeltaFacts | StateFacts)}
+        exported = {index: layer.mixer for index, layer in enumerate(self.layers)}
+        states = {index: mixer for index, mixer in exported.items() if isinstance(mixer, StateFacts)}
+        return {**self.recurrent_layers, **states}
 
-    @cached_property
-    def convolution_width(self) -> int:
-        """The channels of all convolutions together: the numbers that they keep of a token; 0 = there are none."""
-        return sum(convolution.width for convolution in self.convolution_layers.values())
+    @property
+    def needs_library(self) -> bool:
+        """True if only the library of kernels computes some of its layers."""
+        return bool(self.convolution_layers)
 
     @cached_property
     def convolution_reach(self) -> int:
@@ -288,7 +358,7 @@ class ModelFacts:
     @cached_property
     def convolution_kind(self) -> int:
         """The index in `cache_kinds` of the one whose blocks keep what convolutions look back at."""
-        return len(self.cache_kinds) - 1 if self.state_layers else 0
+        return self.state_kind if self.state_layers else 0
 
     def without_caps(self) -> ModelFacts:
         """The same with scores that are not capped, which `departures` tells; itself if no layer caps them."""
@@ -304,8 +374,11 @@ class ModelFacts:
         departure = f"attention scores are not capped at {limits}; {remedy}"
         return replace(self, layers=layers, departures=(*self.departures, departure))
 
+    @property
+    def state_kind(self) -> int:
+        """The index in `cache_kinds` of the one whose blocks keep states, if there are any."""
+        return len(self.cache_kinds) - 1
+
     def cache_kind(self, layer: int) -> int:
-        """The index in `cache_kinds` of a layer that attends or has a state. Raises: KeyError for another."""
-        if layer in self.state_layers:
-            return len(self.cache_kinds) - 1
+        """The index in `cache_kinds` of a layer's keys and values. Raises: KeyError if it does not attend."""
         return self.cache_kinds.index(CacheKind(self.attention_layers[layer].window))

@@ -17,7 +17,7 @@ import openvino as ov
 from dragoman import __version__
 from dragoman.kernels.native import library
 from dragoman.models.loader import LoadedModel
-from dragoman.models.profile import most_instructions
+from dragoman.models.profile import most_instructions, uses_library
 from dragoman.models.runtime.kept_name import own_code
 
 
@@ -28,7 +28,7 @@ def model_identity(model: LoadedModel, contents: str, *others: str | None) -> st
         __version__,
         ov.__version__,
         own_code(),
-        library().digest if profile.kernels == "own" else None,
+        library().digest if uses_library(model.facts, profile) else None,
         most_instructions(),
         contents,
         asdict(profile),

@@ -19,6 +19,7 @@ from typing import Any
 from dragoman.files.model_texts import is_gguf, naming_gguf
 from dragoman.files.ownership import own_directory
 from dragoman.kernels.graph import runtime
+from dragoman.kernels.native import library
 from dragoman.models.adapters.inputs import adapter_places
 from dragoman.models.adapters.loading import AdapterPlan, ModelAdapters, plan_adapters
 from dragoman.models.adapters.merging import MergedAdapter
@@ -27,14 +28,15 @@ from dragoman.models.facts import ModelFacts
 from dragoman.models.families import has_tower, read_model
 from dragoman.models.families.base import Family
 from dragoman.models.ir.files import has_graph, is_ir
-from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import (
     KernelProfile,
     ModelOptions,
     keeps_file_types,
     kernel_profile,
     profile_departures,
+    require_library,
     tell_lack,
+    uses_library,
 )
 from dragoman.models.runtime import kernel_threads, memory
 from dragoman.models.runtime.kept_bound import bound_kept, note_use
@@ -94,28 +96,33 @@ class LoadedModel:
     def block_bytes(self) -> tuple[int, ...]:
         """Bytes of one block over all layers, for each of the model's kinds of caches.
 
-        Keys and values, or states; and of one kind what convolutions keep.
+        Keys and values, or states; and of one kind the rows that convolutions look back at.
         """
         total_bits = [0] * len(self.facts.cache_kinds)
         for port in cache_ports(self.compiled):
             elements = 1
             for dimension in list(port.get_partial_shape())[1:]:
                 elements *= dimension.get_length()
-            kind = self.facts.cache_kind(cache_layer(port))
-            total_bits[kind] += elements * port.get_element_type().bitwidth
-        total = [bits // 8 for bits in total_bits]
-        total[self.facts.convolution_kind] += kept_bytes_per_block(self.facts, self.options, self.profile)
-        return tuple(total)
+            total_bits[cache_kind(port, self.facts)] += elements * port.get_element_type().bitwidth
+        return tuple(bits // 8 for bits in total_bits)
 
 
 def cache_ports(compiled: Any) -> list[Any]:
-    """The inputs of a compiled graph that are caches, of keys, values or states, in input order."""
+    """The inputs of a compiled graph that are caches, of keys, values, states or rows, in input order."""
     return [port for port in compiled.inputs if port.get_any_name().startswith(CACHES)]
 
 
 def cache_layer(port: Any) -> int:
     """The layer that a cache input belongs to."""
     return int(port.get_any_name().rpartition(".")[2])
+
+
+def cache_kind(port: Any, facts: ModelFacts) -> int:
+    """The index in `facts.cache_kinds` of the blocks that a cache input is made of."""
+    name = port.get_any_name()
+    if name.startswith("state_cache."):
+        return facts.state_kind
+    return facts.convolution_kind if name.startswith("rows_cache.") else facts.cache_kind(cache_layer(port))
 
 
 def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | None = None) -> LoadedModel:
@@ -282,7 +289,7 @@ class _Plan:
         properties = self.properties | memory.PROPERTIES
         if self.options.has_neighbours or part:  # decoder and tower are neighbours, of one model
             properties |= kernel_threads.SHARED
-        return runtime(has_operations=self.profile.kernels == "own"), properties
+        return runtime(has_operations=uses_library(self.facts, self.profile)), properties
 
     def _kept_file(self, part: str) -> Path | None:
         """Where a part is kept, None if it is not."""
@@ -290,7 +297,10 @@ class _Plan:
             part = f"{part} {self.adapters.key}"
         if self.options.cache_dir is None or not self.options.cache_max_gb or not self.is_kept:
             return None
-        name = kept_name(self.model_dir, self.files, self.profile, self.properties, part)
+        how = dict(self.properties)
+        if self.facts.needs_library:
+            how |= {"library": library().digest, "takes_back": self.options.takes_back}
+        name = kept_name(self.model_dir, self.files, self.profile, how, part)
         if name is None:
             return None
         try:
@@ -305,7 +315,7 @@ def compile_source(model: Family, source: WeightSource, options: ModelOptions) -
     """The compiled model over tensors from anywhere. Raises: ModelError as `load_model`."""
     profile, adapters = _profile(model, options), plan_adapters(options.adapters, model)
     graph = _build_graph(model.build, source, profile, lambda _stage, _fraction: None, adapters)
-    core = runtime(has_operations=profile.kernels == "own")
+    core = runtime(has_operations=uses_library(model.facts, profile))
     compiled = core.compile_model(graph, "CPU", dict(profile.properties))
     found = None if adapters is None else adapters.found(adapter_places(compiled))
     return LoadedModel(compiled, model.facts, options, profile, adapters=found)
@@ -315,8 +325,11 @@ def _profile(model: Family, options: ModelOptions, smallest_group: int | None = 
     """How the model is run; its facts lose what cannot be computed so, and tell it."""
     if options.kernels == "auto":
         tell_lack()
-    profile = kernel_profile(options, has_states=bool(model.facts.delta_layers), smallest_group=smallest_group)
+    if model.facts.needs_library:
+        require_library(model.facts.architecture)
+    profile = kernel_profile(options, has_states=bool(model.facts.state_layers), smallest_group=smallest_group)
     model.cache_type = profile.kv_type if profile.attends else None
+    model.takes_back = options.takes_back
     if not profile.is_exact and not profile.attends:
         model.facts = model.facts.without_caps()
     departures = (*model.facts.departures, *profile_departures(options, profile))

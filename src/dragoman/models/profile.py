@@ -21,6 +21,7 @@ from dragoman.kernels.native import LibraryMissing, library
 from dragoman.kernels.presence import BUILD
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.models.config import ModelError
+from dragoman.models.facts import ModelFacts
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightType
 
 logger = logging.getLogger(__name__)
@@ -124,11 +125,6 @@ class KernelProfile:
     def attends(self) -> bool:
         """True if the library's attention is used, too, whose caches are its own."""
         return self.kernels == "own" and library().attends
-
-    @property
-    def keeps_bf16(self) -> bool:
-        """What convolutions keep is stored as it was computed: by OpenVINO's products in bf16, if all is; else in f32."""
-        return self.inference_type == "bf16" and self.kernels == "openvino"
 
     @property
     def is_exact(self) -> bool:
@@ -239,6 +235,19 @@ def _lacks_library() -> str:
     except LibraryMissing as error:
         return str(error)
     return ""
+
+
+def uses_library(facts: ModelFacts, profile: KernelProfile) -> bool:
+    """Whether the graph of such a model has operations of the library of kernels."""
+    return profile.kernels == "own" or facts.needs_library
+
+
+def require_library(architecture: str) -> None:
+    """Raises: ModelError if kernels of our own are not here, which alone compute convolutions and states."""
+    if reason := _lacks_library():
+        raise ModelError(
+            f"{architecture} has layers that only dragoman's own kernels compute, and they are not here: {reason}; {BUILD}"
+        )
 
 
 @cache

@@ -24,7 +24,7 @@ from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.ir.files import is_ir
 from dragoman.models.ir.read import read_ir
-from dragoman.models.kept_rows import kept_bytes_per_block
+from dragoman.models.kept_rows import rows_per_block
 from dragoman.models.profile import KernelProfile, keeps_file_types, kernel_profile
 from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.groups import INT4_GROUP_SIZE
@@ -223,7 +223,7 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     keeps_rows, stored = keeps_file_types(options), 0.0
     weights = stored_weights(model_dir, keeps_mxfp4=options.keeps_mxfp4, keeps_rows=keeps_rows)
     packed = {} if weight_type == "f32" else weights.packed_bytes()
-    profile = kernel_profile(options, has_states=bool(facts.delta_layers), smallest_group=weights.smallest_group)
+    profile = kernel_profile(options, has_states=bool(facts.state_layers), smallest_group=weights.smallest_group)
     # of the head, and of values in matrices of their own
     careful_type = "int8" if weight_type == "int4" else weight_type
     careful = tuple(f"{name}.weight" for name in ("v_proj", *(layout.head for layout in model.layouts)))
@@ -241,9 +241,8 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
             re.search(pattern, name) for pattern in model.unread
         ):
             stored += packed.get(name) or _stored_bytes(shape, careful_type if name.endswith(careful) else weight_type)
-    total = list(block_bytes(facts, profile.kv_type, attends=profile.attends))
-    total[facts.convolution_kind] += kept_bytes_per_block(facts, options, profile)
-    return _ModelSize(int(stored * _PACKED), tuple(total), facts, profile)
+    sizes = block_bytes(facts, profile.kv_type, attends=profile.attends, takes_back=options.takes_back)
+    return _ModelSize(int(stored * _PACKED), sizes, facts, profile)
 
 
 def _exported_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
@@ -253,10 +252,13 @@ def _exported_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     return _ModelSize(int(exported.weights_bytes * _PACKED), sizes, exported.facts, exported.profile)
 
 
-def block_bytes(facts: ModelFacts, cache_type: str, *, attends: bool = False) -> tuple[int, ...]:
-    """Bytes of one block's keys and values, or of its state, of each cache kind over all its layers.
+def block_bytes(
+    facts: ModelFacts, cache_type: str, *, attends: bool = False, takes_back: bool = False
+) -> tuple[int, ...]:
+    """Bytes of all that one block keeps, of each cache kind over all its layers.
 
-    `cache_type`: one of the kernels'. `attends`: the library's attention is used, whose values are filled up.
+    `cache_type`: one of the kernels'. `attends`: the library's attention is used, whose values are filled up. `takes_back`:
+    see `rows_per_block`.
     """
     total = [0] * len(facts.cache_kinds)
     for layer, attention in facts.attention_layers.items():
@@ -265,8 +267,11 @@ def block_bytes(facts: ModelFacts, cache_type: str, *, attends: bool = False) ->
         value_size = -(-attention.value_size // _VALUE_STEP) * _VALUE_STEP if attends else attention.value_size
         head_bytes = sum(_head_bytes(size, cache_type) for size in (attention.head_size, value_size))
         total[facts.cache_kind(layer)] += BLOCK_SIZE * attention.num_kv_heads * head_bytes
-    for layer, state in facts.state_layers.items():
-        total[facts.cache_kind(layer)] += prod(state.state_shape) * _STATE_BYTES
+    for state in facts.state_layers.values():
+        total[facts.state_kind] += prod(state.state_shape) * _STATE_BYTES
+    for convolution in facts.convolution_layers.values():
+        num_rows = rows_per_block(convolution, takes_back=takes_back)
+        total[facts.convolution_kind] += num_rows * convolution.width * _STATE_BYTES
     return tuple(total)
 
 

@@ -14,16 +14,13 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from dragoman.kernels.graph import AttentionLayout
-from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP, ConvolutionInputs
-from dragoman.models.blocks.delta import STATE_INPUTS, gated_delta
+from dragoman.kernels.recurrent import Kept
 from dragoman.models.blocks.nodes import add, columns, gather_rows, unsqueeze
 from dragoman.models.blocks.rotary import Angles, query_growth, rotary_angles
 from dragoman.models.blocks.whole_texts import WholeTexts
-from dragoman.models.config import ModelError
-from dragoman.models.facts import AttentionFacts, DeltaFacts, ModelFacts, QueryGrowth, RotaryRule
-from dragoman.models.sources.base import PackedMatrix
+from dragoman.models.facts import AttentionFacts, ConvolutionFacts, ModelFacts, QueryGrowth, RotaryRule
+from dragoman.models.kept_rows import rows_per_block
 from dragoman.models.storage.constants import Node
-from dragoman.models.weights import Weights
 
 PICTURE_ROWS, PICTURE_EMBEDDINGS = "picture_rows", "picture_embeddings"
 TOKEN_TYPES, ROTARY_POSITIONS = "token_types", "rotary_positions"
@@ -45,24 +42,24 @@ class StepInputs:
     max_context_len i32 [] where OpenVINO's attention reads it; sampled_tokens_indices i64 [R]; rotary_regime i64 [T] where
     sequences have a long regime. For each kind of cache past_lens i32 [S], block_indices i32 [B], block_indices_begins i32
     [S+1], from the second kind on with its number at the end of the name ("past_lens.1"). Layers add key_cache.N and
-    value_cache.N. Of a model with convolutions see `blocks.convolution`.
+    value_cache.N.
     Of a model that takes in pictures picture_rows i64 [M], the tokens of the step that are placeholders, and
     picture_embeddings f32 [M, hidden * levels]; token_types i32 [T], 1 for a placeholder, where these see each other;
     rotary_positions i64 [3, T] where tokens have three positions.
-    Of a model with states state_blocks i32 [N], state_blocks_begins i32 [S+1]: for each sequence the block whose state its
-    first token changes, then the blocks that keep states; state_interval i32 [S]: at which positions they do, and behind the
-    last token. Layers add state_cache.N.
+    Layers that keep something beside keys and values add state_cache.N and rows_cache.N.
     """
 
-    def __init__(self, facts: ModelFacts, cache_type: str | None = None) -> None:
-        """`cache_type`: what caches hold of which the library of kernels reads; None = OpenVINO's attention does."""
-        self.facts, self.cache_type = facts, cache_type
+    def __init__(self, facts: ModelFacts, cache_type: str | None = None, *, takes_back: bool = False) -> None:
+        """`cache_type`: what caches hold of which the library of kernels reads; None = OpenVINO's attention does.
+
+        `takes_back`: sequences may go on behind any token of their last block, so blocks keep what convolutions look back at
+        of all their tokens.
+        """
+        self.facts, self.cache_type, self.takes_back = facts, cache_type, takes_back
         self.parameters: list[Any] = []
         self.token_ids, self.positions = self._input("input_ids"), self._input("position_ids")
         self.subsequence_begins = self._input("subsequence_begins", ov.Type.i32)
-        windows = [number for number, kind in enumerate(facts.cache_kinds) if not kind.has_states]
-        self.tables = tuple(self._tables(f".{number}" if number else "") for number in windows)
-        self.states = tuple(self._input(name, ov.Type.i32) for name in STATE_INPUTS) if facts.delta_layers else ()
+        self.tables = tuple(self._tables(f".{number}" if number else "") for number in range(len(facts.cache_kinds)))
         self.max_context_len = None if cache_type else self._input("max_context_len", ov.Type.i32, ov.PartialShape([]))
         self.rows = self._input("sampled_tokens_indices")
         self._regimes = None if facts.long_context_from is None else self._input("rotary_regime")
@@ -75,7 +72,6 @@ class StepInputs:
         self.token_types = self._input(TOKEN_TYPES, ov.Type.i32) if sees_later else None
         three = ov.PartialShape([3, -1])
         self._turning_positions = self._input(ROTARY_POSITIONS, shape=three) if facts.has_axes else self.positions
-        self.convolutions = self._convolutions() if facts.convolution_layers else None
 
     def angles(self, rule: RotaryRule) -> Angles:
         """cos and sin of every token, made once for each rule."""
@@ -114,20 +110,18 @@ class StepInputs:
             self._caches[layer] = key, value
         return self._caches[layer]
 
-    def state(self, name: str, facts: DeltaFacts) -> Any:
-        """A table of states, f32."""
-        self._input(name, ov.Type.f32, ov.PartialShape([-1, *facts.state_shape]))
-        return self.parameters[-1]
+    def kept(self, name: str, shape: tuple[int, ...], kind: int) -> Kept:
+        """What blocks of a kind keep under that name, f32 in that shape, and where the step's rows find it."""
+        table = cache_parameter(name, [*shape[:-1], 4 * shape[-1]])
+        self.parameters.append(table)
+        tables = self.tables[kind]
+        where = (tables.past_lens, self.subsequence_begins, tables.block_indices, tables.block_indices_begins)
+        return Kept(table.output(0), where)
 
     def _picture_inputs(self) -> tuple[Node, Node]:
         assert self.facts.pictures is not None
         width = self.facts.hidden_size * self.facts.pictures.num_levels
         return self._input(PICTURE_ROWS), self._input(PICTURE_EMBEDDINGS, ov.Type.f32, ov.PartialShape([-1, width]))
-
-    def _convolutions(self) -> ConvolutionInputs:
-        past = self._input(PAST_ROWS, ov.Type.f32, ov.PartialShape([-1, self.facts.convolution_width]))
-        before = [self._input(f"{ROWS_BEFORE}.{back}") for back in range(1, self.facts.convolution_reach + 1)]
-        return ConvolutionInputs(self.facts, past, before, self._input(ROWS_TO_KEEP))
 
     def _tables(self, suffix: str) -> BlockTables:
         names = ("past_lens", "block_indices", "block_indices_begins")
@@ -181,22 +175,16 @@ class LayerInputs:
         only_in_windows = pictures is not None and pictures.only_in_windows
         return None if only_in_windows and not self.attention.window else self.step.token_types
 
-    def convolve(self, x: Node, weights: Weights, *, bias: bool = False) -> Node:
-        """The layer's convolution, see `ConvolutionInputs.convolve`. `weights`: stored [width, 1, length]."""
-        assert self.step.convolutions is not None
-        facts = self.step.facts.convolution_layers[self.index]
-        taps = weights.tensor((facts.width, 1, facts.length))
-        if isinstance(taps, PackedMatrix):
-            raise ModelError("the taps of a convolution are packed, allowed: numbers")
-        shift = weights.vector(facts.width, "bias") if bias else None
-        return self.step.convolutions.convolve(self.index, x, taps.reshape(facts.width, facts.length), shift)
+    def kept_rows(self, facts: ConvolutionFacts) -> tuple[Kept, int]:
+        """The rows that blocks keep of the layer's convolution, and of how many of their tokens."""
+        step = self.step
+        num_slots = rows_per_block(facts, takes_back=step.takes_back)
+        kept = step.kept(f"rows_cache.{self.index}", (num_slots, facts.width), step.facts.convolution_kind)
+        return kept, num_slots
 
-    def gated_delta(self, rows: list[Node]) -> Node:
-        """What the layer's heads read from their states, see `blocks.delta.gated_delta`."""
-        step, facts = self.step, self.step.facts.delta_layers[self.index]
-        blocks, begins, interval = step.states
-        tables = [step.subsequence_begins, blocks, begins, step.tables[0].past_lens, interval]
-        return gated_delta(rows, step.state(f"state_cache.{self.index}", facts), tables, facts)
+    def kept_state(self, shape: tuple[int, ...]) -> Kept:
+        """The states that blocks keep of the layer."""
+        return self.step.kept(f"state_cache.{self.index}", shape, self.step.facts.state_kind)
 
     @property
     def attention(self) -> AttentionFacts:

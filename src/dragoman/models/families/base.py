@@ -12,7 +12,6 @@ from typing import ClassVar, NamedTuple
 
 import openvino as ov
 
-from dragoman.models.blocks.convolution import KEPT_ROWS
 from dragoman.models.blocks.embeddings import embedding, logits
 from dragoman.models.blocks.fusing import fuse
 from dragoman.models.blocks.step import LayerInputs, StepInputs
@@ -93,12 +92,12 @@ class Family(ABC):
         return logits(x, weights, self.facts.vocab_size)
 
     def build(self, weights: Weights) -> ov.Model:
-        """The graph; its inputs are those of `StepInputs`, its outputs logits f32 [R, vocab], and what convolutions keep.
+        """The graph; its inputs are those of `StepInputs`, its output logits f32 [R, vocab].
 
         Its weights are complete when the storage's parts have finished. Raises: ModelError if tensors are missing, have
         other shapes, or are there and nobody knows what for.
         """
-        step = StepInputs(self.facts, self.cache_type)
+        step = StepInputs(self.facts, self.cache_type, takes_back=self.takes_back)
         layout = self._layout(weights)
         head = self._head_weights(weights, layout)
         weights = weights.tying(head.name())
@@ -109,13 +108,9 @@ class Family(ABC):
             x = step.with_pictures(x, index + 1)
         result = self.head(self.last_norm(x, body), head)
         result.set_names({"logits"})
-        results = [result]
-        if step.convolutions is not None:
-            results.append(step.convolutions.kept())
-            results[1].set_names({KEPT_ROWS})
         weights.refuse_unread(self.unread)
         adapted = [] if weights.adapting is None else weights.adapting.parameters
-        graph = ov.Model(results, [*step.parameters, *adapted], self.facts.architecture)
+        graph = ov.Model([result], [*step.parameters, *adapted], self.facts.architecture)
         fuse(graph, weights.storage)
         return graph
 
@@ -134,6 +129,9 @@ class Family(ABC):
 
     cache_type: str | None = None
     """What caches hold where the library of kernels attends; None = OpenVINO's attention does, whose caches are its own."""
+
+    takes_back: bool = False
+    """True if tokens that were computed may be taken back, see `StepInputs`."""
 
     is_tied: bool = False
     """True if the head's matrix is the table of embeddings, whatever else the checkpoint has."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.nodes import multiply, split
+from dragoman.models.blocks.recurrence import convolve
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
-from dragoman.models.facts import AttentionFacts, ConvolutionFacts, DeltaFacts, MlpFacts, ModelFacts
+from dragoman.models.facts import AttentionFacts, ConvolutionFacts, MlpFacts, ModelFacts
 from dragoman.models.families.llama import LayerNorms, Llama
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -51,7 +52,7 @@ class Lfm2(Llama):
         self.attends = _attending_layers(config)
         return super().read_facts(config)
 
-    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ConvolutionFacts | DeltaFacts:
+    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ConvolutionFacts:
         """See `Llama`."""
         if self.attends[index]:
             return self.attention_facts(config, index)
@@ -81,7 +82,7 @@ class Lfm2(Llama):
         facts, bias = self.facts.convolution_layers[layer.index], self.has_convolution_bias
         size = facts.width
         gate_in, gate_out, inner = split(linear(x, weights.at("in_proj"), 3 * size, bias=bias), [size] * 3)
-        convolved = layer.convolve(multiply(gate_in, inner), weights.at("conv"), bias=bias)
+        convolved = convolve(multiply(gate_in, inner), weights.at("conv"), layer, bias=bias)
         gated = multiply(layer.keep(gate_out), layer.keep(convolved))
         return linear(gated, weights.at("out_proj"), self.facts.hidden_size, bias=bias)
 

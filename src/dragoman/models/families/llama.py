@@ -14,11 +14,11 @@ from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import (
     AttentionFacts,
     ConvolutionFacts,
-    DeltaFacts,
     ExpertFacts,
     LayerFacts,
     MlpFacts,
     ModelFacts,
+    Recurrence,
 )
 from dragoman.models.families.base import Family
 from dragoman.models.families.windows import read_window
@@ -93,7 +93,7 @@ class Llama(Family):
         """Which layers see only a window."""
         return (False,) * config.count("num_hidden_layers")
 
-    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ConvolutionFacts | DeltaFacts:
+    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ConvolutionFacts | Recurrence:
         """Of how a layer mixes tokens: by attention, unless a family says otherwise."""
         return self.attention_facts(config, index)
 

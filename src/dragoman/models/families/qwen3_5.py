@@ -13,14 +13,15 @@ from openvino import opset13 as ops
 from dragoman.models.blocks.attention import attend, queries_keys_values
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS
-from dragoman.models.blocks.nodes import add, multiply, reshape, split, unsqueeze
+from dragoman.models.blocks.nodes import multiply, reshape, unsqueeze
 from dragoman.models.blocks.norms import rms_norm
+from dragoman.models.blocks.recurrence import convolve, gated_delta
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, ConvolutionFacts, DeltaFacts, ModelFacts
 from dragoman.models.families.llama import Llama, head_size
 from dragoman.models.rotary import RotaryReading, read_rotary
-from dragoman.models.storage.constants import Node, constant
+from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
 _LAYER_TYPES = ("linear_attention", "full_attention")
@@ -55,7 +56,7 @@ class Qwen35(Llama):
         self.attends, self.delta_facts = _attending_layers(config), _delta_facts(config)
         return super().read_facts(config)
 
-    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ConvolutionFacts | DeltaFacts:
+    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | DeltaFacts:
         """See `Llama`."""
         return self.attention_facts(config, index) if self.attends[index] else self.delta_facts
 
@@ -88,17 +89,14 @@ class Qwen35(Llama):
 
     def delta(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
-        facts = self.facts.delta_layers[layer.index]
+        facts = self.facts.recurrent_layers[layer.index]
+        assert isinstance(facts, DeltaFacts)
         projections = self.delta_weights(weights, facts)
-        mixed = layer.convolve(linear(x, projections.mixed, facts.convolution.width), weights.at("conv1d"))
-        widths = [facts.key_width, facts.key_width, facts.value_width]
-        q, k, v = split(ACTIVATIONS["silu"](mixed), widths)
-        rows = [
-            *(reshape(keys, -1, facts.num_key_heads, facts.key_size) for keys in (q, k)),
-            reshape(v, -1, facts.num_heads, facts.value_size),
-            *self.fades(x, weights, projections, facts),
-        ]
-        read = layer.keep(layer.gated_delta(rows))
+        mixed = convolve(
+            linear(x, projections.mixed, facts.convolution.width), weights.at("conv1d"), layer, has_silu=True
+        )
+        steps, parts = (linear(x, each, facts.num_heads) for each in (projections.fades, projections.parts))
+        read = layer.keep(gated_delta(mixed, steps, parts, weights, layer))
         gate = linear(layer.keep(x), projections.gate, facts.value_width)
         gate = reshape(gate, -1, facts.num_heads, facts.value_size)
         gated = multiply(rms_norm(read, weights.at("norm"), self.norm_epsilon), ACTIVATIONS["silu"](gate))
@@ -108,15 +106,6 @@ class Qwen35(Llama):
     def delta_weights(self, weights: Weights, facts: DeltaFacts) -> DeltaWeights:
         """Each in its own tensor."""
         return DeltaWeights(*(weights.at(f"in_proj_{name}") for name in ("qkv", "z", "b", "a")))
-
-    def fades(self, x: Node, weights: Weights, projections: DeltaWeights, facts: DeltaFacts) -> tuple[Node, Node]:
-        """The logarithm of what is left of each head's state, and the part by which it is corrected: two of [T, heads]."""
-        heads = facts.num_heads
-        steps = reshape(linear(x, projections.fades, heads), -1, heads)
-        steps = ops.softplus(add(steps, constant(weights.vector(heads, "dt_bias").reshape(1, heads)))).output(0)
-        rates = -np.exp(weights.vector(heads, "A_log")).reshape(1, heads)
-        parts = ops.sigmoid(reshape(linear(x, projections.parts, heads), -1, heads)).output(0)
-        return multiply(steps, constant(rates)), parts
 
 
 def _attending_layers(config: Config) -> tuple[bool, ...]:

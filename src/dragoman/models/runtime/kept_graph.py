@@ -24,7 +24,6 @@ from openvino import opset13 as ops
 from dragoman.files.ownership import open_own
 from dragoman.files.unfinished import scratch_directory
 from dragoman.models.blocks.attention import paged_attention
-from dragoman.models.blocks.delta import OPERATION, delta_operation
 from dragoman.models.blocks.step import BlockTables, cache_parameter
 from dragoman.models.facts import AttentionFacts, ModelFacts
 from dragoman.models.runtime.kept_bound import put_kept, warn_not_kept
@@ -33,7 +32,6 @@ from dragoman.models.runtime.seal import SealedBytes
 logger = logging.getLogger(__name__)
 
 _ATTENTION = ov.DiscreteTypeInfo("PagedAttentionExtension", "extension")
-_DELTA = ov.DiscreteTypeInfo(OPERATION, "extension")
 _HEADER_LIMIT = 4096  # bytes within which OpenVINO's line about its version ends
 
 
@@ -98,8 +96,6 @@ def map_kept(
                 sealed.begin_check()
             graph = ov.Tensor(sealed.contents[_header_size(mapping) :], shared_memory=True)
             core.add_extension(_extension(_ATTENTION, _attention_placeholder, facts.attention_layers.values()))
-            if facts.delta_layers:
-                core.add_extension(_extension(_DELTA, delta_operation, facts.delta_layers.values()))
             compiled = core.import_model(graph, "CPU", properties)
             sealed.finish_check(progress)
             return compiled, mapping

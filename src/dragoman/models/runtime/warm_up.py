@@ -12,11 +12,10 @@ import numpy as np
 import openvino as ov
 
 from dragoman.models.adapters.inputs import ADAPTER_INPUTS, MASK
-from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
 from dragoman.models.profile import BLOCK_SIZE
 
-CACHES = ("key_cache.", "value_cache.", "state_cache.")
+CACHES = ("key_cache.", "value_cache.", "state_cache.", "rows_cache.")
 """How the names of inputs that are caches begin, before the number of their layer."""
 
 _NUM_TOKENS = 8  # more than 4: kernels for fewer rows pack the weights in another way
@@ -37,8 +36,6 @@ def warm_up(compiled: Any) -> None:
         TOKEN_TYPES: np.zeros(_NUM_TOKENS, dtype=np.int32),
         ROTARY_POSITIONS: np.zeros((3, _NUM_TOKENS), dtype=np.int64),
         "rotary_regime": np.zeros(_NUM_TOKENS, dtype=np.int64),
-        ROWS_BEFORE: np.zeros(_NUM_TOKENS, dtype=np.int64),
-        ROWS_TO_KEEP: np.zeros(1, dtype=np.int64),
         "state_blocks": np.zeros(2, dtype=np.int32),  # read one, write one
         "state_blocks_begins": np.array([0, 2], dtype=np.int32),
         "state_interval": np.array([BLOCK_SIZE], dtype=np.int32),
@@ -48,8 +45,6 @@ def warm_up(compiled: Any) -> None:
         name = port.get_any_name()
         if name.startswith(CACHES):
             request.set_tensor(port, _one_block(port))
-        elif name == PAST_ROWS:
-            request.set_tensor(port, _rows(port, 1))
         elif name == MASK:
             request.set_tensor(port, ov.Tensor(np.zeros((_NUM_TOKENS, 0), dtype=np.float32)))
         elif name == PICTURE_EMBEDDINGS or name.startswith(ADAPTER_INPUTS):

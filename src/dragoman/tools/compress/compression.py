@@ -100,7 +100,7 @@ def _read(
 ) -> tuple[list[InputGroup], list[Array]]:
     """The matrices that are wanted by what they read, and samples of that; none without windows. Raises: ModelError."""
     options, structure = ModelOptions("bf16", sees=False, kernels="openvino"), Structure()
-    profile = kernel_profile(options, has_states=bool(model.facts.delta_layers))
+    profile = kernel_profile(options, has_states=bool(model.facts.state_layers))
     model.facts = model.facts.without_caps()
     with RowParts() as parts:
         progress("building the graph", 0.0)

@@ -18,7 +18,7 @@ def expected_model(name: str, setup: EngineSetup, needs: MemoryNeeds, available:
     """The model's facts where so many bytes are available. Raises: EngineOptionError, ModelError, OSError."""
     options = settled_options(setup)
     engine = expected_engine(setup.model_dir, options, max(available - needs.weights - needs.drafts, 0))
-    profile = kernel_profile(options.model_options, has_states=bool(engine.facts.delta_layers))
+    profile = kernel_profile(options.model_options, has_states=bool(engine.facts.state_layers))
     sizes = zip(engine.num_blocks, engine.shape.block_bytes, strict=True)
     return ModelFacts(
         name=name,

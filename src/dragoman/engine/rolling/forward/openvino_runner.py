@@ -1,6 +1,6 @@
 """Runs one step's batch through the compiled OpenVINO graph.
 
-Does: own the KV cache tensors and one infer request; pad steps of few rows; copy blocks; have the rows of convolutions kept.
+Does: own the KV cache tensors and one infer request; pad steps of few rows; copy blocks.
 Does not: schedule, sample, or know what a request is. Runs on the engine thread only; `infer` releases the GIL.
 
 Determinism: the library's attention computes a row alike in all company. OpenVINO's has two ways to divide a step. If every
@@ -26,13 +26,12 @@ import openvino as ov
 
 from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.blocks.window import CachePool
-from dragoman.engine.rolling.forward.convolution_rows import ConvolutionRows
 from dragoman.engine.rolling.forward.known_context import KnownContext
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 from dragoman.engine.rolling.forward.state_blocks import state_inputs
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
 from dragoman.models.facts import ModelFacts
-from dragoman.models.loader import LoadedModel, cache_layer, cache_ports
+from dragoman.models.loader import LoadedModel, cache_kind, cache_ports
 from dragoman.models.runtime.memory import return_freed_memory
 from dragoman.models.storage.pages import forget_pages
 
@@ -83,12 +82,14 @@ class OpenVinoRunner:
         self._loaded: LoadedModel | None = loaded  # its weights are mapped from a file as long as it lives
         self._request = loaded.compiled.create_infer_request()
         self._caches: list[list[Any]] = [[] for _ in self.pools]
+        # those of exported graphs, whose tables are not like those of attention
+        self._has_state_inputs = any(port.get_any_name() == "state_blocks" for port in loaded.compiled.inputs)
         for port in cache_ports(loaded.compiled):
-            kind = facts.cache_kind(cache_layer(port))
-            # more than the scheduler knows about: a scratch block, and with states one that stays zero
-            has_states = facts.cache_kinds[kind].has_states
-            tensor = self._allocate(port, counts[kind] + (2 if has_states else 1))
-            if has_states:
+            kind = cache_kind(port, facts)
+            # more than the scheduler knows about: a scratch block, and for such graphs one that stays zero
+            has_zeros = self._has_state_inputs and facts.cache_kinds[kind].has_states
+            tensor = self._allocate(port, counts[kind] + (2 if has_zeros else 1))
+            if has_zeros:
                 tensor.data[-1] = 0
             self._caches[kind].append(tensor)
         self._bank = bank
@@ -96,9 +97,6 @@ class OpenVinoRunner:
         self._largest_step = _LARGE_STEP
         self._num_threads = int(loaded.compiled.get_property("INFERENCE_NUM_THREADS"))
         self._divides_by_heads = bank is None and _has_a_head_for_each(facts, self._num_threads)
-        self._kept_kind = facts.convolution_kind
-        self._convolutions = ConvolutionRows(loaded, counts[self._kept_kind] + 1) if facts.convolution_layers else None
-        self._has_states = bool(facts.state_layers)
         self.has_states = tuple(kind.has_states for kind in facts.cache_kinds)
         self._bytes_of = [self._rows_of_bytes(kind) for kind in range(len(self.pools))]
         self.block_bytes = tuple(sum(len(rows[0]) for rows in kind) for kind in self._bytes_of)
@@ -112,10 +110,7 @@ class OpenVinoRunner:
 
     def _rows_of_bytes(self, kind: int) -> list[Array]:
         """Of all that blocks of a kind hold, the memory: in each array u8 [blocks, bytes]."""
-        rows = [tensor.data.reshape(tensor.shape[0], -1).view(np.uint8) for tensor in self._caches[kind]]
-        if self._convolutions is not None and kind == self._kept_kind:
-            rows.append(self._convolutions.rows_of_bytes())
-        return rows
+        return [tensor.data.reshape(tensor.shape[0], -1).view(np.uint8) for tensor in self._caches[kind]]
 
     def forward(self, batch: ForwardBatch) -> Array:
         """Logits f32 [R, vocab], one row per entry of `batch.logit_indices`; valid until the next call."""
@@ -126,7 +121,7 @@ class OpenVinoRunner:
         self._set("position_ids", batch.position_ids)
         self._set("subsequence_begins", batch.subsequence_begins)
         all_tables = self._tables(batch)
-        for kind, tables in enumerate(all_tables[:-1] if self._has_states else all_tables):
+        for kind, tables in enumerate(all_tables[:-1] if self._has_state_inputs else all_tables):
             suffix = f".{kind}" if kind else ""
             self._set(f"past_lens{suffix}", tables.past_lens)
             self._set(f"block_indices{suffix}", tables.block_indices)
@@ -141,17 +136,12 @@ class OpenVinoRunner:
         if self._known_context is not None:
             self._set("max_context_len", np.array(self._known_context.tell(batch.max_context_len), dtype=np.int32))
         self._set(self._indices_input, batch.logit_indices)
-        if self._has_states:
+        if self._has_state_inputs:
             zero_block = self.pools[-1].num_blocks + 1
             for name, values in state_inputs(batch, all_tables[-1], self.block_size, zero_block).items():
                 self._set(name, values)
-        rows = {} if self._convolutions is None else self._convolutions.inputs(batch, all_tables[self._kept_kind])
-        for name, values in rows.items():  # which live until the step is done: those of many sequences are large
-            self._request.set_tensor(name, ov.Tensor(values, shared_memory=True))
         self._request.start_async()
         self._request.wait()
-        if self._convolutions is not None:
-            self._convolutions.keep(self._request.get_output_tensor(1).data)
         if len(batch.input_ids) > self._largest_step:
             self._largest_step = len(batch.input_ids)
             return_freed_memory()
@@ -242,9 +232,6 @@ class OpenVinoRunner:
             blocks = tensor.data
             for source, destination in pairs:
                 blocks[destination] = blocks[source]
-        if self._convolutions is not None and kind == self._kept_kind:
-            for source, destination in pairs:
-                self._convolutions.copy_block(source, destination)
 
     def block_parts(self, block: int, kind: int = 0) -> list[Array]:
         """See `stored_prefixes.store.BlockMemory`."""
@@ -257,10 +244,7 @@ class OpenVinoRunner:
         """
         caches, self._caches = self._caches, []
         self._bytes_of = []
-        rows, self._convolutions = self._convolutions, None
         self._request = self._bank = None  # reads the caches
         for tensor in chain.from_iterable(caches):
             forget_pages(tensor.data)
-        if rows is not None:
-            rows.forget()
         self._loaded = None

@@ -1,0 +1,93 @@
+"""Layers that keep something of a sequence from token to token: short convolutions, and states of several kinds.
+
+Does: connect the library's operation with a layer's rows, its constants and what its blocks keep. Does not: project, norm or
+gate (families do). Used while a graph is built.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dragoman.kernels import recurrent
+from dragoman.kernels.recurrent import HeadScan
+from dragoman.models.blocks.step import LayerInputs
+from dragoman.models.config import ModelError
+from dragoman.models.facts import ChannelScanFacts, DeltaFacts, GatedRecurrenceFacts, ScanFacts
+from dragoman.models.sources.base import Array, PackedMatrix
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+
+def convolve(x: Node, weights: Weights, layer: LayerInputs, *, bias: bool = False, has_silu: bool = False) -> Node:
+    """The layer's causal convolution of each channel, activated or not. `weights`: stored [width, 1, length].
+
+    Shapes: [T, 1, width] -> the same.
+    """
+    facts = layer.step.facts.convolution_layers[layer.index]
+    taps = weights.tensor((facts.width, 1, facts.length))
+    if isinstance(taps, PackedMatrix):
+        raise ModelError("the taps of a convolution are packed, allowed: numbers")
+    shift = weights.vector(facts.width, "bias") if bias else None
+    taps = taps.reshape(facts.width, facts.length)
+    kept, num_slots = layer.kept_rows(facts)
+    convolved: Node = recurrent.convolution(x, taps, shift, kept, num_slots, has_silu=has_silu)
+    return convolved
+
+
+def gated_delta(mixed: Node, steps: Node, parts: Node, weights: Weights, layer: LayerInputs) -> Node:
+    """What the layer's heads read by a gated delta rule. `weights`: of the rates at which states fade.
+
+    Shapes: mixed [T, 1, queries, keys and values], steps and parts [T, 1, heads] -> [T, heads, value size].
+    """
+    facts = layer.step.facts.recurrent_layers[layer.index]
+    assert isinstance(facts, DeltaFacts)
+    sizes = (facts.num_key_heads, facts.num_heads, facts.key_size, facts.value_size)
+    scan = HeadScan(True, *sizes, *head_rates(weights, facts.num_heads))
+    read: Node = recurrent.heads([mixed, steps, parts], layer.kept_state(facts.state_shape), scan)
+    return read
+
+
+def head_scan(mixed: Node, steps: Node, weights: Weights, layer: LayerInputs, facts: ScanFacts) -> Node:
+    """What the layer's heads read by a selective scan. `weights`: of rates, biases of steps, and skips.
+
+    Shapes: mixed [T, 1, values, keys and queries], steps [T, 1, heads] -> [T, heads, head size].
+    """
+    sizes = (facts.num_groups, facts.num_heads, facts.state_size, facts.head_size)
+    skips = weights.vector(facts.num_heads, "D")
+    scan = HeadScan(False, *sizes, *head_rates(weights, facts.num_heads), skips, facts.step_limits)
+    read: Node = recurrent.heads([mixed, steps], layer.kept_state(facts.state_shape), scan)
+    return read
+
+
+def channel_scan(rows: list[Node], biases: Array, weights: Weights, layer: LayerInputs) -> Node:
+    """What the layer's channels read by a selective scan. `weights`: of rates and skips; `biases`: of steps, f32 [width].
+
+    `rows`: x, steps, keys, queries, see `recurrent.channels`. -> [T, 1, width]
+    """
+    facts = layer.step.facts.recurrent_layers[layer.index]
+    assert isinstance(facts, ChannelScanFacts)
+    rates = -np.exp(_numbers(weights, (facts.width, facts.state_size), "A_log")).T
+    skips, kept = weights.vector(facts.width, "D"), layer.kept_state(facts.state_shape)
+    read: Node = recurrent.channels(rows, kept, rates, biases, skips)
+    return read
+
+
+def gated_recurrence(rows: list[Node], rates: Array, layer: LayerInputs) -> Node:
+    """The states of the layer's channels. `rows`: x and two kinds of gates, see `recurrent.gates`. -> [T, 1, width]"""
+    facts = layer.step.facts.recurrent_layers[layer.index]
+    assert isinstance(facts, GatedRecurrenceFacts)
+    read: Node = recurrent.gates(rows, layer.kept_state(facts.state_shape), rates)
+    return read
+
+
+def head_rates(weights: Weights, num_heads: int) -> tuple[Array, Array]:
+    """At which rates states fade, and what is added to steps: two of f32 [heads]."""
+    return -np.exp(weights.vector(num_heads, "A_log")), weights.vector(num_heads, "dt_bias")
+
+
+def _numbers(weights: Weights, shape: tuple[int, ...], name: str) -> Array:
+    """A tensor that is no matrix of a product. Raises: ModelError if it is packed."""
+    tensor = weights.tensor(shape, name)
+    if isinstance(tensor, PackedMatrix):
+        raise ModelError(f"{name} is packed, allowed: numbers")
+    return tensor.astype(np.float32)
