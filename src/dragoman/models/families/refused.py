@@ -8,11 +8,9 @@ NOT_PUT_TOGETHER = "its parts (states, convolutions, experts, pictures) are know
 
 REFUSED = {
     "BambaForCausalLM": SELECTIVE_SCANS,
-    "FalconH1ForCausalLM": SELECTIVE_SCANS,
     "FalconMambaForCausalLM": SELECTIVE_SCANS,
     "JambaForCausalLM": SELECTIVE_SCANS,
     "Lfm2MoeForCausalLM": NOT_PUT_TOGETHER,
-    "Mamba2ForCausalLM": SELECTIVE_SCANS,
     "MambaForCausalLM": SELECTIVE_SCANS,
     "NemotronHForCausalLM": SELECTIVE_SCANS,
     "Zamba2ForCausalLM": SELECTIVE_SCANS,
