@@ -87,7 +87,7 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
     "GlmExperts": ("glm45",),
     "GptOss": ("gpt_oss",),
     "Granite": ("granite",),
-    "Granite4Dense": ("granite",),
+    "GraniteHybrid": ("granite",),
     "GraniteExperts": ("granite",),
     "GraniteSharedExperts": ("granite",),
     "HunyuanDense": ("hunyuan",),

@@ -23,7 +23,13 @@ NAMES = [
     "qwen3_5",
     "qwen3_5_text",
     "qwen3_next",
-]  # of three tokens' convolutions, and of four; and with states
+    "mamba2",
+    "granite4_hybrid",
+    "falcon_h1",
+    "nemotron_h",
+    "jamba",
+    "recurrent_gemma",
+]  # of three tokens' convolutions, and of four; with states of every kind, also where no layer attends
 
 
 @pytest.fixture(scope="module", params=NAMES)

@@ -87,16 +87,18 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
         ("qwen2", {"use_mrope": True}, "use_mrope is true, allowed: false"),
         ("phi3", {"lm_head_bias": True}, "lm_head_bias is true, allowed: false"),
         ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
-        ("granite4_dense", {"num_local_experts": 32}, "num_local_experts is 32, allowed: 0"),
+        ("granite4_hybrid", {"mamba_n_groups": 3}, "mamba_n_groups is 3, allowed: what divides mamba_n_heads 8"),
+        ("granite4_hybrid", {"mamba_d_head": 17}, "mamba_n_heads is 8, allowed: 128 divided by mamba_d_head 17"),
         (
-            "granite4_dense",
-            {"layer_types": ["mamba", "attention", "mamba"]},
-            "with layers of type mamba: its layers are selective scans",
+            "mamba2",
+            {"time_step_limit": [1.0, 0.5]},
+            "time_step_limit is .*, allowed: two numbers, the second one larger",
         ),
+        ("mamba2", {"time_step_limit": [0.0, "much"]}, "time_step_limit is .*, allowed: two numbers"),
         (
             "granite4_dense",
             {"layer_types": None},
-            "layer_types is null, allowed: a list of 3 of: attention",
+            "layer_types is null, allowed: a list of 3 of: mamba, attention",
         ),
         ("gemma4_moe", {"use_bidirectional_attention": "all"}, 'is "all", allowed: false or "vision"'),
         (

@@ -23,6 +23,11 @@ def write_stateful(directory: Path) -> Path:
     return _write("qwen3_5_text", {"intermediate_size": 192}, {176: 192}, directory)
 
 
+def write_scanning(directory: Path) -> Path:
+    """Write a Mamba 2, of which no layer attends; returns `directory`."""
+    return _write("mamba2", {}, {}, directory)
+
+
 def _write(name: str, config: dict[str, int], wider: dict[int, int], directory: Path) -> Path:
     case = read_case(name)
     case["config"] |= config

@@ -34,7 +34,7 @@ from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
 from tests.engine.test_core import BrokenMasker
 from tests.support.forward import forward_batch
-from tests.support.hybrid_checkpoint import VOCAB_SIZE, write_hybrid, write_stateful
+from tests.support.hybrid_checkpoint import VOCAB_SIZE, write_hybrid, write_scanning, write_stateful
 from tests.support.live_parts import LIVE_TOOLS, with_masker
 from tests.support.tiers import width
 
@@ -61,7 +61,11 @@ class Answers:
         logprobs.extend(output.logprobs or [])
 
 
-@pytest.fixture(scope="module", params=[write_hybrid, write_stateful], ids=["convolutions", "states"])
+@pytest.fixture(
+    scope="module",
+    params=[write_hybrid, write_stateful, write_scanning],
+    ids=["convolutions", "states", "states alone"],
+)
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     written: Path = request.param(tmp_path_factory.mktemp("hybrid"))
     return written

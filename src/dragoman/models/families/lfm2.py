@@ -7,7 +7,7 @@ from dragoman.models.blocks.nodes import multiply, split
 from dragoman.models.blocks.recurrence import convolve
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
-from dragoman.models.facts import AttentionFacts, ConvolutionFacts, MlpFacts, ModelFacts
+from dragoman.models.facts import AttentionFacts, ConvolutionFacts, ExpertFacts, MlpFacts, ModelFacts
 from dragoman.models.families.llama import LayerNorms, Llama
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -58,7 +58,7 @@ class Lfm2(Llama):
             return self.attention_facts(config, index)
         return ConvolutionFacts(config.count("hidden_size"), config.count("conv_L_cache", 3, least=2))
 
-    def mlp_facts(self, config: Config, index: int) -> MlpFacts:
+    def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
         """Those of a layer."""
         return MlpFacts(_inner_size(config), "silu")
 

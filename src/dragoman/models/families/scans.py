@@ -83,7 +83,7 @@ def read_step_limits(config: Config) -> tuple[float, float]:
     """Of how much a token may count. Raises: ModelError."""
     limits = config.value("time_step_limit", [0.0, float("inf")])
     if isinstance(limits, list) and len(limits) == 2:  # some write infinity as a word, or as {"__float__": "Infinity"}
-        numbers = [each.get("__float__") if isinstance(each, dict) else each for each in limits]
+        numbers = [each.get("__float__", "") if isinstance(each, dict) else each for each in limits]
         try:
             lowest, highest = (float(each) for each in numbers)
         except (TypeError, ValueError):

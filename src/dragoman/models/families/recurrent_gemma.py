@@ -1,0 +1,138 @@
+"""RecurrentGemma: two of three layers are gated linear recurrences, the others attend in a window.
+
+Source: arXiv:2404.07839.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import ml_dtypes
+import numpy as np
+from openvino import opset13 as ops
+
+from dragoman.models.blocks.linear import linear, linears
+from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
+from dragoman.models.blocks.nodes import add, capped, multiply, reshape, scaled
+from dragoman.models.blocks.norms import rms_norm
+from dragoman.models.blocks.recurrence import convolve, gated_recurrence
+from dragoman.models.blocks.step import LayerInputs, StepInputs
+from dragoman.models.config import Config, ModelError
+from dragoman.models.facts import AttentionFacts, ConvolutionFacts, GatedRecurrenceFacts, MlpFacts, ModelFacts
+from dragoman.models.families.llama import LayerNorms, Llama, head_size
+from dragoman.models.rotary import RotaryReading, read_rotary
+from dragoman.models.storage.constants import Node, constant
+from dragoman.models.weights import Weights
+
+_FADING = -8.0  # at most as fast as e to this times softplus of its parameter
+
+
+class RecurrentGemma(Llama):
+    """RecurrentGemma 2B and 9B."""
+
+    architectures = ("RecurrentGemmaForCausalLM",)
+    layer_norms = LayerNorms("temporal_pre_norm", "channel_pre_norm")
+    mlp_name = "mlp_block"
+    is_tied: bool = True
+    mixer_name: ClassVar[str] = "temporal_block"
+
+    def __init__(self, config: Config) -> None:
+        config.skip(
+            "w_init_variance_scale", "final_w_init_variance_scale", "embeddings_scale_by_sqrt_dim", "layer_types"
+        )
+        self.cap = config.number("logits_soft_cap", 30.0)
+        super().__init__(config)
+
+    def attention_biases(self, config: Config) -> tuple[bool, bool]:
+        """The output has one in any case."""
+        return config.flag("attention_bias"), True
+
+    def read_rotary(self, config: Config) -> RotaryReading:
+        """Of half of each head."""
+        config.assume(max_position_embeddings=8192)
+        return read_rotary(config, head_size(config), part=0.5)
+
+    def read_facts(self, config: Config) -> ModelFacts:
+        """See `Llama`."""
+        kinds = config.value("block_types", ["recurrent", "recurrent", "attention"])
+        if not isinstance(kinds, list) or not kinds or not all(kind in ("recurrent", "attention") for kind in kinds):
+            raise config.error("block_types", "a list of: recurrent, attention")
+        num_layers = config.count("num_hidden_layers")
+        self.attends = tuple(kinds[index % len(kinds)] == "attention" for index in range(num_layers))
+        if not any(self.attends):
+            raise ModelError("config.json has no layer that attends, allowed: at least one")
+        width = config.count("lru_width", config.count("hidden_size"))
+        if width % config.count("num_attention_heads"):
+            raise config.error("lru_width", "a multiple of num_attention_heads")
+        self.recurrence = GatedRecurrenceFacts(width, ConvolutionFacts(width, config.count("conv1d_width", 4, least=2)))
+        self.window = config.count("attention_window_size", 2048)
+        self.slides = (True,) * num_layers
+        return super().read_facts(config)
+
+    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | GatedRecurrenceFacts:
+        """See `Llama`."""
+        return self.attention_facts(config, index) if self.attends[index] else self.recurrence
+
+    def mlp_facts(self, config: Config, index: int) -> MlpFacts:
+        """Of half the size that is said."""
+        activation = config.choice("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
+        return MlpFacts(config.count("intermediate_size", least=2) // 2, activation)
+
+    def norm(self, x: Node, weights: Weights) -> Node:
+        """Its weight is what is added to one."""
+        return rms_norm(x, weights, self.norm_epsilon, offset=1.0)
+
+    def last_norm(self, x: Node, body: Weights) -> Node:
+        """See `Family`."""
+        return self.norm(x, body.at("final_norm"))
+
+    def embed(self, body: Weights, step: StepInputs) -> Node:
+        """Scaled by the root of the hidden size, in bf16 as checkpoints have learned it."""
+        return scaled(super().embed(body, step), float(ml_dtypes.bfloat16(self.facts.hidden_size**0.5)))
+
+    def head(self, x: Node, weights: Weights) -> Node:
+        """Capped."""
+        return capped(super().head(x, weights), self.cap)
+
+    def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """By attention or by a recurrence."""
+        block = weights.at(self.mixer_name)
+        return self.attention(x, block, layer) if self.attends[layer.index] else self._recurrent(x, block, layer)
+
+    def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """With biases."""
+        facts = self.facts.layers[layer.index].mlp
+        assert isinstance(facts, MlpFacts)
+        gate, up, down = self.gate_up_down(weights, facts.inner_size)
+        return gated_mlp(x, gate, up, down, facts.inner_size, facts.activation, bias=True)
+
+    def _recurrent(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
+        width = self.recurrence.width
+        sides = [weights.at("linear_x"), weights.at("linear_y")]
+        inner, gate = linears(x, sides, [width, width], bias=True, is_fused=True)
+        inner = convolve(inner, weights.at("conv_1d"), layer, bias=True)
+        recurrence = weights.at("rg_lru")
+        gates = [self._head_gates(inner, recurrence, f"{name}_gate", layer) for name in ("input", "recurrent")]
+        rates = _FADING * np.logaddexp(0, recurrence.vector(width, "recurrent_param"))
+        read = layer.keep(gated_recurrence([inner, *gates], rates, layer))
+        activation = ACTIVATIONS[self.mlp_activation(layer)]
+        return linear(
+            multiply(read, activation(layer.keep(gate))), weights.at("linear_out"), self.facts.hidden_size, bias=True
+        )
+
+    def mlp_activation(self, layer: LayerInputs) -> str:
+        """That of all gates."""
+        facts = self.facts.layers[layer.index].mlp
+        assert isinstance(facts, MlpFacts)
+        return facts.activation
+
+    def _head_gates(self, x: Node, weights: Weights, name: str, layer: LayerInputs) -> Node:
+        """Gates of each head by its own matrix, which are small and stay in f32. Shapes: [T, 1, width] -> [T, 1, width]."""
+        num_heads = next(iter(self.facts.attention_layers.values())).num_heads
+        size = self.recurrence.width // num_heads
+        matrices = np.asarray(weights.tensor((num_heads, size, size), f"{name}_weight"), np.float32)
+        shifts = np.asarray(weights.tensor((num_heads, size), f"{name}_bias"), np.float32)
+        heads = reshape(x, -1, num_heads, 1, size)
+        products = ops.matmul(heads, constant(matrices[None]), transpose_a=False, transpose_b=False).output(0)
+        return reshape(add(products, constant(shifts.reshape(1, num_heads, 1, size))), -1, 1, self.recurrence.width)
