@@ -39,7 +39,7 @@ class Decoder(TextFamily):
         facts, reach = family.facts, 0
         attentions = facts.attention_layers
         odd = [one for one in attentions.values() if one.softcap or one.has_sinks or one.alibi_slopes or one.growth]
-        if odd or len(attentions) < len(facts.layers) or facts.pictures is not None:
+        if odd or len(attentions) < len(facts.layers) or facts.convolution_layers or facts.pictures is not None:
             raise ModelError(
                 f"architecture {facts.architecture} is supported for generating text, not for embedding it"
             )
