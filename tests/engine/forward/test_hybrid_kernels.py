@@ -170,7 +170,8 @@ def test_a_prompt_goes_on_behind_blocks_that_another_request_computed(loaded: Lo
 def test_after_preemptions(loaded: LoadedModel) -> None:
     requests = make_requests(12)
     answers = run(loaded, requests, replace(CONFIG, assumed_output_tokens=1), num_blocks=14)
-    assert answers.stats.num_preemptions > 0
+    # whose layers all have states needs no more room for a longer answer
+    assert answers.stats.num_preemptions > 0 or not loaded.facts.attention_layers
     check(loaded, requests, answers)
     undisturbed = run(loaded, requests)
     assert undisturbed.stats.num_preemptions == 0
