@@ -137,7 +137,8 @@ class ReadWords:
         nearest = get_close_matches(flag, self._flags, n=1, cutoff=0.75)
         if self._takes_server_options and (not nearest or _is_nearer_to_server(flag, nearest[0])):
             return False
-        meant = f"the nearest one is {nearest[0]}" if nearest else f"must be one of {', '.join(self._flags)}"
+        known = f"must be one of {', '.join(self._flags)}" if self._flags else "there is only --help"
+        meant = f"the nearest one is {nearest[0]}" if nearest else known
         self.problems.append(f"{flag} ({SOURCE}): unknown option; {meant}")
         return True
 

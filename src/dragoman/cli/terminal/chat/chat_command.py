@@ -7,11 +7,12 @@ Called by `main`, on the main thread.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, TextIO
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-from dragoman.cli.run_command import Console
+from dragoman.cli.command_options import cite
+from dragoman.cli.run_command import FAILED, Console
 from dragoman.cli.terminal.arguments import ChatArguments
 from dragoman.cli.terminal.chat.chat_session import ChatSession
 from dragoman.cli.terminal.chat.conversation import Conversation, read_tools
@@ -25,23 +26,8 @@ from dragoman.config.generation import generation_defaults
 from dragoman.config.resolve import Config
 from dragoman.server.apis.ollama.options import DEFAULTS
 
-FAILED = 1
-INTERRUPTED = 130
+FAILURES = (AskFailed,)
 PROMPT, RESULT_PROMPT = "> ", "result of {}> "
-
-
-@dataclass(frozen=True, slots=True)
-class Streams:
-    """Where messages come from and answers go."""
-
-    stdin: TextIO
-    stdout: TextIO
-    stderr: TextIO
-
-    @property
-    def is_interactive(self) -> bool:
-        """Whether somebody types and sees."""
-        return self.stdin.isatty() and self.stdout.isatty()
 
 
 def run(config: Config | None, asked: ChatArguments, console: Console) -> int:
@@ -49,27 +35,21 @@ def run(config: Config | None, asked: ChatArguments, console: Console) -> int:
 
     `config` None = a server at a URL.
     """
-    environ = console.variables
-    streams = Streams(sys.stdin, console.stdout, console.stderr)
+    conversation, tools = Conversation(asked.system), None
+    with _citing("image", asked.image):
+        if asked.image is not None:
+            conversation.attach(asked.image)
+    with _citing("tools", asked.tools):
+        if asked.tools is not None:
+            tools = read_tools(asked.tools)
+    server = open_server(config, asked.target, console.variables, console.stderr, needs_template=True)
     try:
-        conversation = Conversation(asked.system)
-        problem = _attach(conversation, asked)
-        tools, tools_problem = _tools(asked)
-        for line in filter(None, (problem, tools_problem)):
-            streams.stderr.write(f"dragoman: {line}\n")
-        if problem or tools_problem:
-            return FAILED
-        server = open_server(config, asked.target, environ, streams.stderr, needs_template=True)
-    except AskFailed as error:
-        streams.stderr.write(f"dragoman: {error}\n")
-        return FAILED
-    try:
-        screen = Screen(streams.stdout, streams.stderr, environ)
+        screen = Screen(console.stdout, console.stderr, console.variables)
         session = ChatSession(server, conversation, screen, {**_usual_sampling(config), **asked.parameters}, tools)
-        if asked.prompt is not None or not streams.is_interactive:
-            return _answer_one(session, asked.prompt, streams)
-        history = InputHistory(history_path(environ) if asked.history else None)
-        return _converse(session, history)
+        is_typed = sys.stdin.isatty() and console.stdout.isatty()
+        if asked.prompt is not None or not is_typed:
+            return _answer_one(session, asked.prompt)
+        return _converse(session, InputHistory(history_path(console.variables) if asked.history else None))
     finally:
         server.close()
 
@@ -84,27 +64,18 @@ def _usual_sampling(config: Config | None) -> Mapping[str, Any]:
     return dict(DEFAULTS)
 
 
-def _attach(conversation: Conversation, asked: ChatArguments) -> str:
-    """Attach the first picture; what is wrong with it, "" if nothing is."""
+@contextmanager
+def _citing(name: str, value: object) -> Iterator[None]:
+    """Turns what is wrong with the file of an option into AskFailed, with the option."""
     try:
-        if asked.image is not None:
-            conversation.attach(asked.image)
+        yield
     except (OSError, ValueError) as error:
-        return f"--image={asked.image} (command line): {error}"
-    return ""
+        raise AskFailed(f"{cite(name, value)}: {error}") from error
 
 
-def _tools(asked: ChatArguments) -> tuple[list[object] | None, str]:
-    """(The tools, what is wrong with them)."""
-    try:
-        return (None if asked.tools is None else read_tools(asked.tools)), ""
-    except (OSError, ValueError) as error:
-        return None, f"--tools={asked.tools} (command line): {error}"
-
-
-def _answer_one(session: ChatSession, prompt: str | None, streams: Streams) -> int:
+def _answer_one(session: ChatSession, prompt: str | None) -> int:
     """Answer the only message, which is the whole standard input where no prompt was given; the exit code."""
-    text = streams.stdin.read().strip() if prompt is None else prompt
+    text = sys.stdin.read().strip() if prompt is None else prompt
     if not text:
         session.screen.error("the standard input: must hold a message, as it is no terminal")
         return FAILED
