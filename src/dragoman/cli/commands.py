@@ -9,48 +9,75 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dragoman.cli.command_options import Command
 
+_COLUMN = 40  # of what a command is for
+
 
 @dataclass(frozen=True, slots=True)
 class CommandPlace:
-    """Where a command is. `module` "" = `main` itself, with the options of a server. `flags`: what else may stand there."""
+    """Where a command is. `words`: what stands behind its name. `place`: module:attribute, "" = `main` itself, with the
+    options of a server. `flags`: what else may stand there.
+    """
 
+    words: str
     summary: str
-    module: str
-    attribute: str = "COMMAND"
+    place: str = ""
     flags: Mapping[str, str] = field(default_factory=dict)
 
 
 COMMANDS: Mapping[str, CommandPlace] = {
-    "serve": CommandPlace("load a model and answer clients", ""),
-    "chat": CommandPlace("a conversation in the terminal", "terminal.arguments", "CHAT"),
-    "complete": CommandPlace("go on with a text", "terminal.arguments", "COMPLETE"),
-    "batch": CommandPlace("answer a file of requests", "batch.arguments"),
-    "bench": CommandPlace("measure a server", "bench.arguments"),
-    "pull": CommandPlace("bring a model of the hub to this machine", "pull_command"),
-    "models": CommandPlace("list or remove the models on this machine", "models_command"),
-    "config": CommandPlace("print what was resolved and from where", "", flags={"--docs": "the page of all options"}),
-    "plan": CommandPlace("how many replicas a load needs", "plan.arguments"),
-    "eval": CommandPlace("perplexity, and how far a model is from another one", "eval.arguments"),
-    "compress": CommandPlace("write a checkpoint with weights of 4 or 8 bits", "compress.arguments"),
-    "warm": CommandPlace("compute beginnings of prompts before anybody asks", "warm.arguments"),
-    "store": CommandPlace("list, verify, trim or empty the prompts on disk", "store.arguments"),
-    "explain": CommandPlace("what would be done with a call", "explain.arguments"),
-    "selftest": CommandPlace("whether the model computes here as it should", "selftest.arguments"),
-    "doctor": CommandPlace("what would run here, and what is wrong", "doctor.arguments"),
-    "completion": CommandPlace("a script by which a shell completes these commands", "completion.completion_command"),
-}
+    "serve": CommandPlace("[MODEL] [options]", "load a model and answer clients"),
+    "chat": CommandPlace("[MODEL | URL [PROMPT]] [options]", "a conversation in the terminal, or the answer to PROMPT",
+        "terminal.arguments:CHAT"),
+    "complete": CommandPlace("[MODEL | URL] [PROMPT] [options]", "go on with a text", "terminal.arguments:COMPLETE"),
+    "batch": CommandPlace("IN.jsonl OUT.jsonl [--model MODEL | --url URL] [options]",
+        "answer a file of requests (OpenAI's batch format), resumably", "batch.arguments:COMMAND"),
+    "bench": CommandPlace("URL [options]", "how fast a server answers, this one or another, under load",
+        "bench.arguments:COMMAND"),
+    "pull": CommandPlace("ORG/NAME[@REVISION]", "bring a model of the hub to this machine", "pull_command:COMMAND"),
+    "models": CommandPlace("[rm NAME]", "list the models on this machine, or remove one", "models_command:COMMAND"),
+    "config": CommandPlace("[MODEL] [options]", "print what was resolved and from where",
+        flags={"--docs": "print docs/options.md"}),
+    "plan": CommandPlace("[MODEL] --rate R --prompt N --output M [options]", "how many replicas that needs, by simulation",
+        "plan.arguments:COMMAND"),
+    "eval": CommandPlace("[MODEL_DIR] --text FILE [--against MODEL_DIR] [options]",
+        "perplexity, and how far a model is from another one", "eval.arguments:COMMAND"),
+    "compress": CommandPlace("MODEL_DIR OUT [--text FILE] [options]", "write a checkpoint with weights of 4 or 8 bits",
+        "compress.arguments:COMMAND"),
+    "warm": CommandPlace("MODEL FILE... --prefix-store-gb N [options]", "compute beginnings of prompts before anybody asks",
+        "warm.arguments:COMMAND"),
+    "store": CommandPlace("[list | verify | trim --to-gb N | empty] [--prefix-store-dir DIR]",
+        "the prompts that servers keep on disk", "store.arguments:COMMAND"),
+    "explain": CommandPlace("--request FILE [--url URL | MODEL]", "what would be done with a call, without doing it",
+        "explain.arguments:COMMAND"),
+    "selftest": CommandPlace("[MODEL] [options]", "whether the model computes here as it should",
+        "selftest.arguments:COMMAND"),
+    "doctor": CommandPlace("[MODEL] [options]", "what would run here and how fast, what is wrong, and how to mend it",
+        "doctor.arguments:COMMAND"),
+    "completion": CommandPlace("bash|zsh|fish", "a script by which a shell completes these commands",
+        "completion.completion_command:COMMAND"),
+}  # fmt: skip
 """In the order of `--help`."""
+
+
+def overview() -> str:
+    """The commands with what stands behind them, a line or two each."""
+    lines = []
+    for name, place in COMMANDS.items():
+        for words, summary in ((place.words, place.summary), *place.flags.items()):
+            usage = f"dragoman {name} {words}"
+            lines += [f"{usage:<{_COLUMN}}{summary}"] if len(usage) < _COLUMN else [usage, " " * _COLUMN + summary]
+    return "\n       ".join([*lines, "dragoman --version"])
 
 
 def command_at(place: CommandPlace) -> Command | None:
     """The command there; None where `main` is it."""
-    if not place.module:
+    if not place.place:
         return None
-    module: Any = import_module(f"dragoman.cli.{place.module}")
-    command: Command = getattr(module, place.attribute)
+    module, _, attribute = place.place.partition(":")
+    command: Command = getattr(import_module(f"dragoman.cli.{module}"), attribute)
     return command

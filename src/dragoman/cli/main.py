@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dragoman import __version__
-from dragoman.cli.commands import COMMANDS, CommandPlace, command_at
+from dragoman.cli.commands import COMMANDS, CommandPlace, command_at, overview
 
 if TYPE_CHECKING:  # each command imports what it needs when it runs: `--help` need not wait for the options of a server
     from dragoman.config.run_time import ModelStore
@@ -25,34 +25,7 @@ INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 _OVERVIEW = """\
 dragoman: one LLM inference server that speaks LMI, OpenVINO Model Server, OpenAI, TGI and plain text at once
 
-usage: dragoman serve [MODEL] [options]        load a model and answer clients
-       dragoman chat [MODEL | URL [PROMPT]] [options]
-                                               a conversation in the terminal, or the answer to PROMPT
-       dragoman complete [MODEL | URL] [PROMPT] [options]
-                                               go on with a text
-       dragoman batch IN.jsonl OUT.jsonl [--model MODEL | --url URL] [options]
-                                               answer a file of requests (OpenAI's batch format), resumably
-       dragoman bench URL [options]            how fast a server answers, this one or another, under load
-       dragoman pull ORG/NAME[@REVISION]       bring a model of the hub to this machine
-       dragoman models [rm NAME]               list the models on this machine, or remove one
-       dragoman config [MODEL] [options]       print what was resolved and from where
-       dragoman config --docs                  print docs/options.md
-       dragoman plan [MODEL] --rate R --prompt N --output M [options]
-                                               how many replicas that needs, by simulation
-       dragoman eval [MODEL_DIR] --text FILE [--against MODEL_DIR] [options]
-                                               perplexity, and how far a model is from another one
-       dragoman compress MODEL_DIR OUT [--text FILE] [options]
-                                               write a checkpoint with weights of 4 or 8 bits
-       dragoman warm MODEL FILE... --prefix-store-gb N [options]
-                                               compute beginnings of prompts before anybody asks
-       dragoman store [list | verify | trim --to-gb N | empty] [--prefix-store-dir DIR]
-                                               the prompts that servers keep on disk
-       dragoman explain --request FILE [--url URL | MODEL]
-                                               what would be done with a call, without doing it
-       dragoman selftest [MODEL] [options]     whether the model computes here as it should
-       dragoman doctor [MODEL] [options]       what would run here and how fast, what is wrong, and how to mend it
-       dragoman completion bash|zsh|fish       a script by which a shell completes these commands
-       dragoman --version
+usage: {commands}
 
 Each command has a `--help` with its options and examples. Some to begin with:
 
@@ -104,7 +77,7 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if words is None else words)
     command = arguments[0] if arguments else "--help"
     if command in ("--help", "-h", "help"):
-        sys.stdout.write(_OVERVIEW)
+        sys.stdout.write(_OVERVIEW.format(commands=overview()))
         return 0
     if command in ("--version", "version"):
         sys.stdout.write(f"dragoman {__version__}\n")
@@ -162,13 +135,12 @@ def _python_problem(version: tuple[int, ...]) -> str:
 
 
 def _run(name: str, place: CommandPlace, words: list[str]) -> int:
-    if not place.module:
+    command = command_at(place)
+    if command is None:
         return _run_server(name, words)
     from dragoman.cli.run_command import Console, run_command
     from dragoman.config.sources import environment
 
-    command = command_at(place)
-    assert command is not None  # it has a module
     return run_command(command, words, Console(environment(), sys.stdout, sys.stderr))
 
 
