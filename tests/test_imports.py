@@ -89,6 +89,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.engine.base",
         "dragoman.engine.beams",
         "dragoman.engine.factory",
+        "dragoman.engine.life",
     ),
     "dragoman.engine.vllm": (
         "dragoman.extras",
@@ -102,10 +103,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.engine.base",
         "dragoman.engine.beams",
         "dragoman.engine.factory",
+        "dragoman.engine.life",
     ),
     "dragoman.engine.base": ("dragoman.types", "dragoman.errors", "dragoman.histogram"),
     "dragoman.engine.beams": ("dragoman.types", "dragoman.errors", "dragoman.coroutines"),
     "dragoman.engine.factory": ("dragoman.engine.base",),
+    "dragoman.engine.life": ("dragoman.errors", "dragoman.cores", "dragoman.engine.base"),
     "dragoman.engine.spread": ("dragoman.types", "dragoman.errors", "dragoman.engine.base"),
     "dragoman.engine.renewable": (
         "dragoman.types",

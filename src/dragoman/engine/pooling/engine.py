@@ -8,7 +8,6 @@ survive and report failure. Does not: choose batches (`queue` does) or compute (
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,14 +17,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dragoman.cores.placement import enter_kernels
-from dragoman.engine.base import DEATHS, Capabilities, EngineStats, Health, Outputs, PooledRows
+from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs, PooledRows
+from dragoman.engine.life import OnThread
 from dragoman.engine.pooling.queue import TextQueue, WaitingText
-from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError, UnsupportedFeature
+from dragoman.errors import Cancelled, Overloaded, ServerError, UnsupportedFeature
 from dragoman.histogram import COUNTS, SECONDS, Histogram
 from dragoman.types import EngineRequest, PooledText
-
-logger = logging.getLogger(__name__)
 
 MAX_WAITING_TOKENS = 1 << 22  # of all requests; a minute's work of a fast machine, some 100 MB of lists
 _MOST_RETRY_S = 60
@@ -77,21 +74,14 @@ class PoolingEngine:
         self._queue = TextQueue()
         self._jobs: set[_Job] = set()
         self._changed = threading.Condition()  # guards queue, jobs and what ends them
-        self._thread: threading.Thread | None = None
-        self._death = "the engine was not started"  # why no request can run; "" while they can
-        self._is_draining = self._is_closed = False
+        self._life = OnThread("dragoman-pooling", self._run, self._fail)
+        self._is_closed = False
         self._num_running = 0  # texts of the batch that is computed
         self._totals = _Totals()
 
     async def start(self) -> None:
         """Start the engine thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure."""
-        if self._thread is not None:
-            if self._death:
-                raise EngineDead(self._death)
-            return
-        self._death = ""
-        self._thread = threading.Thread(target=self._run, name="dragoman-pooling", daemon=True)
-        self._thread.start()
+        self._life.begin()
 
     def generate(self, request: EngineRequest) -> Outputs:
         """Raises: UnsupportedFeature."""
@@ -124,7 +114,8 @@ class PoolingEngine:
 
     def health(self) -> Health:
         """Alive or not, and gauges; for any thread."""
-        return Health(not self._death, self._death, num_running=self._num_running, num_waiting=len(self._queue))
+        death = self._life.death
+        return Health(not death, death, num_running=self._num_running, num_waiting=len(self._queue))
 
     def stats(self) -> EngineStats:
         """Totals so far; for any thread."""
@@ -140,24 +131,18 @@ class PoolingEngine:
 
     async def shutdown(self, drain_s: float) -> None:
         """Refuse new requests, wait up to `drain_s` seconds for the others, cancel what is left, let the model go."""
-        self._is_draining = True
-        if self._thread is not None and not self._death:
-            await asyncio.to_thread(self._wait_until_idle, drain_s)
+        await self._life.drain(self._wait_until_idle, drain_s)
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         self._fail(Cancelled("the server is shutting down"))
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
-        self._death = self._death or "the engine was shut down"
+        await self._life.join()
+        self._life.end()
         await asyncio.to_thread(self._model.close)
 
     def _check_open(self, num_tokens: int) -> None:
         """Raises EngineDead or Overloaded if a request of so many tokens cannot be taken."""
-        if self._death:
-            raise EngineDead(self._death)
-        if self._is_draining:
-            raise Overloaded("the server is shutting down")
+        self._life.check_open()
         waiting = self._queue.num_tokens
         if waiting and waiting + num_tokens > self._max_waiting_tokens:
             message = (
@@ -177,18 +162,11 @@ class PoolingEngine:
     # --- the loop: on the engine thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        enter_kernels()
-        try:
-            while batch := self._next_batch():
-                begin_s = perf_counter()
-                rows = self._model.run([waiting.text for waiting in batch])
-                self._totals.add(batch, perf_counter() - begin_s)
-                self._deliver(batch, rows)
-        except BaseException as error:  # what the runtime raises leaves nothing to trust
-            logger.exception("the engine thread died")
-            self._death = f"the engine stopped: {type(error).__name__}: {error}"
-            self._fail(EngineDead(self._death))
-            DEATHS.tell()
+        while batch := self._next_batch():
+            begin_s = perf_counter()
+            rows = self._model.run([waiting.text for waiting in batch])
+            self._totals.add(batch, perf_counter() - begin_s)
+            self._deliver(batch, rows)
 
     def _next_batch(self) -> list[WaitingText]:
         """The texts to compute next, as soon as there are some; [] at the end."""

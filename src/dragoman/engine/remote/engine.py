@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from dragoman.engine.affinity import prefix_key
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
 from dragoman.engine.beams.one_token import OneTokenBeams
+from dragoman.engine.life import Life
 from dragoman.engine.remote.answer import Ranking, SequenceAnswer, prompt_logprobs, told_ids
 from dragoman.engine.remote.fleet import Fleet, Route
 from dragoman.engine.remote.places import Places
@@ -30,7 +31,6 @@ from dragoman.errors import (
     EngineDead,
     EngineFailed,
     InvalidRequest,
-    Overloaded,
     RequestTimeout,
     ServerError,
 )
@@ -104,9 +104,8 @@ class RemoteEngine:
         self._places = Places(max_running)
         self._runs: set[_Run] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._death = "the engine was not started"
+        self._life = Life()
         self._has_started = False
-        self._is_draining = False
         self._num_generated_tokens = 0
 
     @property
@@ -118,11 +117,11 @@ class RemoteEngine:
 
     async def start(self) -> None:
         """Connect to the upstreams. Raises: EngineDead after its end."""
-        if self._is_draining:
-            raise EngineDead(self._death or "the engine is shutting down")
+        if self._life.is_draining:
+            raise EngineDead(self._life.death or "the engine is shutting down")
         if not self._has_started:
             self._has_started = True
-            self._death = ""
+            self._life.death = ""
             await self._fleet.open()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
@@ -160,10 +159,10 @@ class RemoteEngine:
     def health(self) -> Health:
         """Alive while some upstream is. Waiting are those that are not sent yet."""
         num_running = sum(run.has_slot for run in self._runs)
-        reason = self._death or self._fleet.problem
+        reason = self._life.death or self._fleet.problem
         upstreams = self._fleet.health()
         num_waiting = len(self._runs) - num_running
-        is_recovering = bool(reason) and not self._death  # servers are asked again and again
+        is_recovering = bool(reason) and not self._life.death  # servers are asked again and again
         return Health(not reason, reason, num_running, num_waiting, upstreams=upstreams, is_recovering=is_recovering)
 
     def stats(self) -> EngineStats:
@@ -176,10 +175,10 @@ class RemoteEngine:
 
     async def shutdown(self, drain_s: float) -> None:
         """Wait, cancel what is left, disconnect."""
-        self._is_draining = True
+        self._life.is_draining = True
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=drain_s)
-        self._death = "the engine was shut down"
+        self._life.end()
         for run in self._runs:
             if run.task is not None and not run.task.done():
                 run.fail(Cancelled("the engine is shutting down"))
@@ -197,10 +196,7 @@ class RemoteEngine:
         num_tokens, limit = len(request.prompt_ids) + request.max_tokens, self._capabilities.max_model_len
         if num_tokens > limit:
             raise CapacityError(f"the request takes {num_tokens} tokens: at most {limit} fit", max_model_len=limit)
-        if self._death:
-            raise EngineDead(self._death)
-        if self._is_draining:
-            raise Overloaded("the engine is shutting down")
+        self._life.check_open()
 
     def _timer(self, run: _Run) -> asyncio.TimerHandle | None:
         """Ends the request when its deadline passes. Raises: RequestTimeout if it has."""

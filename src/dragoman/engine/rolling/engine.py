@@ -10,7 +10,6 @@ A key, new for every call of `generate`, identifies a request inside the engine;
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
@@ -24,8 +23,8 @@ from time import perf_counter
 
 import msgspec
 
-from dragoman.cores.placement import enter_kernels
-from dragoman.engine.base import DEATHS, Capabilities, EngineStats, EngineTools, Health, PromptProgress, Take
+from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health, PromptProgress, Take
+from dragoman.engine.life import OnThread
 from dragoman.engine.rolling.adapters.table import AdapterTable
 from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig
@@ -40,10 +39,8 @@ from dragoman.engine.rolling.sequence import Prepared
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.stored_prefixes.stored import Storage
 from dragoman.engine.rolling.update import Delivery
-from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError
+from dragoman.errors import Cancelled, EngineDead, ServerError
 from dragoman.types import EngineOutput, EngineRequest, TokenMasker
-
-logger = logging.getLogger(__name__)
 
 _Item = EngineOutput | ServerError
 
@@ -131,9 +128,7 @@ class RollingEngine:
         self._streams: dict[int, _Stream] = {}
         self._keys_by_id: dict[str, int] = {}  # of those that run; the newest of those that have the same
         self._streams_changed = threading.Condition()  # guards writes to `_streams`
-        self._thread: threading.Thread | None = None
-        self._death = "the engine was not started"  # why no request can run; "" while they can
-        self._is_draining = False
+        self._life = OnThread("dragoman-engine", self._run_loop, self._fail)
 
     def _is_disturbed(self) -> bool:
         """True while a picture is being embedded beside the steps. On the engine thread."""
@@ -152,13 +147,7 @@ class RollingEngine:
 
     async def start(self) -> None:
         """Start the engine thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure."""
-        if self._thread is not None:
-            if self._death:
-                raise EngineDead(self._death)
-            return
-        self._death = ""
-        self._thread = threading.Thread(target=self._run_loop, name="dragoman-engine", daemon=True)
-        self._thread.start()
+        self._life.begin()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
         """Outputs as they are made, until each of the `n` sequences has finished; see `base.Engine`."""
@@ -217,13 +206,13 @@ class RollingEngine:
     def check(self, request: EngineRequest) -> None:
         """See `base.Checking`."""
         self.capabilities.check(request)
-        self._check_open()
+        self._life.check_open()
         check_capacity(request, self._runner, self._config)
 
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
         """See `base.AdapterLoading`."""
         assert self._adapters is not None
-        self._check_open()
+        self._life.check_open()
         await self._adapters.load(name, directory, self._run_between_steps, is_replacing=is_replacing)
 
     async def unload_adapter(self, name: str) -> None:
@@ -241,8 +230,8 @@ class RollingEngine:
         """Alive or not, and gauges; for any thread."""
         stats = self._core.stats
         return Health(
-            is_alive=not self._death,
-            reason=self._death,
+            is_alive=not self._life.death,
+            reason=self._life.death,
             num_running=stats.num_running_requests,
             num_waiting=stats.num_waiting_requests + self._core.inbox.num_pending_requests,
             num_used_blocks=stats.num_used_blocks,
@@ -258,16 +247,13 @@ class RollingEngine:
 
     async def shutdown(self, drain_s: float) -> None:
         """Refuse new requests, wait up to `drain_s` seconds for the others, cancel what is left, close the runner."""
-        self._is_draining = True
-        if self._thread is not None and not self._death:
-            await asyncio.to_thread(self._wait_until_idle, drain_s)
+        await self._life.drain(self._wait_until_idle, drain_s)
         self._core.inbox.close()
         self._deliver([Delivery(key, Cancelled("the server is shutting down")) for key in list(self._streams)])
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
+        await self._life.join()
+        is_whole = not self._life.death
+        self._life.end()
         self._end_changes()
-        is_whole = not self._death
-        self._death = self._death or "the engine was shut down"
         await asyncio.to_thread(self._close, is_whole)
 
     def _close(self, is_whole: bool) -> None:
@@ -286,14 +272,14 @@ class RollingEngine:
         grammar = request.sampling.grammar
         if grammar is None or self._tools is None:
             return None
-        self._check_open()
+        self._life.check_open()
         return await asyncio.to_thread(self._tools.compile_grammar, grammar)
 
     async def _embed(self, request: EngineRequest) -> PromptPictures | None:
         """The request's pictures, beside the step loop. Raises: InvalidRequest, Overloaded, EngineFailed, Cancelled."""
         if not request.pictures or self._embedder is None:
             return None
-        self._check_open()
+        self._life.check_open()
         return PromptPictures(request, await self._embedder.embed(request.pictures), self._embedder.facts)
 
     def _open_stream(
@@ -304,7 +290,7 @@ class RollingEngine:
         pictures: PromptPictures | None,
         due: Due,
     ) -> _Stream:
-        self._check_open()
+        self._life.check_open()
         criterion = None
         if request.stop is not None and request.is_ranked and self._tools is not None:
             criterion = self._tools.watch_stops(request.stop, request.sampling.min_tokens)
@@ -317,15 +303,8 @@ class RollingEngine:
         prepared = Prepared(masker, criterion, pictures, adapter, watch)
         if not self._core.inbox.put(AddRequest(stream.key, request, prepared, due)):
             self._forget_stream(stream)
-            self._check_open()
+            self._life.check_open()
         return stream
-
-    def _check_open(self) -> None:
-        """Raises EngineDead or Overloaded if no request can be taken; always once the inbox is closed."""
-        if self._death:
-            raise EngineDead(self._death)
-        if self._is_draining:
-            raise Overloaded("the server is shutting down")
 
     def _close_stream(self, stream: _Stream) -> None:
         self._forget_stream(stream)
@@ -355,11 +334,11 @@ class RollingEngine:
                 done.set_result(None)
 
         self._changes.add(done)
-        if self._thread is None:  # nothing runs yet
+        if not self._life.has_begun:  # nothing runs yet
             run()
         elif not self._core.inbox.put(RunBetween(run)):
             self._changes.discard(done)
-            self._check_open()
+            self._life.check_open()
         return done
 
     def _end_changes(self) -> None:
@@ -367,7 +346,7 @@ class RollingEngine:
         while self._changes:
             change = self._changes.pop()
             if change.set_running_or_notify_cancel():
-                change.set_exception(EngineDead(self._death or "the engine was shut down"))
+                change.set_exception(EngineDead(self._life.death))
 
     def _wait_until_idle(self, timeout_s: float) -> None:
         with self._streams_changed:
@@ -376,25 +355,18 @@ class RollingEngine:
     # --- the loop: on the engine thread -------------------------------------------------------------------------------
 
     def _run_loop(self) -> None:
-        enter_kernels()
-        try:
-            while self._core.inbox.wait(self._has_work):
-                with self._step_log:
-                    self._deliver(self._core.step())
-        except BaseException as error:  # a bug: there is no state left to trust
-            logger.exception("the engine thread died")
-            self._die(error)
+        while self._core.inbox.wait(self._has_work):
+            with self._step_log:
+                self._deliver(self._core.step())
 
     def _has_work(self) -> bool:
         return self._core.has_work() or self._core.has_chores()
 
-    def _die(self, error: BaseException) -> None:
-        """Answer everybody, now and from now on."""
-        self._death = f"the engine stopped: {type(error).__name__}: {error}"
+    def _fail(self, error: EngineDead) -> None:
+        """Answer everybody, now and from now on: a closed inbox takes nothing."""
         self._core.inbox.close()
         self._end_changes()
-        self._deliver([Delivery(key, EngineDead(self._death)) for key in list(self._streams)])
-        DEATHS.tell()
+        self._deliver([Delivery(key, error) for key in list(self._streams)])
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """Hand a step's outputs to their event loops, one hop per loop."""

@@ -20,6 +20,7 @@ import msgspec
 from dragoman.coroutines import together
 from dragoman.engine.base import DEATHS, Capabilities, EngineStats, EngineTools, Health
 from dragoman.engine.beams.one_token import OneTokenBeams
+from dragoman.engine.life import NOT_STARTED, Life
 from dragoman.engine.vllm.adapters import AdapterPlan, VllmAdapters
 from dragoman.engine.vllm.gauges import Gauges
 from dragoman.engine.vllm.outputs import Drawn, output_of, prompt_logprobs_of, ranked
@@ -41,7 +42,6 @@ from dragoman.models.config import ModelError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, Picture, SamplingParams
 
 _DIED = "vLLM's engine has died; its log says why"
-_NOT_STARTED = "the engine was not started"
 
 _Queue = asyncio.Queue[EngineOutput | ServerError | None]
 
@@ -90,8 +90,7 @@ class VllmEngine:
         self._num_generated_tokens = 0
         self._num_pictures = 0
         self._num_preemptions_before = driver.gauges.num_preemptions
-        self._end = _NOT_STARTED
-        self._is_draining = False
+        self._life = Life()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -106,7 +105,7 @@ class VllmEngine:
         Raises: EngineDead; ModelError if vLLM cannot compute a token, or does not take one of the first adapters, which
         ends the engine.
         """
-        if self._is_draining or self._has_died():
+        if self._life.is_draining or self._has_died():
             raise EngineDead(self._reason())
         try:
             if not self._has_computed:
@@ -118,7 +117,7 @@ class VllmEngine:
         except BaseException:
             await self.shutdown(0.0)
             raise
-        self._end = ""
+        self._life.death = ""
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
         """The request's outputs. Raises: as `Engine.generate`."""
@@ -147,10 +146,8 @@ class VllmEngine:
         num_tokens = len(request.prompt_ids) + max(1, request.max_tokens)  # vLLM draws one at least
         if num_tokens > most:
             raise CapacityError(f"{num_tokens} tokens of prompt and completion; at most {most} fit", param="max_tokens")
-        if reason := self._reason():
-            raise EngineDead(reason)
-        if self._is_draining:
-            raise Overloaded("the engine is shutting down")
+        self._reason()
+        self._life.check_open()
 
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
         """See `AdapterLoading`; only of engines whose adapters come and go."""
@@ -181,10 +178,11 @@ class VllmEngine:
 
     async def shutdown(self, drain_s: float) -> None:
         """See `Engine`; ends vLLM's processes."""
-        self._is_draining = True
+        self._life.is_draining = True
         if self._runs:
             await asyncio.wait(list(self._runs), timeout=drain_s)
-        self._end = self._reason() or "the engine was shut down"
+        self._reason()
+        self._life.end()
         for run, queue in list(self._runs.items()):
             if not run.done():
                 run.cancel()
@@ -199,7 +197,9 @@ class VllmEngine:
 
     def _reason(self) -> str:
         """Why no requests are taken; "" if they are."""
-        return self._end if self._end not in ("", _NOT_STARTED) else _DIED if self._has_died() else self._end
+        if self._life.death in ("", NOT_STARTED) and self._has_died():
+            self._life.death = _DIED
+        return self._life.death
 
     async def _try_token(self) -> None:
         """Have vLLM compute a token: kernels that this machine lacks show only then, and end vLLM. Raises: ModelError."""

@@ -1,0 +1,89 @@
+"""The life of an engine: not started, running, draining, shut down or dead, and why no request can run.
+
+Does: refuse requests by it; own the thread of an engine that computes on one, and tell that it has died. Does not: know
+requests, or what an engine consists of. Called by the engines, on event loops; `OnThread` also runs on its thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+from dragoman.cores.placement import enter_kernels
+from dragoman.engine.base import DEATHS
+from dragoman.errors import EngineDead, Overloaded
+
+logger = logging.getLogger(__name__)
+
+NOT_STARTED = "the engine was not started"
+
+
+class Life:
+    """Whether an engine takes requests. `death`: why none can run, "" while they can."""
+
+    def __init__(self) -> None:
+        self.death = NOT_STARTED
+        self.is_draining = False
+
+    def check_open(self) -> None:
+        """Raises EngineDead or Overloaded if no request can be taken."""
+        if self.death:
+            raise EngineDead(self.death)
+        if self.is_draining:
+            raise Overloaded("the server is shutting down")
+
+    def end(self) -> None:
+        """No request can run any more; why it died before is kept."""
+        self.death = self.death or "the engine was shut down"
+
+
+class OnThread(Life):
+    """The life of an engine with a thread of its own, which `begin` starts.
+
+    `run`: what the thread does, until the engine is shut down. `fail`: answers all requests with an error, now and later.
+    """
+
+    def __init__(self, name: str, run: Callable[[], None], fail: Callable[[EngineDead], None]) -> None:
+        super().__init__()
+        self._name = name
+        self._run = run
+        self._fail = fail
+        self._thread: threading.Thread | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the thread was started."""
+        return self._thread is not None
+
+    def begin(self) -> None:
+        """Start the thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure."""
+        if self._thread is not None:
+            if self.death:
+                raise EngineDead(self.death)
+            return
+        self.death = ""
+        self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        self._thread.start()
+
+    async def drain(self, wait: Callable[[float], None], drain_s: float) -> None:
+        """Refuse new requests; `wait` up to `drain_s` seconds for the others, while there is a thread that runs them."""
+        self.is_draining = True
+        if self._thread is not None and not self.death:
+            await asyncio.to_thread(wait, drain_s)
+
+    async def join(self) -> None:
+        """Wait for the thread's end."""
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    def _work(self) -> None:
+        enter_kernels()
+        try:
+            self._run()
+        except BaseException as error:  # a bug, or what the runtime raises: there is no state left to trust
+            logger.exception("the engine thread died")
+            self.death = f"the engine stopped: {type(error).__name__}: {error}"
+            self._fail(EngineDead(self.death))
+            DEATHS.tell()
