@@ -7,7 +7,9 @@ Used by the dialects, on the event loop, and by what describes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -74,6 +76,7 @@ class SamplingFields(SamplerFields, kw_only=True):
 
 _DRAWING = tuple(name for name, one in PARAMETERS.items() if one.needs is Need.SAMPLING and name != "temperature")
 _OF_DRY = tuple(name for name, one in PARAMETERS.items() if one.needs is Need.DRY)
+_READ_FIELDS, _NOTHING = attrgetter(*SAMPLER_EFFECTS), (None,) * len(SAMPLER_EFFECTS)
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 IDLE_REASONS: Mapping[str, str] = {
     **dict.fromkeys(_DRAWING, "the most likely token is taken, none is drawn"),
@@ -82,6 +85,15 @@ IDLE_REASONS: Mapping[str, str] = {
     "xtc_threshold": "nothing is left out unless tokens are drawn and xtc_probability is above 0",
 }
 """Why the samplers' parameters may change nothing."""
+
+
+_COMMON = ("temperature", "top_k", "top_p", "min_p", "typical_p", *_PENALTIES)
+
+
+@cache
+def _reader_of_common(repetition: str) -> Callable[[SamplingFields], tuple[Any, ...]]:
+    """Reads the fields that bodies of all kinds have. `repetition`: the name of one of them there, "" = the neutral one."""
+    return attrgetter(*(repetition if repetition and name == "repetition_penalty" else name for name in _COMMON))
 
 
 def sampling_fields(
@@ -93,9 +105,8 @@ def sampling_fields(
     `repetition`: the body's name of `repetition_penalty`. Raises: InvalidParameter.
     """
     found = further_sampling(asked, place)
-    for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", *_PENALTIES):
-        value = getattr(asked, repetition if repetition and name == "repetition_penalty" else name)
-        value = model.get(name, defaults.get(name)) if value is None else value
+    for name, given in zip(_COMMON, _reader_of_common(repetition)(asked), strict=True):
+        value = model.get(name, defaults.get(name)) if given is None else given
         if value is not None:
             found[name] = value
     if "top_k" in found:
@@ -116,10 +127,10 @@ def further_sampling(asked: object, place: str = "", *, is_drawn: bool = True) -
     `asked`: has the fields as attributes. `place`: goes before their names in errors. `is_drawn`: tokens are drawn, which
     all but DRY is about. Raises: InvalidParameter.
     """
+    if _says_nothing(asked):  # as nearly always
+        return {}
     names = FIELDS if is_drawn else _OF_DRY
     found = {own: value for own in names if (value := _given(asked, own)[1]) is not None}
-    if not found:  # as nearly always
-        return found
     if "dry_sequence_breakers" in found:
         found["dry_sequence_breakers"] = _breakers(found["dry_sequence_breakers"], f"{place}dry_sequence_breakers")
     if not SamplingParams(**found).has_dry:
@@ -137,12 +148,20 @@ def idle_samplers(sampling: SamplingParams, asked: object) -> set[str]:
     `asked`: the body that `sampling` was made of.
     """
     is_drawn = sampling.temperature > 0.0 and sampling.num_beams == 1
-    idle = {name for name in _DRAWING if not is_drawn and getattr(sampling, name) != getattr(NEUTRAL_SAMPLING, name)}
-    off = () if sampling.has_dry else _OF_DRY
-    if not (is_drawn and sampling.xtc_probability):
-        off = (*off, "xtc_threshold")
-    idle.update(name for name in off if _says_something(name, _given(asked, name)[1]))
+    idle: set[str] = set()
+    if not is_drawn:
+        idle = {name for name in _DRAWING if getattr(sampling, name) != getattr(NEUTRAL_SAMPLING, name)}
+    if not _says_nothing(asked):
+        off = () if sampling.has_dry else _OF_DRY
+        if not (is_drawn and sampling.xtc_probability):
+            off = (*off, "xtc_threshold")
+        idle.update(name for name in off if _says_something(name, _given(asked, name)[1]))
     return {_given(asked, name)[0] for name in idle}
+
+
+def _says_nothing(asked: object) -> bool:
+    """Whether a body has none of the fields: they are read all at once, since nearly all bodies have none."""
+    return isinstance(asked, SamplerFields) and _READ_FIELDS(asked) == _NOTHING
 
 
 def _given(asked: object, own: str) -> tuple[str, Any]:

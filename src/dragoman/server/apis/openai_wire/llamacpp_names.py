@@ -210,7 +210,7 @@ def without_unlisted(sampling: SamplingParams, body: LlamaFields, profile: Profi
 
 def idle_llama_names(raw: Mapping[str, Any], body: LlamaFields, sampling: SamplingParams, profile: Profile) -> set[str]:
     """Its fields that change nothing, and fields of any name whose sampler is off."""
-    idle = {name for name, others in ALIASES.items() if name in raw and any(one in raw for one in others)}
+    idle = {name for name in ALIASES.keys() & raw.keys() if any(one in raw for one in ALIASES[name])}
     if body.repeat_last_n not in (None, -1, 0) and has_penalty(sampling):
         idle.add("repeat_last_n")
     if body.post_sampling_probs and not sampling.logprobs:

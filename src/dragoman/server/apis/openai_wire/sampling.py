@@ -27,6 +27,7 @@ from dragoman.server.apis.openai_wire.fields import (
 )
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_grammar
 from dragoman.server.apis.openai_wire.llamacpp_names import (
+    ALIASES,
     NOT_LISTED,
     LlamaFields,
     adopt_aliases,
@@ -180,7 +181,8 @@ def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, 
         raise profile.fault("stream_options", "without_stream", message)
     check_bounds(raw, body, profile, exempt)
     note_ttl(body.ttl, profile)
-    adopt_aliases(body, reading.options.limits.max_best_of, profile)
+    if not raw.keys().isdisjoint(ALIASES):
+        adopt_aliases(body, reading.options.limits.max_best_of, profile)
     if body.top_k == 0 and profile.name == "v3":
         raise profile.fault("top_k", "low", "top_k must be -1 or at least 1, got 0")
     if body.num_assistant_tokens is not None and body.assistant_confidence_threshold is not None:

@@ -7,6 +7,7 @@ the event loop. Sources: vLLM SamplingParams; OpenRouter, reasoning tokens; llam
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Annotated
 
 import msgspec
@@ -20,6 +21,7 @@ from dragoman.types import Limits, RepetitionDetection
 
 BUDGETS = ("thinking_token_budget", "reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
 """vLLM's name for the most tokens of reasoning, and those of llama.cpp."""
+_READ_BUDGETS, _NOTHING = attrgetter(*BUDGETS), (None,) * len(BUDGETS)
 
 REASONING_TOKENS = "reasoning.max_tokens"
 
@@ -58,6 +60,8 @@ class ReasoningBody(msgspec.Struct, kw_only=True):
 
 def thinking_budget(body: msgspec.Struct, profile: Profile, reasoning_tokens: int | None = None) -> int | None:
     """Most tokens of reasoning, None = nothing is said. `reasoning_tokens`: of `reasoning`. Raises: InvalidRequest."""
+    if reasoning_tokens is None and _READ_BUDGETS(body) == _NOTHING:  # as nearly always
+        return None
     if reasoning_tokens is not None:
         check_number(REASONING_TOKENS, reasoning_tokens, BOUNDS["thinking_token_budget"], profile)
     said: dict[str, int | None] = {
@@ -65,8 +69,6 @@ def thinking_budget(body: msgspec.Struct, profile: Profile, reasoning_tokens: in
         **{name: getattr(body, name) for name in BUDGETS},
     }
     given = {name: value for name, value in said.items() if value is not None}
-    if not given:
-        return None
     (first, budget), *others = given.items()
     for name, value in others:
         if value != budget:
