@@ -88,6 +88,7 @@ IDLE_REASONS: Mapping[str, str] = {
 
 
 _COMMON = ("temperature", "top_k", "top_p", "min_p", "typical_p", *_PENALTIES)
+_NOTHING_COMMON = (None,) * len(_COMMON)
 
 
 @cache
@@ -105,7 +106,10 @@ def sampling_fields(
     `repetition`: the body's name of `repetition_penalty`. Raises: InvalidParameter.
     """
     found = further_sampling(asked, place)
-    for name, given in zip(_COMMON, _reader_of_common(repetition)(asked), strict=True):
+    said = _reader_of_common(repetition)(asked)
+    if said == _NOTHING_COMMON and not model and not defaults:
+        return found
+    for name, given in zip(_COMMON, said, strict=True):
         value = model.get(name, defaults.get(name)) if given is None else given
         if value is not None:
             found[name] = value

@@ -87,6 +87,7 @@ class ParameterReader:
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self._rows = rows_for(profile, with_tgi_names=with_tgi_names)
+        self._places = {name: place for place, name in enumerate(self._rows)}
         self._limits = limits
         self._defaults: dict[str, Any] = {}
         for row in self._rows.values():
@@ -112,7 +113,8 @@ class ParameterReader:
 
     def _present(self, raw: Mapping[str, Any]) -> Iterator[tuple[str, Param]]:
         """The known parameters of `raw` in the order of the table: of two names for one target the first wins."""
-        return ((name, row) for name, row in self._rows.items() if raw.get(name) is not None)
+        known = [name for name, value in raw.items() if value is not None and name in self._rows]
+        return ((name, self._rows[name]) for name in sorted(known, key=self._places.__getitem__))
 
     def _value(self, row: Param, name: str, value: Any) -> Any:
         bounds = bounds_under(row, self._limits)
