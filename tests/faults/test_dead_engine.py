@@ -267,7 +267,7 @@ class RealServer:
 def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
     monkeypatch.setattr(assembly, "OpenVinoRunner", FragileRunner)
     # pytest keeps what is logged, and with the traceback the engine that died
-    monkeypatch.setattr(logging.getLogger("dragoman.engine.rolling.engine"), "disabled", True)
+    monkeypatch.setattr(logging.getLogger("dragoman.engine.life"), "disabled", True)
     gc.collect()
     FragileRunner.num_others.clear()
     FragileRunner.fault = Fault()

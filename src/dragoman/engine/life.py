@@ -42,14 +42,12 @@ class Life:
 class OnThread(Life):
     """The life of an engine with a thread of its own, which `begin` starts.
 
-    `run`: what the thread does, until the engine is shut down. `fail`: answers all requests with an error, now and later.
+    It does not refer to the engine, whose gigabytes are released with the last reference to it.
     """
 
-    def __init__(self, name: str, run: Callable[[], None], fail: Callable[[EngineDead], None]) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
         self._name = name
-        self._run = run
-        self._fail = fail
         self._thread: threading.Thread | None = None
 
     @property
@@ -57,14 +55,17 @@ class OnThread(Life):
         """Whether the thread was started."""
         return self._thread is not None
 
-    def begin(self) -> None:
-        """Start the thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure."""
+    def begin(self, run: Callable[[], None], fail: Callable[[EngineDead], None]) -> None:
+        """Start the thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure.
+
+        `run`: what the thread does, until the engine is shut down. `fail`: answers all requests with an error.
+        """
         if self._thread is not None:
             if self.death:
                 raise EngineDead(self.death)
             return
         self.death = ""
-        self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        self._thread = threading.Thread(target=self._work, args=(run, fail), name=self._name, daemon=True)
         self._thread.start()
 
     async def drain(self, wait: Callable[[float], None], drain_s: float) -> None:
@@ -78,12 +79,12 @@ class OnThread(Life):
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    def _work(self) -> None:
+    def _work(self, run: Callable[[], None], fail: Callable[[EngineDead], None]) -> None:
         enter_kernels()
         try:
-            self._run()
+            run()
         except BaseException as error:  # a bug, or what the runtime raises: there is no state left to trust
             logger.exception("the engine thread died")
             self.death = f"the engine stopped: {type(error).__name__}: {error}"
-            self._fail(EngineDead(self.death))
+            fail(EngineDead(self.death))
             DEATHS.tell()

@@ -74,14 +74,14 @@ class PoolingEngine:
         self._queue = TextQueue()
         self._jobs: set[_Job] = set()
         self._changed = threading.Condition()  # guards queue, jobs and what ends them
-        self._life = OnThread("dragoman-pooling", self._run, self._fail)
+        self._life = OnThread("dragoman-pooling")
         self._is_closed = False
         self._num_running = 0  # texts of the batch that is computed
         self._totals = _Totals()
 
     async def start(self) -> None:
         """Start the engine thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure."""
-        self._life.begin()
+        self._life.begin(self._run, self._fail)
 
     def generate(self, request: EngineRequest) -> Outputs:
         """Raises: UnsupportedFeature."""

@@ -128,7 +128,7 @@ class RollingEngine:
         self._streams: dict[int, _Stream] = {}
         self._keys_by_id: dict[str, int] = {}  # of those that run; the newest of those that have the same
         self._streams_changed = threading.Condition()  # guards writes to `_streams`
-        self._life = OnThread("dragoman-engine", self._run_loop, self._fail)
+        self._life = OnThread("dragoman-engine")
 
     def _is_disturbed(self) -> bool:
         """True while a picture is being embedded beside the steps. On the engine thread."""
@@ -147,7 +147,7 @@ class RollingEngine:
 
     async def start(self) -> None:
         """Start the engine thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure."""
-        self._life.begin()
+        self._life.begin(self._run_loop, self._fail)
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
         """Outputs as they are made, until each of the `n` sequences has finished; see `base.Engine`."""
