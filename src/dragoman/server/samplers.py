@@ -76,6 +76,8 @@ class SamplingFields(SamplerFields, kw_only=True):
 
 _DRAWING = tuple(name for name, one in PARAMETERS.items() if one.needs is Need.SAMPLING and name != "temperature")
 _OF_DRY = tuple(name for name, one in PARAMETERS.items() if one.needs is Need.DRY)
+_READ_OWN = attrgetter(*FIELDS)
+_NEUTRAL = _READ_OWN(NEUTRAL_SAMPLING)
 _READ_FIELDS, _NOTHING = attrgetter(*SAMPLER_EFFECTS), (None,) * len(SAMPLER_EFFECTS)
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 IDLE_REASONS: Mapping[str, str] = {
@@ -164,7 +166,9 @@ def idle_samplers(sampling: SamplingParams, asked: object) -> set[str]:
 
 
 def _says_nothing(asked: object) -> bool:
-    """Whether a body has none of the fields: they are read all at once, since nearly all bodies have none."""
+    """Whether a body has none of the fields, or neutral values: they are read all at once, since nearly all are so."""
+    if isinstance(asked, FurtherSampling):
+        return _READ_OWN(asked) == _NEUTRAL
     return isinstance(asked, SamplerFields) and _READ_FIELDS(asked) == _NOTHING
 
 

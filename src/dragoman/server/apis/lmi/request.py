@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -26,6 +27,7 @@ _AS_GIVEN = (
     "stop_token_ids", "length_penalty", "early_stopping", "grammar", "thinking_token_budget",
 )  # fmt: skip
 """Fields that a request has as they were sent, however its tokens are chosen."""
+_READ_AS_GIVEN = attrgetter(*_AS_GIVEN)
 MAX_PROMPTS = Limits().max_prompts
 
 
@@ -191,7 +193,7 @@ def _sampling_params(values: Parameters, decoding: Decoding) -> SamplingParams:
     drawn = values if is_drawn else NEUTRAL_SAMPLING
     prompt_logprobs = 0 if values.decoder_input_details else None
     return SamplingParams(
-        **{name: getattr(values, name) for name in _AS_GIVEN},
+        **dict(zip(_AS_GIVEN, _READ_AS_GIVEN(values), strict=True)),
         **further_sampling(values, is_drawn=is_drawn),
         temperature=0.0 if decoding.mode == "greedy" else drawn.temperature,
         top_k=max(drawn.top_k, 0),

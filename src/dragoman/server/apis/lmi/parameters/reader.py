@@ -144,8 +144,13 @@ class ParameterReader:
             )
 
 
+_LISTS = frozenset(("bad_words", "stop_token_ids", "logit_bias", "stop"))
+
+
 def _check_sizes(values: Mapping[str, Any], limits: Limits) -> None:
     """Raises InvalidParameter for lists that nobody can mean, and that would keep the server busy."""
+    if _LISTS.isdisjoint(values):  # as nearly always
+        return
     counts = {
         "bad_words": limits.max_bad_words,
         **dict.fromkeys(("stop_token_ids", "logit_bias"), limits.max_token_ids),
