@@ -1,11 +1,10 @@
 """The file of a batch's answers: a line for each request, in the order in which they were finished.
 
-Does: lock the file, mend its torn last line, tell what it holds, add lines, make them last. Does not: know requests.
+Does: lock the file, mend its torn last line, read its lines, add lines, sync them. Does not: know requests.
 Called by the batch command and by `run`; `sync` may run on another thread than `add`.
 
-A line is written at once and in one piece, so that a process that is killed leaves whole lines: what a process wrote is the
-kernel's. Only a machine that loses its power loses what was not synced; `run` syncs once a second, since a sync for each
-line would cost more than most answers, and a second of answers can be had again.
+Each line is one write, so a killed process leaves whole lines. Only a power failure loses lines that were not synced. `run`
+syncs once a second: a sync for each line would cost more than most answers, and a second of answers can be asked again.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class _ReadLine(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a line of the file answers. `key`: see `requests.key_of`. `is_error`: it holds no good answer."""
+    """The request that a line of the file answers. `key`: see `requests.key_of`. `is_error`: it holds no good answer."""
 
     line: int
     custom_id: str | None
@@ -83,9 +82,9 @@ class AnswerFile:
     """The file, open and locked. Use it in a `with` block."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file, or makes it, and cuts off what is left of a line that was not written to its end.
+        """Open or create the file, and cut off a last line that was not written to its end.
 
-        Raises: BatchError if another process writes it, or it is no file of answers; OSError.
+        Raises: BatchError if another process writes it, or it is not a file of answers; OSError.
         """
         self.path = path
         self._file = _locked(path)
@@ -97,7 +96,7 @@ class AnswerFile:
             raise
 
     def answered(self) -> Iterator[Answered]:
-        """What each line answers. Raises: BatchError naming a line that is no answer; OSError."""
+        """The request that each line answers. Raises: BatchError naming a line that is not an answer; OSError."""
         with self.path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 try:
@@ -175,8 +174,8 @@ class AnswerFile:
         try:
             msgspec.json.decode(torn, type=_ReadLine)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            # A file that is no batch's must not lose its text: what is cut is the beginning of a line, as we write them,
-            # or behind lines that are judged when they are read.
+            # A file that is not a batch's must not lose its text. A torn line is cut if it begins as our lines do, or if
+            # lines precede it, which are judged when they are read.
             if size == len(torn) and not (torn.startswith(_BEGIN) or _BEGIN.startswith(torn)):
                 raise BatchError(f"{self.path}: {_ALLOWED}") from None
             os.ftruncate(self._file, size - len(torn))

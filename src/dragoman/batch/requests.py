@@ -90,13 +90,13 @@ def read_line(number: int, line: bytes) -> BatchRequest | BadLine:
 
 
 class RequestIndex:
-    """Which requests a file holds: 16 bytes for each of its lines, and which of them are answered.
+    """The requests of a file, 16 bytes for each, and which of them are answered.
 
-    `num_lines`: that are not empty. A line is known by its custom_id or, if that cannot be read, by its number.
+    `num_lines`: the lines that are not empty. A line's key is its custom_id or, if that cannot be read, its number.
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the file once. Raises: BatchError naming a custom_id that stands there twice; OSError."""
+        """Read the file once. Raises: BatchError naming a custom_id that occurs twice; OSError."""
         keys = bytearray()
         for number, line in numbered_lines(path):
             keys += key_of(_custom_id(line), number)
@@ -116,9 +116,7 @@ class RequestIndex:
         return self.num_lines - int(np.count_nonzero(self.is_answered))
 
     def note_answers(self, keys: Iterator[bytes]) -> Iterator[tuple[bool, bool]]:
-        """Note that the lines of these keys are answered; for each whether there is such a line, and whether it was
-        answered before.
-        """
+        """Note that the lines of these keys are answered. Yields for each: the line exists; it was answered before."""
         many: list[bytes] = []
         for key in keys:
             many.append(key)
@@ -139,7 +137,7 @@ class RequestIndex:
 
 
 def key_of(custom_id: str | None, line: int) -> bytes:
-    """What a line is known by."""
+    """The key of a line."""
     name = f"line {line}" if custom_id is None else f"id {custom_id}"
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()
 

@@ -30,9 +30,11 @@ PATIENCE_S = 60.0  # a server that answers nothing for so long is not there any 
 
 @dataclass(slots=True)
 class Tally:
-    """What has come of a batch so far. `num_before`: lines that an earlier run had answered, `num_errors_before`: of these,
-    those with errors. Of this run: `num_answered` lines with good answers, `num_errors` with errors, of which `num_bad` are
-    lines that cannot be asked. `seconds`: that this run took.
+    """Counts of a batch so far. `num_before`: lines that an earlier run had answered; `num_errors_before`: those with
+    errors.
+
+    Of this run: `num_answered` lines with good answers, `num_errors` with errors, of which `num_bad` are lines that cannot
+    be sent. `seconds`: how long this run took.
     """
 
     num_lines: int
@@ -57,7 +59,7 @@ class Tally:
 
     @property
     def has_errors(self) -> bool:
-        """Whether the file of answers holds errors."""
+        """True if the file of answers holds errors."""
         return bool(self.num_errors or self.num_errors_before)
 
 
@@ -75,10 +77,9 @@ class BatchFiles:
 
 
 def open_files(requests: Path, answers: AnswerFile, *, retries_errors: bool) -> BatchFiles:
-    """Read what there is to ask and what is answered. `retries_errors`: answers with errors are left out of their file,
-    and asked anew.
+    """Read the requests and the answers. `retries_errors`: drop answers with errors from their file, and ask again.
 
-    Raises: BatchError if the files do not belong together, or one has a mistake that would spoil the other; OSError.
+    Raises: BatchError if the files do not belong together, or a mistake in one would spoil the other; OSError.
     """
     index = RequestIndex(requests)
     tally = _noted(requests, answers, index)
@@ -90,7 +91,7 @@ def open_files(requests: Path, answers: AnswerFile, *, retries_errors: bool) -> 
 
 
 def _noted(requests: Path, answers: AnswerFile, index: RequestIndex) -> Tally:
-    """What is answered already, noted in the index. Raises: BatchError, OSError."""
+    """Note the lines that are answered already in the index, and count them. Raises: BatchError, OSError."""
     tally = Tally(index.num_lines)
     read: deque[Answered] = deque()  # those whose keys are looked up together
 
@@ -119,9 +120,9 @@ def _misplaced(one: Answered, requests: Path, answers: Path, *, is_there: bool) 
 
 @dataclass(slots=True)
 class Batch:
-    """One run over the files. `concurrency`: requests that run at a time. `watch` is told after each answer.
+    """One run over the files. `concurrency`: requests that run at a time. `watch` is called after each answer.
 
-    `patience_s`: how long a server may answer nothing at all.
+    `patience_s`: how long a server may fail to answer anything.
     """
 
     files: BatchFiles
@@ -131,10 +132,10 @@ class Batch:
     patience_s: float = PATIENCE_S
 
     async def run(self) -> Tally:
-        """Ask everything that is not answered; what came of it.
+        """Send every request that is not answered. Returns the tally.
 
-        Raises: BatchError if it is no use to go on; OSError of the files. Cancelling it ends the requests that run, and what
-        was answered is in the file.
+        Raises: BatchError if going on is useless; OSError of the files. Cancelling it ends the running requests; the file
+        keeps every answer so far.
         """
         begin = time.monotonic()
         tally = self.files.tally
@@ -154,7 +155,7 @@ class Batch:
         return tally
 
     def _left(self) -> Iterator[BatchRequest | BadLine]:
-        """What is not answered, in the order of the file, read as it is asked for."""
+        """The requests that are not answered, in the order of the file, read one by one."""
         index = self.files.index
         lines = zip(index.is_answered, numbered_lines(self.files.requests), strict=False)  # it may grow meanwhile
         for is_answered, (number, line) in lines:

@@ -1,6 +1,6 @@
-"""Who answers the requests of a batch: what all have in common.
+"""The protocol of senders, which answer the requests of a batch.
 
-Does: say what a sender is, and what it brings back. Does not: send (`cli.batch` and the server have senders), or judge
+Does: define a sender and its answer. Does not: send (`cli.batch` and the server have senders), or judge
 answers (`run` does). Used on the event loop.
 """
 
@@ -22,7 +22,7 @@ class Unreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. `headers`: names in lower case."""
+    """An HTTP answer. `headers`: names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -30,10 +30,10 @@ class Answer:
 
 
 class Sender(Protocol):
-    """Who answers."""
+    """Sends requests and returns their answers."""
 
     async def send(self, path: str, body: bytes) -> Answer:
-        """The answer to `POST path`. Raises: Unreachable, or BatchError if asking anything more is no use."""
+        """The answer to `POST path`. Raises: Unreachable, or BatchError if every further request would fail, too."""
         ...
 
     def close(self) -> None:

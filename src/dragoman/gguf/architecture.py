@@ -1,7 +1,7 @@
-"""What a row says of an architecture of GGUF files, and what the rows of many have in common.
+"""The row that describes an architecture of GGUF files, and parts shared by several rows.
 
 Does: hold values. Does not: read files. Used by `architectures` and `qwen_architectures`.
-Source of the facts: llama.cpp's converter of Hugging Face checkpoints, which is turned round here.
+Source of the facts: llama.cpp's converter of Hugging Face checkpoints, inverted here.
 """
 
 from __future__ import annotations

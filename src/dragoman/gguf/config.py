@@ -29,7 +29,7 @@ Config = dict[str, Any]
 
 
 def find_architecture(model: GgufModel) -> Architecture:
-    """What the file calls its architecture. Raises: ModelError naming it, and those that are read."""
+    """The architecture that the file names. Raises: ModelError naming it, and those that are known."""
     name = model.architecture
     if name == "clip" or model.metadata.text("general.type") == "mmproj":
         raise ModelError(
@@ -154,7 +154,7 @@ _MAY_BE_ZERO = ("attention.head_count_kv",)  # of layers that do not attend
 
 
 def _has(model: GgufModel, name: str) -> bool:
-    """Whether some layer has a tensor of that name."""
+    """True if a layer has a tensor whose name begins with `name`."""
     return any(tensor.startswith("blk.") and tensor.split(".", 2)[-1].startswith(name) for tensor in model.tensors)
 
 
@@ -213,7 +213,7 @@ def _qwen2_experts(model: GgufModel, config: Config) -> None:
 
 
 def _qwen35(model: GgufModel, config: Config) -> None:
-    """Which layers attend is said for each, in newer files, or by how many lie between two of them."""
+    """Adds the layers' kinds. Newer files name each layer's; older ones give the distance between layers that attend."""
     config["attention_bias"] = _has(model, "attn_q.bias")
     config["linear_value_head_dim"] = value_heads(model)[2]
     config["num_hidden_layers"] = num_layers = layer_counts(model)[0]
@@ -236,7 +236,7 @@ def _local_experts(model: GgufModel, config: Config) -> None:
 
 
 def _slides(model: GgufModel, config: Config) -> None:
-    """Which layers see a window, if the file says it."""
+    """Adds the layers that see a window, if the file names them."""
     key = f"{model.architecture}.attention.sliding_window_pattern"
     if not config.get("sliding_window"):
         config.pop("sliding_window", None)

@@ -22,7 +22,7 @@ _MOST_PARTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class GgufModel:
-    """What the headers of a model's files say. `tensors` by their names in the files."""
+    """The headers of a model's files. `tensors`: by their names in the files."""
 
     files: tuple[Path, ...]
     metadata: Metadata

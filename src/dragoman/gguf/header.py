@@ -1,7 +1,7 @@
-"""Reads the header of a GGUF file: its metadata, and where each tensor lies.
+"""Reads the header of a GGUF file: its metadata, and the place of each tensor.
 
 Does: check every count, length and offset against the file's size before anything is made of it; leave arrays in the file
-until somebody asks for one. Does not: read tensors, or know architectures. Called at a start, on any thread.
+until one is read. Does not: read tensors, or know architectures. Called at a start, on any thread.
 Source: the GGUF specification, versions 2 and 3 (ggml's docs/gguf.md). The `gguf` package's own reader makes several objects
 of every string of a vocabulary, which takes seconds, and trusts what a file says.
 """
@@ -57,7 +57,7 @@ _TEXT, _ARRAY = 8, 9
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """Where a tensor lies. `shape`: its last dimension is that of a row. `begin`, `size`: bytes in `path`."""
+    """The place of a tensor. `shape`: its last dimension is that of a row. `begin`, `size`: bytes in `path`."""
 
     path: Path
     name: str
@@ -97,7 +97,7 @@ class Metadata(Mapping[str, Any]):
         return key in self._values
 
     def is_list(self, key: str) -> bool:
-        """Whether the key holds an array."""
+        """True if the key holds an array."""
         return isinstance(self._values.get(key), _Items)
 
     def text(self, key: str, default: str = "") -> str:
@@ -182,7 +182,7 @@ def _texts(data: bytes, count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What one file says of itself."""
+    """The contents of one file's header."""
 
     metadata: Metadata
     tensors: tuple[GgufTensor, ...]
@@ -309,7 +309,7 @@ class _Reader:
         return _Items(_TEXT, count, begin, place)
 
     def _count(self, what: str, most: int, least_bytes: int) -> int:
-        """A number of things that follow, each of at least so many bytes."""
+        """The count of the items that follow, each of at least `least_bytes` bytes; at most `most`."""
         count: int = self._scalar("Q")
         room = max(self._size - self._place, 0) // least_bytes
         if count > most or count > room:

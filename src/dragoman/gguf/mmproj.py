@@ -46,14 +46,14 @@ LAYER = {
 
 @dataclass(frozen=True, slots=True)
 class Projector:
-    """One kind of file. `hugging_face`: the architecture that model and file are together.
+    """One kind of file. `hugging_face`: the architecture of model and file together.
 
     `texts`: the decoders' architectures that it goes with, by their names in files. `placeholder`: the token that stands for
     an embedding. `output`: the tensor that makes what the decoder takes, and the axis along which that lies. `tower`: where
     a checkpoint has the tower's tensors; `layers`, `layer`: its layers, and their parts' names; `names`: of other tensors.
-    `raised`: a norm that has one added in the file. `activation`: as `clip.use_...` must say, "quick_gelu" = none of
-    them, "" = any. `read`: keys beside
-    those that all have. `config`, `described`: what config.json and preprocessor_config.json say beside what all kinds have.
+    `raised`: a norm that has one added in the file. `activation`: the one that clip.use_gelu or clip.use_silu must
+    name, "quick_gelu" = neither, "" = any. `read`: keys besides those that all kinds have. `config`, `described`: values of
+    config.json and preprocessor_config.json besides those that all kinds have.
     """
 
     hugging_face: str
@@ -337,13 +337,13 @@ class SeeingPart:
         return f"{tower}{self.projector.layers}.{index}.{self.projector.layer[part]}.{ending}"
 
     def _swaps(self) -> bool:
-        """Whether the MLP's matrices have each other's names, as in files of the first converter."""
+        """True if the MLP's matrices have each other's names, as in files of the first converter."""
         up, size = self.model.tensors.get(_FIRST_UP), self.model.metadata.count(f"{_PREFIX}embedding_length")
         return up is not None and len(up.shape) == 2 and up.shape[0] == size != up.shape[1]
 
 
 def seeing_part(model: Path) -> SeeingPart | None:
-    """What sees of the model at that path, None if there is no such file beside it that fits. Raises: ModelError."""
+    """The vision part of the model at that path; None if no file next to it fits. Raises: ModelError."""
     files = files_that_see(model)
     if not files:
         return None

@@ -1,4 +1,4 @@
-"""How texts are cut before byte-level BPE, for each kind that a GGUF's metadata names.
+"""The rules for cutting texts before byte-level BPE, for each kind that a GGUF's metadata names.
 
 Does: hold the rules as tokenizer.json writes them. Does not: apply them. Used by `tokenizer`.
 Source: the tokenizer.json files of the models that llama.cpp's converter names the kinds after.
@@ -78,7 +78,7 @@ _FALCON = (
 
 
 class Kind(NamedTuple):
-    """How a kind cuts. `normalizer`: what texts go through before. `ignores_merges`: words of the vocabulary stay whole.
+    """The rules of a kind. `normalizer`: applied before texts are cut. `ignores_merges`: words of the vocabulary stay whole.
 
     `adds_bos`: texts begin with the bos token where the metadata does not say.
     """

@@ -1,6 +1,6 @@
-"""How a GGUF tells the rule of its positions: keys of the metadata, and factors for single pairs of dimensions in tensors.
+"""Reads a GGUF's rule for positions: keys of the metadata, and tensors with factors for single pairs of dimensions.
 
-Does: say it as rope_scaling of config.json does. Does not: compute frequencies. Called by `config`.
+Does: write it as rope_scaling of config.json. Does not: compute frequencies. Called by `config`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def rope_keys() -> tuple[str, ...]:
 
 
 def rope_rule(model: GgufModel) -> dict[str, Any]:
-    """What rope_scaling holds, empty if positions are not scaled. Raises: ModelError naming what is not known."""
+    """The values of rope_scaling, empty if positions are not scaled. Raises: ModelError naming an unknown value."""
     prefix, values = f"{model.architecture}.rope.scaling", model.metadata
     kind = values.text(f"{prefix}.type", "none")
     if kind not in ("none", "linear", "yarn", "longrope"):

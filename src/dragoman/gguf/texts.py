@@ -14,7 +14,7 @@ from dragoman.gguf.mmproj import described_pictures, seeing_config, seeing_part
 
 
 def gguf_text(model: Path, name: str) -> str | None:
-    """What the file of that name would hold, None if there would be none. Raises: ModelError."""
+    """The text of the file of that name that a checkpoint would have; None if it would have none. Raises: ModelError."""
     if name in ("config.json", "preprocessor_config.json"):
         part = seeing_part(model)
         if part is None:

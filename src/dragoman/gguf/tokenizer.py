@@ -275,9 +275,10 @@ def _scored_pairs(model: GgufModel, vocabulary: _Vocabulary, *, are_told: bool) 
 
 
 def _merges_by_score(model: GgufModel, vocabulary: _Vocabulary, ids: Mapping[str, int]) -> list[list[str]]:
-    """Which pairs become a token, in the order of the tokens' scores: SentencePiece joins the pair of the best token.
+    """The pairs that become a token, in the order of the tokens' scores: SentencePiece joins the pair of the best token.
 
-    Raises: ModelError if there are more than any vocabulary has: a few long tokens may be made of each other in many ways.
+    Raises: ModelError if there are more than any real vocabulary has: a few long tokens may be made of each other in many
+    ways.
     """
     pairs: list[tuple[float, int, int, str, str]] = []
     lengths, num_chars = frozenset(map(len, ids)), 0
@@ -340,7 +341,7 @@ def _unknown(model: GgufModel, vocabulary: _Vocabulary) -> str | None:
 
 
 def _post_processor(model: GgufModel, vocabulary: _Vocabulary, kind: Kind) -> Spec | None:
-    """What puts a token before and behind a text."""
+    """The post-processor that adds tokens before and behind a text; None if it adds none."""
     values, count = model.metadata, len(vocabulary.tokens)
     wanted = (
         ("bos", values.flag(f"{_KEY}.add_bos_token", kind.adds_bos)),

@@ -28,7 +28,7 @@ def is_commit(revision: str) -> bool:
 
 
 def repo_folder(cache: Path, repo: str) -> Path:
-    """Where the cache keeps a repository."""
+    """The folder in which the cache keeps a repository."""
     return cache / f"models--{repo.replace('/', '--')}"
 
 
@@ -70,9 +70,9 @@ def _read_reference(path: Path) -> str:
 
 
 def missing(snapshot: Path, gguf: str = "") -> str:
-    """What a snapshot lacks that a server needs, "" if it is complete.
+    """The files that a server needs and a snapshot lacks, "" if it is complete.
 
-    Weights are brought last, so where they all are, everything is.
+    Weights are downloaded last: if they are all there, everything is.
     """
     if gguf:
         return "" if gguf_file(snapshot, gguf) else f"a GGUF file of type {gguf}"

@@ -29,7 +29,7 @@ Note = Callable[[str], None]
 
 
 class Arrived(NamedTuple):
-    """How much of a model's files is here: bytes of all that are needed, at that commit of the repository."""
+    """The part of a model's files that is here: bytes of all that are needed, at that commit of the repository."""
 
     commit: str
     num_bytes: int
@@ -61,17 +61,17 @@ def find_cached(model: HubModel, environment: HubEnvironment) -> Path:
 
 
 def uncounted(arrived: Arrived) -> None:
-    """For whoever shows no bytes."""
+    """Do nothing: for callers that show no bytes."""
 
 
 def bring(
     model: HubModel, environment: HubEnvironment, progress: Progress, note: Note, count: Count = uncounted
 ) -> Path:
-    """The model's directory (or GGUF file) in the cache, downloaded if need be; what is there already is not brought again.
+    """The model's directory (or GGUF file) in the cache, downloaded if need be; files that are there are not downloaded
+    again.
 
-    `progress` and `count` are called on one thread at a time, while files are downloaded. `note`: told in one line if the
-    cache is used though the hub was not asked.
-    Raises: HubError.
+    `progress` and `count` are called on one thread at a time, while files are downloaded. `note`: gets one line if the cache
+    is used without asking the hub. Raises: HubError.
     """
     snapshot = cached_snapshot(environment.cache, model)
     is_whole = snapshot is not None and not missing(snapshot, model.gguf)
@@ -96,7 +96,7 @@ def bring(
 
 def _served_path(snapshot: Path, model: HubModel) -> Path:
     found = gguf_file(snapshot, model.gguf) if model.gguf else snapshot
-    assert found is not None  # whoever calls has looked
+    assert found is not None  # the caller has checked
     return found
 
 
@@ -184,7 +184,7 @@ def _literal(name: str) -> str:
 
 
 class _Watch:
-    """How much of a choice of files is there, told from the sizes of the cache's files."""
+    """Measures how much of a choice of files is there, by the sizes of the cache's files."""
 
     def __init__(self, model: HubModel, snapshot: Path, choice: Choice) -> None:
         self.stage = f"downloading {model} ({len(choice.all)} files, {size_text(choice.size)})"
@@ -277,7 +277,7 @@ def _worded(model: HubModel, environment: HubEnvironment) -> Iterator[None]:
 
 
 def _worded_error(error: Exception, model: HubModel, environment: HubEnvironment) -> Exception:
-    """What any other failure means: the hub's, the network's or the disk's."""
+    """The meaning of any other failure: the hub's, the network's or the disk's."""
     hub = environment.endpoint or PUBLIC_HUB
     for cause in _causes(error):
         status = getattr(getattr(cause, "response", None), "status_code", None)

@@ -1,7 +1,7 @@
-"""What the environment says about the hub: its address, the token, where its cache lies, whether the network may be used.
+"""Settings of the hub in the environment: its address, the token, the cache's folder, whether the network may be used.
 
 Does: read these variables of a mapping, as huggingface_hub does. Does not: read the process's environment, or ask the hub.
-Used by the other modules here; that a model lies in the cache is so found out without importing the library.
+Used by the other modules here, so that they can look in the cache without importing the library.
 Source: huggingface_hub's page on environment variables.
 """
 
@@ -26,7 +26,7 @@ class HubEnvironment:
 
 
 def hub_environment(environ: Mapping[str, str]) -> HubEnvironment:
-    """What these variables say."""
+    """The settings that these variables hold."""
     default_home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     home = environ.get("HF_HOME") or default_home
     cache = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE") or Path(home) / "hub"

@@ -1,4 +1,4 @@
-"""What can go wrong with a model of the hub, as one line each.
+"""The error for models of the hub, always one line.
 
 Does: define the error. Does not: know the library; `download` words its errors. Raised by this package.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class HubError(Exception):
-    """A model of the hub cannot be had; one line that says why, and what helps."""
+    """A model of the hub cannot be obtained; one line that says why, and what helps."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))

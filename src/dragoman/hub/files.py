@@ -1,4 +1,4 @@
-"""Which files of a model on the hub are worth having: those that a server reads, and no others.
+"""Chooses the files of a model on the hub that a server reads.
 
 Does: choose among names. Does not: download. Pickles are never chosen: reading one can run code. Called by `download` and
 `cache`.
@@ -50,7 +50,7 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to bring: the files that say what the model is, then those with its weights."""
+    """Files to download: those that describe the model, then those with its weights."""
 
     small: Sequence[HubFile]
     weights: Sequence[HubFile]
@@ -67,7 +67,7 @@ class Choice:
 
 
 def choose_files(model: HubModel, files: Iterable[HubFile]) -> Choice:
-    """What to bring of a repository with these files. Raises: HubError if there are no weights that can be served."""
+    """The files to download of these files of a repository. Raises: HubError if no weights can be served."""
     known = sorted(files, key=lambda file: file.name)
     small = [file for file in known if _is_small(file.name)]
     if model.gguf:

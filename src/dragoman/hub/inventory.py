@@ -1,4 +1,4 @@
-"""What models are on this machine: in the hub's cache, and as kept graphs.
+"""Lists the models on this machine: in the hub's cache, and as kept graphs.
 
 Does: list them with size, family and format; remove them. Does not: read weights, or load anything. Called by the command
 line, on the main thread.
@@ -165,7 +165,7 @@ def _family(config: Mapping[str, Any]) -> str:
 
 
 def _format(directory: Path, config: Mapping[str, Any], ggufs: Sequence[Path]) -> str:
-    """How the weights are stored, as far as names and config.json tell."""
+    """The format of the weights, as far as names and config.json tell."""
     quantised = config.get("quantization_config")
     if any(directory.glob("*.safetensors")):
         method = str(quantised.get("quant_method") or "quantised") if isinstance(quantised, dict) else ""

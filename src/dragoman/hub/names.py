@@ -1,4 +1,4 @@
-"""The names of models on a hub: ORG/NAME, with a revision and a quantisation if somebody wants a certain one.
+"""The names of models on a hub: ORG/NAME, optionally with a revision and a quantisation.
 
 Does: tell such a name from a path. Does not: look whether there is a model of that name. Used by the configuration and the
 command line, at start-up.

@@ -85,14 +85,14 @@ def normed_products(rows: Any, matrices: str, how: str, numbers: Any, angles: Se
 
 
 def output_and_mlp(rows: Any, residual: Any, matrices: str, how: str, activation: str, numbers: Any) -> Any:
-    """What a layer computes behind attention, in the residual's shape f32 [..., hidden]; see `normed_products`."""
+    """The part of a layer behind attention, in the residual's shape f32 [..., hidden]; see `normed_products`."""
     attributes = {"matrices": matrices, "how": how, "activation": activation}
     return made("OutputAndMlp", [rows, residual, numbers], attributes).output(0)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
-    """How a layer attends, and what its caches hold: f32, bf16, f16 or u8. `window`, `cap`: 0 = there is none."""
+    """The layout of a layer's attention, and its caches' type: f32, bf16, f16 or u8. `window`, `cap`: 0 = there is none."""
 
     num_heads: int
     num_kv_heads: int
@@ -120,7 +120,7 @@ def attention(
     slopes: Any = None,
     token_types: Any = None,
 ) -> Any:
-    """What the heads read, f32 [T, heads * value size]; the step's keys and values are written into the caches.
+    """The output of the heads, f32 [T, heads * value size]; the step's keys and values are written into the caches.
 
     Shapes: q, k, v f32 [T, heads * size]; caches u8 [blocks, *block shape]; positions i64 [T]; `tables`: past_lens,
     subsequence_begins, block_indices, block_indices_begins, as `ForwardBatch` has them; sinks, slopes f32 [heads];

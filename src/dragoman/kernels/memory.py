@@ -1,6 +1,6 @@
 """Memory that the library of kernels holds, in which packed weights lie.
 
-Does: ask the library for it, show it to numpy. Does not: know what lies there. Called by whoever packs weights, on any
+Does: ask the library for it, show it to numpy. Does not: know what lies there. Called where weights are packed, on any
 thread.
 
 Operations of graphs ask for memory by its number, and hold on to it from then on: it is given back, without the interpreter,

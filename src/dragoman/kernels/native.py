@@ -1,7 +1,7 @@
 """Loads the library of kernels, and calls its entry points.
 
 Does: load it once, declare its functions to ctypes. Does not: build it (installing does, by native/build.py), or
-decide whether it is used (`models.profile` does). Called by whoever packs weights or makes graphs; on any thread.
+decide whether it is used (`models.profile` does). Called where weights are packed or graphs are made; on any thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LibraryMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a matrix is packed. `format`: a name in native/formats.hpp. `group`: columns that share a scale, or all."""
+    """The layout of a packed matrix. `format`: a name in native/formats.hpp. `group`: columns that share a scale, or all."""
 
     format: str
     group: int

@@ -18,9 +18,9 @@ Floats = npt.NDArray[np.float32]
 
 
 class Kept(NamedTuple):
-    """What blocks keep, and where a step's rows find theirs.
+    """The table that blocks keep, and the tables by which a step's rows find their blocks.
 
-    `table`: u8 [blocks, ..., bytes], zeros where nobody has written. `tables`: past_lens, subsequence_begins, block_indices
+    `table`: u8 [blocks, ..., bytes], zeros where nothing was written. `tables`: past_lens, subsequence_begins, block_indices
     and block_indices_begins, as `ForwardBatch` has them.
     """
 
@@ -57,9 +57,9 @@ def convolution(x: Any, taps: Floats, bias: Floats | None, kept: Kept, num_slots
 
 
 def heads(rows: Sequence[Any], kept: Kept, scan: HeadScan) -> Any:
-    """What heads read from their states, f32 [T, heads, value size], which are brought up to date.
+    """The output of heads that read their states, f32 [T, heads, value size]; the states are updated.
 
-    `rows`: what is mixed f32 [T, ..., width], steps f32 [T, ..., heads], and of a scan that corrects parts, the same.
+    `rows`: the mixed input f32 [T, ..., width], steps f32 [T, ..., heads], and of a scan that corrects parts, the same.
     Raises: as `convolution`.
     """
     sizes = [scan.num_key_heads, scan.num_heads, scan.key_size, scan.value_size]
@@ -69,7 +69,7 @@ def heads(rows: Sequence[Any], kept: Kept, scan: HeadScan) -> Any:
 
 
 def channels(rows: Sequence[Any], kept: Kept, rates: Floats, biases: Floats, skips: Floats) -> Any:
-    """What channels read from their states, f32 [T, 1, width]; a block keeps f32 [numbers, width].
+    """The output of channels that read their states, f32 [T, 1, width]; a block keeps f32 [numbers, width].
 
     `rows`: x and steps f32 [T, ..., width], keys and queries f32 [T, ..., numbers]. Shapes: rates [numbers, width], biases
     and skips [width]. Raises: as `convolution`.

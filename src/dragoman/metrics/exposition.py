@@ -1,6 +1,6 @@
-"""What the engines count, in Prometheus' text format or in OpenMetrics', which has examples of traces too.
+"""Renders the engines' counters in Prometheus' text format or in OpenMetrics', which has examples of traces too.
 
-Does: read gauges and totals at the moment of a scrape, so that the step loop pays nothing for being watched.
+Does: read gauges and totals at the moment of a scrape, so that the step loop pays nothing for it.
 Does not: count anything itself. Called by the `/metrics` route, on the event loop.
 """
 
@@ -25,7 +25,7 @@ OPENMETRICS_MEDIA_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 
 
 class WatchedModel(Protocol):
-    """What a model must show to be watched."""
+    """The parts of a model that metrics read."""
 
     @property
     def name(self) -> str: ...
@@ -85,7 +85,7 @@ HISTOGRAMS: Mapping[str, tuple[str, str]] = {
 
 
 class WatchedCalls(CallCounts, Protocol):
-    """What is counted of calls."""
+    """Counters of calls."""
 
     def collect(self) -> Iterator[Metric]: ...
 
@@ -97,10 +97,10 @@ class Collector(Protocol):
 
 
 class MetricsRegistry:
-    """The metrics of one server; `models` is asked anew at every scrape.
+    """The metrics of one server; `models` is called at every scrape.
 
-    `calls`: what is counted of calls; `other_names`: under whose names the numbers are told as well; `others`: what else is
-    counted.
+    `calls`: counters of calls; `other_names`: servers under whose names the numbers are told as well; `others`: further
+    collectors.
     """
 
     def __init__(

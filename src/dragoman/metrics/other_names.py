@@ -26,7 +26,7 @@ from dragoman.types import FinishReason
 
 
 class CallCounts(Protocol):
-    """What is counted of calls, by model."""
+    """Counters of calls, by model."""
 
     def count(self, name: str, model: str) -> float: ...
 

@@ -1,4 +1,4 @@
-"""Which addresses of the network a server may be sent to by strangers.
+"""Decides which network addresses strangers may have a server connect to.
 
 Does: tell public addresses from all others. Does not: resolve names. Pure; called by `fetching`, on a worker thread.
 Source: IANA's registries of special-purpose addresses, for IPv4 and IPv6; RFC 6052 for NAT64.

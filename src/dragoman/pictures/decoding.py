@@ -72,16 +72,16 @@ _UPRIGHT: Mapping[int, Image.Transpose] = {
 
 
 class PictureSize(NamedTuple):
-    """What a picture has once it is decoded, and the bytes that decoding it takes besides."""
+    """The pixels of a decoded picture, and the bytes that decoding it takes besides."""
 
     num_pixels: int
     working_bytes: int
 
 
 def measure_picture(data: bytes, limits: PictureLimits, path: str) -> PictureSize:
-    """What decoding would take, by the head of the file.
+    """The memory that decoding would take, by the head of the file.
 
-    Raises: PictureFault as `decode_picture`, but for damage behind the head.
+    Raises: PictureFault as `decode_picture`, except for damage behind the head.
     """
     with _opened(data, limits, path) as image:
         num_pixels = image.width * image.height
@@ -91,8 +91,8 @@ def measure_picture(data: bytes, limits: PictureLimits, path: str) -> PictureSiz
 def decode_picture(data: bytes, limits: PictureLimits, path: str) -> Picture:
     """The picture in these bytes, upright. `path` names the parameter in messages.
 
-    Raises: PictureFault if they are no image of the five formats, are damaged or cut off, or if it is too large; size is
-    looked at before anything is decoded.
+    Raises: PictureFault if they are not an image of the five formats, are damaged or cut off, or if the image is too large.
+    The size is checked before anything is decoded.
     """
     image = _opened(data, limits, path)
     try:
@@ -147,7 +147,7 @@ def _opened(data: bytes, limits: PictureLimits, path: str) -> ImageFile:
 
 
 def _is_buffered(image: ImageFile, data: bytes) -> bool:
-    """Whether the decoder keeps the whole picture beside Pillow's: of a webp, and of a JPEG in several scans."""
+    """True if the decoder keeps the whole picture besides Pillow's copy: of a webp, and of a JPEG in several scans."""
     if not isinstance(image, JpegImageFile):
         return image.format == "WEBP"
     end = image.fp.tell() if image.fp is not None else 0  # of the first scan's head, which names its components
@@ -218,7 +218,7 @@ def _rgb(image: ImageFile) -> list[bytes]:
 
 
 def _turn(image: ImageFile) -> Image.Transpose | None:
-    """What makes it upright, as the file's EXIF data say; None where they say nothing, or cannot be read."""
+    """The turn that makes it upright, by the file's EXIF data; None where they say nothing, or cannot be read."""
     try:
         return _UPRIGHT.get(image.getexif().get(ORIENTATION, 1))
     except Exception as error:

@@ -1,12 +1,12 @@
 """Fetches the bytes of a picture from a host that the operator allows.
 
-Does: resolve a name once, refuse it unless every address is public, connect to one of those very addresses, follow a few
+Does: resolve a name once, and refuse it unless every address is public. Connect to one of those very addresses, follow a few
 redirects with the same checks, and keep the limits on time and size.
 Does not: look at the bytes or trust what the host calls them; use proxies, cookies or credentials. Called by the loader, on
 a worker thread.
 
-Clients learn one sentence for all that can go wrong behind the operator's list, so that they cannot map a network by it;
-the log has the reason.
+For every failure behind the operator's list clients get the same sentence, so that they cannot map a network by it. The log
+has the reason.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Deadline:
 
 
 class Network(Protocol):
-    """What a fetch needs of the machine."""
+    """The network functions that a fetch needs."""
 
     def resolve(self, host: str, port: int) -> list[Address]:
         """The addresses of a name. Raises: OSError."""
@@ -113,7 +113,7 @@ class Fetcher:
     def begin(self, url: str, path: str) -> Fetch:
         """The fetch of `url`, whose time runs from now on; nothing is resolved yet. `path`: the parameter's name.
 
-        Raises: PictureFault if it is no address, or not one that the operator allows.
+        Raises: PictureFault if it is not an address, or not one that the operator allows.
         """
         try:
             place = read_place(url)
@@ -125,7 +125,7 @@ class Fetcher:
         return Fetch(self, place, path, self._limits, Deadline(self._limits.timeout_s, self._clock))
 
     def fetch(self, place: Place, deadline: Deadline) -> bytes:
-        """What is there, of any kind. Raises: Unfetched."""
+        """The bytes there, of any kind. Raises: Unfetched."""
         for _ in range(self._limits.max_redirects + 1):
             answer = self._ask(place, deadline)
             if isinstance(answer, bytes):
@@ -174,8 +174,8 @@ class Fetcher:
             raise
 
     def _addresses(self, place: Place) -> list[Address]:
-        """The host's addresses, resolved once. One that is not public refuses them all: a name may hold both kinds so
-        that whoever checks and whoever connects take different ones.
+        """The host's addresses, resolved once. One that is not public refuses them all: an attacker's name may hold both
+        kinds, in the hope that the check and the connection take different ones.
         """
         literal = place.address
         found = [literal] if literal else self._network.resolve(place.host, place.port)
@@ -187,7 +187,7 @@ class Fetcher:
         return found[:MAX_ADDRESSES]
 
     def _redirected(self, place: Place, answer: HTTPResponse) -> Place:
-        """Where a redirect leads, checked as the first address was. Raises: Unfetched."""
+        """The target of a redirect, checked as the first address was. Raises: Unfetched."""
         location = answer.headers.get("Location", "")
         if not location.isascii() or "\\" in location:
             raise Unfetched(f"{place.origin} redirects to {excerpt(location)}")
@@ -254,7 +254,7 @@ class Fetch:
         self._deadline.end()
 
     def fault(self, reason: str) -> PictureFault:
-        """What the client learns; the reason goes to the log."""
+        """The error for the client; the reason goes to the log."""
         self._log(reason)
         seconds = f"{self._limits.timeout_s:g} seconds"
         message = f"must be an image at a public address, sent within {seconds}; it could not be fetched"
@@ -265,9 +265,9 @@ class Fetch:
 
 
 class _Line:
-    """A connection as `HTTPConnection` uses one, on which every wait ends at the deadline and no more than `max_bytes` come.
+    """A connection for `HTTPConnection` that ends every wait at the deadline and takes at most `max_bytes` bytes.
 
-    A timeout of the socket alone would begin anew with each byte that a slow host sends.
+    A timeout of the socket alone would start again with each byte that a slow host sends.
     """
 
     def __init__(self, connected: socket.socket, deadline: Deadline, max_bytes: int) -> None:
@@ -285,7 +285,7 @@ class _Line:
         self._connected.sendall(data)
 
     def receive_into(self, buffer: Any) -> int:
-        """What has come. Raises: Unfetched, OSError."""
+        """Read received bytes into the buffer; returns their count. Raises: Unfetched, OSError."""
         self._connected.settimeout(self._deadline.remaining())
         count = self._connected.recv_into(buffer)
         self._left -= count
@@ -298,7 +298,7 @@ class _Line:
 
 
 class _Stream(io.RawIOBase):
-    """What comes on a line."""
+    """A raw stream of the bytes that a line receives."""
 
     def __init__(self, line: _Line) -> None:
         self._line = line
@@ -308,5 +308,5 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """What has come. Raises: Unfetched, OSError."""
+        """Read received bytes into the buffer; returns their count. Raises: Unfetched, OSError."""
         return self._line.receive_into(buffer)

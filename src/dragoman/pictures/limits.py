@@ -1,7 +1,7 @@
-"""What a picture may be, and the error for one that is something else.
+"""Limits on pictures, and the error for a picture that breaks one.
 
-Does: hold the operator's limits, and what is left of them. Does not: look at pictures; `data_url`, `fetching` and `decoding`
-do. Used on any thread.
+Does: hold the operator's limits, and a request's use of them. Does not: look at pictures; `data_url`, `fetching` and
+`decoding` do. Used on any thread.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class PictureLimits:
 
     @property
     def max_bytes_per_request(self) -> int:
-        """What the files of all pictures of one request may have together."""
+        """The bytes that the files of all pictures of one request may have together."""
         return PICTURES_PER_REQUEST * self.max_bytes
 
     @property
     def max_pixels_per_request(self) -> int:
-        """What all pictures of one request may have together, so that small files cannot become all of the memory."""
+        """The pixels of all pictures of one request: small files must not decode to all of the memory."""
         return PICTURES_PER_REQUEST * self.max_pixels
 
 
 class PictureFault(InvalidParameter):
-    """A picture of a request that cannot be had. `problem` is for APIs that have a text of their own for it."""
+    """A picture of a request that cannot be obtained. `problem` is for APIs that have a text of their own for it."""
 
     def __init__(self, path: str, problem: Problem, message: str) -> None:
         super().__init__(f"{path} {message}", param=path)
@@ -60,7 +60,7 @@ class PictureFault(InvalidParameter):
 
 
 class RequestBudget:
-    """What the pictures of one request may still have. Used on one thread at a time."""
+    """Counts the pictures of one request against the limits. Used on one thread at a time."""
 
     def __init__(self, limits: PictureLimits) -> None:
         self._limits = limits

@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 class PictureSource(NamedTuple):
-    """Where a picture is, and the parameter's name for messages, as in `messages[0].content[1].image_url.url`."""
+    """The address of a picture, and the parameter's name for messages, as in `messages[0].content[1].image_url.url`."""
 
     url: str
     path: str
@@ -160,7 +160,7 @@ def _make_fetcher(limits: PictureLimits) -> Fetcher | None:
 
 
 async def _each(works: Sequence[Coroutine[Any, Any, Result]], turns: asyncio.Semaphore) -> list[Result]:
-    """What comes of each, in order, as many at a time as there are turns. Raises: what the first raises that fails."""
+    """The result of each, in order, as many at a time as there are turns. Raises: the error of the first that fails."""
 
     async def one(work: Coroutine[Any, Any, Result]) -> Result:
         async with turns:

@@ -1,11 +1,11 @@
-"""How much memory the pictures of all requests of the process may take, and who waits for some of it.
+"""Limits the memory that the pictures of all requests of the process take.
 
 Does: lend bytes in the order in which they are asked for, and take them back. Does not: allocate, or know pictures. Used on
 any thread and event loop.
 
-There is a pool for each stage, so that nobody waits for what only others who wait could give back. Whoever has files waits
-for pixels, whoever has pixels waits for decoding, and whoever decodes waits for nobody. Files that are fetched have a pool
-of their own, as slow hosts must not hold up those that were sent.
+Each stage has its pool, so that no request waits for bytes that only another waiting request could give back: a request with
+files waits for pixels, then for decoding, and decoding waits for nothing. Fetched files have a pool of their own, so that
+slow hosts do not hold up pictures that were sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEFAULT_BYTES = 2048 * MEBIBYTE
 
 
 class Loan:
-    """Bytes that are lent until `give_back`, until its `with` block ends, or until nobody knows of the loan any more."""
+    """Bytes that are lent until `give_back`, until its `with` block ends, or until nothing refers to the loan any more."""
 
     __slots__ = ("_num_bytes", "_pool")
 
@@ -37,16 +37,16 @@ class Loan:
         self._num_bytes = num_bytes
 
     def part(self, num_bytes: int) -> Loan:
-        """A loan by itself of so many of its bytes."""
+        """A new loan of `num_bytes` of this one's bytes, which it has no longer."""
         self._num_bytes -= num_bytes
         return Loan(self._pool, num_bytes)
 
     def moved(self) -> Loan:
-        """A loan of all of its bytes: whoever has it gives them back, and no longer this one."""
+        """A new loan of all of its bytes: that one gives them back, and this one no longer does."""
         return self.part(self._num_bytes)
 
     def shrink(self, num_bytes: int) -> None:
-        """Give back all but so many bytes."""
+        """Give back all but `num_bytes` bytes."""
         self.part(max(self._num_bytes - num_bytes, 0)).give_back()
 
     def give_back(self) -> None:
@@ -66,7 +66,7 @@ class Loan:
 
 
 class Pool:
-    """`num_bytes` for one purpose. Who asks for more than there is gets it alone, so that nobody waits for ever."""
+    """`num_bytes` for one purpose. A request for more than that gets it alone, so that it does not wait for ever."""
 
     def __init__(self, num_bytes: int, max_wait_s: float = MAX_WAIT_S) -> None:
         self.num_lent = 0
@@ -79,7 +79,7 @@ class Pool:
         self._lock = Lock()
 
     async def lend(self, num_bytes: int) -> Loan:
-        """So many bytes, after all who have asked before. Raises: Overloaded if they do not come in time."""
+        """A loan of `num_bytes`, after all earlier requests for bytes. Raises: Overloaded if they do not come in time."""
         lent: Future[Loan] = Future()
         self._asked.append((num_bytes, lent))
         self._settle()
@@ -95,7 +95,7 @@ class Pool:
                 f"the images of other requests left no memory for {self._max_wait_s:g} s (max_image_memory); try again later"
             ) from None
         finally:
-            self._settle()  # whoever is behind one that has left need not wait for it
+            self._settle()  # the next in the queue need not wait for one that has left
 
     def _collect(self) -> None:
         """Have circles of objects collected, in which failed requests may hold pictures; not often, as it takes long."""
@@ -110,9 +110,9 @@ class Pool:
         self._settle()
 
     def _settle(self) -> None:
-        """Count what has come back, and lend to whoever comes first. Whoever holds the lock does it for all others too.
+        """Count returned bytes, and lend to the first in the queue. The thread with the lock does it for all others too.
 
-        Nobody waits for the lock: a loan may be collected, and come back, at any moment on any thread.
+        No thread waits for the lock: a loan may be collected, and come back, at any moment on any thread.
         """
         self._is_due = True
         while self._is_due and self._lock.acquire(blocking=False):
@@ -140,13 +140,15 @@ class Pool:
 
 
 class PictureMemory:
-    """What the pictures of a process may take together: `num_bytes`, divided among the pools."""
+    """Memory for the pictures of a process: `num_bytes`, divided among the pools."""
 
     def __init__(self, num_bytes: int = DEFAULT_BYTES, max_wait_s: float = MAX_WAIT_S) -> None:
         share = num_bytes // 16
         self.sent = Pool(2 * share, max_wait_s)  # and what reading base64 takes
         self.fetched = Pool(3 * share, max_wait_s)
-        self.decoding = Pool(4 * share, 6 * max_wait_s)  # whoever has come so far is served, it takes a while
+        self.decoding = Pool(
+            4 * share, 6 * max_wait_s
+        )  # it takes a while, and requests that have come so far are served
         self.pictures = Pool(7 * share, max_wait_s)
         _memories.add(self)
 

@@ -1,7 +1,7 @@
-"""Where a picture is to be fetched: the parts of an address, read strictly, and the operator's list of hosts.
+"""The parts of a picture's address, read strictly, and the operator's list of hosts.
 
 Does: refuse every way of writing an address that two programs could read differently. Does not: resolve names or connect.
-Pure; called by `fetching`. Source: RFC 3986; which hosts are numbers: WHATWG URL, "ends in a number".
+Pure; called by `fetching`. Source: RFC 3986; for hosts that are numbers: WHATWG URL, "ends in a number".
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class HostRule:
         return HostRule(host, int(found["port"]) if found["port"] else None)
 
     def allows(self, place: Place) -> bool:
-        """Whether the host and the port are this entry's."""
+        """True if the host and the port are this entry's."""
         port = self.port or DEFAULT_PORTS[place.scheme]
         if place.port != port:
             return False
