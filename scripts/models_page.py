@@ -266,7 +266,8 @@ def speeds(report: Path | None) -> dict[str, str]:
     """By architecture: the cells of the page's column, from a report of the benchmark or from the page."""
     if report is None:
         page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-        return dict(re.findall(r"^\| `(\w+)`.*\| ([^|]*?) \|$", page, re.MULTILINE))
+        found = re.findall(r"^\| `(\w+)`.*\| ([^|]*?) \|$", page, re.MULTILINE)
+        return dict(reversed(found))  # tables behind the first one name some again
     measured = json.loads(report.read_text(encoding="utf-8").strip().splitlines()[-1])
     return {row["architecture"]: f"{row['to_llama']:.2f}, {row['to_llama_32']:.2f}" for row in measured.values()}
 

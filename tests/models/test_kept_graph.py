@@ -15,6 +15,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -36,7 +37,7 @@ from tests.support.expert_models import write_experts
 from tests.support.family_checkpoint import write_family_checkpoint
 from tests.support.family_logits import error_on_prompt
 from tests.support.forward import forward_batch
-from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
+from tests.support.hybrid_checkpoint import write_hybrid, write_scanning, write_stateful
 from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
 from tests.support.tiers import width
 
@@ -63,14 +64,18 @@ def kept_file(cache_dir: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("write", [write_hybrid, write_stateful])
+@pytest.mark.parametrize("write", [write_hybrid, write_stateful, write_scanning])
 def test_a_kept_graph_of_layers_that_do_not_attend_computes_the_same(write: Any, tmp_path: Path) -> None:
     directory = write(tmp_path / "model")
     (tmp_path / "cache").mkdir()
-    options = ModelOptions(cache_dir=tmp_path / "cache")
-    built, mapped = load_model(directory, options), load_model(directory, options)
-    assert (built.from_cache, mapped.from_cache) == (False, True)
-    assert np.array_equal(answers(built), answers(mapped))
+    kept = ModelOptions(cache_dir=tmp_path / "cache")
+    for options in (kept, replace(kept, weight_type="f32")):  # packed weights, and the graph itself
+        built, mapped = load_model(directory, options), load_model(directory, options)
+        assert (built.from_cache, mapped.from_cache) == (False, True)
+        assert np.array_equal(answers(built), answers(mapped))
+    assert not load_model(
+        directory, replace(kept, weight_type="f32", takes_back=True)
+    ).from_cache  # whose blocks keep more
 
 
 def test_a_kept_graph_with_experts_computes_the_same(tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ def map_kept(
             if not is_new:
                 sealed.begin_check()
             graph = ov.Tensor(sealed.contents[_header_size(mapping) :], shared_memory=True)
-            core.add_extension(_extension(_ATTENTION, _attention_placeholder, facts.attention_layers.values()))
+            if facts.attention_layers:
+                core.add_extension(_extension(_ATTENTION, _attention_placeholder, facts.attention_layers.values()))
             compiled = core.import_model(graph, "CPU", properties)
             sealed.finish_check(progress)
             return compiled, mapping
