@@ -1,6 +1,6 @@
-"""What the host needs of whoever builds a model: a protocol, so that tests load models that cost nothing.
+"""The protocol of the host for building a model, so that tests load models that cost nothing.
 
-Does: name it. Does not: build; `compose` does, for the command line. Called by `ModelHost`.
+Does: define it. Does not: build; `compose` does, for the command line. Called by `ModelHost`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ModelBuilder(Protocol[Built_co]):
     """Builds models."""
 
     def needs(self, config: Config) -> MemoryNeeds:
-        """What the model will take, told from its files, which are only looked at. Called on a worker thread.
+        """The memory that the model will take, by its files, without loading them. Called on a worker thread.
 
         Raises: ConfigError or ModelError if the directory does not fit; OSError.
         """

@@ -1,7 +1,7 @@
-"""Says so where built models cannot be kept, because the directory that is nobody's choice cannot be written.
+"""Warns if built models cannot be kept because the default directory cannot be written.
 
-Does: look. Does not: choose another directory; one that somebody named and that cannot be made ends the start (`loading`).
-Called by the command line before it serves.
+Does: check. Does not: choose another directory. One that the operator named and that cannot be made ends the start
+(`loading`). Called by the command line before it serves.
 """
 
 from __future__ import annotations

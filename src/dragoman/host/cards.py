@@ -1,7 +1,7 @@
-"""What a model's files say of it, for the lists of models that client APIs have.
+"""Describes a model by its files, for the lists of models in client APIs.
 
 Does: read config.json, the headers of the weights, the files' sizes and dates. Does not: read weights, or refuse a model:
-what cannot be read is left out. Called by the composition root, once per model, on its thread.
+values that cannot be read are left out. Called by the composition root, once per model, on its thread.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _weights(model: Path) -> tuple[tuple[Path, ...], int | None]:
     """The files that hold the weights, and the numbers in them, None where they cannot be counted."""
     try:
         if is_ir(model):
-            return ir_files(model).all, None  # its graph has constants that are no weights
+            return ir_files(model).all, None  # its graph has constants besides weights
         weights = stored_weights(model)
         return weights.files, sum(prod(shape) for shape in weights.shapes().values())
     except (ModelError, OSError):

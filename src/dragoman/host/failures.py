@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 async def told(work: Coroutine[Any, Any, T], name: str) -> T:
-    """What `work` returns; its failures in the words of `dragoman.errors`."""
+    """The result of `work`; its failures become errors of `dragoman.errors`."""
     try:
         return await work
     except (InvalidRequest, NotFound, Conflict, NoMemory, Unavailable):

@@ -54,7 +54,7 @@ MAX_FAILED = 100  # models whose failure is remembered for `statuses`
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    """What has a name at the moment. `word`: what is being done. `is_on_demand`: others may wait for its outcome."""
+    """The operation that occupies a name. `word`: what it does. `is_on_demand`: others may wait for its outcome."""
 
     task: asyncio.Task[Any]
     word: str
@@ -75,9 +75,9 @@ class ModelHost(Generic[Built]):
         policy: FailurePolicy | None = None,
         idle_s: float = math.inf,
     ) -> None:
-        """`progress`: makes what is told of the loading of the model of that name; None = only the log is.
+        """`progress`: makes the receiver of reports on loading the model of that name; None = only the log.
 
-        `idle_s`: how long a model stays after its last call, where the call says nothing of it.
+        `idle_s`: how long a model stays after its last call, where the call does not say it.
         """
         self._registry = registry
         self._builder = builder
@@ -226,7 +226,7 @@ class ModelHost(Generic[Built]):
 
     def stored(self) -> tuple[ModelSource, ...]:
         """See `ModelHosting.stored`."""
-        if self._store.is_named:  # they are loaded when somebody names them
+        if self._store.is_named:  # they are loaded when a call names them
             return ()
         return tuple(ModelSource(str(one.directory.absolute()), one.name) for one in self._store.entries())
 
@@ -257,7 +257,7 @@ class ModelHost(Generic[Built]):
         return self._describe(self._store.config(entry, source.options), str(entry.directory))
 
     def _describe_stored(self, name: str) -> Wanted:
-        """What `name` means: a model that was dropped, else what the store holds under it."""
+        """The model that `name` means: one that was dropped, else the one that the store holds."""
         for dropped in list(self._dropped.values()):
             if name in dropped.names:
                 return self._describe(dropped.config, dropped.url)
@@ -318,7 +318,7 @@ class ModelHost(Generic[Built]):
     def _end_operation(self, task: asyncio.Task[Any]) -> None:
         self._operations = {name: one for name, one in self._operations.items() if one.task is not task}
         if not task.cancelled():
-            task.exception()  # whoever waited has it; if nobody did, it was logged
+            task.exception()  # those that waited have it; if nobody did, it was logged
 
     # --- engines that have died ---------------------------------------------------------------------------------------
 
@@ -389,7 +389,7 @@ class ModelHost(Generic[Built]):
         return built
 
     def _noted_progress(self, hosted: Hosted) -> Progress:
-        """What is told of a model's loading: to whoever watches it, and to whoever asks meanwhile."""
+        """The receiver of a model's loading reports: it keeps them for the model's status, and passes them on."""
         return noted_progress(self._registry, hosted.name, hosted.wanted.bytes_total, self._progress(hosted.name))
 
     def _give_up(self, hosted: Hosted, error: BaseException) -> None:
@@ -443,7 +443,7 @@ class ModelHost(Generic[Built]):
         await self._bring_up(hosted, memory_bytes)
 
     def _is_wanted(self, hosted: Hosted) -> bool:
-        """True if somebody is on the way to it, or something is being done to it."""
+        """True if a call is on the way to it, or an operation has its name."""
         return any(name in self._num_callers or name in self._operations for name in hosted.names)
 
     def _under_way(self) -> list[asyncio.Task[Any]]:
@@ -458,7 +458,7 @@ class ModelHost(Generic[Built]):
             self._begin_drop(hosted)
 
     def _begin_drop(self, hosted: Hosted) -> asyncio.Task[None]:
-        """Unload a model that comes back when somebody asks for it."""
+        """Unload a model that comes back when a call asks for it."""
         assert hosted.built is not None  # it is READY
         self._shelf.note_card(hosted.name, hosted.built.served.profile.card)
         self._set_dropped({**self._dropped, hosted.name: hosted.wanted})

@@ -81,7 +81,7 @@ class Hosted:
         self.reason = " ".join((str(error) or type(error).__name__).split())
 
     def status(self) -> ModelStatus:
-        """What is told of it."""
+        """The status to show."""
         in_flight = 0 if self.built is None else self.built.served.admission.num_in_flight
         return ModelStatus(
             name=self.name,
@@ -109,7 +109,7 @@ class Hosted:
 
 
 def identity(config: Config) -> Identity:
-    """What makes a model another one: its options, and the names, sizes and times of its files. Reads the directories."""
+    """Facts that tell a changed model: its options, and the names, sizes and times of its files. Reads the directories."""
     settings = (replace(config.model, model_id=None), config.engine, config.speculation, config.server, config.clients)
     places = (config.directory.resolve(), config.model_dir.resolve())
     files = [fact for place in dict.fromkeys(places) for fact in _files(place)]
@@ -122,7 +122,7 @@ def weights_bytes(config: Config) -> int:
 
 
 def _files(directory: Path) -> Iterator[tuple[str, int, int]]:
-    """What loading reads: the directory's own files, and an operator's packages beside model.py."""
+    """Facts of the files that loading reads: the directory's own, and an operator's packages next to model.py."""
     own = (directory,) if directory.is_file() else (*directory.glob("*"), *directory.glob("*/*.py"))
     for path in sorted(own):
         if path.is_file():

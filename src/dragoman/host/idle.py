@@ -62,7 +62,7 @@ class IdleWatch:
                 self._let_go(hosted)
                 return
             changed.clear()
-            # Whoever is on the way to it begins a call at once, or has given up.
+            # A caller on the way to it begins a call at once, or has given up.
             wait_s = max(left_s, 0.05) if not hosted.is_pinned else math.inf
             try:
                 async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):

@@ -1,12 +1,10 @@
-"""The ledger of memory: who holds how many bytes, and what is left.
+"""The ledger of memory: the bytes that each model holds, and those that are left.
 
-Does: arithmetic; reserve before a model is loaded, correct when it is known what was taken, release after it is gone,
-hand what leaving models hold to the one that comes in their place. Does not: allocate, or know models. Used by
-`ModelHost` on the event loop, and by nobody else.
+Does: arithmetic. Reserve before a model is loaded; correct once its real size is known; release when it is gone; hand the
+bytes of leaving models to their successor. Does not: allocate, or know models. Used by `ModelHost` alone, on the event loop.
 
-All bytes are counted in one of three ways: weights, caches, drafts. The sum of what is held never exceeds the limit,
-unless the caches that an operator's own start asked for are larger (`is_forced`), or a model took more than it was
-estimated to.
+Bytes count as weights, caches or drafts. Their sum exceeds the limit in two cases only: an operator's start asked for larger
+caches (`is_forced`), or a model took more than its estimate.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from dragoman.server.hosting import ModelMemory
 
 @dataclass(slots=True, eq=False)
 class Holding:
-    """What one loading or loaded model holds. `handed_over`: bytes of it that are promised to others once it is gone."""
+    """The bytes of one loading or loaded model. `handed_over`: those that are promised to others once it is gone."""
 
     name: str
     memory: ModelMemory
@@ -31,7 +29,7 @@ class Holding:
 
     @property
     def num_bytes(self) -> int:
-        """What it holds and has not promised."""
+        """The bytes that it holds and has not promised."""
         return self.memory.total - self.handed_over
 
 
@@ -51,14 +49,14 @@ class MemoryLedger:
 
     @property
     def holdings(self) -> Sequence[Holding]:
-        """Who holds what, in the order they came."""
+        """The holdings, in the order in which they were made."""
         return tuple(self._holdings.values())
 
     def available_bytes(self, leaving: Sequence[Holding] = ()) -> int:
-        """What one more model may take, once those that are `leaving` have gone.
+        """The bytes that one more model may take, once those that are `leaving` have gone.
 
-        A cache that was allocated and not yet used still looks free to the machine, and other programs' memory is
-        unknown to the ledger: so the smaller of both.
+        The smaller of two numbers: to the machine an allocated but unused cache still looks free, and the ledger does not
+        know other programs' memory.
         """
         freed = sum(holding.num_bytes for holding in leaving)
         return max(0, min(self.limit_bytes - self.held_bytes, self._measure()) + freed)
@@ -100,7 +98,7 @@ class MemoryLedger:
         self._holdings.pop(holding.number, None)
 
     def _shares(self) -> str:
-        """Who holds what, in words."""
+        """The models and their bytes, in words."""
         totals: dict[str, int] = {}
         for holding in self._holdings.values():
             totals[holding.name] = totals.get(holding.name, 0) + holding.num_bytes

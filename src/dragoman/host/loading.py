@@ -68,7 +68,7 @@ class ModelLoad:
         self._thread.start()
 
     def result(self) -> LoadedEngine:
-        """The loaded model, waiting for it. Whoever gets it has it alone: nothing of it stays here.
+        """The loaded model; waits for it. The caller alone holds it then: nothing of it stays here.
 
         Raises: ModelError or ConfigError if the directory or an option does not fit; RuntimeError the second time.
         """
@@ -105,7 +105,7 @@ class ModelLoad:
                 if not self._has_room:
                     check_room(self._config.name, factory.needs(setup), available_memory_bytes())
                 self._loaded = factory.load(setup)
-        except BaseException as error:  # whoever asks for the result gets it
+        except BaseException as error:  # `result` raises it
             self._failure = error
 
     def _report(self, stage: str, fraction: float) -> None:
@@ -164,14 +164,14 @@ def has_model(config: Config) -> bool:
 
 
 def what_lacks(model_dir: Path) -> str:
-    """What is said of a directory that holds no model, in one line."""
+    """The error for a directory that holds no model, one line."""
     names = sorted(path.name for path in model_dir.iterdir()) if model_dir.is_dir() else []
     holds = f"it holds {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else "it is empty"
     return f"{model_dir} is no model: there is neither {WEIGHTS_CONFIG} nor a GGUF file in it; {holds}"
 
 
 def memory_needs(config: Config) -> MemoryNeeds:
-    """What the model of `config` will take, told from its files; nothing for a directory with a handler only.
+    """The memory that the model of `config` will take, by its files; none for a directory with a handler only.
 
     Raises: ModelError or ConfigError if it cannot be told; OSError.
     """
@@ -182,7 +182,7 @@ def memory_needs(config: Config) -> MemoryNeeds:
 
 
 def missing_tokenizer(model_dir: Path) -> str:
-    """What is said of a model's directory that holds no tokenizer, in one line, before the model is built; "" if it does."""
+    """The error for a model's directory without a tokenizer, one line, before the model is built; "" if it has one."""
     if not (model_dir / WEIGHTS_CONFIG).is_file() or (model_dir / "tokenizer.json").is_file() or is_gguf(model_dir):
         return ""
     from dragoman.tokenizer.other_files import tokenizer_file  # few models have one of these
@@ -214,7 +214,7 @@ def citing(config: Config) -> Iterator[None]:
 
 
 def engine_setup(config: Config) -> EngineSetup:
-    """What an engine's factory is told. Raises: ConfigError if the cache directory cannot be made."""
+    """The setup for an engine's factory. Raises: ConfigError if the cache directory cannot be made."""
     options: dict[str, Any] = {
         **config.own_options,
         **{option.name: config.value(option) for option in OPTIONS if not option.row.is_secret},
@@ -235,7 +235,7 @@ def engine_setup(config: Config) -> EngineSetup:
 def _cache_dir(config: Config) -> Path | None:
     """The cache directory, made if need be; None if it is only the default and cannot be made.
 
-    Raises: ConfigError if a directory that somebody named cannot be made.
+    Raises: ConfigError if a directory that the operator named cannot be made.
     """
     path, origin = config.model.cache_dir, config.origins["cache_dir"]
     if path is None:

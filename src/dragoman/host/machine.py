@@ -1,7 +1,7 @@
-"""What memory this process may still use, and what it could if nobody else used any.
+"""Measures the memory that this process may still use, and the memory that it could use on an idle machine.
 
-Does: read what Linux tells of the machine and of the process's control groups. Does not: know models. Called by the host, by
-whoever begins to load a model, and by the composition root, on any thread.
+Does: read the machine's and the control groups' files. Does not: know models. Called by the host, at the beginning of a
+model's load, and by the composition root, on any thread.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def in_mib(num_bytes: int) -> str:
 
 
 def _left_in_groups(cgroup: Path, membership: Path) -> Iterator[int]:
-    """What each group with a limit, of those that hold this process, has left."""
+    """The bytes left in each control group of this process that has a limit."""
     for group in dict.fromkeys(_groups(cgroup, membership)):
         for limit, used, reclaimable in _ACCOUNTS:
             try:
@@ -64,7 +64,7 @@ def _left_in_groups(cgroup: Path, membership: Path) -> Iterator[int]:
 
 
 def _limits(cgroup: Path, membership: Path) -> Iterator[int]:
-    """Of each group with a limit, of those that hold this process."""
+    """The limit of each control group of this process that has one."""
     for group in dict.fromkeys(_groups(cgroup, membership)):
         for limit, *_ in _ACCOUNTS:
             with suppress(OSError, ValueError):  # no limit ("max"), or no such group

@@ -17,7 +17,7 @@ from dragoman.models.runtime.memory import give_back
 
 
 class EngineMaking:
-    """How the engine of `config`'s model is made. `memory_bytes`: as of `LoadedEngine.build`; None = what is free then."""
+    """Makes the engine of `config`'s model. `memory_bytes`: as in `LoadedEngine.build`; None = what is free then."""
 
     def __init__(self, config: Config, tools: EngineTools, memory_bytes: int | None) -> None:
         self._config = config
@@ -34,7 +34,7 @@ class EngineMaking:
             return loaded.build(self._tools, self._memory_bytes)
 
     async def again(self, progress: Progress) -> BuiltEngine:
-        """Another engine of the same size, its model read anew: from the kept graph, if there is one.
+        """Another engine of the same size. Its model is read again: from the kept graph, if there is one.
 
         Raises: as `build`. Nothing is left behind if this is cancelled.
         """

@@ -42,5 +42,5 @@ def _weight_files(model: Path) -> Iterable[Path]:
 
 
 def cache_bytes(needs: MemoryNeeds, memory_bytes: int) -> int:
-    """The bytes of the cache that a model may be expected to allocate if it may count on so many besides its weights."""
+    """The bytes of cache that a model will probably allocate if it may use `memory_bytes` besides its weights."""
     return max(min(needs.useful_cache, int(memory_bytes * _SHARE_OF_FREE_MEMORY)), needs.least_cache)

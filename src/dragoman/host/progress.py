@@ -1,7 +1,7 @@
-"""What is told of the loading of a model while it goes on.
+"""Receivers of reports while a model loads.
 
-Does: note it where health checks look, write it to the log. Does not: load, or draw (`cli.progress` does). What is made here
-is called on the threads that load.
+Does: note progress where health checks look, write it to the log. Does not: load, or draw (`cli.progress` does). The
+functions made here are called on the threads that load.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from dragoman.hub.names import FORM, HubModel, hub_model
 from dragoman.server.hosting import PullStep
 
 MAX_AT_ONCE = 2  # models; each has several files under way
-RETRY_S = 30  # when to ask again, where so many are under way: a download takes minutes
+RETRY_S = 30  # when to ask again while too many are under way: a download takes minutes
 MAX_SHOWN_LENGTH = 100  # of a client's name
 
 logger = logging.getLogger("dragoman.host")
@@ -39,7 +39,7 @@ class ModelPulls:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is being brought."""
+        """True while a model is being downloaded."""
         return bool(self._running)
 
     def pull(self, name: str) -> AsyncGenerator[PullStep]:
@@ -93,7 +93,7 @@ class _Download:
         threading.Thread(target=self._run, name="pull-model", daemon=True).start()
 
     async def steps(self) -> AsyncGenerator[PullStep]:
-        """How far it is, from now to its end; who takes them slowly gets the newest. Raises: ServerError if it fails."""
+        """The download's steps, from now to its end; a slow reader gets only the newest. Raises: ServerError if it fails."""
         told: PullStep | None = None
         while True:
             changed = self._changed  # before looking: what changes later sets this one
@@ -108,7 +108,7 @@ class _Download:
             raise self._failure
 
     def let_go(self, failure: ServerError | None) -> None:
-        """Tell whoever waits that it is over: it is here, or else why not."""
+        """Tell those that wait that the download is over: it succeeded, or failed with `failure`."""
         self._failure, self._is_over = failure, True
         self._wake()
 
@@ -121,7 +121,7 @@ class _Download:
         except HubError as error:
             failure = ServerError(str(error))
             logger.warning("%s", error)
-        except Exception:  # thread boundary: whoever waits has to be told
+        except Exception:  # thread boundary: those that wait have to be told
             failure = ServerError(f"{self._model}: cannot be downloaded, see the server's log")
             logger.exception("downloading %s failed", self._model)
         self._on_loop(lambda: self._end(failure))

@@ -1,4 +1,4 @@
-"""What has to be done so that exactly the wanted models are served.
+"""Plans the changes after which exactly the wanted models are served.
 
 Does: compare. Does not: act; `ModelHost.sync` does.
 """
@@ -14,7 +14,7 @@ from dragoman.host.hosted import Hosted, Wanted
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is gone, changed, new and as it was. `failures`: names that cannot be resolved; their models stay."""
+    """Models gone, changed, new and unchanged. `failures`: names that cannot be resolved; their models stay."""
 
     gone: Sequence[Hosted]
     changed: Sequence[tuple[Hosted, Wanted]]

@@ -1,6 +1,7 @@
-"""What happens when an engine dies: its model gets another one, or the process ends for whoever started it to start another.
+"""Recovers from the death of an engine: its model gets another one, or the process ends, so that its supervisor starts
+another.
 
-Does: look at the engines of all models when one tells that it has died, restart it, bound how often. Does not: answer the
+Does: check the engines of all models when one reports its death, restart it, bound how often. Does not: answer the
 dead engine's requests (it has done that itself) or know how an engine is made. Made by `ModelHost`, on the event loop.
 """
 
@@ -31,7 +32,7 @@ FIRST_PAUSE_S = 0.5  # before an engine is made again after that has failed; dou
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """What to do about an engine that has died. `max_restarts`: of one model's engine within `window_s` seconds."""
+    """The reaction to the death of an engine. `max_restarts`: of one model's engine within `window_s` seconds."""
 
     action: FailureAction = "restart"
     max_restarts: int = 3
@@ -43,7 +44,7 @@ Begin = Callable[[Hosted, Coroutine[Any, Any, None]], None]
 
 
 class Recovery:
-    """Watches the models' engines. `models` tells them; `end_process` is told why it has to end."""
+    """Watches the engines of `models`. `end_process` gets the reason why the process has to end."""
 
     def __init__(
         self,

@@ -18,9 +18,9 @@ PAUSE_S = 0.01  # between two looks at models that are idle and wanted: an engin
 
 
 class Room:
-    """`hosted` tells the models, `is_wanted` whether somebody is on the way to one.
+    """Chooses idle models to drop. `hosted`: lists the models; `is_wanted`: True if a call is on the way to one.
 
-    `under_way` tells what loads and unloads at the moment; None = nobody waits for it, nor for models in use.
+    `under_way`: the loads and unloads at the moment; None = do not wait for them, nor for models in use.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Room:
         self._under_way = under_way
 
     async def made_for(self, least_bytes: int) -> list[Hosted]:
-        """The idle models that have to go for one that takes so much; [] if none has to, or if all would not suffice."""
+        """The idle models that have to go for one of `least_bytes`; [] if none has to, or if all would not suffice."""
         while True:
             leaving = self._chosen(least_bytes)
             if self._under_way is None or self._suffices(least_bytes, leaving):
@@ -53,10 +53,10 @@ class Room:
             finally:
                 for wait in idle:
                     wait.cancel()
-            await asyncio.sleep(PAUSE_S)  # whoever is on the way to one of them has it first
+            await asyncio.sleep(PAUSE_S)  # calls on the way to one of them go first
 
     def may_leave(self, hosted: Hosted) -> bool:
-        """True if nobody uses it at this moment, or is on the way to it, and nobody has pinned it."""
+        """True if no call uses it or is on the way to it, and it is not pinned."""
         if hosted.state is not ModelState.READY or hosted.built is None or hosted.is_pinned:
             return False
         return hosted.built.served.admission.is_idle and not self._is_wanted(hosted)

@@ -1,7 +1,7 @@
-"""What the HTTP side is told of a configuration.
+"""Turns a configuration into the settings of the HTTP side.
 
-Does: translate the options of the whole server, read the files of keys once, so that a mistake is told. Does not: listen.
-Called by whoever runs the application, at the start.
+Does: translate the options of the whole server, read the files of keys once, so that mistakes show at the start. Does not:
+listen. Called at the start, before the application runs.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _cited(config: Config, names: Sequence[str], problem: str) -> str:
 
 
 def _store(config: Config) -> StoreConfig | None:
-    """Where files and batches are kept. Raises: ConfigError if they cannot be kept there."""
+    """The store of files and batches, None = there is none. Raises: ConfigError if the directory cannot be used."""
     server = config.server
     if server.store_dir is None:
         return None
@@ -94,7 +94,7 @@ def _store(config: Config) -> StoreConfig | None:
 
 
 def tls_of(config: Config) -> Tls | None:
-    """What connections are encrypted with, None = plain HTTP. Raises: ConfigError if a file cannot be used."""
+    """The certificate and key for connections, None = plain HTTP. Raises: ConfigError if a file cannot be used."""
     server = config.server
     if server.tls_cert is None:
         lonely = [config.cite(name) for name in ("tls_key", "tls_client_ca") if getattr(server, name) is not None]
@@ -108,7 +108,7 @@ def tls_of(config: Config) -> Tls | None:
 
 
 def _traces(config: Config) -> TraceExport | None:
-    """Where spans go. Raises: ConfigError if what sends them is not installed, where the operator asks for them here."""
+    """The export of spans, None = none. Raises: ConfigError if its packages are missing and our option asks for it."""
     endpoint, protocol = config.server.otlp_traces_endpoint, cast(TraceProtocol, config.server.otlp_traces_protocol)
     if endpoint is None:
         return None

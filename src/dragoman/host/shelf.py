@@ -26,7 +26,7 @@ class Shelf:
         self._cards: dict[str, ModelCard] = {}  # of models that were loaded, by name
 
     def models(self) -> tuple[UnloadedModel, ...]:
-        """What the directory holds now."""
+        """The models that the directory holds now."""
         found: dict[_State, UnloadedModel] = {}
         for entry in self._store.entries():
             try:
@@ -50,6 +50,6 @@ class Shelf:
 def _unloaded(entry: ModelEntry) -> UnloadedModel:
     try:
         card = model_card(entry.directory)
-    except (ModelError, OSError):  # whoever has it loaded is told what is wrong
+    except (ModelError, OSError):  # loading it tells what is wrong
         card = ModelCard()
     return UnloadedModel(entry.name, url=str(entry.directory), card=card)

@@ -1,4 +1,4 @@
-"""Finds the chat template of a configured model, and says whether somebody vouches for it.
+"""Finds the chat template of a configured model, and whether the operator vouches for it.
 
 Does: take the operator's template, or the one that came with the model. Does not: render. Called by the composition root, at
 load time.
@@ -53,7 +53,7 @@ def _bundled_templates() -> frozenset[str]:
 
 
 def _is_file(text: str) -> bool:
-    """True if `text` is the path of a file; a template is too long or too odd for one, which is no error."""
+    """True if `text` is the path of a file. A template may be too long or too odd for a path, which is not an error."""
     try:
         return Path(text).is_file()
     except OSError:

@@ -68,7 +68,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """What it is called in logs and metrics."""
+        """Its name in logs and metrics."""
         return self.plan.name
 
     def send(self, message: object) -> None:
@@ -130,7 +130,7 @@ class NodesEngine(SpreadEngine):
         )
 
     def stats(self) -> EngineStats:
-        """What all processes counted."""
+        """The sum of all processes' counters."""
         total = EngineStats()
         for node in self._nodes:
             total = total.plus(node.past).plus(node.stats)
@@ -252,7 +252,7 @@ class NodesEngine(SpreadEngine):
             self._begin(self._replace(node))
 
     def _detach(self, node: Node, process: NodeProcess | None, reason: str) -> None:
-        """What the node's process was asked is lost. Nothing happens if the node has another one, or none."""
+        """Fail all requests at the node's process. Does nothing if the node has another process, or none."""
         if node.writer is None or node.process is not process:
             return
         node.writer.close()
@@ -305,7 +305,7 @@ class NodesEngine(SpreadEngine):
 
 
 def _take(node: Node, message: object) -> None:
-    """What a node tells, to whom it concerns."""
+    """Pass a node's message on to the request or change that it answers."""
     match message:
         case Replied(items):
             for key, item in items:
@@ -330,7 +330,7 @@ def _take(node: Node, message: object) -> None:
 
 
 class _NodeReplies:
-    """What a node sends for one request; sent when this is made."""
+    """A node's outputs for one request, which is sent to the node when this is made."""
 
     def __init__(self, node: Node, key: int, request: EngineRequest) -> None:
         self._node = node

@@ -22,7 +22,7 @@ from dragoman.nodes.process import NodePlan, NodeProcess, NodeProcesses, Report,
 
 
 def node_placements(numa: str, http_cores: str, topology: Topology) -> tuple[Placement, ...]:
-    """Where the engine of each node runs. Raises: CoreError if the options do not go with the machine."""
+    """The placement of each node's engine. Raises: CoreError if the options do not go with the machine."""
     nodes = topology.nodes if numa == "auto" else parse_nodes(numa)
     for cores in nodes:
         if not cores <= topology.allowed:
@@ -41,7 +41,7 @@ def node_placements(numa: str, http_cores: str, topology: Topology) -> tuple[Pla
 
 
 def placements_of(config: Config) -> tuple[Placement, ...]:
-    """Where the engines of this server's nodes run. Raises: EngineOptionError if the options do not go with the machine."""
+    """The placement of each node's engine. Raises: EngineOptionError if the options do not go with the machine."""
     try:
         return applied().nodes or node_placements(config.server.numa, config.server.http_cores, read_topology())
     except CoreError as error:
@@ -57,7 +57,7 @@ class NodesFactory:
         self._placements = placements
 
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
-        """What all nodes will take together."""
+        """The memory that all nodes will take together."""
         count, options = len(self._placements), dict(setup.options)
         if options.get("kv_cache_gb") is not None:
             options["kv_cache_gb"] /= count

@@ -1,7 +1,7 @@
-"""What a server and the engine of a node tell each other, and how it travels: pickled, each behind its length.
+"""The messages between a server and the engine of a node: pickled, each behind its length.
 
-Does: define the messages, write and read one. Does not: know what they are answered with. Both ends are this program and one
-is the other's parent, over a socket that nobody else has: so whatever pickle can do, no stranger asks it to.
+Does: define the messages, write and read one. Does not: know their answers. Both ends are this program, one the
+other's parent, over a socket that nobody else has: so no stranger can abuse pickle.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class AskProgress:
-    """How far is that request? Answered with ToldProgress; and by the next step again, if it is not known yet."""
+    """Asks for the progress of a request. Answered with ToldProgress; again after the next step if it is not known yet."""
 
     key: int
     request_id: str
@@ -88,7 +88,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How far the load is."""
+    """The progress of the load."""
 
     stage: str
     fraction: float
@@ -141,14 +141,14 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Gauged:
-    """How the engine is, told when that changes."""
+    """The engine's health and counters, sent when they change."""
 
     health: Health
     stats: EngineStats
 
 
 def packed(message: object) -> bytes:
-    """The message as it travels."""
+    """The bytes to send for a message."""
     body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(body)) + body
 

@@ -30,7 +30,7 @@ Report = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What a node runs, and where. `config`: the model as this node has it. `num_nodes`: there are of the model."""
+    """The model of a node, and its cores. `config`: the model as this node has it. `num_nodes`: nodes that run the model."""
 
     name: str
     config: Config

@@ -1,11 +1,11 @@
-"""What is known of the directory: its segments and, by the index, their blocks.
+"""The contents of the directory as far as known: its segments and, by the index, their blocks.
 
-Does: load segments, follow what other processes append, add and delete, write down what was used, delete for want of room.
+Does: load segments, follow what other processes append, add and delete, write down uses, delete for want of room.
 Does not: read contents, or append. Called by `store`, on any thread.
 
-Locks, in the order in which they are taken: `listing` (one thread at a time compares memory with the directory, or adds to
-it), the directory's (one process at a time adds and deletes segments), `changing` (the index and the segments in memory;
-never held while the disk is waited for, since `touch` takes it).
+Locks, in the order in which they are taken. `listing`: one thread at a time compares memory with the directory, or adds to
+it. The directory's: one process at a time adds and deletes segments. `changing`: for the index and the segments in memory;
+never held during a wait for the disk, since `touch` takes it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Catalogue:
         return known.number in self._segments
 
     def find(self, key: Key) -> tuple[Segment, Block] | None:
-        """Where a block is. Call with `changing`."""
+        """The place of a block. Call with `changing`."""
         found = self.index.place_of(key)
         if found is None:
             return None
@@ -255,7 +255,7 @@ class Catalogue:
             self._make_room(0, budget_bytes, everything=everything)
 
     def _make_room(self, num_bytes: int, budget_bytes: int, *, everything: bool = False) -> bool:
-        """Delete until so many bytes have room in the budget; False, and nothing is deleted, if they cannot have it.
+        """Delete until `num_bytes` fit into the budget. False, and nothing is deleted, if they cannot.
 
         A segment that a process is writing counts in the size that it may grow to, and stays, unless `everything` goes.
         Call with `listing` and the directory's lock. Raises: OSError.

@@ -184,4 +184,4 @@ class Directory:
             is_it = os.path.samestat(self.stat(_LOCK), file.stat())
         except FileNotFoundError:
             is_it = False
-        return file if is_it else None  # somebody has deleted the one that is locked
+        return file if is_it else None  # another process has deleted the one that is locked

@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class Facts(Protocol):
-    """What is known of a file, as `os.stat_result` has it."""
+    """Facts about a file, as `os.stat_result` has them."""
 
     @property
     def st_size(self) -> int: ...
@@ -46,7 +46,7 @@ class StoreFile(Protocol):
     def stat(self) -> Facts: ...
 
     def try_lock(self) -> bool:
-        """Lock the file for as long as it is open; False if somebody else has."""
+        """Lock the file for as long as it is open; False if another process has locked it."""
         ...
 
 
@@ -73,7 +73,7 @@ class StoreDirectory(Protocol):
         ...
 
     def open(self, name: str, *, writes: bool = False) -> StoreFile:
-        """A segment; an OSError also if somebody else can have written it."""
+        """A segment. Raises: OSError, also if another user can have written it."""
         ...
 
     def create(self) -> tuple[str, StoreFile]:

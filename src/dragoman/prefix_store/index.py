@@ -31,7 +31,7 @@ class Index:
 
     def __init__(self) -> None:
         self._places: dict[Key, int] = {}
-        self._others: dict[Key, list[int]] = {}  # further places of the same blocks, seldom any
+        self._others: dict[Key, list[int]] = {}  # further places of the same blocks, rarely any
 
     def __contains__(self, key: Key) -> bool:
         return key in self._places

@@ -17,7 +17,7 @@ _LEASED_PART = 0.5  # of the budget
 
 @dataclass(slots=True)
 class Use:
-    """How a segment was used. `leases`: when each group's ends; groups are what `layout.group_digest` makes of them."""
+    """The uses of a segment. `leases`: the end of each group's lease; groups are digests by `layout.group_digest`."""
 
     name: str
     size: int

@@ -29,7 +29,7 @@ class Unknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Where a block lies. `offset`: of its header; `length`: its content's bytes; `position`: among its segment's blocks."""
+    """A block's place. `offset`: of its header; `length`: its content's bytes; `position`: among its segment's blocks."""
 
     key: Key
     offset: int
@@ -43,7 +43,7 @@ class Block:
 
 @dataclass(slots=True)
 class Segment:
-    """What is known of a segment. `end`: of its last whole block; `writer`: its open file in the process that appends."""
+    """The known state of a segment. `end`: of its last whole block; `writer`: its open file in the process that appends."""
 
     number: int
     header: Header
@@ -78,19 +78,19 @@ class Segment:
         self.is_sealed = growth.is_sealed
 
     def has_room(self, num_bytes: int) -> bool:
-        """True if a block of so many bytes fits, with its header and its entry in the index."""
+        """True if a block of `num_bytes` fits, with its header and its entry in the index."""
         return (
             self.end + BLOCK_HEADER_BYTES + num_bytes + layout.index_bytes(self.num_blocks + 1) <= self.header.capacity
         )
 
 
 def smallest_capacity(num_bytes: int) -> int:
-    """The size of a sealed segment with one block of so many bytes."""
+    """The size of a sealed segment with one block of `num_bytes`."""
     return HEADER_BYTES + BLOCK_HEADER_BYTES + num_bytes + layout.index_bytes(1)
 
 
 def load(directory: StoreDirectory, name: str, number: int) -> Segment:
-    """What a file holds, by its index or else by its blocks' headers. Raises: NotYet, Unknown, OSError."""
+    """The segment in a file, by its index or else by its blocks' headers. Raises: NotYet, Unknown, OSError."""
     file = directory.open(name)
     facts = file.stat()
     first = file.pread(HEADER_BYTES, 0)
@@ -107,7 +107,7 @@ def load(directory: StoreDirectory, name: str, number: int) -> Segment:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What another process has appended."""
+    """Blocks that another process has appended."""
 
     entries: bytearray
     end: int
@@ -116,7 +116,7 @@ class Growth:
 
 
 def load_growth(directory: StoreDirectory, known: Segment) -> Growth | None:
-    """What another process has appended since, or None. Raises: OSError."""
+    """Blocks that another process has appended since, or None. Raises: OSError."""
     size = directory.stat(known.name).st_size
     if size == known.use.size:
         return None
@@ -174,7 +174,7 @@ def append(segment: Segment, key: Key, parts: Sequence[memoryview]) -> None:
         header = layout.pack_block_header(key, parts)
         layout.write_all(segment.writer, [memoryview(header), *parts], segment.end)
     except OSError:
-        with suppress(OSError):  # what stays is no whole block, and is written over
+        with suppress(OSError):  # the rest is not a whole block, and is written over
             segment.writer.truncate(segment.end)
         raise
     length = sum(part.nbytes for part in parts)
@@ -201,7 +201,7 @@ def seal(directory: StoreDirectory, segment: Segment, file: StoreFile, *, sync: 
 
 
 def read_blocks(file: StoreFile, blocks: Sequence[Block], into: Sequence[Sequence[memoryview]]) -> tuple[int, str]:
-    """How many of these blocks, which lie one behind the other, were filled in whole and true, and why not the next.
+    """Reads blocks that lie one behind the other. Returns how many arrived whole and intact, and why the next did not.
 
     Raises: OSError.
     """

@@ -56,7 +56,7 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What the store holds, and what this process has read, written and deleted since it opened it."""
+    """Counts of the store's contents, and of what this process has read, written and deleted since it opened it."""
 
     bytes: int
     budget_bytes: int
@@ -201,7 +201,7 @@ class BlockStore:
             run = self._run(keys[position:], _RUN_BYTES)
             position += 1 if run is None else len(run.blocks)
             if run is not None:
-                with suppress(OSError):  # whoever reads them finds out
+                with suppress(OSError):  # reading them will fail, too
                     file = self._catalogue.files.open(run.segment.name)
                     for begin in range(run.blocks[0].offset, run.end, _FETCH_BYTES):
                         file.preadv([buffer[: run.end - begin]], begin)
@@ -225,7 +225,7 @@ class BlockStore:
             return _Run(first[0], blocks)
 
     def _read_run(self, run: _Run, into: list[list[memoryview]]) -> int:
-        """How many blocks were filled; the next one is forgotten if it is at fault."""
+        """Reads the blocks of a run. Returns how many were filled; the next one is forgotten if it is at fault."""
         sizes = [sum(part.nbytes for part in parts) for parts in into]
         fits = [block.length == size for block, size in zip(run.blocks, sizes, strict=True)]
         num_fitting = fits.index(False) if False in fits else len(fits)
@@ -325,7 +325,7 @@ class BlockStore:
             return False
         with self._catalogue.changing:
             if not self._catalogue.holds(active):
-                return False  # somebody has deleted it meanwhile
+                return False  # another process has deleted it meanwhile
             self._catalogue.index.add(active.number, active.entries, active.num_blocks - 1)
             self._catalogue.mark_used(active, keep_until, group)
         return True
@@ -396,7 +396,7 @@ class BlockStore:
     # for people
 
     def stats(self) -> Stats:
-        """What the store holds, and what has been read and written."""
+        """The counts of the store's contents, and of reads and writes."""
         segments = self._catalogue.segments()
         with self._catalogue.changing:
             return Stats(
@@ -443,11 +443,11 @@ class BlockStore:
                     yield Damage(holder.name, block.offset, reason)
 
     def trim(self, num_bytes: int) -> None:
-        """Delete segments, by the usual order, until the store has at most so many bytes. Raises: StoreError."""
+        """Delete segments, in the usual order, until the store has at most `num_bytes`. Raises: StoreError."""
         self._make_room(num_bytes, everything=False)
 
     def empty(self) -> None:
-        """Delete everything, also what processes are writing: they notice and begin anew. Raises: StoreError."""
+        """Delete everything, also segments that processes are writing: they notice and begin again. Raises: StoreError."""
         self._make_room(0, everything=True)
 
     def _make_room(self, num_bytes: int, *, everything: bool) -> None:
@@ -468,7 +468,7 @@ class BlockStore:
 
 
 def _is_intact(active: Segment) -> bool:
-    """False if somebody has deleted or truncated the file."""
+    """False if another process has deleted or truncated the file."""
     if active.writer is None:
         return False
     facts = active.writer.stat()

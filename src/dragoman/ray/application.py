@@ -1,7 +1,7 @@
 """Builds the Serve application: a server deployment in front of an engine deployment.
 
-Does: read the arguments, tell Serve what each deployment needs. Does not: load anything. Called by Serve's command line
-and by whoever deploys from Python, once.
+Does: read the arguments, tell Serve what each deployment needs. Does not: load anything. Called once, by Serve's command
+line or by a deployment from Python.
 """
 
 from __future__ import annotations

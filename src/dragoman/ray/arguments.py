@@ -1,6 +1,6 @@
-"""What an application is built of: options of the server, and how many replicas with which resources.
+"""The parts of an application: options of the server, and the number of replicas and their resources.
 
-Does: read the builder's arguments, the environment and serving.properties; say what Serve is to be told of each deployment.
+Does: read the builder's arguments, the environment and serving.properties; make Serve's settings for each deployment.
 Does not: import Ray, or load anything. Called where the application is built, and again by each replica, which gets the
 options as they were given and reads the model's own file where it runs.
 """
@@ -35,7 +35,7 @@ Number = int | float
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How many replicas, and what each of them takes. See `docs/ray.md` for the meaning of each.
+    """The number of replicas, and the resources of each. `docs/ray.md` has the meaning of each field.
 
     `num_replicas` is for a fixed number; with `max_replicas` the number follows the load instead, from `min_replicas` on.
     `num_servers` 0: the application has engines alone, and servers are elsewhere (`dragoman serve --engine ray`).
@@ -161,11 +161,11 @@ def read_application(arguments: Mapping[str, Any], environ: Mapping[str, str]) -
 
 
 def engine_settings(scale: Scale, config: Config) -> dict[str, Any]:
-    """What Serve is told of the deployment whose replicas run the model.
+    """Serve's settings for the deployment whose replicas run the model.
 
     A replica may have twice as many requests as it runs at a time: the second half waits in its engine, which knows best
-    what to admit next; more than that wait where they can still go to another replica. Unless told otherwise, replicas are
-    added when those that there are have all that they can run.
+    what to admit next. Further requests wait where they can still go to another replica. By default replicas are added when
+    the present ones run all the requests that they can.
     """
     num_running = config.engine.max_num_seqs
     settings: dict[str, Any] = {
@@ -189,7 +189,7 @@ def engine_settings(scale: Scale, config: Config) -> dict[str, Any]:
 
 
 def server_settings(scale: Scale, config: Config) -> dict[str, Any]:
-    """What Serve is told of the deployment that speaks HTTP. It refuses what is too much in the words of each API."""
+    """Serve's settings for the deployment that speaks HTTP. It refuses excess requests in the form of each API."""
     return {
         "name": SERVER,
         "num_replicas": scale.num_servers,

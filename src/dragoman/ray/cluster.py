@@ -95,7 +95,7 @@ def _why_unreachable(application: str | None) -> str:
 
 
 def _is_reached() -> bool:
-    """Whether Serve answers on the cluster that this process has joined."""
+    """True if Serve answers on the cluster that this process has joined."""
     found: list[str] = []
     asking = threading.Thread(target=lambda: found.append(_why_unreachable(None)), daemon=True)
     asking.start()

@@ -70,9 +70,9 @@ class ReplicaFactory:
 def find_deployment(
     application: str, progress: Progress, why_unreachable: Callable[[], str] | None = None
 ) -> FoundDeployment:
-    """The engine deployment of that application, once one of its replicas has told what it is.
+    """The engine deployment of that application, once one of its replicas has described itself.
 
-    `why_unreachable`: for servers that are no part of the application, and outlive it; as `WatchedEngine` asks it.
+    `why_unreachable`: for servers outside the application, which outlive it; see `WatchedEngine`.
     """
     handle = serve.get_deployment_handle(ENGINE, app_name=application)
     description: Description | None = None

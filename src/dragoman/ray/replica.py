@@ -53,13 +53,13 @@ class EngineReplica:
         logger.info("replica %s runs %s (%s)", self._name, config.name, ", ".join(self._composed.facts))
 
     async def __call__(self, request: Any) -> Any:
-        """What Serve's proxy is told where an application has no server of its own."""
+        """The answer to Serve's proxy where an application has no server of its own."""
         from starlette.responses import PlainTextResponse  # comes with Serve
 
         return PlainTextResponse("This application has engines alone: dragoman serve --engine ray answers\n", 404)
 
     async def describe(self) -> Description:
-        """What the engine is and can do."""
+        """The description of the engine: its abilities and facts."""
         served = self._composed.served
         return Description(served.engine.capabilities, self._composed.facts, served.dtype, self._composed.pictures)
 

@@ -1,9 +1,10 @@
 """An engine over replicas that other processes own: it dies when they cannot be reached any more.
 
-Does: ask again and again whether they can, on a thread, and give up after several answers that say no, or none. Does not:
-know what is asked (whoever makes it does), or find them again: the host makes another engine. On the event loop.
+Does: check repeatedly, on a thread, whether they can be reached; give up after several failures. Does not: know the check
+(its maker passes it), or find replicas again: the host makes another engine. On the event loop.
 
-Serve replaces replicas that die, and requests wait for them; but for nothing once the cluster or the application is gone.
+Serve replaces replicas that die, and requests wait for them. Once the cluster or the application is gone, waiting is
+useless.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dragoman.errors import EngineDead
 
 EVERY_S = 5.0
 PATIENCE_S = 10.0
-MOST_MISSES = 3  # in a row: a controller that starts anew, or an application that is deployed anew, is back before that
+MOST_MISSES = 3  # in a row: a controller that restarts, or an application that is deployed again, is back before that
 
 
 class WatchedEngine(SpreadEngine):
