@@ -180,7 +180,8 @@ def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, 
         message = "stream_options is allowed only with stream: true"
         raise profile.fault("stream_options", "without_stream", message)
     check_bounds(raw, body, profile, exempt)
-    note_ttl(body.ttl, profile)
+    if body.ttl is not None:
+        note_ttl(body.ttl, profile)
     if not raw.keys().isdisjoint(ALIASES):
         adopt_aliases(body, reading.options.limits.max_best_of, profile)
     if body.top_k == 0 and profile.name == "v3":

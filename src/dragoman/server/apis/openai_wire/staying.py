@@ -15,10 +15,8 @@ EFFECT = "LM Studio's: seconds that the model stays after this call, where model
 NO_EFFECT = "models do not come and go here"
 
 
-def note_ttl(seconds: float | None, profile: Profile) -> None:
+def note_ttl(seconds: float, profile: Profile) -> None:
     """Tell the model's owner how long it is to stay after this call. Raises: InvalidRequest."""
-    if seconds is None:
-        return
     check_number(NAME, seconds, BOUNDS[NAME], profile)
     record = current_call()
     if record is not None:

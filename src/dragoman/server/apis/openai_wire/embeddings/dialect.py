@@ -58,7 +58,8 @@ class EmbeddingsDialect:
         service = embedder(self._profile)
         body = read_struct(raw, EmbeddingsBody, words)
         check_body(raw, body, words)
-        note_ttl(body.ttl, words)
+        if body.ttl is not None:
+            note_ttl(body.ttl, words)
         given = read_texts("input", body.input, limits, words)
         check_token_ids(given.texts, body.allow_token_ids, self._profile, words)
         cut = read_cut(body.truncate_prompt_tokens, words)
