@@ -7,8 +7,7 @@ from itertools import accumulate
 import numpy as np
 
 from dragoman.config.resolve import demo_model_dir
-from dragoman.engine.rolling.forward.known_context import KnownContext
-from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.forward.openvino_runner import KnownContext, OpenVinoRunner
 from dragoman.models import ModelOptions, load_model
 from tests.support.forward import forward_batch
 
