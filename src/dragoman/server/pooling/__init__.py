@@ -1,6 +1,7 @@
 """Models that embed, score or classify texts: what APIs ask of them (`base`), and the service that answers."""
 
 from dragoman.server.pooling.base import (
+    AnsweringDialect,
     Classes,
     ClassifyRequest,
     Embeddings,
@@ -15,13 +16,13 @@ from dragoman.server.pooling.base import (
     WordWeights,
     classifier,
     embedder,
-    opening,
     scorer,
     token_embedder,
     weigher,
 )
 
 __all__ = [
+    "AnsweringDialect",
     "Classes",
     "ClassifyRequest",
     "EmbedRequest",
@@ -36,7 +37,6 @@ __all__ = [
     "WordWeights",
     "classifier",
     "embedder",
-    "opening",
     "scorer",
     "token_embedder",
     "weigher",

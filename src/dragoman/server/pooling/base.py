@@ -5,21 +5,22 @@ Does: define these values, and find the service of a model. Does not: tokenise, 
 
 How an API is built on it: its operations are `GenerateOperation`s whose dialect answers in the opening's `answer`, so that
 keys, rate limits, admission, models that have to be loaded first, logs, metrics and clients that leave are the server's
-business as for generation. `set_up(profile)` makes the dialect, which keeps `profile.pooling`; `opening` makes the opening.
+business as for generation. `set_up(profile)` makes the dialect, an `AnsweringDialect`, which keeps `profile.pooling`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.api import CallSwitches, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
 from dragoman.tokenizer.base import Tokenizer
 
 Text = str | tuple[int, ...]
@@ -283,13 +284,23 @@ def scorer(profile: ModelProfile, *, by_similarity: bool = False) -> PoolingServ
     return _found(profile, "score or rerank", PoolingKind.SCORE, PoolingKind.TOKENS, *by)
 
 
-def opening(answer: Callable[[CallSwitches], Awaitable[Reply]]) -> Opening:
-    """A call that `answer` answers, without generation. It may raise ServerError at any point, parsing included."""
+class AnsweringDialect:
+    """A dialect of one model whose calls are answered without generating."""
 
-    def parse() -> NoReturn:
-        raise UnsupportedFeature("nothing is generated here")  # not reached: `answer` never leaves a call to generation
+    def __init__(self, profile: ModelProfile) -> None:
+        self._profile = profile
 
-    return Opening(parse, answer=answer)
+    def open(self, http: HttpCall) -> Opening:
+        """The call, which `_answer` answers."""
+        return Opening(_refuse_to_generate, answer=partial(self._answer, http))
+
+    async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
+        """The whole answer. Raises: ServerError at any point, parsing included."""
+        raise NotImplementedError
+
+
+def _refuse_to_generate() -> NoReturn:
+    raise UnsupportedFeature("nothing is generated here")  # not reached: `_answer` never leaves a call to generation
 
 
 def _found(profile: ModelProfile, what: str, *kinds: PoolingKind) -> PoolingService:

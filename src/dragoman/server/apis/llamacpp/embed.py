@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, Reply
 from dragoman.server.apis.llamacpp.errors import LlamaErrors
 from dragoman.server.apis.llamacpp.parameters import INT32_MAX, WORDS
 from dragoman.server.apis.llamacpp.schema import LlamaEmbedBody, LlamaEmbedding
@@ -22,21 +22,14 @@ from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
 from dragoman.server.apis.openai_wire.pooling.texts import read_texts, told_as
 from dragoman.server.bounds import Bounds
 from dragoman.server.http.replies import json_reply
-from dragoman.server.pooling import EmbedRequest, embedder, opening
+from dragoman.server.pooling import AnsweringDialect, EmbedRequest, embedder
 from dragoman.server.responder import note_ignored
 
 EUCLIDEAN = 2
 
 
-class EmbedDialect(LlamaErrors):
+class EmbedDialect(LlamaErrors, AnsweringDialect):
     """Both operations for one model."""
-
-    def __init__(self, profile: ModelProfile) -> None:
-        self._profile = profile
-
-    def open(self, http: HttpCall) -> Opening:
-        """The call, which is answered without generating."""
-        return opening(partial(self._answer, http))
 
     async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         raw = decode_object(http, WORDS)

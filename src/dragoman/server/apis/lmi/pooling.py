@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import CapacityError, InvalidPayload, InvalidRequest, ServerError
-from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, Reply
 from dragoman.server.apis.lmi.body import Payload, read_payload
 from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, front_error
 from dragoman.server.apis.openai_wire.fields import check_count, shown
@@ -22,7 +22,15 @@ from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
 from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_texts, told_as
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.http.replies import json_reply
-from dragoman.server.pooling import EmbedRequest, PoolingKind, ScoreRequest, Truncation, embedder, opening, scorer
+from dragoman.server.pooling import (
+    AnsweringDialect,
+    EmbedRequest,
+    PoolingKind,
+    ScoreRequest,
+    Truncation,
+    embedder,
+    scorer,
+)
 from dragoman.server.responder import note_ignored
 
 WORDS = Profile(name="lmi")
@@ -31,15 +39,8 @@ WORDS = Profile(name="lmi")
 _KEYS = ("key", "value")  # of a pair
 
 
-class LmiPoolingDialect:
+class LmiPoolingDialect(AnsweringDialect):
     """`inputs` for one model that embeds or scores."""
-
-    def __init__(self, profile: ModelProfile) -> None:
-        self._profile = profile
-
-    def open(self, http: HttpCall) -> Opening:
-        """The call, which is answered without generating."""
-        return opening(partial(self._answer, http))
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed: what the client did wrong, the Java engines' translator tells."""

@@ -8,11 +8,10 @@ Source: Ollama API reference (docs/api.md), "Generate Embeddings".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TypeVar
 
 from dragoman.errors import ServerError
-from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply
 from dragoman.server.apis.ollama.dialects import CLOCK
 from dragoman.server.apis.ollama.encoder import Clock, nanoseconds
 from dragoman.server.apis.ollama.errors import OllamaErrors
@@ -27,22 +26,18 @@ from dragoman.server.apis.ollama.schema import (
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, unknown_names
 from dragoman.server.http.replies import json_reply
 from dragoman.server.observation.record import current_call
-from dragoman.server.pooling import Embeddings, EmbedRequest, Truncation, embedder, opening
+from dragoman.server.pooling import AnsweringDialect, Embeddings, EmbedRequest, Truncation, embedder
 from dragoman.server.responder import note_ignored
 
 BodyT = TypeVar("BodyT", bound=OllamaEmbedBody | OllamaEmbeddingsBody)
 
 
-class EmbedDialect(OllamaErrors):
+class EmbedDialect(OllamaErrors, AnsweringDialect):
     """`/api/embed` for one model."""
 
     def __init__(self, profile: ModelProfile, clock: Clock = CLOCK) -> None:
-        self._profile = profile
+        super().__init__(profile)
         self._clock = clock
-
-    def open(self, http: HttpCall) -> Opening:
-        """The call, which is answered without generating."""
-        return opening(partial(self._answer, http))
 
     async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         record = current_call()
@@ -72,15 +67,8 @@ class EmbedDialect(OllamaErrors):
         return json_reply(200, answer, headers)
 
 
-class EmbeddingsDialect(OllamaErrors):
+class EmbeddingsDialect(OllamaErrors, AnsweringDialect):
     """`/api/embeddings` for one model: one text, and its vector as the model makes it."""
-
-    def __init__(self, profile: ModelProfile) -> None:
-        self._profile = profile
-
-    def open(self, http: HttpCall) -> Opening:
-        """The call, which is answered without generating."""
-        return opening(partial(self._answer, http))
 
     async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         body, headers = _read(http, switches, OllamaEmbeddingsBody)

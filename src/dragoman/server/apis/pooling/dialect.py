@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import ServerError, UnsupportedFeature
-from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply
 from dragoman.server.apis.openai_wire.embeddings.dialect import check_token_ids
 from dragoman.server.apis.openai_wire.embeddings.schema import FORMATS, TextUsage
 from dragoman.server.apis.openai_wire.errors import OPENAI
@@ -36,13 +36,13 @@ from dragoman.server.apis.pooling.schema import (
 from dragoman.server.apis.rerank.dialect import idle_names
 from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import (
+    AnsweringDialect,
     Classes,
     ClassifyRequest,
     EmbedRequest,
     PoolingKind,
     classifier,
     embedder,
-    opening,
     token_embedder,
 )
 from dragoman.server.responder import note_ignored
@@ -53,16 +53,12 @@ _USUAL = {PoolingKind.TOKENS: "token_embed", PoolingKind.CLASSIFY: "classify", P
 """The task of a call that names none."""
 
 
-class ClassifyDialect:
+class ClassifyDialect(AnsweringDialect):
     """`/classify` for one model. `clock`: seconds since the epoch."""
 
     def __init__(self, profile: ModelProfile, clock: Callable[[], float] = time.time) -> None:
-        self._profile = profile
+        super().__init__(profile)
         self._clock = clock
-
-    def open(self, http: HttpCall) -> Opening:
-        """The call, which is answered without generating."""
-        return opening(partial(self._answer, http))
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed."""

@@ -6,14 +6,13 @@ Does: read, ask, sort, write. Does not: tokenise or compute. Set up for each ser
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from dragoman.errors import InvalidRequest, ServerError, UnsupportedFeature
-from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply
 from dragoman.server.apis.openai_wire.embeddings.schema import TextUsage
 from dragoman.server.apis.openai_wire.fields import (
     check_count,
@@ -39,7 +38,7 @@ from dragoman.server.apis.rerank.schema import (
 )
 from dragoman.server.bounds import Bounds
 from dragoman.server.http.replies import json_reply
-from dragoman.server.pooling import ScoreRequest, Truncation, opening, scorer
+from dragoman.server.pooling import AnsweringDialect, ScoreRequest, Truncation, scorer
 from dragoman.server.responder import note_ignored
 from dragoman.types import Limits
 
@@ -84,17 +83,13 @@ def _meta(ranked: Ranked, version: RerankVersion) -> RerankMeta:
     return RerankMeta(version, RerankTokens(ranked.num_tokens))
 
 
-class RerankDialect:
+class RerankDialect(AnsweringDialect):
     """Reranking by one model. `words`: how its errors are told; `told`: the answer's shape."""
 
     def __init__(self, profile: ModelProfile, words: Profile, told: ToldRanked) -> None:
-        self._profile = profile
+        super().__init__(profile)
         self._words = words
         self._told = told
-
-    def open(self, http: HttpCall) -> Opening:
-        """The call, which is answered without generating."""
-        return opening(partial(self._answer, http))
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from dragoman.errors import ServerError
-from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply
 from dragoman.server.apis.openai_wire.embeddings.schema import TextUsage
 from dragoman.server.apis.openai_wire.errors import OPENAI
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
@@ -27,22 +26,18 @@ from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.rerank.dialect import idle_names
 from dragoman.server.apis.rerank.schema import SIDES, ScoreBody, ScoreItem, ScoreList
 from dragoman.server.http.replies import json_reply
-from dragoman.server.pooling import ScoreRequest, opening, scorer
+from dragoman.server.pooling import AnsweringDialect, ScoreRequest, scorer
 from dragoman.server.responder import note_ignored
 
 Pairs = list[tuple[str, str]]
 
 
-class ScoreDialect:
+class ScoreDialect(AnsweringDialect):
     """Scoring by one model. `clock`: seconds since the epoch."""
 
     def __init__(self, profile: ModelProfile, clock: Callable[[], float] = time.time) -> None:
-        self._profile = profile
+        super().__init__(profile)
         self._clock = clock
-
-    def open(self, http: HttpCall) -> Opening:
-        """The call, which is answered without generating."""
-        return opening(partial(self._answer, http))
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from msgspec import UNSET
 
 from dragoman import __version__
-from dragoman.server.api import CallSwitches, Dialect, HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, Dialect, HttpCall, ModelProfile, Reply
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, shown, unknown_names
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_arrays, encoded_rows
 from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_strings, read_texts, told_as
@@ -36,6 +36,7 @@ from dragoman.server.apis.tei.schema import (
 )
 from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import (
+    AnsweringDialect,
     ClassifyRequest,
     EmbedRequest,
     PoolingFacts,
@@ -44,7 +45,6 @@ from dragoman.server.pooling import (
     Truncation,
     classifier,
     embedder,
-    opening,
     scorer,
     token_embedder,
     weigher,
@@ -58,22 +58,13 @@ WORDS = Profile(name="tei")
 BodyT = TypeVar("BodyT", TeiEmbedBody, TeiEmbedAllBody, TeiPredictBody, TeiRerankBody)
 
 
-class TeiEmbedDialect(TeiErrors):
+class TeiEmbedDialect(TeiErrors, AnsweringDialect):
     """`/embed` for one model."""
-
-    def __init__(self, profile: ModelProfile) -> None:
-        self._profile = profile
-
-    def open(self, http: HttpCall) -> Opening:
-        """The call, which is answered without generating."""
-        return opening(partial(self._answer, http))
 
     async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         raw = decode_object(http, WORDS)
         service = embedder(self._profile)
         body, truncation = _read(raw, TeiEmbedBody)
-        if body.inputs is None:
-            raise WORDS.payload_fault("inputs", "inputs is missing", param="inputs")
         _refuse_nothing("inputs", body.inputs)
         given = read_texts("inputs", body.inputs, self._profile.limits, WORDS)
         headers = note_ignored(switches, unknown_names(raw, TeiEmbedBody))
@@ -91,23 +82,17 @@ class TeiEmbedDialect(TeiErrors):
         return json_reply(200, await encoded_rows(made.vectors, _row), headers)
 
 
-class TeiEmbedAllDialect(TeiErrors):
+class TeiEmbedAllDialect(TeiErrors, AnsweringDialect):
     """`/embed_all`, or `/embed_sparse` if `is_sparse`, for one model."""
 
     def __init__(self, profile: ModelProfile, *, is_sparse: bool) -> None:
-        self._profile = profile
+        super().__init__(profile)
         self._is_sparse = is_sparse
-
-    def open(self, http: HttpCall) -> Opening:
-        """The call, which is answered without generating."""
-        return opening(partial(self._answer, http))
 
     async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         raw = decode_object(http, WORDS)
         service = weigher(self._profile) if self._is_sparse else token_embedder(self._profile)
         body, truncation = _read(raw, TeiEmbedAllBody)
-        if body.inputs is None:
-            raise WORDS.payload_fault("inputs", "inputs is missing", param="inputs")
         _refuse_nothing("inputs", body.inputs)
         given = read_texts("inputs", body.inputs, self._profile.limits, WORDS)
         headers = note_ignored(switches, unknown_names(raw, TeiEmbedAllBody))
@@ -126,22 +111,13 @@ class TeiEmbedAllDialect(TeiErrors):
         return json_reply(200, await encoded_arrays(made.rows, _tokens), headers)
 
 
-class TeiPredictDialect(TeiErrors):
+class TeiPredictDialect(TeiErrors, AnsweringDialect):
     """`/predict` for one model."""
-
-    def __init__(self, profile: ModelProfile) -> None:
-        self._profile = profile
-
-    def open(self, http: HttpCall) -> Opening:
-        """The call, which is answered without generating."""
-        return opening(partial(self._answer, http))
 
     async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         raw = decode_object(http, WORDS)
         service = classifier(self._profile)
         body, truncation = _read(raw, TeiPredictBody)
-        if body.inputs is None:
-            raise WORDS.payload_fault("inputs", "inputs is missing", param="inputs")
         _refuse_nothing("inputs", body.inputs)
         texts, is_list = self._texts(body.inputs)
         headers = note_ignored(switches, unknown_names(raw, TeiPredictBody))
@@ -208,15 +184,8 @@ def tei_info(model: ServedModel, facts: PoolingFacts) -> TeiInfo:
     )
 
 
-class TeiRerankDialect(TeiErrors):
+class TeiRerankDialect(TeiErrors, AnsweringDialect):
     """`/rerank` for one model, of bodies with `texts`."""
-
-    def __init__(self, profile: ModelProfile) -> None:
-        self._profile = profile
-
-    def open(self, http: HttpCall) -> Opening:
-        """The call, which is answered without generating."""
-        return opening(partial(self._answer, http))
 
     async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         raw = decode_object(http, WORDS)
@@ -260,6 +229,8 @@ def _read(raw: dict[str, Any], kind: type[BodyT]) -> tuple[BodyT, Truncation]:
 
 
 def _refuse_nothing(name: str, value: Any) -> None:
+    if value is None:
+        raise WORDS.payload_fault(name, f"{name} is missing", param=name)
     if value in ("", []):
         raise NothingGiven(f"{name} must hold at least one text, got none", param=name)
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import ServerError, UnsupportedFeature
-from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply
 from dragoman.server.apis.openai_wire.embeddings.schema import (
     FORMATS,
     NO_EFFECT,
@@ -30,23 +30,19 @@ from dragoman.server.apis.openai_wire.pooling.texts import CUT, read_cut, read_t
 from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.apis.openai_wire.staying import NAME, is_idle, note_ttl
 from dragoman.server.http.replies import json_reply
-from dragoman.server.pooling import Embeddings, EmbedRequest, embedder, opening
+from dragoman.server.pooling import AnsweringDialect, Embeddings, EmbedRequest, embedder
 from dragoman.server.pooling.base import Text
 from dragoman.server.responder import note_ignored
 
 Row = npt.NDArray[np.float32]
 
 
-class EmbeddingsDialect:
+class EmbeddingsDialect(AnsweringDialect):
     """Embeddings by one model, in the words of a profile."""
 
     def __init__(self, profile: ModelProfile, words: Profile = V1) -> None:
-        self._profile = profile
+        super().__init__(profile)
         self._words = words
-
-    def open(self, http: HttpCall) -> Opening:
-        """The call, which is answered without generating."""
-        return opening(partial(self._answer, http))
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed."""
