@@ -338,7 +338,7 @@ class ServerSettings:
         0.0,
         Duration(),
         "Time without a call after which a model gives its memory back; the next call that names it loads it again. "
-        "0 = never. Ollama's keep_alive goes before it.",
+        "0 = never. Ollama's keep_alive and LM Studio's ttl go before it.",
         key="idle_unload",
     )
     cors_allowed_origin: str = option(
