@@ -34,7 +34,7 @@ from tests.support.vision_model import embedded
 
 EXACT = ModelOptions("f32", num_threads=1)
 OF_TEXTS = {"query_pre_attn_scalar": 32, "sliding_window_pattern": 6}  # what llama.cpp takes for granted of Gemma 3
-CASES = ("gemma3", "idefics3", "llava", "qwen2_5_vl", "qwen2_vl", "smolvlm")
+CASES = ("gemma3", "idefics3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm")
 
 
 def case_of(name: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def errors(found: LoadedModel, expected: LoadedModel, name: str) -> float:
 
 def test_it_sees_what_the_checkpoint_sees(tmp_path: Path) -> None:
     with Rows() as rows:
-        for name in width(list(CASES), ["gemma3", "qwen2_5_vl", "qwen2_vl"]):
+        for name in width(list(CASES), ["gemma3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"]):
             with rows.row(name):
                 checkpoint, model, _ = write(name, tmp_path / name)
                 expected = load_model(checkpoint, EXACT)
@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_told_and_texts_are_taken_in(tmp_path: Path, caplog
         (
             "gemma3",
             {"clip.projector_type": "pixtral"},
-            "clip.projector_type is 'pixtral', allowed: gemma3, idefics3, mlp, qwen2vl_merger, qwen2.5vl_merger",
+            "clip.projector_type is 'pixtral', allowed: gemma3, idefics3, mlp, qwen2vl_merger, qwen2.5vl_merger, qwen3vl",
         ),
         ("gemma3", {"clip.vision.projector_type": "lfm2"}, "clip.vision.projector_type is 'lfm2'"),
         ("gemma3", {"clip.projector_type": None}, "has no clip.projector_type"),

@@ -7,7 +7,7 @@ part (`gguf_writer` does). Source of the facts: llama.cpp, convert_hf_to_gguf.py
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,15 @@ KINDS = {
     "LlavaForConditionalGeneration": ("mlp", "LlamaForCausalLM"),
     "Qwen2VLForConditionalGeneration": ("qwen2vl_merger", "Qwen2VLForConditionalGeneration"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen2.5vl_merger", "Qwen2_5_VLForConditionalGeneration"),
+    "Qwen3VLForConditionalGeneration": ("qwen3vl_merger", "Qwen3VLForConditionalGeneration"),
     "SmolVLMForConditionalGeneration": ("idefics3", "LlamaForCausalLM"),
 }
 _BODIES = ("language_model.model.", "model.language_model.", "model.text_model.", "language_model.")
 _SEEING = re.compile("visual|vision|projector|connector")
 _LINEAR = {
+    "visual.merger.linear_fc1": "mm.0",
+    "visual.merger.linear_fc2": "mm.2",
+    "visual.merger.norm": "v.post_ln",
     "visual.merger.mlp.0": "mm.0",
     "visual.merger.mlp.2": "mm.2",
     "multi_modal_projector.linear_1": "mm.0",
@@ -57,6 +61,7 @@ def write_both(
     text = {_below_body(name): value for name, value in tensors.items() if name not in seeing}
     directory.mkdir(parents=True, exist_ok=True)
     text_config = {**config.get("text_config", config), "architectures": [decoder]}
+    text_config.setdefault("vision_config", config["vision_config"])
     tokens = [f"<w{index}>" for index in range(text_config["vocab_size"])]
     for token, index in case["tokens"].items():
         tokens[index] = token
@@ -82,7 +87,7 @@ def _write(
         "clip.projector_type": kind,
         "clip.has_vision_encoder": True,
         "clip.use_silu": kind == "qwen2.5vl_merger",
-        "clip.use_gelu": kind in ("gemma3", "idefics3"),
+        "clip.use_gelu": kind in ("gemma3", "idefics3", "qwen3vl_merger"),
         "clip.vision.image_size": vision.get("image_size", 560),
         "clip.vision.patch_size": vision["patch_size"],
         "clip.vision.embedding_length": vision.get("embed_dim", vision["hidden_size"]),
@@ -100,9 +105,13 @@ def _write(
     if kind == "qwen2.5vl_merger":
         values["clip.vision.n_wa_pattern"] = vision["fullatt_block_indexes"][0] + 1
         values["clip.vision.window_size"] = vision["window_size"]
-    if kind.startswith("qwen2"):
-        values["clip.vision.image_min_pixels"] = pictures["min_pixels"]
-        values["clip.vision.image_max_pixels"] = pictures["max_pixels"]
+    if kind.startswith("qwen"):
+        size = pictures.get("size", {})
+        values["clip.vision.image_min_pixels"] = pictures.get("min_pixels", size.get("shortest_edge"))
+        values["clip.vision.image_max_pixels"] = pictures.get("max_pixels", size.get("longest_edge"))
+    levels = vision.get("deepstack_visual_indexes", [])
+    if kind == "qwen3vl_merger":
+        values["clip.vision.is_deepstack_layers"] = [index in levels for index in range(layers)]
     if kind == "idefics3":
         values["clip.vision.projector.scale_factor"] = case["config"]["scale_factor"]
         values["clip.vision.preproc_image_size"] = pictures["size"]["longest_edge"]
@@ -121,8 +130,8 @@ def _write(
             case _:
                 writer.add_array(key, value)
     table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, layers)
-    for name, stored in _cut(tensors):
-        target = _renamed(table, name)
+    for name, stored in _cut(tensors, keeps_joined=kind == "qwen3vl_merger"):
+        target = _renamed(table, name, levels)
         value = stored + 1 if target.endswith("soft_emb_norm.weight") else stored
         if swaps:
             target = target.replace("ffn_up", "ffn_").replace("ffn_down", "ffn_up").replace("ffn_.", "ffn_down.")
@@ -140,10 +149,10 @@ def _write(
     return path
 
 
-def _cut(tensors: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
-    """Queries, keys and values apart, and the two frames of a patch."""
+def _cut(tensors: Mapping[str, Array], *, keeps_joined: bool) -> Iterator[tuple[str, Array]]:
+    """Queries, keys and values apart, unless they stay joined, and the two frames of a patch."""
     for name, value in tensors.items():
-        if ".attn.qkv." in name:
+        if ".attn.qkv." in name and not keeps_joined:
             yield from ((name.replace("qkv", part), one) for part, one in zip("qkv", np.split(value, 3), strict=True))
         elif value.ndim == 5:
             yield from ((f"{name}{end}", value[:, :, index]) for index, end in enumerate(("", ".1")))
@@ -155,14 +164,16 @@ def _type(name: str) -> gguf.GGMLQuantizationType:
     return gguf.GGMLQuantizationType[name]
 
 
-def _renamed(table: gguf.TensorNameMap, name: str) -> str:
+def _renamed(table: gguf.TensorNameMap, name: str, levels: Sequence[int]) -> str:
     if name.endswith("mm_input_projection_weight"):
         return "mm.input_projection.weight"
     if name.endswith("class_embedding"):
         return "v.class_embd"
     if name.endswith("weight.1"):
-        return f"{_renamed(table, name.removesuffix('.1'))}.1"
-    stem, _, ending = name.rpartition(".")
+        return f"{_renamed(table, name.removesuffix('.1'), levels)}.1"
+    stem, _, ending = name.removeprefix("model.").rpartition(".") if ".visual." in name else name.rpartition(".")
+    if level := re.fullmatch(r"visual\.deepstack_merger_list\.(\d)\.(?:linear_)?(\w+)", stem):
+        return f"v.deepstack.{levels[int(level[1])]}.{level[2]}.{ending}"
     found = _LINEAR.get(stem) or table.get_name(stem)
     assert found is not None, name
     return f"{found}.{ending}"

@@ -105,6 +105,8 @@ _CLASS = "v.class_embd"
 _FRAMES = ("v.patch_embd.weight", "v.patch_embd.weight.1")  # of a picture that is a film of two
 _FIRST_UP = f"{LAYERS}0.ffn_up.weight"
 _PARTS = ("weight", "bias")
+_LEVELS, _IS_LEVEL = "v.deepstack.", f"{_PREFIX}is_deepstack_layers"
+_LEVEL = {"norm": "norm", "fc1": "linear_fc1", "fc2": "linear_fc2"}
 _MERGE = "spatial_merge_size"
 _WINDOWS = ("n_wa_pattern", "window_size")
 _LIMITS = ("image_min_pixels", "image_max_pixels")
@@ -179,6 +181,30 @@ def _qwen2(model: GgufModel) -> Values:
         "spatial_merge_size": values.count(f"{_PREFIX}{_MERGE}", 2),
     }
     return {"vision_config": {**sizes, "model_type": "qwen2_vl", "in_chans": 3}}
+
+
+def _qwen3(model: GgufModel) -> Values:
+    """Positions are learnt for a square of patches; layers that the file marks have a further level."""
+    values, places = model.metadata, model.tensors.get("v.position_embd.weight")
+    if places is None:
+        raise ModelError(f"{model.path} has no tensor 'v.position_embd.weight', allowed: learnt positions")
+    sizes = {
+        "deepstack_visual_indexes": _levels(model),
+        "depth": values.count(f"{_PREFIX}block_count"),
+        "hidden_size": values.count(f"{_PREFIX}embedding_length"),
+        "intermediate_size": values.count(f"{_PREFIX}feed_forward_length"),
+        "num_heads": values.count(f"{_PREFIX}attention.head_count"),
+        "num_position_embeddings": places.shape[0],
+        "out_hidden_size": model.tensors["mm.2.weight"].shape[0],
+        "patch_size": values.count(f"{_PREFIX}patch_size"),
+        "spatial_merge_size": values.count(f"{_PREFIX}{_MERGE}", 2),
+    }
+    return {"vision_config": {**sizes, "model_type": "qwen3_vl", "hidden_act": _SIGLIP, "in_channels": 3}}
+
+
+def _levels(model: GgufModel) -> list[int]:
+    """The layers behind which a further level of embeddings comes out."""
+    return [index for index, is_one in enumerate(model.metadata.listed(_IS_LEVEL, bool)) if is_one]
 
 
 def _qwen25_pictures(model: GgufModel) -> Values:
@@ -287,10 +313,45 @@ PROJECTORS: dict[str, Projector] = {
             "ffn_down": "mlp.down_proj",
         },
     ),
+    "qwen3vl_merger": Projector(
+        "Qwen3VLForConditionalGeneration",
+        ("qwen3vl",),
+        "<|image_pad|>",
+        ("mm.2.weight", 0),
+        "model.visual",
+        {
+            **{f"v.patch_embd.{part}": f"model.visual.patch_embed.proj.{part}" for part in _PARTS},
+            "v.position_embd.weight": "model.visual.pos_embed.weight",
+            **{f"v.post_ln.{part}": f"model.visual.merger.norm.{part}" for part in _PARTS},
+            **{
+                f"mm.{number}.{part}": f"model.visual.merger.linear_fc{index}.{part}"
+                for number, index in ((0, 1), (2, 2))
+                for part in _PARTS
+            },
+        },
+        _qwen3,
+        _qwen25_pictures,
+        read=(_IS_LEVEL, *(f"{_PREFIX}{name}" for name in (_MERGE, *_LIMITS))),
+        layers="blocks",
+        layer={
+            "attn_qkv": "attn.qkv",
+            "attn_out": "attn.proj",
+            "ln1": "norm1",
+            "ln2": "norm2",
+            "ffn_up": "mlp.linear_fc1",
+            "ffn_down": "mlp.linear_fc2",
+        },
+    ),
 }
 """By the name in clip.projector_type."""
 
-_TEXT_TYPES = {"gemma3": "gemma3_text", "llama": "llama", "qwen2": "qwen2", "qwen2vl": "qwen2_5_vl_text"}
+_TEXT_TYPES = {
+    "gemma3": "gemma3_text",
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen2vl": "qwen2_5_vl_text",
+    "qwen3vl": "qwen3_vl_text",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +390,11 @@ class SeeingPart:
         stem, _, ending = name.rpartition(".")
         if stem in _TOWER:
             return f"{tower}{_TOWER[stem]}.{ending}"
+        if stem.startswith(_LEVELS):
+            index, _, part = stem.removeprefix(_LEVELS).partition(".")
+            levels = [str(level) for level in _levels(self.model)]
+            if index in levels and part in _LEVEL:
+                return f"{tower}deepstack_merger_list.{levels.index(index)}.{_LEVEL[part]}.{ending}"
         index, _, part = stem.removeprefix(LAYERS).partition(".")
         if not name.startswith(LAYERS) or part not in self.projector.layer:
             return name  # which the tower refuses
@@ -423,7 +489,9 @@ def seeing_config(model: Path, part: SeeingPart) -> Values:
     del text["architectures"]
     sections = file.metadata.listed(f"{file.architecture}.rope.dimension_sections", int)
     if sections:
-        text["rope_scaling"] = {"type": "mrope", "mrope_section": sections[:3]}
+        is_interleaved = file.architecture.startswith("qwen3")
+        told = {"rope_type": "default", "mrope_interleaved": True} if is_interleaved else {"type": "mrope"}
+        text["rope_scaling"] = {**told, "mrope_section": sections[:3]}
     tower: Values = {key: values.count(f"{_PREFIX}{name}") for key, name in _SIZES.items()}
     epsilon = values.number(f"{_PREFIX}{_EPSILON}")
     if epsilon is None:
