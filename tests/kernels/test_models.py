@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from dragoman.kernels.native import CHUNK, Layout, library
 from dragoman.models import ModelOptions, load_model
 from dragoman.models.sources.gguf.stored import GGUF_FORMATS, QuantisedRows
+from dragoman.models.storage.weight_memory import WeightMemory
 from tests.models.test_gguf_families import TYPED, typed_and_plain
 from tests.support.family_logits import logits_of
 from tests.support.tables import Rows
@@ -45,6 +47,18 @@ def test_packed_matrices_take_no_more_room_than_their_file() -> None:
         packed_bytes = library().packed_bytes(Layout(form, group, outputs, columns))
         in_file = outputs * columns // block * size
         assert in_file <= packed_bytes <= 1.001 * in_file, type_name
+
+
+def test_matrices_share_few_pieces_of_memory() -> None:
+    room = WeightMemory()
+    taken = [room.take(30_000_001) for _ in range(60)]
+    by_number: dict[int, list[int]] = {}
+    for memory in taken:
+        assert memory.data.nbytes == 30_000_001
+        by_number.setdefault(memory.number, []).append(memory.offset)
+    assert len(by_number) <= 7
+    for offsets in by_number.values():
+        assert all(after - before >= 30_000_001 for before, after in itertools.pairwise(offsets))
 
 
 def test_rows_in_another_order_are_read_in_it() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dragoman.kernels.memory import Memory, of_process
 
-_SLAB_BYTES = 64 << 20  # that small matrices share, so that huge pages are full
+_LEAST_SLAB_BYTES = 64 << 20  # that matrices share, so that huge pages are full: a slab wastes one of them
+_MOST_SLAB_BYTES = 1 << 30
 _LINE = 64  # bytes of a cache line, at which kernels read
 
 
@@ -21,6 +22,7 @@ class WeightMemory:
     def __init__(self) -> None:
         self._slab: Memory | None = None
         self._used = 0
+        self._total = 0
         self._taken: list[Memory] = []
 
     def take(self, num_bytes: int) -> Memory:
@@ -30,10 +32,13 @@ class WeightMemory:
 
     def _new(self, num_bytes: int) -> Memory:
         size = -(-num_bytes // _LINE) * _LINE
-        if size >= _SLAB_BYTES:
+        if size >= _LEAST_SLAB_BYTES:
             return of_process(size).part(0, num_bytes)
-        if self._slab is None or self._used + size > _SLAB_BYTES:
-            self._slab, self._used = of_process(_SLAB_BYTES), 0
+        if self._slab is None or self._used + size > len(self._slab.data):
+            # as much again as there is: what nobody writes to takes no memory, but counts where that is limited
+            slab_bytes = min(max(self._total, _LEAST_SLAB_BYTES), _MOST_SLAB_BYTES)
+            self._slab, self._used = of_process(slab_bytes), 0
         begin = self._used
         self._used += size
+        self._total += size
         return self._slab.part(begin, num_bytes)
