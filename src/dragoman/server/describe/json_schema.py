@@ -57,8 +57,8 @@ def an_object(required: Mapping[str, Schema], optional: Mapping[str, Schema] | N
 
 
 def described(schema: Schema, text: str, default: Any = None) -> Schema:
-    """The schema with a description, and a default unless that is None."""
-    return {"description": text, **schema, **({} if default is None else {"default": default})}
+    """The schema with a description and a default, unless they are "" and None."""
+    return {**({"description": text} if text else {}), **schema, **({} if default is None else {"default": default})}
 
 
 def nullable(schema: Schema) -> Schema:
@@ -87,6 +87,31 @@ def range_of(bounds: Bounds) -> Schema:
     if bounds.high is not None:
         keywords["exclusiveMaximum" if bounds.is_high_open else "maximum"] = bounds.high
     return keywords
+
+
+def fields_of(
+    made: Mapping[str, Any],
+    *,
+    own: Mapping[str, Schema] | None = None,
+    ranges: Mapping[str, Bounds] | None = None,
+    words: Mapping[str, str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    required: Sequence[str] = (),
+) -> dict[str, Schema]:
+    """The fields of a body: types of the Struct that was `made` into a schema, narrowed, with words and defaults.
+
+    `own`: schemas that replace those of the types. What is not `required` may be null; booleans may be numbers and texts.
+    """
+    properties: dict[str, Schema] = {}
+    for name, typed in made["properties"].items():
+        schema = dict((own or {}).get(name) or without_null(typed))
+        if name in (ranges or {}):
+            schema |= range_of((ranges or {})[name])
+        if schema == BOOLEAN:
+            schema = dict(LENIENT_BOOLEAN)
+        shown = schema if name in required else nullable(schema)
+        properties[name] = described(shown, (words or {}).get(name, ""), (defaults or {}).get(name))
+    return properties
 
 
 def struct_schemas(types: Sequence[Any]) -> dict[str, Schema]:

@@ -6,8 +6,6 @@ Called when the document is built.
 
 from __future__ import annotations
 
-import msgspec
-
 from dragoman.server.apis.anthropic.conversation import ALLOWED, IMAGE_TYPES
 from dragoman.server.apis.anthropic.parameters import (
     ANTHROPIC,
@@ -32,8 +30,8 @@ from dragoman.server.describe.json_schema import (
     an_object,
     any_of,
     array,
+    fields_of,
     nullable,
-    range_of,
     ref,
     struct_schemas,
     without_null,
@@ -94,8 +92,8 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     parts["OutputConfig"]["properties"]["effort"] = nullable({"enum": list(EFFORTS)})
     return {
         **parts,
-        "MessagesRequest": _body(messages, limits, MessagesBody, ["max_tokens", "messages"]),
-        "CountTokensRequest": _body(prompt, limits, PromptBody, ["messages"]),
+        "MessagesRequest": _body(messages, limits, ["max_tokens", "messages"]),
+        "CountTokensRequest": _body(prompt, limits, ["messages"]),
     }
 
 
@@ -117,13 +115,15 @@ def _blocks() -> Schema:
     )
 
 
-def _body(body: Schema, limits: Limits, kind: type[msgspec.Struct], required: list[str]) -> Schema:
-    properties: dict[str, Schema] = {}
-    for name in kind.__struct_fields__:
-        schema = _narrowed(name, without_null(body["properties"][name]), limits)
-        words = {"description": _EFFECTS.get(name) or f"without effect: {IGNORED[name]}"}
-        default = {"default": _DEFAULTS[name]} if name in _DEFAULTS else {}
-        properties[name] = {**words, **(schema if name in required else nullable(schema)), **default}
+def _body(body: Schema, limits: Limits, required: list[str]) -> Schema:
+    properties = fields_of(
+        body,
+        own={name: schema for name, schema in _own_types(body, limits).items() if name in body["properties"]},
+        ranges={**BOUNDS, **ANTHROPIC.bounds},
+        words={**{name: f"without effect: {reason}" for name, reason in IGNORED.items()}, **_EFFECTS},
+        defaults=_DEFAULTS,
+        required=required,
+    )
     refused = "; ".join(f"`{name}`: {reason}" for name, reason in REFUSED.items())
     ignored = ", ".join(f"`{name}`" for name in IGNORED)
     text = (
@@ -133,21 +133,14 @@ def _body(body: Schema, limits: Limits, kind: type[msgspec.Struct], required: li
     return {"type": "object", "description": text, "properties": properties, "required": required}
 
 
-def _narrowed(name: str, schema: Schema, limits: Limits) -> Schema:
-    bounds = ANTHROPIC.bounds.get(name) or BOUNDS.get(name)
-    match name:
-        case "stream":
-            return LENIENT_BOOLEAN
-        case "messages":
-            return {**schema, "minItems": 1, "maxItems": limits.max_messages}
-        case "tools":
-            return {**schema, "maxItems": limits.max_tools}
-        case "system":
-            text = an_object({"type": {"const": "text"}, "text": TEXT})
-            return any_of(TEXT, array(text, maxItems=limits.max_messages))
-        case "stop_sequences":
-            return array({**NON_EMPTY_TEXT, "maxLength": limits.max_word_chars}, maxItems=limits.max_stop_strings)
-        case "service_tier":
-            return {"enum": list(SERVICE_TIERS)}
-        case _:
-            return schema if bounds is None else {**schema, **range_of(bounds)}
+def _own_types(body: Schema, limits: Limits) -> dict[str, Schema]:
+    """What the checks after decoding narrow down."""
+    fields, word = body["properties"], {**NON_EMPTY_TEXT, "maxLength": limits.max_word_chars}
+    text = an_object({"type": {"const": "text"}, "text": TEXT})
+    return {
+        "messages": {**without_null(fields["messages"]), "minItems": 1, "maxItems": limits.max_messages},
+        "tools": {**without_null(fields["tools"]), "maxItems": limits.max_tools},
+        "system": any_of(TEXT, array(text, maxItems=limits.max_messages)),
+        "stop_sequences": array(word, maxItems=limits.max_stop_strings),
+        "service_tier": {"enum": list(SERVICE_TIERS)},
+    }

@@ -23,12 +23,11 @@ from dragoman.server.describe.json_schema import (
     an_object,
     any_of,
     array,
-    described,
+    fields_of,
     nullable,
     range_of,
     ref,
     struct_schemas,
-    without_null,
 )
 from dragoman.server.samplers import BREAKERS_SCHEMA, SAMPLER_EFFECTS
 from dragoman.types import Limits
@@ -96,17 +95,13 @@ def _body(made: Schema, limits: Limits, changed: Mapping[str, Schema]) -> Schema
         "n_probs": Bounds(0, limits.max_logprobs),
         "logprobs": Bounds(0, limits.max_logprobs),
     }
-    changed = {**changed, "dry_sequence_breakers": nullable(dict(BREAKERS_SCHEMA))}
-    properties: dict[str, Schema] = {}
-    for name, schema in made["properties"].items():
-        kind = without_null(schema)
-        if name in ranges:
-            kind = {**kind, **range_of(ranges[name])}
-        if kind == {"type": "boolean"}:
-            kind = LENIENT_BOOLEAN
-        shown = changed.get(name) or (kind if name in made.get("required", ()) else nullable(kind))
-        text = _TEXTS.get(name) or SAMPLER_EFFECTS.get(name)
-        properties[name] = described(shown, text) if text else shown
+    properties = fields_of(
+        made,
+        own={"dry_sequence_breakers": dict(BREAKERS_SCHEMA), **changed},
+        ranges=ranges,
+        words={**SAMPLER_EFFECTS, **_TEXTS},
+        required=(*made.get("required", ()), *changed),
+    )
     idle = {name: {"description": f"no effect: {reason}"} for name, (_, reason) in NEUTRAL.items()}
     return {**made, "properties": {**properties, **idle}}
 

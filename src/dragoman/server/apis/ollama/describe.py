@@ -23,6 +23,7 @@ from dragoman.server.describe.json_schema import (
     any_of,
     array,
     described,
+    fields_of,
     nullable,
     range_of,
     ref,
@@ -98,17 +99,16 @@ def _body(schema: Schema, limits: Limits) -> Schema:
 
 
 def _options(schema: Schema, limits: Limits) -> Schema:
-    properties: dict[str, Any] = {name: _without_default(one) for name, one in schema["properties"].items()}
-    for name, bounds in OPTION_BOUNDS.items():
-        properties[name] = _number(properties[name], bounds)
-    texts = {"type": "array", "items": NON_EMPTY_TEXT, "maxItems": limits.max_stop_strings}
-    properties["stop"] = nullable({"anyOf": [NON_EMPTY_TEXT, texts]})
-    properties["dry_sequence_breakers"] = nullable(dict(BREAKERS_SCHEMA))
-    for name, effect in SAMPLER_EFFECTS.items():
-        properties[name] = described(properties[name], effect, neutral_value(name))
-    for name, reason in IGNORED_OPTIONS.items():
-        properties[name] = {"description": f"without effect: {reason}"}
-    return {**schema, "properties": properties}
+    texts = array(NON_EMPTY_TEXT, maxItems=limits.max_stop_strings)
+    properties = fields_of(
+        schema,
+        own={"stop": any_of(NON_EMPTY_TEXT, texts), "dry_sequence_breakers": dict(BREAKERS_SCHEMA)},
+        ranges=OPTION_BOUNDS,
+        words=SAMPLER_EFFECTS,
+        defaults={name: neutral_value(name) for name in SAMPLER_EFFECTS},
+    )
+    idle = {name: {"description": f"without effect: {reason}"} for name, reason in IGNORED_OPTIONS.items()}
+    return {**schema, "properties": {**properties, **idle}}
 
 
 def _without_default(schema: Schema) -> Schema:
