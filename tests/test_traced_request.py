@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from dragoman.cli.arguments import read_arguments
 from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config, demo_model_dir, resolve
+from dragoman.engine.base import Take
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ForwardBatch
@@ -59,20 +60,23 @@ def test_the_traced_request_is_what_happens(tmp_path: Path, monkeypatch: pytest.
     requests: list[str] = []
     steps: list[str] = []
     outputs: list[str] = []
-    generate, forward = RollingEngine.generate, OpenVinoRunner.forward
+    deliver, forward = RollingEngine.deliver, OpenVinoRunner.forward
 
-    async def traced_generate(engine: RollingEngine, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+    async def traced_deliver(engine: RollingEngine, request: EngineRequest, take: Take) -> None:
         requests.append(f"EngineRequest {shown(request, hide=('request_id', 'sampling'))}")
         steps.clear()  # the graph has run once before
-        async for output in generate(engine, request):
+
+        def noted(output: EngineOutput) -> bool:
             outputs.append(f"EngineOutput {shown(output, hide=('request_id', 'index', 'queue_s'))}")
-            yield output
+            return take(output)
+
+        await deliver(engine, request, noted)
 
     def traced_forward(runner: OpenVinoRunner, batch: ForwardBatch) -> npt.NDArray[np.float32]:
         steps.append(f"ForwardBatch input_ids={batch.input_ids.tolist()}, past_lens={batch.past_lens.tolist()}")
         return forward(runner, batch)
 
-    monkeypatch.setattr(RollingEngine, "generate", traced_generate)
+    monkeypatch.setattr(RollingEngine, "deliver", traced_deliver)
     monkeypatch.setattr(OpenVinoRunner, "forward", traced_forward)
     arguments = read_arguments(["--dtype", "f32", "--cache-dir", str(tmp_path)])
     seen = asyncio.run(trace(resolve(arguments.givens, {}, demo_model_dir()), documented()[0]))
