@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from dragoman.models import ModelError, ModelOptions, load_model
-from dragoman.models.facts import AttentionFacts, CacheKind, ExpertFacts, ModelFacts
+from dragoman.models.facts import AttentionFacts, CacheKind, ExpertFacts, MlpFacts, ModelFacts
 from dragoman.models.families import read_model
 from tests.support.family_checkpoint import first_case_names, read_case, write_family_checkpoint
 from tests.support.odd_values import ODD_VALUES
@@ -274,3 +274,8 @@ def test_a_text_config_means_what_transformers_assumes_where_it_is_silent() -> N
     attention = attentions(facts)[0]
     assert (facts.vocab_size, facts.hidden_size, len(facts.layers)) == (32064, 4096, 32)
     assert (attention.num_heads, attention.num_kv_heads, attention.head_size) == (32, 32, 128)
+
+
+def test_a_jamba_of_one_expert_is_dense() -> None:
+    config = read_case("jamba")["config"] | {"num_experts": 1, "num_experts_per_tok": 2}
+    assert {type(layer.mlp) for layer in read_model(config).facts.layers} == {MlpFacts}

@@ -28,6 +28,7 @@ class Jamba(WithExperts):
     def __init__(self, config: Config) -> None:
         config.skip("use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep", "sliding_window")
         config.skip("calc_logits_for_entire_prompt", "layer_types", "layers_block_type")
+        config.expect(mamba_inner_layernorms=True)
         config.assume(max_position_embeddings=262_144)
         super().__init__(config)
 
@@ -57,8 +58,11 @@ class Jamba(WithExperts):
         """See `WithExperts`."""
         num_experts = config.count("num_experts", 16)
         period, offset = config.count("expert_layer_period", 2), config.count("expert_layer_offset", 1, least=0)
+        if num_experts == 1:
+            config.skip("num_experts_per_tok")
+            return None
         active = active_count(config, "num_experts_per_tok", num_experts)
-        if num_experts == 1 or index % period != offset:
+        if index % period != offset:
             return None
         return ExpertFacts(num_experts, active, config.count("intermediate_size"), activation(config))
 

@@ -30,7 +30,7 @@ class Mamba2(Family):
     def __init__(self, config: Config) -> None:
         config.skip("residual_in_fp32", "rescale_prenorm_residual", "norm_before_gate", "rms_norm")
         config.skip("time_step_min", "time_step_max", "time_step_floor", "max_position_embeddings")
-        config.skip("time_step_init_scheme", "time_step_scale", "hidden_dropout")
+        config.skip("time_step_init_scheme", "time_step_scale", "intermediate_size")
         self.is_tied = config.flag("tie_word_embeddings", self.is_tied)
         self.norm_epsilon = config.positive("layer_norm_epsilon", 1e-5)
         self.scan = read_scan(config, self.norm_epsilon, _KEYS)

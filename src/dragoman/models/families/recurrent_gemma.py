@@ -54,7 +54,7 @@ class RecurrentGemma(Llama):
 
     def read_facts(self, config: Config) -> ModelFacts:
         """See `Llama`."""
-        kinds = config.value("block_types", ["recurrent", "recurrent", "attention"])
+        kinds = config.value("block_types", config.value("_block_types", ["recurrent", "recurrent", "attention"]))
         if not isinstance(kinds, list) or not kinds or not all(kind in ("recurrent", "attention") for kind in kinds):
             raise config.error("block_types", "a list of: recurrent, attention")
         num_layers = config.count("num_hidden_layers")
