@@ -73,6 +73,7 @@ void copy_codes(const Rows& from, const Rows& to) {
     std::memcpy(to.sums, from.sums, sizeof(int32_t) * from.chunks * kSums);
     std::memcpy(to.shifts, from.shifts, sizeof(float) * from.chunks * kShifts);
     *to.totals = *from.totals;
+    std::copy_n(from.finer, finer_of(from.chunks), to.finer);
 }
 
 // Gives each group its rows: where they lie beside each other as they are, else copied to their places.

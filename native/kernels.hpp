@@ -10,10 +10,13 @@
 
 namespace dragoman {
 
+struct Finer;
+
 // Rows: as they are, `x` with `stride` floats from one to the next, which matrices of floats are multiplied with; and in 8 bits, for
 // all others; null if there are none. `codes` i8 [rows, 2, chunks * 32], zeros behind the last column, and then the same plus 128 without a sign; `scales` [rows, chunks]. `sums`
 // of codes, negative, [rows, chunks, 3]: of the first 16 columns of a chunk, of the others, of all. `shifts` [rows, chunks, 4]: the
-// same of values, by which a minimum counts, and those of four chunks up to this one; `totals` [rows], those of all chunks.
+// same of values, by which a minimum counts, and those of four chunks up to this one; `totals` [rows], those of all chunks. `finer`
+// [rows, finer_of(chunks)]: what codes leave out of the worst chunks.
 struct Rows {
     const float* x;
     int64_t stride;
@@ -23,16 +26,33 @@ struct Rows {
     int32_t* sums;
     float* shifts;
     float* totals;
+    Finer* finer;
 };
 
 constexpr int kCopies = 2, kSums = 3, kShifts = 4;
-constexpr int kFour = 4;  // chunks of most groups, whose shifts are summed once for all outputs
+constexpr int kBlockChunks = 16;  // that are unpacked together; what codes leave out of them is added behind them
+constexpr int kFour = 4;          // chunks of most groups, whose shifts are summed once for all outputs
 
 // Rows whose values are all below this in a chunk count as zeros there: 127 by less is no number of 32 bits.
 constexpr float kSmallest = 1e-35f;
 
 // Which of the sums is that of a part of a chunk; `sub`: the columns that share a scale.
 constexpr int sum_index(int sub, int part) { return sub == 16 ? part : 2; }
+
+// What the codes of a chunk leave out of its values, as rows have these; `chunk` -1 = there is none, nor behind it.
+struct Finer {
+    int64_t chunk;
+    int8_t codes[kCopies * kChunk];
+    float scale;
+    int32_t sums[kSums];
+    float shifts[kShifts];
+
+    // The same as the only chunk of a row.
+    DRAGOMAN_INLINE Rows row() { return {nullptr, 0, 1, codes, &scale, sums, shifts, nullptr, nullptr}; }
+};
+
+// How many chunks of a row may have these. Each costs what one more chunk does.
+DRAGOMAN_INLINE constexpr int64_t finer_of(int64_t chunks) { return (chunks + 63) / 64; }
 
 struct AttentionKernels;  // attention_kernels.hpp
 
@@ -82,7 +102,7 @@ const Kernels& kernels();
 // Row `index` of them.
 DRAGOMAN_INLINE Rows row_of(const Rows& rows, int64_t index) {
     const float* x = rows.x + index * rows.stride;
-    if (rows.codes == nullptr) return {x, rows.stride, rows.chunks, nullptr, nullptr, nullptr, nullptr, nullptr};
+    if (rows.codes == nullptr) return {x, rows.stride, rows.chunks, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
     return {x,
             rows.stride,
             rows.chunks,
@@ -90,7 +110,8 @@ DRAGOMAN_INLINE Rows row_of(const Rows& rows, int64_t index) {
             rows.scales + index * rows.chunks,
             rows.sums + index * rows.chunks * kSums,
             rows.shifts + index * rows.chunks * kShifts,
-            rows.totals + index};
+            rows.totals + index,
+            rows.finer + index * finer_of(rows.chunks)};
 }
 
 }  // namespace dragoman

@@ -21,7 +21,7 @@ struct RowMemory {
     // These rows, with memory for them in 8 bits if somebody needs that.
     Rows rows(const Input& x, int64_t columns, bool needs_codes) {
         const int64_t chunks = (columns + kChunk - 1) / kChunk, sums_of_all = x.count * chunks * kSums;
-        if (!needs_codes) return {x.data, x.stride, chunks, nullptr, nullptr, nullptr, nullptr, nullptr};
+        if (!needs_codes) return {x.data, x.stride, chunks, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
         return {x.data,
                 x.stride,
                 chunks,
@@ -29,12 +29,14 @@ struct RowMemory {
                 held(scales, x.count * chunks),
                 held(sums, sums_of_all),
                 held(shifts, x.count * chunks * kShifts),
-                held(totals, x.count)};
+                held(totals, x.count),
+                held(finer, x.count * finer_of(chunks))};
     }
 
     std::vector<int8_t> codes;
     std::vector<float> scales, shifts, totals;
     std::vector<int32_t> sums;
+    std::vector<Finer> finer;
 };
 
 constexpr int64_t kRowsWorthThreads = 8;

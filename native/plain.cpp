@@ -9,6 +9,7 @@
 #include "pack.hpp"
 #include "quantise.hpp"
 #include "recurrence_tile.hpp"
+#include "rows.hpp"
 
 namespace dragoman {
 namespace {
@@ -63,38 +64,22 @@ struct One {
         std::memcpy(&value, &bits, 4);
         return value;
     }
-};
 
-void quantise(const float* x, int64_t columns, const Rows& row) {
-    float total = 0;
-    for (int64_t chunk = 0; chunk < row.chunks; ++chunk) {
-        float values[kChunk] = {}, highest = 0;
-        const int64_t left = columns - chunk * kChunk;
-        std::memcpy(values, x + chunk * kChunk, sizeof(float) * (left < kChunk ? left : kChunk));
-        for (float value : values) highest = std::fabs(value) > highest || std::isnan(value) ? std::fabs(value) : highest;
-        for (float value : values) highest = std::isnan(value) ? NAN : highest;
+    // The scale of 32 floats, whose codes and the sums of 16 of these each are written.
+    static float quantise(const float* values, int8_t* codes, int32_t* sums) {
+        float highest = 0;
+        for (int i = 0; i < kChunk; ++i) highest = most(std::fabs(values[i]), highest);
+        for (int i = 0; i < kChunk; ++i) highest = std::isnan(values[i]) ? NAN : highest;
         const float inverse = highest > kSmallest ? 127.0f / highest : 0.0f;
-        int32_t sums[kSums] = {};
-        for (int column = 0; column < kChunk; ++column) {
-            const float scaled = values[column] * inverse;
-            const int code = std::isfinite(scaled) ? static_cast<int>(std::nearbyint(scaled)) : -128;
-            row.codes[chunk * kChunk + column] = static_cast<int8_t>(code);
-            row.codes[(row.chunks + chunk) * kChunk + column] = static_cast<int8_t>(code ^ 0x80);
-            sums[column / 16] += code;
+        sums[0] = sums[1] = 0;
+        for (int i = 0; i < kChunk; ++i) {
+            const float scaled = values[i] * inverse;
+            codes[i] = static_cast<int8_t>(std::isfinite(scaled) ? static_cast<int>(std::nearbyint(scaled)) : -128);
+            sums[i / 16] += codes[i];
         }
-        const float scale = highest / 127.0f;
-        row.scales[chunk] = scale;
-        sums[2] = sums[0] + sums[1];
-        for (int i = 0; i < kSums; ++i) {
-            row.sums[chunk * kSums + i] = -sums[i];
-            row.shifts[chunk * kShifts + i] = -scale * static_cast<float>(sums[i]);
-        }
-        const float before = chunk % kFour ? row.shifts[chunk * kShifts - 1] : 0;
-        row.shifts[chunk * kShifts + kSums] = before + row.shifts[chunk * kShifts + 2];
-        total += row.shifts[chunk * kShifts + 2];
+        return highest / 127.0f;
     }
-    *row.totals = total;
-}
+};
 
 // Adds the products of one output's floats and a chunk of all rows, column by column.
 void add_floats(const Matrix& matrix, int64_t output, int64_t chunk, const Rows& rows, int64_t num_rows, float* sums,
@@ -109,9 +94,19 @@ void add_floats(const Matrix& matrix, int64_t output, int64_t chunk, const Rows&
     }
 }
 
+// Adds the products of an output's codes and a chunk of a row.
+void add_chunk(const Shape& shape, const ChunkValues& values, const Rows& x, int64_t chunk, float& sum) {
+    for (int sub = 0; sub < kChunk / shape.sub; ++sub) {
+        int32_t products = 0;
+        for (int column = sub * shape.sub; column < (sub + 1) * shape.sub; ++column)
+            products += values.codes[column] * x.codes[chunk * kChunk + column];
+        sum = std::fma(static_cast<float>(products), values.scale[sub] * x.scales[chunk], sum);
+        if (shape.has_minimum) sum = std::fma(values.minimum[sub], x.shifts[chunk * kShifts + sum_index(shape.sub, sub)], sum);
+    }
+}
+
 void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t first, int64_t last, float* y, int64_t y_stride) {
     const Shape& shape = shape_of(matrix.format);
-    const int subs = kChunk / shape.sub;
     const bool is_wide = matrix.is_wide();
     const int64_t end = last * kPanel < matrix.outputs ? last * kPanel : matrix.outputs, per_group = matrix.chunks_of_block();
     std::vector<float> group(num_rows);
@@ -124,27 +119,30 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
             }
             const ChunkValues values = chunk_values(matrix, output, chunk);
             const bool ends_group = (chunk + 1) % per_group == 0 || chunk + 1 == rows.chunks;
+            const bool ends_block = (chunk + 1) % kBlockChunks == 0 || chunk + 1 == rows.chunks;
             for (int64_t row = 0; row < num_rows; ++row) {
                 const Rows x = row_of(rows, row);
                 float& sum = y[row * y_stride + output];
-                for (int sub = 0; sub < subs; ++sub) {
+                if (!is_wide) {
+                    add_chunk(shape, values, x, chunk, sum);
+                } else {
                     int32_t products = 0;
-                    for (int column = sub * shape.sub; column < (sub + 1) * shape.sub; ++column)
+                    for (int column = 0; column < kChunk; ++column)
                         products += values.codes[column] * x.codes[chunk * kChunk + column];
-                    if (is_wide) {
-                        group[row] = std::fma(static_cast<float>(products), x.scales[chunk], group[row]);
-                        continue;
+                    group[row] = std::fma(static_cast<float>(products), x.scales[chunk], group[row]);
+                    if (ends_group) {
+                        sum = std::fma(group[row], values.scale[0], sum);
+                        float shift = 0;
+                        for (int64_t c = chunk / per_group * per_group; c <= chunk; ++c) shift += x.shifts[c * kShifts + 2];
+                        if (shape.has_minimum) sum = std::fma(values.minimum[0], shift, sum);
+                        group[row] = 0;
                     }
-                    sum = std::fma(static_cast<float>(products), values.scale[sub] * x.scales[chunk], sum);
-                    if (shape.has_minimum)
-                        sum = std::fma(values.minimum[sub], x.shifts[chunk * kShifts + sum_index(shape.sub, sub)], sum);
                 }
-                if (!is_wide || !ends_group) continue;
-                sum = std::fma(group[row], values.scale[0], sum);
-                float shift = 0;
-                for (int64_t c = chunk / per_group * per_group; c <= chunk; ++c) shift += x.shifts[c * kShifts + 2];
-                if (shape.has_minimum) sum = std::fma(values.minimum[0], shift, sum);
-                group[row] = 0;
+                for (int64_t index = 0; ends_block && index < finer_of(rows.chunks); ++index) {
+                    Finer& finer = x.finer[index];
+                    if (finer.chunk / kBlockChunks == chunk / kBlockChunks && finer.chunk >= 0)
+                        add_chunk(shape, chunk_values(matrix, output, finer.chunk), finer.row(), 0, sum);
+                }
             }
         }
     }
@@ -155,6 +153,6 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
 const AttentionKernels kPlainAttention = attention_of<One>();
 const RecurrenceKernels kPlainRecurrence = recurrence_of<One>();
 
-const Kernels kPlain = {"plain", quantise, codes_with<One>, activate_with<One>, product, &kPlainAttention};
+const Kernels kPlain = {"plain", quantise_with<One>, codes_with<One>, activate_with<One>, product, &kPlainAttention};
 
 }  // namespace dragoman

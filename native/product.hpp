@@ -1,7 +1,7 @@
 // Products of rows with packed matrices, for whoever makes graph operations of them.
 //
-// A row is quantised to 8 bits, 32 columns of it sharing a scale. Sums of 32 products are exact integers; these are added up in
-// floats, chunk by chunk, in one order. With matrices of floats a row is multiplied as it is, column by column. Either way a row's
+// A row is quantised to 8 bits, 32 columns of it sharing a scale, and to 16 bits where few columns have most of its error (rows.hpp). Sums
+// of 32 products are exact integers; these are added up in floats, chunk by chunk, in one order. With matrices of floats a row is multiplied as it is, column by column. Either way a row's
 // result depends neither on other rows, nor on threads, nor on the processor.
 #pragma once
 

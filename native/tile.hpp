@@ -3,7 +3,8 @@
 // Few rows are multiplied with the codes as they lie in memory. For many rows the codes and scales of some panels and chunks are
 // unpacked once, into memory that stays in the first cache, and all rows are multiplied with them. Both add up in the same order:
 // for each chunk (or half of one) `sum = fma(float(products), matrix scale * row scale, sum)`, then `fma(minimum, shift, sum)`. In
-// groups of several chunks these sum `fma(float(products), row scale, group)`, and scale and minimum come once, at a group's end.
+// groups of several chunks these sum `fma(float(products), row scale, group)`, and scale and minimum come once, at a group's end. What a
+// chunk's codes leave out is added as one more chunk behind the block that it lies in.
 #pragma once
 
 #include <cmath>
@@ -13,12 +14,12 @@
 #include "float_tile.hpp"
 #include "kernels.hpp"
 #include "quantise.hpp"
+#include "rows.hpp"
 #include "static_for.hpp"
 
 namespace dragoman {
 
-constexpr int kBlockChunks = 16;  // that are unpacked together
-constexpr int kBlockRows = 192;   // that use them
+constexpr int kBlockRows = 192;  // that use them
 
 template <class Isa, Format F>
 constexpr bool is_signed() {
@@ -122,9 +123,6 @@ public:
         }
         if constexpr (kHasWords) read_words();
     }
-
-    // True in the last chunk of a block.
-    bool ends_group() const { return left_ == 1; }
 
     Flt scale(int half) const {
         if constexpr (!kIsSuper) return scale_;
@@ -270,6 +268,79 @@ DRAGOMAN_INLINE float shift_of_group(const Rows& rows, int64_t row, int64_t begi
 
 // --- few rows -----------------------------------------------------------------------------------------------------------
 
+// What half a chunk of N units (or all of it) has with chunk `c` of R rows. `codes`, `chunk`: those of the chunk.
+template <class Isa, Format F, int R, int N, int Half>
+DRAGOMAN_INLINE void multiply(const Rows& rows, int64_t c, const int8_t* const (&codes)[R], const uint8_t* const (&chunk)[N],
+                              typename Isa::Int (&products)[R][N]) {
+    constexpr Shape shape = shape_of(F);
+    constexpr int quads = kQuads * shape.sub / kChunk;
+    static_for<0, R>([&](auto r) {
+        const auto start = times<Isa, offset_of<Isa>(F)>(rows.sums + (r * rows.chunks + c) * kSums + sum_index(shape.sub, Half));
+        static_for<0, N>([&](auto n) { products[r][n] = start; });
+    });
+    add_products<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), R, N, Half * quads, (Half + 1) * quads>(
+        codes, products, [&](auto n, auto quad) { return quad_of<Isa, F, quad>(chunk[n]); });
+}
+
+// Adds the products of a chunk, for which `scales` has each unit's.
+template <class Isa, Format F, int R, int N, class ScalesOfUnits>
+DRAGOMAN_INLINE void add_chunk(const Rows& rows, int64_t c, const int8_t* const (&codes)[R], const uint8_t* const (&chunk)[N],
+                               const ScalesOfUnits& scales, typename Isa::Flt (&sums)[R][N]) {
+    using Flt = typename Isa::Flt;
+    constexpr Shape shape = shape_of(F);
+    static_for<0, kChunk / shape.sub>([&](auto half) {
+        typename Isa::Int products[R][N];
+        multiply<Isa, F, R, N, half>(rows, c, codes, chunk, products);
+        Flt scale[N], minimum[N];
+        static_for<0, N>([&](auto n) { scale[n] = scales[n].scale(half); });
+        if constexpr (shape.has_minimum) static_for<0, N>([&](auto n) { minimum[n] = scales[n].minimum(half); });
+        static_for<0, R>([&](auto r) {
+            Flt x = Isa::broadcast(rows.scales[r * rows.chunks + c]);
+            static_for<0, N>(
+                [&](auto n) { sums[r][n] = Isa::fma(Isa::to_floats(products[r][n]), Isa::mul(scale[n], x), sums[r][n]); });
+            if constexpr (shape.has_minimum) {
+                Flt shift = Isa::broadcast(rows.shifts[(r * rows.chunks + c) * kShifts + sum_index(shape.sub, half)]);
+                static_for<0, N>([&](auto n) { sums[r][n] = Isa::fma(minimum[n], shift, sums[r][n]); });
+            }
+        });
+    });
+}
+
+// A bit for each block of chunks in which codes of a row leave something out that is known; of more than 64 blocks some share a bit.
+DRAGOMAN_INLINE uint64_t refined_blocks(const Rows& rows, int64_t row) {
+    uint64_t blocks = 0;
+    const int64_t count = finer_of(rows.chunks);
+    for (const Finer* finer = rows.finer + row * count; finer < rows.finer + (row + 1) * count && finer->chunk >= 0; ++finer)
+        blocks |= uint64_t{1} << (finer->chunk / kBlockChunks % 64);
+    return blocks;
+}
+
+DRAGOMAN_INLINE bool has_block(uint64_t blocks, int64_t block) { return blocks >> (block % 64) & 1; }
+
+// Calls `body` with what codes of the chunks [begin, end) of a row leave out.
+template <class Body>
+DRAGOMAN_INLINE void for_finer(const Rows& rows, int64_t row, int64_t begin, int64_t end, const Body& body) {
+    const int64_t count = finer_of(rows.chunks);
+    for (Finer* finer = rows.finer + row * count; finer < rows.finer + (row + 1) * count && finer->chunk >= 0; ++finer)
+        if (finer->chunk >= begin && finer->chunk < end) body(*finer);
+}
+
+// Adds what a chunk's codes leave out. Not inlined, and called rarely: sums of others stay in registers.
+template <class Isa, Format F, int N>
+[[gnu::flatten, gnu::noinline]] void add_finer(const Matrix& matrix, Finer& finer, const uint8_t* const (&panels)[N],
+                                               const int (&lanes)[N], typename Isa::Flt (&sums)[1][N]) {
+    constexpr int bytes = kPanel * kChunk * shape_of(F).bits / 8;
+    const Rows row = finer.row();
+    const int8_t* const codes[1] = {row.codes};
+    const uint8_t* chunk[N];
+    auto scales = make_array<N>([&](auto n) { return Scales<Isa, F>(panels[n], matrix.chunks_of_block(), lanes[n]); });
+    static_for<0, N>([&](auto n) {
+        chunk[n] = panels[n] + matrix.parameter_bytes() + finer.chunk * bytes + 4 * lanes[n];
+        scales[n].seek(finer.chunk);
+    });
+    add_chunk<Isa, F, 1, N>(row, 0, codes, chunk, scales, sums);
+}
+
 // R rows by N units of one matrix, from the first chunk to the last. `bytes[n]`, `lanes[n]`: a unit's panel and first output there.
 template <class Isa, Format F, bool Wide, int R, int N>
 [[gnu::flatten]] inline void few_rows(const Matrix& matrix, const Rows& rows, const uint8_t* const (&panels)[N],
@@ -277,9 +348,10 @@ template <class Isa, Format F, bool Wide, int R, int N>
     using Int = typename Isa::Int;
     using Flt = typename Isa::Flt;
     constexpr Shape shape = shape_of(F);
-    constexpr int subs = kChunk / shape.sub;
-    constexpr int bytes = kPanel * kChunk * shape.bits / 8, kOffset = offset_of<Isa>(F);
+    constexpr int bytes = kPanel * kChunk * shape.bits / 8;
     const int64_t chunks = rows.chunks, first = matrix.parameter_bytes(), per_block = matrix.chunks_of_block();
+    uint64_t refined = 0;
+    for (int row = 0; row < R; ++row) refined |= refined_blocks(rows, row);
     const int8_t* codes[R];
     const uint8_t* chunk[N];
     static_for<0, R>([&](auto r) { codes[r] = rows.codes + r * chunks * kChunk * kCopies; });
@@ -290,35 +362,16 @@ template <class Isa, Format F, bool Wide, int R, int N>
     static_for<0, R>([&](auto r) { static_for<0, N>([&](auto n) { sums[r][n] = group[r][n] = Isa::zero(); }); });
     int64_t left = per_block, begin = 0;  // of a group
     for (int64_t c = 0; c < chunks; ++c) {
-        static_for<0, subs>([&](auto half) {
+        if constexpr (Wide) {
             Int products[R][N];
+            multiply<Isa, F, R, N, 0>(rows, c, codes, chunk, products);
             static_for<0, R>([&](auto r) {
-                const Int start = times<Isa, kOffset>(rows.sums + (r * chunks + c) * kSums + sum_index(shape.sub, half));
-                static_for<0, N>([&](auto n) { products[r][n] = start; });
+                const Flt x = Isa::broadcast(rows.scales[r * chunks + c]);
+                static_for<0, N>([&](auto n) { group[r][n] = Isa::fma(Isa::to_floats(products[r][n]), x, group[r][n]); });
             });
-            constexpr int quads = kQuads / subs;
-            add_products<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), R, N, half * quads, (half + 1) * quads>(
-                codes, products, [&](auto n, auto quad) { return quad_of<Isa, F, quad>(chunk[n]); });
-            if constexpr (Wide) {
-                static_for<0, R>([&](auto r) {
-                    const Flt x = Isa::broadcast(rows.scales[r * chunks + c]);
-                    static_for<0, N>([&](auto n) { group[r][n] = Isa::fma(Isa::to_floats(products[r][n]), x, group[r][n]); });
-                });
-                return;
-            }
-            Flt scale[N], minimum[N];
-            static_for<0, N>([&](auto n) { scale[n] = scales[n].scale(half); });
-            if constexpr (shape.has_minimum) static_for<0, N>([&](auto n) { minimum[n] = scales[n].minimum(half); });
-            static_for<0, R>([&](auto r) {
-                Flt x = Isa::broadcast(rows.scales[r * chunks + c]);
-                static_for<0, N>(
-                    [&](auto n) { sums[r][n] = Isa::fma(Isa::to_floats(products[r][n]), Isa::mul(scale[n], x), sums[r][n]); });
-                if constexpr (shape.has_minimum) {
-                    Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * kShifts + sum_index(shape.sub, half)]);
-                    static_for<0, N>([&](auto n) { sums[r][n] = Isa::fma(minimum[n], shift, sums[r][n]); });
-                }
-            });
-        });
+        } else {
+            add_chunk<Isa, F, R, N>(rows, c, codes, chunk, scales, sums);
+        }
         if constexpr (Wide) {
             if (--left == 0 || c + 1 == chunks) {
                 static_for<0, R>([&](auto r) {
@@ -340,6 +393,16 @@ template <class Isa, Format F, bool Wide, int R, int N>
             scales[n].next();
         });
         static_for<0, R>([&](auto r) { codes[r] += kChunk; });
+        const bool ends_block = (c + 1) % kBlockChunks == 0 || c + 1 == chunks;
+        if (!ends_block || !has_block(refined, c / kBlockChunks)) continue;
+        static_for<0, R>([&](auto r) {
+            for_finer(rows, r, c / kBlockChunks * kBlockChunks, c + 1, [&](Finer& finer) __attribute__((always_inline)) {
+                Flt its[1][N];
+                static_for<0, N>([&](auto n) { its[0][n] = sums[r][n]; });
+                add_finer<Isa, F, N>(matrix, finer, panels, lanes, its);
+                static_for<0, N>([&](auto n) { sums[r][n] = its[0][n]; });
+            });
+        });
     }
 }
 
@@ -382,12 +445,10 @@ template <class Isa, Format F, bool Wide, int N>
             } else {
                 static_for<0, kQuads>([&](auto quad) { Isa::store(out.codes[c][quad][n], quad_of<Isa, F, quad>(chunk)); });
             }
-            if (!Wide || scales.ends_group() || begin + c + 1 == matrix.chunks()) {
-                static_for<0, kChunk / shape.sub>([&](auto half) {
-                    Isa::store(out.scales[c][half][n], scales.scale(half));
-                    if constexpr (shape.has_minimum) Isa::store(out.minima[c][half][n], scales.minimum(half));
-                });
-            }
+            static_for<0, kChunk / shape.sub>([&](auto half) {
+                Isa::store(out.scales[c][half][n], scales.scale(half));
+                if constexpr (shape.has_minimum) Isa::store(out.minima[c][half][n], scales.minimum(half));
+            });
             scales.next();
             static_for<0, bytes / kLine>([&](auto line) { Isa::prefetch(chunk + kAhead + kLine * line); });
             chunk += bytes;
@@ -396,10 +457,10 @@ template <class Isa, Format F, bool Wide, int N>
 }
 
 // R rows by N unpacked units, chunks [begin, end) of the rows. `sums` [R][N][lanes] is continued, and so is `group`, what the group
-// has so far in which the chunks begin, where groups are wide.
+// has so far in which the chunks begin, where groups are wide. `at`: the place of chunk `begin` in the block.
 template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, bool UnsignedRows, int Offset, int R, int N>
 [[gnu::flatten]] inline void many_rows(const Unpacked<Isa, N>& block, const Rows& rows, int64_t begin, int64_t end,
-                                       int64_t chunks_of_group, float* sums, float* group) {
+                                       int64_t chunks_of_group, float* sums, float* group, int64_t at = 0) {
     using Int = typename Isa::Int;
     using Flt = typename Isa::Flt;
     const int64_t chunks = rows.chunks;
@@ -412,12 +473,13 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, b
     const auto taken = static_cast<int64_t>(static_cast<uint32_t>(begin) % static_cast<uint32_t>(chunks_of_group));
     int64_t left = chunks_of_group - taken, first = begin - taken;
     for (int64_t c = begin; c < end; ++c) {
-        const auto& unit = block.codes[c - begin];
+        const int64_t place = at + c - begin;
+        const auto& unit = block.codes[place];
         static_for<0, Subs>([&](auto half) {
             Int products[R][N];
             static_for<0, R>([&](auto r) {
                 if constexpr (UnsignedRows) {
-                    static_for<0, N>([&](auto n) { products[r][n] = Isa::load(block.starts[c - begin][n]); });
+                    static_for<0, N>([&](auto n) { products[r][n] = Isa::load(block.starts[place][n]); });
                 } else {
                     const Int start = times<Isa, Offset>(rows.sums + (r * chunks + c) * kSums + sum_index(kChunk / Subs, half));
                     static_for<0, N>([&](auto n) { products[r][n] = start; });
@@ -431,7 +493,7 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, b
                 add_products<Isa, Signed, Fits, R, N, half * quads, (half + 1) * quads, UnsignedRows>(codes, products, unpacked);
             }
             Flt scale[N];
-            if constexpr (!Wide) static_for<0, N>([&](auto n) { scale[n] = Isa::load(block.scales[c - begin][half][n]); });
+            if constexpr (!Wide) static_for<0, N>([&](auto n) { scale[n] = Isa::load(block.scales[place][half][n]); });
             static_for<0, R>([&](auto r) {
                 Flt x = Isa::broadcast(rows.scales[r * chunks + c]);
                 static_for<0, N>([&](auto n) {
@@ -441,7 +503,7 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, b
             });
             if constexpr (Minimum && !Wide) {
                 Flt minimum[N];
-                static_for<0, N>([&](auto n) { minimum[n] = Isa::load(block.minima[c - begin][half][n]); });
+                static_for<0, N>([&](auto n) { minimum[n] = Isa::load(block.minima[place][half][n]); });
                 static_for<0, R>([&](auto r) {
                     Flt shift = Isa::broadcast(rows.shifts[(r * chunks + c) * kShifts + sum_index(kChunk / Subs, half)]);
                     static_for<0, N>([&](auto n) { total[r][n] = Isa::fma(minimum[n], shift, total[r][n]); });
@@ -454,10 +516,10 @@ template <class Isa, bool Signed, int Fits, int Subs, bool Minimum, bool Wide, b
                 static_for<0, R>([&](auto r) {
                     const Flt shift = Minimum ? Isa::broadcast(shift_of_group(rows, r, first, c + 1)) : Isa::zero();
                     static_for<0, N>([&](auto n) {
-                        float* at = sums + (r * N + n) * Isa::lanes;
-                        Flt sum = Isa::fma(total[r][n], Isa::load(block.scales[c - begin][0][n]), Isa::load(at));
-                        if constexpr (Minimum) sum = Isa::fma(Isa::load(block.minima[c - begin][0][n]), shift, sum);
-                        Isa::store(at, sum);
+                        float* to = sums + (r * N + n) * Isa::lanes;
+                        Flt sum = Isa::fma(total[r][n], Isa::load(block.scales[place][0][n]), Isa::load(to));
+                        if constexpr (Minimum) sum = Isa::fma(Isa::load(block.minima[place][0][n]), shift, sum);
+                        Isa::store(to, sum);
                         total[r][n] = Isa::zero();
                     });
                 });
@@ -529,6 +591,8 @@ private:
             const int64_t here = least(kBlockRows, num_rows_ - row);
             std::memset(sums, 0, sizeof(float) * here * kWidth);
             if (Wide) std::memset(group, 0, sizeof(float) * here * kWidth);
+            uint64_t refined[kBlockRows];
+            for (int64_t r = 0; r < here; ++r) refined[r] = refined_blocks(rows_, row + r);
             for (int64_t begin = 0; begin < rows_.chunks; begin += kBlockChunks) {
                 const int64_t end = least(begin + kBlockChunks, rows_.chunks);
                 unpack<Isa, F, Wide, kTaken>(matrix_, panels, lanes, begin, end, block);
@@ -537,6 +601,8 @@ private:
                 for (; r + kMany <= here; r += kMany) continued<kMany>(block, row + r, begin, end, at(sums), at(group));
                 for (; r + 2 <= here; r += 2) continued<2>(block, row + r, begin, end, at(sums), at(group));
                 if (r < here) continued<1>(block, row + r, begin, end, at(sums), at(group));
+                for (r = 0; r < here; ++r)
+                    if (has_block(refined[r], begin / kBlockChunks)) add_refined(block, row + r, begin, end, sums + r * kWidth);
             }
             for (int64_t r = 0; r < here; ++r)
                 for (int n = 0; n < count; ++n) write(row + r, first + n, Isa::load(sums + r * kWidth + n * Isa::lanes));
@@ -547,6 +613,15 @@ private:
     void continued(const Unpacked<Isa, kTaken>& block, int64_t row, int64_t begin, int64_t end, float* sums, float* group) const {
         many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, Wide, has_unsigned_rows<Isa, F>(),
                   offset_of<Isa>(F), R, kTaken>(block, row_of(rows_, row), begin, end, matrix_.chunks_of_block(), sums, group);
+    }
+
+    // Adds what the codes of these chunks leave out of a row.
+    void add_refined(const Unpacked<Isa, kTaken>& block, int64_t row, int64_t begin, int64_t end, float* sums) const {
+        for_finer(rows_, row, begin, end, [&](Finer& finer) __attribute__((always_inline)) {
+            many_rows<Isa, is_signed<Isa, F>(), quads_in_16_bits<F>(), kSubs, kShape.has_minimum, false,
+                      has_unsigned_rows<Isa, F>(), offset_of<Isa>(F), 1, kTaken>(block, finer.row(), 0, 1, 1, sums, nullptr,
+                                                                                 finer.chunk - begin);
+        });
     }
 
     void write(int64_t row, int64_t unit, typename Isa::Flt values) const {
@@ -583,36 +658,6 @@ void product_with(const Matrix& matrix, const Rows& rows, int64_t num_rows, int6
             Tiles<Isa, kFormat, false>(matrix, rows, num_rows, y, y_stride).run(first, last);
         }
     });
-}
-
-// --- rows ---------------------------------------------------------------------------------------------------------------
-
-template <class Isa>
-void quantise_with(const float* x, int64_t columns, const Rows& row) {
-    float total = 0;
-    for (int64_t c = 0; c < row.chunks; ++c) {
-        float padded[kChunk];
-        const float* from = x + c * kChunk;
-        if (const int64_t left = columns - c * kChunk; left < kChunk) {
-            std::memset(padded, 0, sizeof(padded));
-            std::memcpy(padded, from, sizeof(float) * left);
-            from = padded;
-        }
-        int32_t* sums = row.sums + c * kSums;
-        int8_t* codes = row.codes + c * kChunk;
-        const float scale = Isa::quantise(from, codes, sums);
-        for (int i = 0; i < kChunk; ++i) codes[row.chunks * kChunk + i] = static_cast<int8_t>(codes[i] ^ 0x80);
-        if (!std::isfinite(scale)) sums[0] = sums[1] = 0;  // results are no numbers, whatever codes are
-        sums[0] = -sums[0];
-        sums[1] = -sums[1];
-        sums[2] = sums[0] + sums[1];
-        row.scales[c] = scale;
-        float* shifts = row.shifts + c * kShifts;
-        for (int i = 0; i < kSums; ++i) shifts[i] = scale * static_cast<float>(sums[i]);
-        shifts[kSums] = (c % kFour ? shifts[-1] : 0) + shifts[2];
-        total += shifts[2];
-    }
-    *row.totals = total;
 }
 
 template <class Isa>
