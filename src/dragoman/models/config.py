@@ -151,7 +151,7 @@ class Config:
         return value
 
     def choices(self, key: str, allowed: Collection[str], length: int) -> list[str] | None:
-        """A list of that many of the texts that are allowed; None if there is none."""
+        """A list of `length` texts, each of them `allowed`; None if there is none."""
         value = self.value(key)
         if value is None:
             return None
@@ -161,7 +161,7 @@ class Config:
         return texts[:length]
 
     def numbers(self, key: str, length: int, *, least: float = -math.inf) -> tuple[float, ...]:
-        """A list of that many finite numbers of at least `least`."""
+        """A list of `length` finite numbers of at least `least`."""
         wanted = f"a list of {length} numbers" + (f" of at least {least:g}" if math.isfinite(least) else "")
         value = self._given(key, None, wanted)
         is_list = isinstance(value, list) and len(value) == length
@@ -205,7 +205,7 @@ class Config:
                 self._spelled[name] = key
 
     def assume(self, **values: Any) -> None:
-        """What each of these keys holds if the file does not have it."""
+        """Set the value of each of these keys if the file does not have it."""
         for key, value in values.items():
             self._raw.setdefault(key, value)
 

@@ -84,7 +84,7 @@ class _Remembered:
 
 
 def _facts(path: Path) -> list[int]:
-    """What changes when a file does; the last one also where somebody sets the others back."""
+    """Facts that change when a file does; the last one also if a program sets the others back."""
     told = path.stat()
     return [told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns]
 

@@ -1,7 +1,7 @@
-"""What a model is, in words that belong to no family: its vocabulary and context, and what each of its layers computes.
+"""Facts of a model, the same for all families: its vocabulary and context, and the computation of each layer.
 
-Does: hold values. Does not: read configs (families do) or build graphs. Made when a model is loaded; read by whoever needs
-the shapes of caches, windows or limits. Immutable.
+Does: hold values. Does not: read configs (families do) or build graphs. Made when a model is loaded; read for
+the shapes of caches, windows and limits. Immutable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class RotaryRule:
-    """How queries and keys are turned by their positions.
+    """The rule by which positions turn queries and keys.
 
     `frequencies`: radians per position, for each pair of dimensions; the pairs cover a head's first dimensions. A pair is
     (i, i + half), or with `is_interleaved` (2 i, 2 i + 1) as stored. `magnitude` scales cosine and sine.
@@ -190,7 +190,7 @@ Recurrence = DeltaFacts | ScanFacts | ChannelScanFacts | GatedRecurrenceFacts
 
 @dataclass(frozen=True, slots=True)
 class StateFacts:
-    """What a graph that was made elsewhere keeps of a sequence and brings up to date. `state_shape`: of its f32 numbers."""
+    """The state of a sequence that a graph made elsewhere keeps and updates. `state_shape`: of its f32 numbers."""
 
     state_shape: tuple[int, ...]
 
@@ -209,12 +209,12 @@ NO_MLP = MlpFacts(0, "")
 
 @dataclass(frozen=True, slots=True)
 class RoutingRule:
-    """How a token's experts are chosen, and how much each of them counts.
+    """The rule that chooses a token's experts, and the share of each.
 
-    `score`: what the router's outputs become, "softmax" over all experts or "sigmoid" of each; or "chosen", the softmax over
+    `score`: of the router's outputs, "softmax" over all experts or "sigmoid" of each; or "chosen", the softmax over
     those that were chosen. `is_normalized`: scores of the chosen are divided by their sum, or by `least_sum` if that is
-    larger; then they are multiplied by `scale`. `num_groups`: experts lie in so many groups, and are chosen from the
-    `num_active_groups` whose `group_best` best scores are the highest together.
+    larger; then they are multiplied by `scale`. `num_groups`: of experts, which are chosen from the
+    `num_active_groups` groups whose `group_best` best scores have the highest sum.
     """
 
     score: Literal["softmax", "sigmoid", "chosen"] = "softmax"
@@ -269,9 +269,9 @@ class CacheKind:
 
 @dataclass(frozen=True, slots=True)
 class PictureFacts:
-    """How a decoder takes in pictures: an embedding stands in for each of their placeholders.
+    """The way in which a decoder takes pictures: an embedding replaces each of their placeholders.
 
-    `placeholder_id`: the token that stands where an embedding goes. `num_levels`: vectors of the hidden size in an
+    `placeholder_id`: the token that an embedding replaces. `num_levels`: vectors of the hidden size in an
     embedding; the first is the token's, the others are added to what the first layers give, in turn (deepstack,
     arXiv:2406.04334).
     `is_bidirectional`: the placeholders of a picture see each other, later ones too; `only_in_windows`: not in layers that

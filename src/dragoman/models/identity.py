@@ -22,7 +22,7 @@ from dragoman.models.runtime.kept_name import own_code
 
 
 def model_identity(model: LoadedModel, contents: str, *others: str | None) -> str:
-    """The digest. `contents`: of the model's files. `others`: what else counts with whoever runs it."""
+    """The digest. `contents`: of the model's files. `others`: further facts that count for the runner."""
     profile, options = model.profile, model.options
     facts = [
         __version__,

@@ -1,6 +1,7 @@
-"""How much a block keeps for a convolution, which looks back at the tokens before.
+"""Counts the rows that a block keeps for a convolution, which looks back at the tokens before.
 
-Does: arithmetic. Does not: keep anything (a graph's operation does). Used by builders of graphs and by who sizes the cache.
+Does: arithmetic. Does not: keep anything (a graph's operation does). Used by builders of graphs and by the sizing of the
+cache.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A compiled graph, and what whoever runs it needs.
+    """A compiled graph, and what a runner of it needs.
 
     `mapping`: the file that holds its weights, None if this process does. `from_cache`: an earlier start made that file.
     `tower`: embeds pictures, None if the model takes in texts only. `stored_as`: how its weights are stored,
@@ -130,7 +130,7 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
 
     Raises: ModelError if the directory is not a supported checkpoint or a precision is not supported here.
     """
-    memory.bound_arenas()  # first: whoever asks the runtime of the processor has threads come that may take a heap each
+    memory.bound_arenas()  # first: asking the runtime about the processor starts threads that may take a heap each
     report = progress or (lambda _stage, _fraction: None)
     if is_ir(model_dir):
         return _ready(_load_exported(model_dir, options, report), report)
@@ -194,7 +194,7 @@ def _tower_parts(plan: _Plan, build: Callable[[WeightMemory], list[Any]]) -> tup
 
 
 def _stored_as(weights: StoredWeights, options: ModelOptions) -> str:
-    """How weights are stored, of checkpoints that somebody has quantised which of them as they were."""
+    """The storage of weights, in words; for quantised checkpoints also which of them stay as they were."""
     if weights.quantised is None:
         return f"{options.weight_type} weights"
     if options.weight_type == "f32" or not weights.smallest_group:
@@ -222,7 +222,7 @@ def _load_exported(model_dir: Path, options: ModelOptions, report: LoadProgress)
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the graphs of a model are compiled. `files`: those that they are made from, beside config.json."""
+    """The plan for compiling a model's graphs. `files`: the sources of the graphs besides config.json."""
 
     model_dir: Path
     files: Sequence[Path]
@@ -235,7 +235,7 @@ class _Plan:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """What the runtime is told, and what a kept graph is named after."""
+        """The runtime's properties, which also go into a kept graph's name."""
         threads = self.options.num_threads
         return self.profile.properties | ({} if threads is None else {"INFERENCE_NUM_THREADS": threads})
 
@@ -292,7 +292,7 @@ class _Plan:
         return runtime(has_operations=uses_library(self.facts, self.profile)), properties
 
     def _kept_file(self, part: str) -> Path | None:
-        """Where a part is kept, None if it is not."""
+        """The file in which a part is kept, None if it is not kept."""
         if self.adapters is not None and not part.startswith(_TOWER):
             part = f"{part} {self.adapters.key}"
         if self.options.cache_dir is None or not self.options.cache_max_gb or not self.is_kept:
@@ -322,7 +322,7 @@ def compile_source(model: Family, source: WeightSource, options: ModelOptions) -
 
 
 def _profile(model: Family, options: ModelOptions, smallest_group: int | None = None) -> KernelProfile:
-    """How the model is run; its facts lose what cannot be computed so, and tell it."""
+    """The profile for running the model. The model's facts lose what it cannot compute, and list that as departures."""
     if options.kernels == "auto":
         tell_lack()
     if model.facts.needs_library:

@@ -1,7 +1,7 @@
-"""How the pictures of a checkpoint stand in prompts, told from its small files alone.
+"""Reads from a checkpoint's small files alone how pictures stand in its prompts.
 
-Does: read config.json and the description of its pictures. Does not: look at weights, or embed anything. Called by engines
-that embed pictures by programs of others, where a model is loaded.
+Does: read config.json and the description of its pictures. Does not: look at weights, or embed anything. Called at load
+time by engines whose pictures another program embeds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dragoman.models.vision.placeholders import read_seeing_config
 
 
 def read_picture_rules(model_dir: Path, changes: str = "{}") -> tuple[PictureProcessor, int]:
-    """What lays out the checkpoint's pictures, and the placeholder of an embedding.
+    """The processor that lays out the checkpoint's pictures, and the placeholder of an embedding.
 
-    `changes`: keys of preprocessor_config.json that count otherwise, as JSON.
-    Raises: ModelError if it takes in none, or its pictures are not understood.
+    `changes`: keys that replace those of preprocessor_config.json, as JSON.
+    Raises: ModelError if the model takes no pictures, or its pictures are not understood.
     """
     if not is_described(model_dir):
         raise ModelError(NOT_DESCRIBED)

@@ -135,7 +135,7 @@ def _numbers(path: Path, files: MappedFiles, tensor: GgufTensor) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Which modules of a checkpoint the file's tensors are, and where their rows lie."""
+    """Maps the file's tensors to a checkpoint's modules, and their rows to its rows."""
 
     path: Path
     row: Architecture
@@ -227,5 +227,5 @@ class _Names:
 
 
 def number_counts(path: Path) -> Mapping[str, int]:
-    """How many numbers each tensor of a file has. Raises: ModelError."""
+    """The count of numbers in each tensor of a file. Raises: ModelError."""
     return {tensor.name: int(np.prod(tensor.shape)) for tensor in read_header(path).tensors}

@@ -151,7 +151,7 @@ class AdapterPlace:
 
     @property
     def row_bytes(self) -> int:
-        """What one rank takes."""
+        """The bytes that one rank takes."""
         return int(self.down.get_element_type().size) * (self.num_columns + sum(len(part.rows) for part in self.parts))
 
 

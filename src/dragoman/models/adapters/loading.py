@@ -1,4 +1,4 @@
-"""What adapters mean for the loading of a model, and which adapters fit it afterwards.
+"""Loads a model for adapters, and matches adapters with it afterwards.
 
 Does: read the first adapters, choose how the graph is built, match adapters with a compiled graph's places. Does not: build
 graphs, or hold what they compute with. Called by the loader, and by the engine when an adapter comes.
@@ -23,7 +23,7 @@ from dragoman.models.families.base import Family
 
 
 class Change(NamedTuple):
-    """What an adapter does at one of a graph's places."""
+    """The change that an adapter makes at one of a graph's places."""
 
     place: AdapterPlace
     matrices: LowRank
@@ -40,7 +40,7 @@ class ModelAdapters:
 
     @property
     def row_bytes(self) -> int:
-        """What one rank of an adapter takes."""
+        """The bytes that one rank of an adapter takes."""
         return sum(place.row_bytes for place in self.places)
 
     def read(self, path: Path) -> Adapter:
@@ -48,7 +48,7 @@ class ModelAdapters:
         return read_adapter(path, self.facts)
 
     def changes(self, adapter: Adapter) -> tuple[Change, ...]:
-        """What the adapter changes. Raises: ModelError if the model has no place for a module, or one of another shape."""
+        """The adapter's changes. Raises: ModelError if the model has no place for a module, or one of another shape."""
         places = {self.names.common(place.module): place for place in self.places}
         common = {self.names.common(module): module for module in adapter.modules}
         refuse_unknown(adapter, [module for name, module in common.items() if name not in places])
@@ -59,10 +59,10 @@ class ModelAdapters:
 
 
 class AdapterPlan:
-    """How a model is loaded with adapters. `key`: what the graph depends on, for the name of its file."""
+    """The plan for loading a model with adapters. `key`: what the graph depends on, for the name of its file."""
 
     def __init__(self, options: AdapterOptions, family: Family) -> None:
-        """Raises: ModelError if a path holds no adapter that is served."""
+        """Raises: ModelError if a path holds no adapter that can be served."""
         self._options = options
         self._facts, self._names = family.facts, ModuleNames.of(family)
         self._adapters = {name: read_adapter(path, family.facts) for name, path in options.directories}
@@ -72,7 +72,7 @@ class AdapterPlan:
         self.key = self._key()
 
     def adapting(self, *, computes_in_bf16: bool) -> AdapterInputs | MergedAdapter:
-        """What a graph is built with that computes in bf16, or in f32."""
+        """The part that a graph with this arithmetic, bf16 or f32, is built with."""
         if self._options.merges:
             (adapter,) = self._adapters.values()
             return MergedAdapter(adapter, self._names)
@@ -103,5 +103,5 @@ class AdapterPlan:
 
 
 def plan_adapters(options: AdapterOptions | None, family: Family) -> AdapterPlan | None:
-    """How the model is loaded with adapters, None without. Raises: ModelError."""
+    """The plan for loading the model with adapters, None without. Raises: ModelError."""
     return None if options is None else AdapterPlan(options, family)

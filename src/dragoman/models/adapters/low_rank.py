@@ -1,4 +1,4 @@
-"""What an adapter is once it has been read, whichever form its files have.
+"""An adapter that has been read, whichever form its files have.
 
 Does: hold matrices. Does not: read files. Made when an adapter is loaded, on any thread.
 """
@@ -14,7 +14,7 @@ from dragoman.models.sources.base import Array
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What an adapter adds to one matrix: `up @ down`, the scale in `up`. Shapes: f32 [rank, in], f32 [out, rank]."""
+    """An adapter's addition to one matrix: `up @ down`, the scale in `up`. Shapes: f32 [rank, in], f32 [out, rank]."""
 
     down: Array
     up: Array

@@ -1,4 +1,4 @@
-"""Which tensor of a checkpoint an adapter's module means.
+"""Finds the tensor of a checkpoint that an adapter's module means.
 
 Does: compare names, whatever prefix the decoder's body has in either. Does not: look at tensors.
 Used while a graph is built and when an adapter is loaded.
@@ -29,5 +29,5 @@ class ModuleNames:
         return next((module.removeprefix(body) for body in self.bodies if module.startswith(body)), module)
 
     def is_in_layer(self, module: str) -> bool:
-        """Whether it is part of a layer."""
+        """True if it is part of a layer."""
         return self.common(module).startswith(self.layers)

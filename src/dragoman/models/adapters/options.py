@@ -1,4 +1,4 @@
-"""Which adapters a model is loaded with, as plain values."""
+"""The adapters that a model is loaded with, as plain values."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _modules_of(tensors: Mapping[str, Array], path: Path) -> list[str]:
 
 
 class _Settings:
-    """What adapter_config.json says."""
+    """The settings in adapter_config.json."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / CONFIG

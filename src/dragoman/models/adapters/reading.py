@@ -41,7 +41,7 @@ def gguf_file(path: Path) -> Path | None:
 
 
 def most_numbers(path: Path) -> int:
-    """How many numbers the adapter has at most, told without reading them. Raises: ModelError."""
+    """The largest count of numbers that the adapter can have, without reading them. Raises: ModelError."""
     file = gguf_file(path)
     if file is not None:
         return sum(number_counts(file).values())

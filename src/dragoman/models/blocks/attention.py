@@ -61,9 +61,9 @@ def attend(
     *,
     is_turned: bool = False,
 ) -> Node:
-    """What the heads read, of the rows that the layer keeps. `norms`: of queries and keys that are normed once turned.
+    """The heads' output for the rows that the layer keeps. `norms`: of queries and keys that are normed after turning.
 
-    `is_turned`: they have been turned already.
+    `is_turned`: queries and keys have been turned already.
     Shapes: q, k [T, heads, 1, size], v [T, 1, heads * size] -> [T or R, 1, heads * value size]; sinks f32 [heads].
     """
     facts = layer.attention

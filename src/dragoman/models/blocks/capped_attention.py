@@ -32,7 +32,7 @@ def capped_attention(
     written: Node,
     facts: AttentionFacts,
 ) -> Node:
-    """What the heads read. `written`: what the operation gave that has written the step's keys and values.
+    """The heads' output. `written`: the output of the operation that has written the step's keys and values.
 
     Shapes: q and written [T, heads * size] -> [T, heads * value size]. The caches are f32 [blocks, kv heads, slots, size].
     """

@@ -37,7 +37,7 @@ class ExpertWeights(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """Which experts tokens go through, and how much each counts. Shapes: i64 and f32 [T, active]."""
+    """The experts that tokens go through, and the share of each. Shapes: i64 and f32 [T, active]."""
 
     chosen: Node
     shares: Node
@@ -181,6 +181,6 @@ def _apart(x: Node, routing: Routing, num_experts: int, expert: Expert) -> Node:
 
 
 def _flat_places(chosen: Node, num_tokens: Node) -> Node:
-    """Where (expert, token) stands in [experts, tokens] laid flat, for each chosen expert. Shapes: i64 [T, active]."""
+    """The index of (expert, token) in [experts, tokens] laid flat, for each chosen expert. Shapes: i64 [T, active]."""
     tokens = ops.range(scalar(0, np.int64), num_tokens, scalar(1, np.int64), "i64")
     return add(multiply(chosen, num_tokens), unsqueeze(tokens.output(0), 1))

@@ -1,10 +1,10 @@
-"""Makes few operations of many: what a layer computes before attention becomes one, and what it computes behind it another.
+"""Makes few operations of many: one for the part of a layer before attention, and another for the part behind it.
 
-Does: find among a finished graph's nodes those that blocks have made around products of our kernels, and put operations in
-their place that compute the same. Does not: change what does not match exactly, or know families. Called when a graph is
-whole, on the thread that builds it.
+Does: find the nodes around products of our kernels in a finished graph, and replace them by operations that compute the
+same. Does not: change what does not match exactly, or know families. Called when a graph is whole, on the thread that
+builds it.
 
-A node of ours costs some microseconds in a graph whatever it computes, and the plugin's nodes between them cost as well.
+Each of our nodes costs some microseconds in a graph whatever it computes, and the plugin's nodes between them cost as well.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Found:
 
 @dataclass(slots=True)
 class _Chain:
-    """What follows a product of `width` outputs, up to `end`. `head`: the size of a head, 0 = it is not cut into heads."""
+    """The nodes behind a product of `width` outputs, up to `end`. `head`: the size of a head, 0 = it is not cut into heads."""
 
     end: Node
     width: int
@@ -129,7 +129,7 @@ def _fuse_products(node: Any, found: _Found) -> None:
 
 
 def _followed(output: Node, found: _Found) -> _Chain:
-    """What can be computed with a product at once: a norm, of all heads or of each, then turning; and reshaping."""
+    """The chain that can be computed with a product: a norm, of all heads or of each, then turning; and reshaping."""
     width = int(output.get_partial_shape()[-1].get_length())
     chain = _Chain(output, width)
     while True:
@@ -290,7 +290,7 @@ def _partly_turned(end: Node | None) -> _Turning | None:
 
 
 def _sliced(x: Node) -> tuple[Node, int, int] | None:
-    """What x is a part of, along the last axis, and where the part begins and ends."""
+    """The node of which x is a slice along the last axis, and the slice's begin and end; None if x is not one."""
     parts = _made(x, "Slice")
     if parts is None:
         return None

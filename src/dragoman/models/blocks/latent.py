@@ -74,7 +74,7 @@ def _queries(x: Node, weights: Weights, shape: LatentShape, epsilon: float) -> N
 
 
 def _bounds(shape: LatentShape) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Where keys and values lie among the rows of a head."""
+    """The bounds of keys and of values among the rows of a head."""
     return (0, shape.plain_size), (shape.plain_size, shape.plain_size + shape.value_size)
 
 

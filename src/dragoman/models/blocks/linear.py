@@ -47,7 +47,7 @@ def linears(
 
 
 def _told(result: Node, x: Node, weights: Weights, num_rows: int, *, bias: bool) -> Node:
-    """The product with what adapters add to it; whoever watches the graph is told of it."""
+    """The product plus the adapters' part; reports the product to the graph's watcher."""
     if weights.storage.watcher is not None:
         weights.storage.watcher.product(weights, x, result, bias=bias)
     return weights.adapted(result, x, num_rows)

@@ -39,7 +39,7 @@ _OURS = {
 
 
 class Gating(NamedTuple):
-    """What stands between the products of a gated MLP: of gate and up. `kernel`: its name in native/on_matrices.hpp."""
+    """The function between the products of a gated MLP: of gate and up. `kernel`: its name in native/on_matrices.hpp."""
 
     between: Callable[[Node, Node], Node]
     kernel: str
@@ -65,7 +65,7 @@ def gated_mlp(
 def _whole_mlp(
     x: Node, gate: Weights, up: Weights, down: Weights, inner_size: int, gate_by: Gating, *, bias: bool
 ) -> Node | None:
-    """The gated MLP as one operation of our kernels; None if they do not compute it, or somebody looks inside."""
+    """The gated MLP as one operation of our kernels; None if they cannot, or a watcher or adapter needs the parts."""
     storage, hidden = gate.storage, width(x)
     if not storage.format.is_ours or gate.adapting or storage.watcher:
         return None

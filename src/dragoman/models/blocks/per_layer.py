@@ -44,7 +44,7 @@ def hand_on_per_layer(x: Node, body: Weights, step: StepInputs, num_rows: int, s
 
 
 def let_in_per_layer(x: Node, weights: Weights, layer: LayerInputs, size: int, activation: str, epsilon: float) -> Node:
-    """What the layer's vectors change, gated by x. Shapes: x [R, 1, hidden] -> the same."""
+    """The change by the layer's vectors, gated by x. Shapes: x [R, 1, hidden] -> the same."""
     (every,) = layer.step.handed_on[_NAME]
     vectors = layer.keep(columns(every, layer.index * size, (layer.index + 1) * size))
     gated = multiply(ACTIVATIONS[activation](linear(x, weights.at("per_layer_input_gate"), size)), vectors)

@@ -35,7 +35,7 @@ def convolve(x: Node, weights: Weights, layer: LayerInputs, *, bias: bool = Fals
 
 
 def gated_delta(mixed: Node, steps: Node, parts: Node, weights: Weights, layer: LayerInputs) -> Node:
-    """What the layer's heads read by a gated delta rule. `weights`: of the rates at which states fade.
+    """The output of the layer's heads by a gated delta rule. `weights`: of the rates at which states fade.
 
     Shapes: mixed [T, 1, queries, keys and values], steps and parts [T, 1, heads] -> [T, heads, value size].
     """
@@ -48,7 +48,7 @@ def gated_delta(mixed: Node, steps: Node, parts: Node, weights: Weights, layer: 
 
 
 def head_scan(mixed: Node, steps: Node, weights: Weights, layer: LayerInputs, facts: ScanFacts) -> Node:
-    """What the layer's heads read by a selective scan. `weights`: of rates, biases of steps, and skips.
+    """The output of the layer's heads by a selective scan. `weights`: of rates, biases of steps, and skips.
 
     Shapes: mixed [T, 1, values, keys and queries], steps [T, 1, heads] -> [T, heads, head size].
     """
@@ -60,7 +60,7 @@ def head_scan(mixed: Node, steps: Node, weights: Weights, layer: LayerInputs, fa
 
 
 def channel_scan(rows: list[Node], biases: Array, weights: Weights, layer: LayerInputs) -> Node:
-    """What the layer's channels read by a selective scan. `weights`: of rates and skips; `biases`: of steps, f32 [width].
+    """The layer's channels' output by a selective scan. `weights`: of rates and skips; `biases`: of steps, f32 [width].
 
     `rows`: x, steps, keys, queries, see `recurrent.channels`. -> [T, 1, width]
     """
@@ -81,12 +81,12 @@ def gated_recurrence(rows: list[Node], rates: Array, layer: LayerInputs) -> Node
 
 
 def head_rates(weights: Weights, num_heads: int) -> tuple[Array, Array]:
-    """At which rates states fade, and what is added to steps: two of f32 [heads]."""
+    """The rates at which states fade, and the biases of steps: two of f32 [heads]."""
     return -np.exp(weights.vector(num_heads, "A_log")), weights.vector(num_heads, "dt_bias")
 
 
 def _numbers(weights: Weights, shape: tuple[int, ...], name: str) -> Array:
-    """A tensor that is no matrix of a product. Raises: ModelError if it is packed."""
+    """A tensor of plain numbers. Raises: ModelError if it is packed."""
     tensor = weights.tensor(shape, name)
     if isinstance(tensor, PackedMatrix):
         raise ModelError(f"{name} is packed, allowed: numbers")

@@ -28,7 +28,7 @@ TOKEN_TYPES, ROTARY_POSITIONS = "token_types", "rotary_positions"
 
 @dataclass(frozen=True, slots=True)
 class BlockTables:
-    """Where one kind of cache finds the step's sequences."""
+    """Tables by which one kind of cache finds the step's sequences."""
 
     past_lens: Node
     block_indices: Node
@@ -111,7 +111,7 @@ class StepInputs:
         return self._caches[layer]
 
     def kept(self, name: str, shape: tuple[int, ...], kind: int) -> Kept:
-        """What blocks of a kind keep under that name, f32 in that shape, and where the step's rows find it."""
+        """The state that blocks of a kind keep under that name, f32 in that shape, and the tables by which rows find it."""
         table = cache_parameter(name, [*shape[:-1], 4 * shape[-1]])
         self.parameters.append(table)
         tables = self.tables[kind]
@@ -156,10 +156,10 @@ class LayerInputs:
         self._is_last = index == len(step.facts.layers) - 1
 
     def keep(self, x: Node) -> Node:
-        """The rows that somebody reads: in the last layer those whose logits are wanted, before it all.
+        """The rows that are needed: in the last layer those whose logits are wanted, before it all.
 
-        A layer calls it where its keys and values are known, on what attention gives and on what is added to it: the rest of
-        the last layer is computed for these rows alone.
+        A layer calls it once its keys and values are known, on attention's output and on the residual: the rest of the last
+        layer is computed for these rows alone.
         """
         return gather_rows(x, self.step.rows) if self._is_last else x
 
@@ -193,5 +193,5 @@ class LayerInputs:
 
     @property
     def tables(self) -> BlockTables:
-        """Where the layer's kind of cache finds the step's sequences."""
+        """The tables by which the layer's kind of cache finds the step's sequences."""
         return self.step.tables[self.step.facts.cache_kind(self.index)]

@@ -78,7 +78,7 @@ class WholeTexts:
         return self._angles[rule]
 
     def keep(self, x: Node) -> Node:
-        """The rows that somebody reads."""
+        """The rows that are needed."""
         return x if self.kept is None else gather_rows(x, self.kept)
 
     def means(self, x: Node) -> Node:
@@ -94,7 +94,7 @@ class WholeTexts:
         self._biased = add(ops.unsqueeze(ops.transpose(chosen, integers(2, 0, 1)), integers(0)), self.mask)
 
     def attend(self, q: Node, k: Node, v: Node, facts: AttentionFacts, *, is_windowed: bool = False) -> Node:
-        """What each token reads from the others of its text.
+        """Attention of each token to the others of its text.
 
         Shapes: q [T, heads * size], k, v [T, kv heads * size] -> [T, heads * size].
         """

@@ -1,6 +1,6 @@
-"""The families of models that load, and which of them a config.json means.
+"""The families of models that load, chosen by config.json.
 
-Does: list and choose. Does not: read weights. Called by the loader and by whoever foretells what a model will take, on any
+Does: list and choose. Does not: read weights. Called by the loader and by estimates of a model's memory, on any
 thread. A new family is a file here and a line in `FAMILIES`; a start imports only the one that it needs.
 """
 
@@ -152,7 +152,7 @@ def read_model(raw_config: dict[str, Any], *, sees: bool = False) -> Family:
 
 
 def has_tower(raw_config: dict[str, Any]) -> bool:
-    """Whether a config.json that `read_model` reads is that of a model whose pictures are understood."""
+    """True if a config.json that `read_model` reads is that of a model whose pictures are understood."""
     names = [name for name in raw_config["architectures"] if name in FAMILIES]
     return _find_tower(names[0]) is not None
 
@@ -166,7 +166,7 @@ def _find_tower(architecture: str) -> type[VisionFamily] | None:
 
 
 def find_family(architecture: str) -> Callable[[Config], Family]:
-    """What reads the models of an architecture in `FAMILIES`."""
+    """The constructor of an architecture in `FAMILIES`, which reads its config."""
     module, _, name = FAMILIES[architecture].partition(".")
     family: Callable[[Config], Family] = getattr(import_module(f"{__name__}.{module}"), name)
     return family

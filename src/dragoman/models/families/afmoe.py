@@ -50,7 +50,7 @@ class Afmoe(BiasedExperts, NormsHeads):
         super().__init__(config)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """Every so many layers one sees everything."""
+        """Every `global_attn_every_n_layers`-th layer sees everything."""
         return read_slides(config, all_but_every(config.count("global_attn_every_n_layers", 4)))
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:

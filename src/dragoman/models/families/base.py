@@ -1,4 +1,4 @@
-"""What a family of models is: how it reads config.json, and how its layers are put together from blocks.
+"""The base of all families, which read config.json and put layers together from blocks.
 
 Does: the parts that most decoders share. Does not: name any of them. Each family is a subclass in a file of its own, which
 says what differs; `families` lists them.
@@ -23,7 +23,7 @@ from dragoman.models.weights import Weights
 
 
 class Layout(NamedTuple):
-    """Where a checkpoint keeps the decoder's body and its head."""
+    """The names below which a checkpoint keeps the decoder's body and its head."""
 
     body: str
     head: str
@@ -84,7 +84,7 @@ class Family(ABC):
         return embedding(step.token_ids, body.at(self.table), self.facts.vocab_size, self.facts.hidden_size)
 
     def begin(self, x: Node, body: Weights, step: StepInputs) -> Node:
-        """What the first layer takes, made of the embeddings; families hand on here what further layers take of them."""
+        """The input of the first layer, made of the embeddings; families hand on here what further layers need of them."""
         return x
 
     def head(self, x: Node, weights: Weights) -> Node:

@@ -1,4 +1,4 @@
-"""What families with experts have in common: how config.json and tensors tell of them.
+"""The common part of families with experts: the keys of config.json, and the tensors.
 
 Does: the parts that most of them share. Does not: route or evaluate (`blocks.experts` does). Each family says what differs.
 """
@@ -68,7 +68,7 @@ class WithExperts(Llama):
         return [ExpertWeights(*(expert.at(name) for name in self.expert_names)) for expert in experts]
 
     def shared(self, x: Node, weights: Weights, facts: ExpertFacts) -> Node:
-        """What the expert that every token takes makes of x."""
+        """The output for x of the expert that every token takes."""
         matrices = self.gate_up_down(weights.at(self.shared_name), facts.shared_size)
         return gated_mlp(x, *matrices, facts.shared_size, facts.activation, bias=self.has_mlp_bias)
 
@@ -112,7 +112,7 @@ def _check_groups(facts: ExpertFacts) -> None:
 
 
 def active_count(config: Config, key: str, num_experts: int) -> int:
-    """How many experts a token goes through. Raises: ModelError if that is more than there are."""
+    """The number of experts that a token goes through. Raises: ModelError if that is more than there are."""
     count = config.count(key)
     if count > num_experts:
         raise config.error(key, f"at most the number of experts, {num_experts}")

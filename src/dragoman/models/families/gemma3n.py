@@ -25,7 +25,7 @@ from dragoman.models.weights import Weights
 class Gemma3n(SharesKeys):
     """Gemma 3n E2B and E4B.
 
-    Streams lie beside each other: [T, streams, hidden].
+    Shape of the streams: [T, streams, hidden].
     """
 
     architectures = ("Gemma3nForCausalLM",)
@@ -121,7 +121,7 @@ class Gemma3n(SharesKeys):
         return add(corrected, multiply(self.per_layer(first, weights, layer), constant(shown)))
 
     def compute(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """What a layer of Gemma 3 gives, with a learned residual. Shapes: [T, 1, hidden] -> [R, 1, hidden]."""
+        """The output of a layer of Gemma 3, with a learned residual. Shapes: [T, 1, hidden] -> [R, 1, hidden]."""
         names, size = self.layer_norms, width(x)
         normed = self.norm(x, weights.at(names.before_attention))
         mixed = self.attention(normed, weights.at("self_attn"), layer)
@@ -134,7 +134,7 @@ class Gemma3n(SharesKeys):
         return add(after, self.norm(change, weights.at(names.after_mlp)))
 
     def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Llama`. Of some layers' gates only those pass that lie so many deviations above their mean."""
+        """See `Llama`. In sparse layers only gates that lie far enough above their mean pass, measured in deviations."""
         facts, sparsity = self.facts.layers[layer.index].mlp, self.sparsity[layer.index]
         assert isinstance(facts, MlpFacts)
         if not sparsity:

@@ -33,8 +33,8 @@ from dragoman.models.weights import Weights
 class SharesKeys(Gemma3):
     """Gemma 3 whose last layers attend to an earlier layer's keys and values, with embeddings for each layer.
 
-    `pattern`: every so many layers one sees everything, where config.json has no layer_types. `num_sharing`: the layers that
-    attend to others' keys, where it does not say it.
+    `pattern`: every `pattern`-th layer sees everything, if config.json has no layer_types. `num_sharing`: the number of
+    layers that attend to others' keys, if config.json does not say it.
     """
 
     large_table = TABLE
@@ -51,7 +51,7 @@ class SharesKeys(Gemma3):
         self.unread = (*self.unread, rf"\.layers\.({sharing})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\.")  # needless
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """Every so many layers one sees everything. Those that share read the last layer of their kind that does not."""
+        """Every `pattern`-th layer sees everything. Those that share read the last layer of their kind that does not."""
         config.assume(sliding_window_pattern=self.pattern)
         slides = super().read_slides(config)
         first = len(slides) - self.num_sharing
@@ -100,7 +100,7 @@ class SharesKeys(Gemma3):
         return queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
 
     def per_layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """What the layer's embeddings change."""
+        """The change by the layer's embeddings."""
         activation = self.facts.layers[layer.index].mlp.activation
         return let_in_per_layer(x, weights, layer, self.per_layer_size, activation, self.norm_epsilon)
 
@@ -194,7 +194,7 @@ class Gemma4(SharesKeys):
         return [q, k, k]
 
     def routed(self, x: Node, weights: Weights, facts: ExpertFacts) -> Node:
-        """What the chosen experts make of what goes into the layer's MLP, each with a weight of its own."""
+        """The chosen experts' output for the input of the layer's MLP, each with a weight of its own."""
         router = weights.at("router")
         scale = router.vector(width(x), "scale") * np.float32(width(x) ** -0.5)
         chosen, shares = route(rms_normalized(x, scale, self.norm_epsilon), router.at("proj"), facts)

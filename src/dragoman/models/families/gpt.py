@@ -1,4 +1,4 @@
-"""What the decoders of the years before Llama share: layer norms, an MLP without a gate, often one matrix of q, k and v."""
+"""The common part of decoders from before Llama: layer norms, an MLP without a gate, often one matrix of q, k and v."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALIASES = {
 
 
 class Names(NamedTuple):
-    """Where a layer keeps its parts. `qkv`: one matrix, or those of queries, keys and values.
+    """The names of a layer's parts. `qkv`: one matrix, or those of queries, keys and values.
 
     One name for both norms: attention and MLP read what that norm gives.
     """

@@ -92,7 +92,7 @@ class Lfm2(Llama):
 
 
 def _attending_layers(config: Config) -> tuple[bool, ...]:
-    """Whether a layer attends, for each."""
+    """For each layer: True if it attends."""
     num_layers = config.count("num_hidden_layers")
     indices = config.value("full_attn_idxs", list(range(num_layers)))
     types = config.choices("layer_types", _LAYER_TYPES, num_layers)

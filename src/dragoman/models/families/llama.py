@@ -81,16 +81,16 @@ class Llama(Family):
         )
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
-        """Whether queries, keys and values have a bias, and whether the output has."""
+        """True if queries, keys and values have a bias; True if the output has."""
         has_bias = config.flag("attention_bias")
         return has_bias, has_bias
 
     def read_rotary(self, config: Config) -> RotaryReading:
-        """How positions turn queries and keys."""
+        """The rule by which positions turn queries and keys."""
         return read_rotary(config, head_size(config), axes=self.axes)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
-        """Which layers see only a window."""
+        """For each layer: True if it sees only a window."""
         return (False,) * config.count("num_hidden_layers")
 
     def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ConvolutionFacts | Recurrence:
@@ -132,11 +132,11 @@ class Llama(Family):
         return self.norm(x, weights.at(name)) if name else x
 
     def residual(self, x: Node, change: Node) -> Node:
-        """What goes on after a block that has computed `change` from x."""
+        """The value that goes on after a block that has computed `change` from x."""
         return add(x, change)
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """What tokens take from each other. Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
+        """The mixing of tokens with each other. Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
         return self.attention(x, weights.at("self_attn"), layer)
 
     def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:

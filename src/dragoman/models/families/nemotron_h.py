@@ -110,7 +110,7 @@ class NemotronH(Family):
 
 
 def _kinds(config: Config) -> list[str]:
-    """What each layer is. Raises: ModelError."""
+    """The kind of each layer. Raises: ModelError."""
     pattern, listed = config.value("hybrid_override_pattern"), config.value("layers_block_type")
     if listed is None:
         listed = config.value("layer_types")

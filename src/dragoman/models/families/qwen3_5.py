@@ -28,7 +28,7 @@ _LAYER_TYPES = ("linear_attention", "full_attention")
 
 
 class DeltaWeights(NamedTuple):
-    """What a gated delta rule projects by: to queries, keys and values below each other; the gate; parts; fades."""
+    """The matrices of a gated delta rule: to queries, keys and values below each other; the gate; parts; fades."""
 
     mixed: Weights
     gate: Weights
@@ -71,7 +71,7 @@ class Qwen35(Llama):
         return self.delta(x, weights.at("linear_attn"), layer)
 
     def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """With a gate on what each head reads, which lies beside its queries."""
+        """With a gate on each head's output, whose rows follow the head's queries."""
         facts, size = layer.attention, layer.attention.head_size
         rows = np.arange(2 * facts.query_width).reshape(facts.num_heads, 2, size)
         queries, gates = (weights.at("q_proj").rows(rows[:, i].reshape(-1), 2 * facts.query_width) for i in range(2))
@@ -109,7 +109,7 @@ class Qwen35(Llama):
 
 
 def _attending_layers(config: Config) -> tuple[bool, ...]:
-    """Whether a layer attends, for each."""
+    """For each layer: True if it attends."""
     num_layers, interval = config.count("num_hidden_layers"), config.count("full_attention_interval", 4)
     kinds = config.choices("layer_types", _LAYER_TYPES, num_layers)
     attends = tuple(kinds[i] == "full_attention" if kinds else (i + 1) % interval == 0 for i in range(num_layers))

@@ -95,7 +95,7 @@ def read_step_limits(config: Config) -> tuple[float, float]:
 
 
 def scanned(x: Node, weights: Weights, layer: LayerInputs, scan: Scan, factors: tuple[float, ...] = (1.0,) * 5) -> Node:
-    """What the layer makes of x. `factors`: of the gate, of values, keys and queries, and of steps.
+    """The layer's output for x. `factors`: of the gate, of values, keys and queries, and of steps.
 
     Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps.
     """

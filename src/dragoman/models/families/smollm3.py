@@ -25,7 +25,7 @@ class SmolLM3(Llama):
         return no_slides(config)
 
     def read_turns(self, config: Config) -> tuple[bool, ...]:
-        """Which layers turn: no_rope_layers has a 1 for them."""
+        """For each layer: True if it turns; no_rope_layers has a 1 for these."""
         num_layers = config.count("num_hidden_layers")
         interval = config.count("no_rope_layer_interval", 4)
         if "no_rope_layers" in config:

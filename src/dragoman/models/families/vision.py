@@ -198,7 +198,7 @@ def internvl_text_model(config: Config) -> Family:
 
 
 def find_tower(architecture: str) -> type[VisionFamily] | None:
-    """What embeds the pictures of an architecture; None if only its texts are understood."""
+    """The tower that embeds the pictures of an architecture; None if only its texts are understood."""
     if architecture not in TOWERS:
         return None
     module, _, name = TOWERS[architecture].partition(".")
@@ -207,7 +207,7 @@ def find_tower(architecture: str) -> type[VisionFamily] | None:
 
 
 def _text_config(config: Config, part: Config) -> Config:
-    """What config.json says of the text, with what it leaves out."""
+    """The config of the text part, with the values that config.json leaves out."""
     raw: dict[str, Any] = config.value("text_config")
     kind = str(part.value("model_type"))
     config.skip("vocab_size")

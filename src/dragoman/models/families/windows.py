@@ -1,4 +1,4 @@
-"""Which of a decoder's layers see only a window of the tokens before them, as config.json tells it.
+"""Reads from config.json which of a decoder's layers see only a window of the tokens before them.
 
 Does: read the layers' kinds and the window. Does not: know families; each says what its layers are where nothing is written.
 Called by the families when a model is loaded.

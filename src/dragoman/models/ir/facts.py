@@ -1,7 +1,8 @@
-"""What an exported model is, told from its graph, and from config.json where the graph does not say it.
+"""Reads the facts of an exported model from its graph, and from config.json where the graph lacks them.
 
-Does: tell layers, heads, windows and the vocabulary from the attention operations; context and name from config.json; what
-is computed otherwise than config.json asks for. Does not: change the graph. Called by `load`, once per start, on any thread.
+Does: read layers, heads, windows and the vocabulary from the attention operations, context and name from config.json; list
+what is computed otherwise than config.json asks for. Does not: change the graph. Called by `load`, once per start, on any
+thread.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def _context(graph: Any, config: Config) -> tuple[int, tuple[str, ...]]:
 
 
 def _compares_positions(graph: Any) -> bool:
-    """Whether something depends on the largest position of a step."""
+    """True if something depends on the largest position of a step."""
     start = inputs_by_name(graph).get("position_ids")
     waiting, seen = [start] if start is not None else [], set()
     while waiting:
@@ -153,7 +154,7 @@ def _compares_positions(graph: Any) -> bool:
 
 
 def _departures(layers: Mapping[int, AttentionFacts], config: Config) -> list[str]:
-    """What config.json asks for and the graph does not compute."""
+    """Lines on what config.json asks for and the graph does not compute."""
     found = []
     cap = config.value("attn_logit_softcapping")
     if isinstance(cap, int | float) and cap:

@@ -1,6 +1,6 @@
-"""Where a directory keeps a model as OpenVINO's intermediate representation, and what its small files say of it.
+"""Finds a model in OpenVINO's intermediate representation in a directory, and reads its small files.
 
-Does: find the files, read openvino_config.json. Does not: read graphs. Called by the loader and by whoever foretells sizes,
+Does: find the files, read openvino_config.json. Does not: read graphs. Called by the loader and by estimates of memory,
 on any thread.
 Source: optimum-intel's exports (OVModelForCausalLM, OVConfig), which OVMS and OpenVINO GenAI read too.
 """
@@ -28,15 +28,15 @@ _DESCRIBES = frozenset((
 
 
 def is_ir(model_dir: Path) -> bool:
-    """Whether the model is served from its graph: it has one, and no weights as a checkpoint has them.
+    """True if the model is served from its graph: it has one, and no weights as a checkpoint has them.
 
-    Where both are there, the checkpoint is served: a graph of its own is built of it, which options of types act on.
+    If both are there, the checkpoint is served: our graph is built of it, which options of types act on.
     """
     return has_graph(model_dir) and not any(model_dir.glob("*.safetensors"))
 
 
 def has_graph(model_dir: Path) -> bool:
-    """Whether there is an exported graph."""
+    """True if there is an exported graph."""
     return (model_dir / GRAPH_FILE).is_file() or (model_dir / SEEING_FILE).is_file()
 
 

@@ -59,9 +59,9 @@ def read_graph(path: Path) -> Any:
 
 
 def only_result(graph: Any, named: str, *ends: int) -> Any:
-    """What a graph gives that has one result, of rank 3. `ends`: the last of its lengths.
+    """The output of a graph that has one result, of rank 3. `ends`: the last of its lengths.
 
-    Raises: ModelError, in which the graph is `named`, if it gives something else.
+    Raises: ModelError, in which the graph is `named`, if its result is another one.
     """
     results = graph.get_results()
     if len(results) != 1:
@@ -80,7 +80,7 @@ def refuse_other_shape(value: Any, named: str, *ends: int) -> None:
 
 
 def reason(error: Exception) -> str:
-    """What the runtime says in an error, on one line."""
+    """The runtime's words in an error, on one line."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -296,7 +296,7 @@ def _head(result: Any) -> Any:
 
 
 def _is_computed(value: Any) -> bool:
-    """Whether it depends on the step: then its shape does, too."""
+    """True if it depends on the step: then its shape does, too."""
     return bool(value.get_partial_shape().is_dynamic)
 
 

@@ -52,7 +52,7 @@ class Phi3Vision:
         self.facts = PictureFacts(_placeholder_id(model_dir), splits_texts=True)
 
     def processor(self, described: Config) -> PictureProcessor:
-        """What prepares pictures as preprocessor_config.json describes it. Raises: ModelError."""
+        """The processor of pictures that preprocessor_config.json describes. Raises: ModelError."""
         return HdPictures(described)
 
     def tower(self, files: SeeingFiles) -> ov.Model:

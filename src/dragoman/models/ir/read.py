@@ -1,7 +1,7 @@
-"""From a directory with an exported graph to one that can be compiled, with what the model is and how it is run.
+"""Reads an exported graph and makes one that can be compiled, with the model's facts and its profile.
 
-Does: read and transform the graph, decide how it is run by what its weights are. Does not: compile, or know checkpoints.
-Called by the loader and by whoever foretells sizes, once per start each, on any thread.
+Does: read and transform the graph, decide by its weights how to run it. Does not: compile, or know checkpoints.
+Called by the loader and by estimates of memory, once per start each, on any thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PACKED = ("u4", "i4", "u8", "i8")
 
 
 class IrTower(NamedTuple):
-    """What embeds an exported model's pictures. `make`: builds its graph, raises ModelError."""
+    """The tower that embeds an exported model's pictures. `make`: builds its graph, raises ModelError."""
 
     facts: PictureFacts
     processor: PictureProcessor
@@ -67,7 +67,7 @@ class IrModel:
     graph: Any
 
     def take_graph(self) -> Any:
-        """The graph, with paged attention; once, as its weights live as long as somebody has it."""
+        """The graph, with paged attention; only once, since its weights live as long as the graph."""
         graph, self.graph = self.graph, None
         return graph
 
