@@ -1,7 +1,7 @@
-"""What this machine's processor is, and all that follows from it for how a model is stored, compiled and run.
+"""Decides by this machine's processor how to store, compile and run a model.
 
-Does: read what Linux and the runtime tell of the processor; decide, once for each model. Does not: benchmark.
-The loader makes the profile and hands it to builders, runner, pacer and scheduler; nobody else asks for the processor.
+Does: read what Linux and the runtime report on the processor; decide, once for each model. Does not: benchmark.
+The loader makes the profile for builders, runner, pacer and scheduler; no other code depends on the processor.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _WITHOUT_DOT_PRODUCTS = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How to store and run a model. `num_threads` None = all cores; `cache_dir` None = build anew at every start.
+    """Options for storing and running a model. `num_threads` None = all cores; `cache_dir` None = build at every start.
 
     `cache_max_gb`: of all graphs in that directory, 0 = none is kept.
 
     `has_neighbours`: other models compute in this process at the same time (see `runtime.kernel_threads`). `takes_back`:
-    tokens that were computed may be taken back, as those of drafts that are refused (see `kept_rows`). `sees`: a tower is
-    loaded, if the checkpoint has one that is understood. `picture_changes`: a JSON object with keys of
-    preprocessor_config.json that count in place of the file's. `asks_for_type`: somebody chose the weights' type.
-    `adapters` None = none, now or later. `kernels`: whose compute products with weights.
+    computed tokens may be taken back, as those of refused drafts (see `kept_rows`). `sees`: a tower is
+    loaded, if the checkpoint has one that is understood. `picture_changes`: a JSON object with keys that
+    replace those of preprocessor_config.json. `asks_for_type`: the operator chose the weights' type.
+    `adapters` None = none, now or later. `kernels`: those that compute products with weights.
     """
 
     weight_type: WeightType = "int8"
@@ -101,11 +101,11 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
-    """How a model is stored, compiled and run on a processor.
+    """The way to store, compile and run a model on a processor.
 
     `inference_type`, `kv_type`: of arithmetic, and of the cache. `activation_group`: columns of activations that OpenVINO's
     kernels quantise together, 0 = they do not. `kv_by_token`: keys are quantised by token, so that they do not depend on how
-    a prompt was cut. `kernels`: whose compute products.
+    a prompt was cut. `kernels`: those that compute products.
     """
 
     processor: Processor
@@ -133,7 +133,7 @@ class KernelProfile:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """What the runtime is told when it compiles a graph."""
+        """The runtime's properties for compiling a graph."""
         properties: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": self.inference_type,
             "KV_CACHE_PRECISION": self.kv_type,
@@ -162,7 +162,7 @@ def this_processor() -> Processor:
 
 
 def most_instructions() -> str:
-    """What OpenVINO's kernels are held to by OV_CPU_MAX_ISA; "" = nothing."""
+    """The limit that OV_CPU_MAX_ISA sets for OpenVINO's kernels; "" = none."""
     return os.environ.get("OV_CPU_MAX_ISA", "").upper()
 
 
@@ -202,13 +202,13 @@ def kernel_profile(
 
 
 def keeps_file_types(options: ModelOptions, processor: Processor | None = None) -> bool:
-    """Whether matrices of GGUF files keep their values: kernels of our own read them, and nobody asks for another type."""
+    """True if matrices of GGUF files keep their values: our kernels read them, and no option asks for another type."""
     is_default = options.weight_type in COMPRESSED and not options.asks_for_type
     return is_default and _kernels(options, processor or this_processor()) == "own"
 
 
 def _kernels(options: ModelOptions, processor: Processor, *, has_states: bool = False) -> Kernels:
-    """Whose kernels compute products; ours have no f32. Raises: ModelError if they are asked for and not here.
+    """The kernels that compute products; ours have no f32. Raises: ModelError if ours are asked for and missing.
 
     Ours widen bf16 and f16 to f32. Where the plugin multiplies them in bf16, it computes prompts faster than a processor
     can in f32, and a few rows no more slowly: on one core of an EPYC with AVX-512, 32 and 512 rows at 290 and 330 to 380
@@ -238,7 +238,7 @@ def _lacks_library() -> str:
 
 
 def uses_library(facts: ModelFacts, profile: KernelProfile) -> bool:
-    """Whether the graph of such a model has operations of the library of kernels."""
+    """True if the graph of such a model has operations of the library of kernels."""
     return profile.kernels == "own" or facts.needs_library
 
 
@@ -330,7 +330,7 @@ def lacks_avx2(cpu_info: Path = CPU_INFO) -> bool:
 
 
 def _flags(cpu_info: Path) -> str:
-    """What an x86 processor can do, in Linux' words; "" = another one, or it is not told."""
+    """The feature flags of an x86 processor, as Linux lists them; "" = another processor, or they are not listed."""
     try:
         with cpu_info.open(encoding="ascii", errors="replace") as lines:
             return next((line for line in lines if line.startswith("flags")), "")  # "Features" elsewhere than on x86

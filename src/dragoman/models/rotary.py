@@ -40,7 +40,7 @@ class _Scaled:
 
 @dataclass(frozen=True, slots=True)
 class RotaryReading:
-    """What config.json says. `max_position`: the longest context for which the rule can be followed exactly.
+    """The rule in config.json. `max_position`: the longest context for which the rule can be followed exactly.
 
     `long_context_from`: see `ModelFacts`.
     """
@@ -134,7 +134,7 @@ def _axes(described: Config, num_pairs: int, kind: Axes | None) -> tuple[int, ..
 
 
 def rotary_description(config: Config) -> Config:
-    """Where the rule is described; transformers 5 moved it, and rope_theta with it."""
+    """The part that describes the rule; transformers 5 moved it, and rope_theta with it."""
     for key in ("rope_parameters", "rope_scaling"):
         part = config.part(key)
         if part is not None:
@@ -143,7 +143,7 @@ def rotary_description(config: Config) -> Config:
 
 
 def _scaled(kind: str, described: Config, theta: float, size: int, config: Config) -> _Scaled:
-    """What a rule makes of the frequencies for `theta`. Raises: ModelError if they are no numbers that can be used."""
+    """The frequencies for `theta`, scaled by a rule. Raises: ModelError if they are not usable numbers."""
     try:
         scaled = _RULES[kind](described, [theta ** (-2.0 * i / size) for i in range(size // 2)], theta, config)
     except ModelError:
@@ -176,9 +176,9 @@ def _proportional(described: Config, plain: _Frequencies, _theta: float, _config
 def _dynamic(described: Config, plain: _Frequencies, theta: float, config: Config) -> _Scaled:
     """Plain up to the original context. Sequences beyond it have the frequencies of the longest one, `factor` times that.
 
-    transformers computes frequencies anew for each length, of all sequences in a batch, and leaves cached keys as they are.
-    vLLM has those of the longest context for every sequence. Here a sequence that fits the original context is as with
-    transformers, and any other as with vLLM.
+    transformers computes frequencies for each length, of all sequences in a batch, and leaves cached keys as they are.
+    vLLM has those of the longest context for every sequence. Here a sequence that fits the original context follows
+    transformers, and any other vLLM.
     """
     factor, size = described.positive("factor"), 2 * len(plain)
     original = described.count("original_max_position_embeddings", config.count("max_position_embeddings"))
@@ -224,7 +224,7 @@ def _yarn(described: Config, plain: _Frequencies, theta: float, config: Config) 
     size = 2 * len(plain)
 
     def dimension(rotations: float) -> float:
-        """The pair of dimensions that makes so many full turns within the original context."""
+        """The pair of dimensions that makes `rotations` full turns within the original context."""
         return size * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
     low, high = dimension(fast), dimension(slow)

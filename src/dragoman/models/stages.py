@@ -1,4 +1,4 @@
-"""The stages of loading a model, by the names that whoever watches a load is told.
+"""The stages of loading a model, by the names that progress reports use.
 
 Does: name them. Does not: report them (the loader does). Used on any thread.
 """

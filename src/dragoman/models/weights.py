@@ -23,7 +23,7 @@ Rows: TypeAlias = slice | Array
 
 
 class Place(NamedTuple):
-    """Where in a checkpoint the matrix of a product lies. `rows`: which of `num_stored` it is, in which order."""
+    """The place of a product's matrix in a checkpoint. `rows`: its rows among the `num_stored` of the tensor, in order."""
 
     name: str
     num_stored: int
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class Adapting(Protocol):
-    """What adapters change while a graph is built."""
+    """The changes of adapters while a graph is built."""
 
     def merged(self, name: str, matrix: StoredTensor) -> StoredTensor:
         """The matrix [out, in] of that name as it is to be stored."""
@@ -236,7 +236,7 @@ def halves(weights: Weights, size: int) -> tuple[Weights, Weights]:
 
 
 def can_be_joined(tensors: Sequence[StoredTensor]) -> bool:
-    """Whether `joined` takes them: all are numbers, or all are packed alike."""
+    """True if `joined` takes them: all are numbers, or all are packed alike."""
     first = tensors[0]
     if isinstance(first, PackedMatrix):
         return all(isinstance(tensor, PackedMatrix) and tensor.is_stored_as(first) for tensor in tensors)

@@ -75,7 +75,7 @@ class _Found:
 
 @dataclass(slots=True)
 class _Chain:
-    """The nodes behind a product of `width` outputs, up to `end`. `head`: the size of a head, 0 = it is not cut into heads."""
+    """The nodes behind a product of `width` outputs, up to `end`. `head`: a head's size, 0 = it is not cut into heads."""
 
     end: Node
     width: int

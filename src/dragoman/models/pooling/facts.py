@@ -1,4 +1,4 @@
-"""What a model is that embeds or scores texts, in words that belong to no family.
+"""Facts of a model that embeds or scores texts, the same for all families.
 
 Does: hold values. Does not: read files (`recipe` and the families do). Immutable.
 """
@@ -55,7 +55,7 @@ class DenseModule:
 
 @dataclass(frozen=True, slots=True)
 class PairTemplate:
-    """How a causal model is asked about a pair: the texts around it, and what is told where nobody says what to look for."""
+    """The prompt for a causal model about a pair: the texts around it, and the default instruction."""
 
     before: str
     body: str  # with {instruction}, {query}, {document}
@@ -65,8 +65,9 @@ class PairTemplate:
 
 @dataclass(frozen=True, slots=True)
 class SparseRule:
-    """How logits of tokens become weights of words, as SPLADE has it. `sums`: of all tokens, else the highest counts;
-    `logarithms`: that are taken, one after the other.
+    """The rule that turns logits of tokens into weights of words, as in SPLADE.
+
+    `sums`: add up all tokens, else take the highest. `logarithms`: the number taken, one after the other.
     """
 
     sums: bool = False
@@ -75,7 +76,7 @@ class SparseRule:
 
 @dataclass(frozen=True, slots=True)
 class LateRule:
-    """How texts are written for late interaction, as ColBERT has it.
+    """The rule for writing texts for late interaction, as in ColBERT.
 
     `query_prefix`, `document_prefix`: texts before each. `query_length`, `document_length`: tokens of the longest.
     `expands`: queries are filled up with `mask_token` to their length, which other tokens see if `sees_expansion`.
@@ -94,16 +95,15 @@ class LateRule:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a directory says of how its network is used.
+    """The use of a network, by its directory.
 
-    `pooling`: how the tokens' vectors become one, several = side by side. `includes_prompt` False: the prompt's tokens are
-    left out then. `denses`: products behind it. `is_normalized`: the result has length 1. `max_tokens` None = as many as the
-    network takes. `prompts`, `default_prompt_name`, `similarity`: as sentence-transformers lists them. `tasks`: names of
-    prompts whose texts are for a task that the network has an adapter for, in the adapters' order. `activation`: what
-    becomes of a score. `labels`: the classes, in the order of the head's outputs. `sparse`, `late`: where vectors are words'
-    weights, or tokens'. `answer_ids`: the tokens that a causal model's score compares, (yes, no) or (yes,). `template`: None
-    = pairs are two texts in one sequence. `lowers_case`: texts are lower-cased before. `departures`: for people, at the
-    start.
+    `pooling`: makes one vector of the tokens' vectors; several = side by side. `includes_prompt` False: without the
+    prompt's tokens. `denses`: products behind it. `is_normalized`: the result has length 1. `max_tokens` None = as many as
+    the network takes. `prompts`, `default_prompt_name`, `similarity`: as sentence-transformers lists them. `tasks`: names of
+    prompts whose texts are for a task that the network has an adapter for, in the adapters' order. `activation`: of a score.
+    `labels`: the classes, in the order of the head's outputs. `sparse`, `late`: where vectors are words' weights, or
+    tokens'. `answer_ids`: the tokens that a causal model's score compares, (yes, no) or (yes,). `template`: None = pairs are
+    two texts in one sequence. `lowers_case`: texts are lower-cased before. `departures`: for people, at the start.
     """
 
     kind: Kind

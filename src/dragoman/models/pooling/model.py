@@ -185,7 +185,7 @@ def _pooled(rows: Vectors, mode: PoolingMode, num_skipped: int) -> Vectors:
 
 
 def load_pooler(model_dir: Path, recipe: Recipe, options: ModelOptions, progress: Any = None) -> LoadedPooler:
-    """The compiled model of a directory. Raises: ModelError if it is no supported checkpoint."""
+    """The compiled model of a directory. Raises: ModelError if its checkpoint is not supported."""
     report = progress or (lambda _stage, _fraction: None)
     model = text_family(model_dir, recipe)
     stored = stored_weights(model_dir, keeps_rows=keeps_file_types(options))

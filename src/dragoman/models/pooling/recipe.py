@@ -1,13 +1,14 @@
-"""What a model directory says of how its network is used: to generate, to embed, or to score; and how.
+"""Reads a model directory's recipe: whether its network generates, embeds or scores, and how.
 
-Does: read modules.json and the files of its modules, as sentence-transformers writes them, and what config.json says of a
-head; settle what an operator chose. Does not: read weights, or know layers. Called by whoever loads or foretells a model, on
-any thread.
+Does: read modules.json and the files of its modules, as sentence-transformers writes them, and the head in config.json;
+apply the operator's choices. Does not: read weights, or know layers. Called where a model is loaded or its memory is
+estimated, on any thread.
 
-Which it is, if nobody chose: a directory with modules.json does what its modules do; without one, an encoder with a head for
+The default use: a directory with modules.json does what its modules do; without one, an encoder with a head for
 sequences scores (of several labels: classifies), any other encoder embeds, a decoder with such a head scores, and any other
 decoder generates, unless its name says that it is a reranker. Without modules.json the vector is that of the first token
-where the name has "bge", "gte", "arctic" or "mxbai" in it, of the last token for a decoder, else the mean; and has length 1.
+if the name has "bge", "gte", "arctic" or "mxbai" in it. A decoder's is that of the last token; else it is the mean. It has
+length 1.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ QWEN3_TEMPLATE = PairTemplate(
 
 
 def purpose_of(model_dir: Path, task: Task = "auto") -> Purpose:
-    """What the model at that path is for. Raises: ModelError if its files cannot be read, or do not go with the task."""
+    """The purpose of the model at that path. Raises: ModelError if its files cannot be read, or do not go with the task."""
     if task == "generate" or is_gguf(model_dir):
         return "generate"
     raw_config = read_config(model_dir)
@@ -95,7 +96,7 @@ def purpose_of(model_dir: Path, task: Task = "auto") -> Purpose:
         return "embed" if task == "embed" else "score"
     parts = parts_of(architecture)
     if parts is None:
-        return "generate"  # or nothing that is known: whoever generates tells
+        return "generate"  # or nothing that is known: the generating engine tells
     kinds = _module_kinds(model_dir)
     if kinds:
         is_scorer = "LogitScore" in kinds or (parts[1] == SCORER and "Pooling" not in kinds)
@@ -112,7 +113,7 @@ def purpose_of(model_dir: Path, task: Task = "auto") -> Purpose:
 def read_recipe(
     model_dir: Path, task: Task = "auto", pooling: str | None = None, normalize: bool | None = None
 ) -> Recipe:
-    """How the model's network is used. `pooling`, `normalize`: what the operator chose, None = as the directory says.
+    """The recipe of the model. `pooling`, `normalize`: the operator's choices, None = as the directory says.
 
     Raises: ModelError naming the file and key that is missing, wrong or not supported.
     """
@@ -130,7 +131,7 @@ def read_recipe(
 
 
 def chosen_of(options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """What the operator chose of it: task, pooling, normalize."""
+    """The operator's choices: task, pooling, normalize."""
     pooling = options.get("pooling")
     normalize = {"true": True, "false": False}.get(options.get("normalize", "auto"))
     return options.get("task") or "auto", None if pooling == "auto" else pooling, normalize
@@ -184,7 +185,7 @@ def _embedding(model_dir: Path, raw_config: Mapping[str, Any], chosen: str | Non
 
 
 def _weighing(model_dir: Path, raw_config: Mapping[str, Any]) -> Recipe:
-    """How words are weighed: `SpladePooling` of sentence-transformers, or SPLADE's rule for a head without modules."""
+    """The recipe for weights of words: `SpladePooling` of sentence-transformers, or by SPLADE for a head without modules."""
     rule = SparseRule()
     for kind, path in _modules(model_dir):
         if kind == "SpladePooling":
@@ -218,7 +219,7 @@ _PYLATE_KEYS = ("query_prefix", "document_prefix", "attend_to_expansion_tokens",
 
 
 def _late(model_dir: Path, raw_config: Mapping[str, Any]) -> LateRule | None:
-    """How a model of late interaction is asked, None if it is none. Sources: PyLate's files, those of ColBERT itself."""
+    """The rule of a model of late interaction, None for other models. Sources: PyLate's and ColBERT's files."""
     if architecture_of(raw_config) == COLBERT:
         config = Config(_object(model_dir, "artifact.metadata") or {}, str(model_dir / "artifact.metadata"))
         return LateRule(
@@ -332,7 +333,7 @@ def _prompts(model_dir: Path) -> tuple[dict[str, str], str | None, str]:
 
 
 def _tasks(raw_config: Mapping[str, Any]) -> dict[str, str]:
-    """What texts may be embedded for where the network has adapters for it, and what goes before a text then."""
+    """The tasks for which the network has adapters, with the prompt that goes before a text for each."""
     names, told = raw_config.get(TASKS), raw_config.get("task_instructions") or {}
     if names is None:
         return {}
@@ -355,7 +356,7 @@ def _lengths(model_dir: Path) -> tuple[int | None, bool]:
 
 
 def _tokenizer_length(model_dir: Path) -> int | None:
-    """What the tokenizer's file says, which writes a huge number where nothing is known."""
+    """The longest text by the tokenizer's file, None if it does not say: it may have a huge number instead."""
     return _count((_object(model_dir, "tokenizer_config.json") or {}).get("model_max_length"))
 
 
@@ -404,7 +405,7 @@ def _labels(raw_config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _class_activation(raw_config: Mapping[str, Any]) -> str:
-    """What makes the probabilities of several labels; a softmax where nothing is said, as in transformers' pipeline."""
+    """The function for the probabilities of several labels; a softmax by default, as in transformers' pipeline."""
     said = raw_config.get("function_to_apply")
     if said is not None:
         if said not in _FUNCTIONS:
@@ -417,7 +418,7 @@ def _class_activation(raw_config: Mapping[str, Any]) -> str:
 
 
 def _score_activation(model_dir: Path, raw_config: Mapping[str, Any], *, asks: bool) -> str:
-    """What becomes of a score; sentence-transformers' rule: a sigmoid where nothing is said."""
+    """The function that a score goes through, by sentence-transformers' rule: a sigmoid by default."""
     own = raw_config.get("sentence_transformers")
     given = own.get("activation_fn") if isinstance(own, dict) else None
     given = given or raw_config.get("sbert_ce_default_activation_function")

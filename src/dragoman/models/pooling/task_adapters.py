@@ -29,7 +29,7 @@ _ORIGINAL = "original"
 
 @dataclass(frozen=True, slots=True)
 class PlainNames:
-    """A checkpoint whose `X.parametrizations.weight.original` is called `X.weight`, and its adapters `X.weight.0.lora_A`."""
+    """A checkpoint in which X.parametrizations.weight.original becomes X.weight, and its adapters X.weight.0.lora_A."""
 
     source: WeightSource
 

@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 def put_kept(written: Path, target: Path) -> None:
     """Seal a file and move it to its place, so that a reader never sees half of one. Raises: OSError.
 
-    Files that differ from `target` only in what follows its last hyphen are superseded, and removed; whoever has mapped one
-    keeps it.
+    Files that differ from `target` only behind its last hyphen are superseded, and removed; mappings of them stay
+    valid.
     """
     append_seal(written)
     written.replace(target)

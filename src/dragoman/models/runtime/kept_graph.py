@@ -3,10 +3,10 @@
 Does: compile and keep, map what was kept. Does not: decide which file is whose (the loader does), or build graphs.
 Called by the loader, once per start, on any thread.
 
-The plugin writes a compiled graph with its weights and could read it itself, but for one thing: it forgets the attention's
-head sizes, without which it refuses its own file. Whoever reads gives them back, through an extension that makes the
-attention's nodes. The file is mapped, not read: weights come from the page cache, and several servers share them. Its
-bytes are checked beside that (`seal`): a weight that has changed on the disk would only show in the answers.
+The plugin writes a compiled graph with its weights, but cannot read it: it forgets the attention's head sizes, and refuses
+its own file without them. So `map_kept` supplies them, through an extension that makes the attention's nodes. The file is
+mapped, not read: weights come from the page cache, and several servers share them. Its bytes are checked (`seal`): otherwise
+a weight that has changed on the disk would only show in the answers.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def compile_and_keep(
 ) -> tuple[Any, Any]:
     """The compiled graph, kept in `target`, and the mapping of that file; a reader never sees half a file.
 
-    The compiled graph is mapped at once: the weights as they are stored, which the kernels read no more once they have
-    packed them, are then pages of a file that the system takes back when it needs them, and in memory no second time.
-    That it cannot be kept is only a warning; then there is no mapping.
+    The compiled graph is mapped at once, so that its stored weights are pages of a file. Once the kernels have packed them
+    they are not read again, and the system can take the pages back. If the graph cannot be kept, a warning says so, and
+    there is no mapping.
     """
     try:
         with scratch_directory(target.parent) as unfinished:
@@ -83,10 +83,10 @@ def map_kept(
 ) -> tuple[Any, Any] | None:
     """The compiled graph of `path` and the mapping that must live as long as the graph; None if it cannot be used.
 
-    Every byte has been checked when it returns, unless this process has just sealed them (`is_new`). What describes the
-    graph stands at the file's ends, which are checked before the runtime reads them: it trusts what it reads. Checksums keep
-    nobody out, so a file that somebody else can have written is not used. `progress` is told which fraction has been
-    checked.
+    Every byte has been checked when it returns, unless this process has just sealed them (`is_new`). The graph's
+    description is at the file's ends, which are checked before the runtime reads them: it trusts what it reads. Checksums
+    do not prove the author, so a file that another user can have written is not used. `progress` gets the fraction that
+    has been checked.
     """
     try:
         with open_own(path) as file:  # mapped for copying: the runtime takes no read-only memory; nothing writes
@@ -111,7 +111,7 @@ def _header_size(mapping: Any) -> int:
 
 
 def _extension(kind: Any, make: Callable[[Any], Any], shapes: Iterable[Any]) -> Any:
-    """From which the runtime makes an operation's nodes when it reads a graph; it sets the inputs itself.
+    """An extension by which the runtime makes an operation's nodes when it reads a graph; it sets the inputs itself.
 
     It reads the nodes in the order of the layers, which may differ in the `shapes` of their heads, and makes one before.
     """

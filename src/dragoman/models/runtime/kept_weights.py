@@ -86,7 +86,7 @@ class KeptWeights(WeightMemory):
     is_filled = True
 
     def __init__(self, path: Path) -> None:
-        """Raises: OSError, also if somebody else can have written the file; ValueError if it is none of these."""
+        """Raises: OSError, also if another user can have written the file; ValueError if it is not a file of weights."""
         super().__init__()
         with open_own(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -121,10 +121,10 @@ class KeptWeights(WeightMemory):
 
 
 def built(kept: Path | None, build: Build[T], checked: Callable[[float], None]) -> tuple[T, bool]:
-    """What `build` makes over memory for weights, and whether these are an earlier start's.
+    """The result of `build` over memory for weights; True if the weights are an earlier start's.
 
-    `kept`: the file that holds them, or will; None = they are not kept. `checked`: is told which fraction has been checked.
-    A file that is damaged or does not fit is made anew; that none can be made is only a warning. Raises: what `build` does.
+    `kept`: the file that holds them, or will; None = they are not kept. `checked`: gets the fraction that has been checked.
+    A file that is damaged or does not fit is made again; if none can be made, a warning says so. Raises: what `build` does.
     """
     if kept is None:
         return build(WeightMemory()), False

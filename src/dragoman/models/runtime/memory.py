@@ -2,7 +2,7 @@
 
 Does: limit the two caches of kernels, and the heaps of the C library; give memory back that the runtime has freed. Does not:
 choose kernels, or know what a step is. The loader limits, before the first compiling; the runner gives back, on its thread
-or on the one that closes it, and after an unload whoever let the model go.
+or on the one that closes it, and the host after an unload.
 
 The CPU plugin generates machine code for each size of step, a megabyte for some five kernels, and keeps it for the next
 step of that size. By default it keeps 5,000 kernels, and the library below it 1,024 more: a server whose prompts have many
@@ -67,8 +67,8 @@ def return_freed_memory() -> None:
 def give_back() -> None:
     """Give the memory of a model that was let go back to the system; for any thread but an event loop's.
 
-    Whoever still holds its `LoadedModel`, or a runner that is not closed, keeps its memory. Collecting what only circles
-    keep alive stops all threads of the interpreter for some 20 milliseconds.
+    While a reference to its `LoadedModel` or a runner that is not closed exists, its memory stays. Collecting circles of
+    objects stops all threads of the interpreter for some 20 milliseconds.
     """
     gc.collect()
     return_freed_memory()

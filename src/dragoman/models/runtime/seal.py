@@ -1,7 +1,7 @@
-"""Seals a file with checksums, so that whoever maps it later knows that no byte of it has changed.
+"""Seals a file with checksums, so that a later mapping can prove that no byte of it has changed.
 
 Does: append checksums of a file's parts to it; check them, the ends first, the rest on threads. Does not: tell who changed
-what, or withstand somebody who means to deceive. Called by `kept_graph`, on any thread; checking needs no interpreter.
+what, or withstand an attacker. Called by `kept_graph`, on any thread; checking needs no interpreter.
 """
 
 from __future__ import annotations

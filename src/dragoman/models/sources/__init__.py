@@ -1,1 +1,1 @@
-"""Where a model's tensors come from, and how each of them is stored there."""
+"""The sources of a model's tensors, and the forms in which they are stored."""

@@ -1,4 +1,4 @@
-"""What every source of weights hands out: tensors by name, each as it is stored.
+"""The interface of every source of weights: tensors by name, each as it is stored.
 
 Does: define the forms of a stored tensor, and `WeightSource`. Does not: read files. Sources implement it; `weights` asks.
 """
@@ -15,7 +15,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Rows(Protocol):
-    """Rows of integers that are computed when somebody takes them as an array, as a file keeps them in another form."""
+    """Rows of integers that are computed when they are taken as an array: the file keeps them in another form."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -34,8 +34,8 @@ class PackedMatrix:
 
     Shapes: values u8 or i8 [out, in]; scales f16 or f32 [out, groups]; zero_points as values [out, groups], None = zero.
     `bits`: 8, or 4 where values lie in 0 to 15 (u8) or -8 to 7 (i8): a graph then holds two in a byte.
-    `column_order`: which column of the matrix each column of `values` is, None = they are in order. As numbers the matrix
-    has its columns in order; whoever multiplies the values takes the columns of the other factor in this order.
+    `column_order`: for each column of `values` its column of the matrix, None = they are in order. As numbers the matrix
+    has its columns in order; a product with the values takes the columns of the other factor in this order.
     """
 
     values: Array | Rows
@@ -52,7 +52,7 @@ class PackedMatrix:
 
     @property
     def num_groups(self) -> int:
-        """How many scales a row has."""
+        """The number of scales in a row."""
         return int(self.scales.shape[1])
 
     @property
@@ -72,7 +72,7 @@ class PackedMatrix:
         return numbers if dtype is None else numbers.astype(dtype, copy=False)
 
     def unpacked(self) -> Array:
-        """What it stands for, f32 [out, in]; not finite where scales are absurd."""
+        """The matrix that it stands for, f32 [out, in]; not finite where scales are absurd."""
         grouped = np.asarray(self.values).reshape(len(self), -1, self.group_size).astype(np.float32)
         if self.zero_points is not None:
             grouped -= self.zero_points[:, :, None]
@@ -84,7 +84,7 @@ class PackedMatrix:
         return numbers
 
     def is_stored_as(self, other: PackedMatrix) -> bool:
-        """Whether one product, or one stack, can hold the rows of both."""
+        """True if one product, or one stack, can hold the rows of both."""
         orders = (self.column_order, other.column_order)
         return (
             (self.bits, self.group_size, self.values.dtype) == (other.bits, other.group_size, other.values.dtype)

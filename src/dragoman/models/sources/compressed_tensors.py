@@ -38,7 +38,7 @@ _REGEX = "re:"
 
 
 class Scheme:
-    """How the matrices of a config group are stored, read from its `weights`."""
+    """The storage of a config group's matrices, read from its `weights`."""
 
     def __init__(self, config: Config) -> None:
         """Raises: ModelError naming a key."""

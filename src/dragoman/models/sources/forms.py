@@ -51,7 +51,7 @@ def with_columns(stored: Any, order: Array) -> Any:
 
 
 class Stack:
-    """Matrices above each other, each made when somebody asks for it."""
+    """Matrices above each other, each made when it is read."""
 
     dtype = np.dtype(np.float32)
 

@@ -59,7 +59,7 @@ class Fp8Matrix:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         values: Array = _VALUES[self._codes.dtype][self._codes.view(np.uint8)]
-        with np.errstate(over="ignore", invalid="ignore"):  # whoever stores them looks for what is not finite
+        with np.errstate(over="ignore", invalid="ignore"):  # storing them checks for what is not finite
             values *= self._scales[self._row_blocks][:, self._column_blocks]
         return values if dtype is None else values.astype(dtype, copy=False)
 
@@ -82,7 +82,7 @@ class Fp8Stack:
 
 
 def fp8_matrix(codes: Array, scales: Array, block: tuple[int, int]) -> Fp8Matrix:
-    """A matrix with a scale for each block of that many rows and columns."""
+    """A matrix with a scale for each block of `block` rows and columns."""
     rows, columns = (np.arange(size) // step for size, step in zip(codes.shape, block, strict=True))
     return Fp8Matrix(codes, scales, rows, columns)
 
@@ -118,7 +118,7 @@ def quantised_fp8(headers: Headers, name: str, block: tuple[int, int] | None) ->
 def _blocks(
     shape: tuple[int, ...], scales: tuple[int, ...], block: tuple[int, int] | None, name: str
 ) -> tuple[tuple[int, int], tuple[int, ...]]:
-    """How many rows and columns share a scale, and the scales' shape as that of a grid of blocks."""
+    """The rows and columns that share a scale, and the scales' shape as that of a grid of blocks."""
     *stack, rows, columns = shape
     forms = [((rows, columns), (*stack, 1, 1)), ((1, columns), (*stack, rows, 1))]
     if block is not None:

@@ -1,6 +1,6 @@
-"""What the layouts of quantised checkpoints have in common: matrices that lie in several tensors of a file.
+"""The common part of layouts of quantised checkpoints, whose matrices lie in several tensors of a file.
 
-Does: the forms in which a layout tells what it has found, checks that all of them need. Does not: know any layout.
+Does: the types of a layout's results, and checks that all layouts need. Does not: know any layout.
 Used by the layouts' modules and by `quantised`, once per start.
 """
 
@@ -37,7 +37,7 @@ _OF_WHICH = """
 
 
 class Header(NamedTuple):
-    """What a file says of a tensor."""
+    """A tensor's type and shape, by its file."""
 
     type_name: str
     shape: tuple[int, ...]
@@ -72,7 +72,7 @@ class Quantised:
 
     @property
     def packed_bytes(self) -> int:
-        """What it takes in a graph that keeps it packed."""
+        """The bytes that it takes in a graph that keeps it packed."""
         of_group = _SCALE_BYTES + (self.bits / 8 if self.has_zero_points else 0)
         return int(prod(self.shape) * (self.bits / 8 + of_group / self.group_size))
 

@@ -1,7 +1,7 @@
 """Matrices of 4-bit floats in groups of 32 columns with a power of two each, as gpt-oss stores its experts.
 
-Does: hand them out as integers of 8 bits in the same groups, of which a graph keeps every value, as rows of four bits for
-kernels of our own, or as numbers; a part at a time. Does not: read files.
+Does: hand them out, a part at a time, in one of three forms: integers of 8 bits in the same groups, of which a graph keeps
+every value; rows of four bits for our kernels; numbers. Does not: read files.
 Used by `quantised` and by the source of GGUF models; rows are computed on the storage's threads.
 Source: OCP Microscaling Formats (MX) 1.0, section 5.3.3.
 """
@@ -27,7 +27,7 @@ _VALUES = np.concatenate([_CODES, -_CODES])  # the highest of four bits is the s
 _PAIRS = np.stack([np.tile(_VALUES, 16), np.repeat(_VALUES, 16)], axis=1)  # of each byte: the low half is the first
 _TWICE = (2 * _PAIRS).astype(np.int8)
 _BIAS = 127
-_LARGEST_SCALE = 252  # above it 6 times the power of two is no f32, and 255 is no number
+_LARGEST_SCALE = 252  # above it 6 times the power of two overflows f32, and 255 is NaN
 
 
 class Mxfp4Matrix:

@@ -1,7 +1,7 @@
 """Finds out how the weights of a model are stored, and opens them.
 
-Does: look at a model's files, tell from their headers what they hold. Does not: read weights. Called by the loader and by
-whoever foretells sizes, once per start, on any thread.
+Does: find out from the headers of a model's files what they hold. Does not: read weights. Called by the loader and by
+estimates of memory, once per start, on any thread.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class StoredWeights(Protocol):
 
     @property
     def quantised(self) -> str | None:
-        """How somebody has quantised them, for people; None = they are not."""
+        """The method by which they are quantised, in words; None = they are not."""
         ...
 
     @property
     def recompressed(self) -> tuple[str, ...]:
-        """Which quantised types OpenVINO's kernels cannot have as they are: their values are stored anew for these."""
+        """The quantised types that OpenVINO's kernels cannot read: their values are stored in another type."""
         ...
 
     def packed_bytes(self) -> Mapping[str, int]:
-        """Of the matrices that stay packed in a graph: what each takes there. Raises: ModelError."""
+        """The bytes of each matrix that stays packed in a graph. Raises: ModelError."""
         ...
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:

@@ -1,9 +1,9 @@
-"""Checkpoints whose matrices somebody has quantised: which layout they have, and their tensors by the names without it.
+"""Opens quantised checkpoints: finds their layout, and hands out tensors by the names that they have without it.
 
-Does: read quantization_config, refuse what is not followed, hand out what the layouts make of a file's tensors. Does not:
-know how a layout keeps integers (each has a module). Called when a model is loaded or its size is foretold, on any thread.
+Does: read quantization_config, refuse unknown settings, hand out the tensors that the layouts make. Does not: know how a
+layout keeps integers (each has a module). Called when a model is loaded or its memory is estimated, on any thread.
 
-Families ask for matrices by the names that these have in checkpoints that are not quantised, and know nothing of layouts.
+Families ask for matrices by their names in checkpoints that are not quantised, and do not know layouts.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StoredCheckpoint(Protocol):
 
 
 def read_layout(raw_config: Mapping[str, Any], of_family: tuple[str, ...] = OF_FAMILIES) -> Layout | None:
-    """How a config.json says that matrices are quantised; None = they are not.
+    """The layout of quantised matrices by config.json; None = they are not quantised.
 
     `of_family`: which of `OF_FAMILIES` its family has. Raises: ModelError naming the method or a key that is not followed.
     """
@@ -103,7 +103,7 @@ def find_layout(
 
 
 def _described(raw_config: Mapping[str, Any]) -> Config | None:
-    """What config.json, or its part about text, says of quantisation."""
+    """The quantisation's description in config.json or in its part about text."""
     places = [Config(raw_config)]
     for name in ("text_config", "llm_config"):
         if isinstance(text := raw_config.get(name), dict):
@@ -193,7 +193,7 @@ class QuantisedCheckpoint:
         return matrix.read(self._checkpoint)
 
     def _is_empty(self, name: str) -> bool:
-        """Whether nobody needs the tensor: the layout says so, or it is a bias of zeros, which quantisers like to add."""
+        """True if the tensor is not needed: the layout says so, or it is a bias of zeros, which quantisers often add."""
         if any(re.search(pattern, name) for pattern in self._layout.unread):
             return True
         stem = name.removesuffix(".bias")

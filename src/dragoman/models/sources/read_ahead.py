@@ -31,7 +31,7 @@ def _advise(paths: Sequence[Path]) -> None:
     for path in paths:
         try:
             _advise_file(path)
-        except OSError:  # whoever reads the file will say what is wrong with it
+        except OSError:  # reading the file will tell what is wrong with it
             return
 
 

@@ -33,8 +33,8 @@ _SINGLE_FILE = "model.safetensors"
 _LFS_BEGINNING = b"version https://git-lfs"
 _LFS_HELP = "it is only git-lfs's note of where the weights are; `git lfs pull` in its directory brings them"
 _LENGTH_BYTES = 8  # of the number a file begins with: the bytes of its header
-# What a header says takes up to 15 times its bytes once it is read, so it is a small part of its file, or describes no more
-# than some ten thousand tensors. Those of models take a thousandth.
+# Once it is read, a header takes up to 15 times its bytes. So it must be a small part of its file, or describe at most some
+# ten thousand tensors. Headers of models take a thousandth of their files.
 _LARGE_HEADER, _HEADER_SHARE = 1 << 20, 16
 
 # The names of element types in a file, of those that models are stored in.
@@ -80,7 +80,7 @@ class Checkpoint:
 
     @property
     def headers(self) -> dict[str, Header]:
-        """What the files say of every tensor."""
+        """The type and shape of every tensor, by the files."""
         return {name: Header(stored.type_name, stored.shape) for name, stored in self._tensors.items()}
 
     def stored(self, name: str) -> Array:
@@ -93,9 +93,9 @@ class Checkpoint:
         return tensor
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Array:
-        """The tensor `name`, a view of its file: whoever changes it changes a copy.
+        """The tensor `name`, a view of its file; changes go to a copy.
 
-        Raises: ModelError if it is missing, its shape is not `shape`, or its element type is none that a weight may have.
+        Raises: ModelError if it is missing, its shape is not `shape`, or a weight may not have its element type.
         """
         if name not in self._tensors:
             raise ModelError(f"{self._model_dir}: the checkpoint has no tensor {name!r}")
@@ -111,7 +111,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class _StoredTensor:
-    """Where a tensor lies. `data`: its bytes in the mapped file, u8 [size]."""
+    """The place of a tensor. `data`: its bytes in the mapped file, u8 [size]."""
 
     type_name: str
     shape: tuple[int, ...]
@@ -155,7 +155,7 @@ class SafetensorsWeights:
 
     @property
     def quantised(self) -> str | None:
-        """How somebody has quantised them, for people; None = they are not."""
+        """The method by which they are quantised, in words; None = they are not."""
         return None if self._layout is None else self._layout.label
 
     @property
@@ -196,7 +196,7 @@ class SafetensorsWeights:
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """What a file says of its tensors, and where their bytes begin; the library checks that it is true.
+    """The header of a file, and the offset of the tensors' bytes; the library checks that it is true.
 
     Source: huggingface.co/docs/safetensors, "Format".
     """
@@ -214,7 +214,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _header_bytes(path: Path) -> int:
-    """How long a file's header is. Raises: ValueError if it is longer than that of any model."""
+    """The length of a file's header in bytes. Raises: ValueError if it is longer than that of any model."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(_LENGTH_BYTES), "little")
     most = max(_LARGE_HEADER, path.stat().st_size // _HEADER_SHARE)
@@ -241,7 +241,7 @@ def _is_lfs_pointer(path: Path) -> bool:
 def weight_files(model_dir: Path) -> list[Path]:
     """The safetensors files of a model directory: model.safetensors, or the index's shards, or all there are.
 
-    Raises: ModelError if there are none, or the index is no index or names a file that is missing or lies elsewhere.
+    Raises: ModelError if there are none, or the index is invalid or names a file that is missing or lies elsewhere.
     """
     single, index = model_dir / _SINGLE_FILE, model_dir / f"{_SINGLE_FILE}.index.json"
     if single.is_file():
@@ -259,7 +259,7 @@ def weight_files(model_dir: Path) -> list[Path]:
 
 
 def _instead(model_dir: Path) -> str:
-    """What a directory without safetensors has in their place, if that is known."""
+    """A hint on what a directory without safetensors has instead, and what to do."""
     pickle = next((path.name for path in sorted(model_dir.glob("*")) if is_pickle(path.name)), None)
     if pickle is None:
         return "; bring them from where the model came from (`dragoman pull ORG/NAME` does, for a model of the hub)"

@@ -1,1 +1,1 @@
-"""How weights lie in a graph: compressed, packed, and filled on all cores."""
+"""Storage of weights in a graph: compressed, packed, and filled on all cores."""

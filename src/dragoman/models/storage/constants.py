@@ -31,12 +31,12 @@ StoredType = Literal[WeightType, "int8_symmetric"]
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """How a graph stores weights, and what follows for the products with them.
+    """The format in which a graph stores weights, and its effect on products with them.
 
-    `keeps_half`: floats of two bytes stay such in the compiled graph; else the plugin makes them f32. `careful_type`: how
-    matrices are stored whose error counts more than that of others; None = as these. `keeps_mxfp4`: those of MXFP4 come
+    `keeps_half`: floats of two bytes stay such in the compiled graph; else the plugin makes them f32. `careful_type`: of
+    matrices whose error counts more than that of others; None = as the others. `keeps_mxfp4`: those of MXFP4 come
     packed (`sources.opening`).
-    `is_ours`: kernels of our own multiply integers (`storage.packing`); `keeps_file_types`: with the values of GGUF files.
+    `is_ours`: our kernels multiply integers (`storage.packing`); `keeps_file_types`: with the values of GGUF files.
     """
 
     stored_type: StoredType
@@ -79,10 +79,10 @@ class GraphWatcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WeightStorage:
-    """A format, and who compresses into it: a graph's weights are complete when `parts` has finished.
+    """A format, and the parts that compress into it: a graph's weights are complete when `parts` has finished.
 
     `memory`: in which packed weights lie.
-    `watcher`: is told of the graph's norms and products while it is built, None = nobody is. `shared`: what `packing` has
+    `watcher`: gets the graph's norms and products while it is built, None = there is none. `shared`: what `packing` has
     put into the graph and others may ask for again, by name and layout: a table whose rows are embeddings, and the head.
     """
 
@@ -167,7 +167,7 @@ class _Filled:
 def _packed(weight: PackedMatrix, parts: RowParts) -> Node:
     """A matrix in groups of its own; nothing is lost but what scales lose as f16."""
     (num_rows, columns), num_groups, size = weight.shape, weight.num_groups, weight.group_size
-    # A single group is stored as int8 of ours has it, per channel.
+    # A single group is stored as our int8 format has it, per channel.
     grouped = (num_rows, num_groups, size) if num_groups > 1 else weight.shape
     per_group = (*grouped[:-1], 1)
     is_half = weight.bits == 4 and size % 2 == 0

@@ -5,8 +5,8 @@ Called by models.storage.constants on its threads, and by `dragoman.tools.compre
 
 The values of a group are integers, less a zero point, times a scale. Integers could span the range of the values, as
 rounding to nearest has it; but a smaller scale cuts off one or two values and has finer steps for all others. So several
-scales are tried. For the integers that each gives, the scale that fits them best is their least-squares fit, and what that
-leaves of the error follows from two sums, without computing the error itself.
+scales are tried. For the integers of each trial, a least-squares fit gives the best scale. The
+remaining error follows from two sums, without computing the error itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Grouped(NamedTuple):
     scales: Array
 
     def unpacked(self) -> Array:
-        """What it stands for, f32 [out, in]."""
+        """The matrix that it stands for, f32 [out, in]."""
         shifted = self.values.astype(np.float32) - self.zero_points
         restored: Array = (shifted * self.scales.astype(np.float32)).reshape(len(self.values), -1)
         return restored

@@ -29,7 +29,7 @@ _AS_STORED_SIZE = 1 << 23  # values: one call packs them, for some milliseconds,
 
 
 class _Source(NamedTuple):
-    """What a packed matrix is made from. `read`: some of its rows. `write`: puts them where they belong in packed bytes."""
+    """The source of a packed matrix. `read`: some of its rows. `write`: puts them in their place in packed bytes."""
 
     layout: Layout
     read: Callable[[slice], Any]
@@ -46,7 +46,7 @@ def packed(
 ) -> PlacedMatrix:
     """The matrix [out, in] in the graph: as its file has it if that can be read so, else in the storage's format.
 
-    `name`: of a tensor that is in the graph once, however often it is asked for; None = this is no whole tensor.
+    `name`: of a tensor that is in the graph once, however often it is asked for; None = only part of a tensor.
     """
     source = _source(matrix, storage)
     if name is None:
@@ -64,7 +64,7 @@ def packed_stack(
     order: Array | None = None,
     bias: Array | None = None,
 ) -> PlacedMatrix:
-    """Matrices of one shape behind each other: as `packed` has them if that is alike for all, else anew.
+    """Matrices of one shape behind each other: as `packed` has them if that is alike for all, else converted.
 
     `order`: that of their columns, None = they are in order. `bias`: [matrices, out].
     """

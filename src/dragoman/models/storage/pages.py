@@ -1,6 +1,6 @@
 """Gives pages of memory back to the system, where that has such calls.
 
-Does: advise. Does not: free what somebody still needs (callers say what nobody reads any more). Called on any thread.
+Does: advise. Does not: free pages that are still needed (callers say what is not read any more). Called on any thread.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 Array: TypeAlias = np.ndarray[Any, Any]
 
 SMALLEST_SCALE = 6.2e-05  # just above the smallest normal f16: an all-zero row must not divide by zero
-_INFINITE_F16 = 0x7C00  # its bits; larger ones are no numbers
+_INFINITE_F16 = 0x7C00  # its bits; larger ones are NaN
 
 
 def quantize_int8(weight: Array, out: Array) -> tuple[Array, Array]:

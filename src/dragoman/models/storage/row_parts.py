@@ -61,7 +61,7 @@ class RowParts:
         self._tell()
 
     def run(self, shape: tuple[int, ...], work: Work[T]) -> list[T]:
-        """What `work` returns for every part, in the order of the rows. Raises: what `work` raises."""
+        """The result of `work` for every part, in the order of the rows. Raises: what `work` raises."""
         return list(self._pool.map(work, self._cut(shape)))
 
     def finish(self, progress: Callable[[int, int], None] | None = None) -> None:

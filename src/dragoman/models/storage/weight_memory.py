@@ -26,7 +26,7 @@ class WeightMemory:
         self._taken: list[Memory] = []
 
     def take(self, num_bytes: int) -> Memory:
-        """So much memory, nothing of which is handed out again. Raises: OSError; ValueError if a file does not fit."""
+        """Memory of `num_bytes`, never handed out again. Raises: OSError; ValueError if a file does not fit."""
         self._taken.append(self._new(num_bytes))
         return self._taken[-1]
 

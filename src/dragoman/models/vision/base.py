@@ -1,6 +1,6 @@
-"""What the seeing part of a family is: how pictures are prepared and stand in a prompt, and the tower that embeds them.
+"""The base of a family's vision part: the processor of pictures, their place in prompts, and the tower that embeds them.
 
-Does: define what each family of towers gives. Does not: name any. Each is a subclass in a file of its own; `families.vision`
+Does: define the interface of towers. Does not: name any. Each is a subclass in a file of its own; `families.vision`
 lists them. Processors are pure and used on any thread; graphs are built once per start, on the thread that loads.
 """
 
@@ -29,11 +29,11 @@ class PictureProcessor(Protocol):
 
     @property
     def marker(self) -> str:
-        """What a chat template writes where a picture goes; `{}` in it stands for the picture's number, from 1."""
+        """The marker that a chat template writes for a picture; `{}` in it stands for the picture's number, from 1."""
         ...
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
-        """What becomes of a picture of that size; quick. Raises: ValueError, one line, if the tower cannot take it."""
+        """The layout of a picture of that size; quick. Raises: ValueError, one line, if the tower cannot take it."""
         ...
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
@@ -59,7 +59,7 @@ class VisionFamily(ABC):
 
     @abstractmethod
     def processor(self, described: Config) -> PictureProcessor:
-        """What prepares pictures as preprocessor_config.json describes it. Raises: ModelError, as the constructor."""
+        """The processor of pictures that preprocessor_config.json describes. Raises: ModelError, as the constructor."""
 
     @abstractmethod
     def tower(self, weights: Weights) -> ov.Model:

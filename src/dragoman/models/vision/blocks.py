@@ -1,4 +1,4 @@
-"""What towers are built from: patches, attention in which every patch sees every other, layers.
+"""The blocks of towers: patches, attention in which every patch sees every other, layers.
 
 Does: make nodes. Does not: know families, or read configs. Used by towers while a graph is built, once per start.
 
@@ -26,7 +26,7 @@ from dragoman.models.weights import Weights
 
 
 class LayerNames(NamedTuple):
-    """What a layer calls its parts."""
+    """The names of a layer's parts."""
 
     first_norm: str = "layer_norm1"
     query: str = "self_attn.q_proj"
@@ -39,7 +39,7 @@ class LayerNames(NamedTuple):
 
 
 class LayerSizes(NamedTuple):
-    """What a layer's weights do not tell. `epsilon`: of its norms; `activation`: as checkpoints spell it."""
+    """The facts of a layer that its weights do not show. `epsilon`: of its norms; `activation`: as checkpoints spell it."""
 
     num_heads: int
     inner_size: int

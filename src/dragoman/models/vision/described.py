@@ -25,7 +25,7 @@ _NOT_FOR_PICTURES = frozenset(
 
 
 def is_described(model_dir: Path) -> bool:
-    """Whether the checkpoint says how its pictures are prepared."""
+    """True if the checkpoint describes how its pictures are prepared."""
     if is_gguf(model_dir):
         return model_text(model_dir, IMAGES) is not None
     return (model_dir / IMAGES).is_file() or (model_dir / BOTH).is_file() or _describes_itself(model_dir)
@@ -50,6 +50,6 @@ def read_described(model_dir: Path, changes: Mapping[str, Any] | None = None) ->
 
 
 def _describes_itself(model_dir: Path) -> bool:
-    """Whether config.json says all that there is to say."""
+    """True if config.json has the whole description."""
     path = model_dir / "config.json"
     return path.is_file() and is_own_layout(read_json(path))

@@ -169,14 +169,14 @@ def _clipped(x: Node, weights: Weights, name: str) -> Node:
 
 
 def _found(weights: Weights, name: str) -> Weights:
-    """Where the checkpoint keeps that part."""
+    """The weights of that part, wherever the checkpoint keeps it."""
     places = [weights.at(f"model.{name}"), weights.at(name)]
     known = "patch_embedder.input_proj.weight", "embedding_projection.weight"
     return next((place for place in places if any(tensor in place for tensor in known)), places[0])
 
 
 class Gemma4Pictures:
-    """See `PictureProcessor`. A picture is made as large as so many embeddings allow, in its shape.
+    """See `PictureProcessor`. A picture is made as large as its number of embeddings allows, in its shape.
 
     Detail "low": at most 70 embeddings; "auto" and "high": as the file says.
     Shapes: pixel_values f32 [patches, numbers of a patch], row by row.

@@ -34,7 +34,7 @@ _WHITE = (255, 255, 255)
 
 @dataclass(frozen=True, slots=True)
 class HdLayout:
-    """Which tiles a picture becomes, at most `most` beside the copy, and how their embeddings lie."""
+    """The tiles of a picture, at most `most` besides the copy, and the order of their embeddings."""
 
     most: int
 
@@ -128,9 +128,9 @@ def _centered(image: Image.Image, width: int, height: int) -> Image.Image:
 
 
 def _shrunk(numbers: Array, axis: int, times: int) -> Array:
-    """The numbers with an axis that many times shorter, by bicubic interpolation of single places (A = -0.75).
+    """The numbers with an axis `times` times shorter, by bicubic interpolation of single places (A = -0.75).
 
-    What becomes one number lies around the middle of `times`: on a place if that is odd, else between two.
+    Each new number is taken at the middle of `times` places: on one if `times` is odd, else between two.
     """
     middle = np.arange(numbers.shape[axis] // times) * times + times // 2
     if times % 2:

@@ -47,7 +47,7 @@ _PROJECTOR_EPSILON = 1e-5
 
 
 class TowerNames(NamedTuple):
-    """What a checkpoint calls the parts of its tower, below `embeddings` and in a layer."""
+    """A checkpoint's names for the parts of its tower, below `embeddings` and in a layer."""
 
     class_row: str = "cls_token"
     patches: str = "patch_embeddings.projection"
@@ -178,7 +178,7 @@ class InternVL(VisionFamily):
         return next((place for place in places if "embeddings.cls_token" in place), places[0])
 
     def projector(self, weights: Weights) -> tuple[Weights, Weights, Weights]:
-        """What lies between tower and decoder: a norm and two matrices."""
+        """The projector between tower and decoder: a norm and two matrices."""
         projector = projector_weights(weights, "linear_1.weight")
         return projector.at("layer_norm"), projector.at("linear_1"), projector.at("linear_2")
 
@@ -220,7 +220,7 @@ class InternVLProcessor:
 
     @property
     def placeholder(self) -> str:
-        """What stands for one embedding."""
+        """The placeholder of one embedding."""
         return self.marker
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:

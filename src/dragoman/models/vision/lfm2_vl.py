@@ -86,7 +86,7 @@ class Lfm2Vl(VisionFamily):
         size, num_layers = vision.count("hidden_size"), vision.count("num_hidden_layers")
         if size % sizes.num_heads:
             raise vision.error("num_attention_heads", f"a divisor of hidden_size, {size}")
-        # whose table of places is as large as a picture of so many pixels has patches
+        # whose table of places has an entry for each patch of a picture of this size
         image_size = self.side * self.cut.patch
         self.transformer = VisionTransformer(SIGLIP, size, num_layers, image_size, self.cut.patch, sizes)
         vision.refuse_unread()
@@ -266,7 +266,7 @@ def _shares_of_side(side: int, count: int) -> Array:
 
 
 def _tile_tables(counts: list[int]) -> dict[str, Array]:
-    """The inputs of `Windows` for tiles of so many patches: each is a window."""
+    """The inputs of `Windows` for tiles of `counts` patches: each is a window."""
     most, starts = max(counts), np.cumsum([0, *counts])
     within = np.arange(most)
     is_there = within < np.array(counts)[:, None]

@@ -131,7 +131,7 @@ class Llava(VisionFamily):
         return pixels.read_text(described, "image_token", "<image>")
 
     def _read_levels(self, config: Config) -> tuple[int, ...]:
-        """Which states go into the projector, side by side, counted from the first."""
+        """The states that go into the projector, side by side, counted from the first."""
         value = config.value("vision_feature_layer", self.assumed_level)
         count = self.transformer.num_layers + 1
         levels = value if isinstance(value, list) else [value]

@@ -87,7 +87,7 @@ class LlavaNext(Llava):
         )
 
     def read_steps(self, described: Config) -> pixels.PixelSteps:
-        """What is done to every tile."""
+        """The steps for every tile."""
         return pixels.read_steps(described, 224, crops=self.is_cropped, numbers=(pixels.CLIP_MEAN, pixels.CLIP_STD))
 
     def read_background(self, described: Config) -> tuple[int, int, int] | None:

@@ -92,7 +92,7 @@ class Mistral3(VisionFamily):
 
     @staticmethod
     def _read_layer(config: Config, num_layers: int) -> int:
-        """How many layers are computed; the projector was made for the output of one."""
+        """The number of layers to compute: up to the one that the projector was made for."""
         value: Any = config.value("vision_feature_layer", -1)
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
@@ -166,7 +166,7 @@ class PixtralPictures:
         pixels.read_kind(described, ("Pixtral",))
         described.expect(do_resize=True, do_center_crop=False, spatial_merge_size=cut.merge)
         described.skip("crop_size", "do_pad", "default_to_square")  # pad: to the largest of several pictures
-        # both its files say it, and the reference's processor takes squares of that many pixels instead
+        # both its files say it, and the reference's processor takes squares of that size instead
         patch = pixels.read_size(described, "patch_size", cut.patch, is_square=True)
         if (patch.height, patch.width) != (cut.patch, cut.patch):
             raise described.error("patch_size", f"{cut.patch}, as config.json says")

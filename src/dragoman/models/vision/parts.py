@@ -3,8 +3,8 @@
 Does: mark where a part ends, and make a graph of each stretch between two marks. Does not: compile or run them (the loader
 and `tower` do), or decide who computes when. Used while a graph is built, on the thread that loads.
 
-A value that later parts read, be it what layers hand on, angles or masks, is an output of the part that computes it, and an
-input of those that read it, under the same name. What depends on no input stays in the part that uses it.
+A value that later parts read (a layer's output, angles, masks) is an output of the part that computes it. It is an input of
+those that read it, under the same name. Values that depend on no input stay in the part that uses them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def parts_of(graph: ov.Model) -> list[ov.Model]:
 
 @dataclass(slots=True)
 class _Part:
-    """What becomes a graph. `inputs`, `outputs`: by the names of the values."""
+    """A part that becomes a graph. `inputs`, `outputs`: by the names of the values."""
 
     index: int
     inputs: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class _Part:
     def output_of(self, value: Node) -> Node:
         """A value that a later part reads: an output from now on, unless it is an input that the graph has.
 
-        Its name is the same in every graph that is built alike: parts are kept in files, and one may have to be made anew.
+        Its name is the same in every graph that is built alike: parts are kept in files, and one may have to be made again.
         """
         if value.get_node().get_type_name() == "Parameter":
             return value

@@ -33,7 +33,7 @@ _HARMLESS = """
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a picture is resized to: the shorter side to `shortest`, or if that is 0 to `height` and `width`."""
+    """The size for resizing: the shorter side to `shortest`, or if that is 0 to `height` and `width`."""
 
     shortest: int = 0
     height: int = 0
@@ -49,10 +49,10 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class PixelSteps:
-    """What is done to a picture, in this order; None = that is not done.
+    """The steps that prepare a picture, in this order; None = left out.
 
-    `crop`: height and width that are cut out of the middle, black where there is nothing. `values`: what each channel's 256
-    values become, f32 [3, 256].
+    `crop`: height and width that are cut out of the middle, black where there is nothing. `values`: the
+    numbers for each channel's 256 values, f32 [3, 256].
     """
 
     size: Size | None
@@ -130,7 +130,7 @@ def read_kind(described: Config, kinds: tuple[str, ...]) -> str:
 
 
 def read_values(described: Config, mean: tuple[float, ...], std: tuple[float, ...]) -> Array:
-    """What each channel's 256 values become, f32 [3, 256]; `mean`, `std`: where the file does not say."""
+    """The numbers for each channel's 256 values, f32 [3, 256]; `mean`, `std`: if the file does not say."""
     values: Array = np.tile(np.arange(256, dtype=np.float64), (3, 1))
     factor = described.number("rescale_factor", 1 / 255)
     if described.flag("do_rescale", default=True):
@@ -182,7 +182,7 @@ def read_size(described: Config, key: str, default: int, *, is_square: bool) -> 
 
 
 def read_steps(described: Config, default: int, *, crops: bool, numbers: tuple[tuple[float, ...], ...]) -> PixelSteps:
-    """What is done to every picture; `default`: its size where the file has none, `numbers`: mean and deviation.
+    """The steps for every picture; `default`: its size where the file has none, `numbers`: mean and deviation.
 
     `crops`: the reference cuts out the middle, as CLIP's does; else a lone number is the size of a square.
     """

@@ -32,13 +32,13 @@ def read_seeing_config(model: Path) -> dict[str, Any]:
 
 
 def is_own_layout(raw_config: dict[str, Any]) -> bool:
-    """Whether a config.json is of that architecture."""
+    """True if a config.json is of that architecture."""
     names = raw_config.get("architectures")
     return isinstance(names, list) and OWN_LAYOUT in names
 
 
 def _ids(model_dir: Path, text: str) -> Iterator[int]:
-    """What the files call that token, the small ones first."""
+    """The ids of that token in the files, the small ones first."""
     yield from _known(_read(model_dir / "added_tokens.json").get(text))
     decoder = _read(model_dir / "tokenizer_config.json").get("added_tokens_decoder")
     for token_id, entry in decoder.items() if isinstance(decoder, dict) else ():

@@ -40,7 +40,7 @@ from dragoman.models.weights import Weights
 
 
 class QwenTower(VisionFamily):
-    """What the families share: layers in which patches see each other, then MLPs, then squares of patches are merged."""
+    """The common part: layers in which patches see each other, then MLPs, then squares of patches are merged."""
 
     prefixes = (r"visual\.", r"model\.visual\.")
     has_patch_bias = False
@@ -90,7 +90,7 @@ class QwenTower(VisionFamily):
         return ov.Model([embeddings], inputs, "tower")
 
     def learnt_inputs(self) -> list[Any]:
-        """What the graph is told of places, beside positions that turn heads; few families are told more."""
+        """Inputs of the graph for places, besides positions that turn heads; few families have any."""
         return []
 
     def placed(self, x: Node, inputs: list[Any], body: Weights) -> Node:
@@ -111,7 +111,7 @@ class QwenTower(VisionFamily):
 
     @abstractmethod
     def mlp(self, x: Node, weights: Weights) -> Node:
-        """What looks at each patch alone."""
+        """The MLP, which takes each patch alone."""
 
     def block(self, x: Node, weights: Weights, angles: Angles, windows: Windows | None) -> Node:
         """One layer. Shapes: [patches, hidden] -> the same."""

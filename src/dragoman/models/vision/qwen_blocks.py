@@ -1,4 +1,4 @@
-"""What Qwen's towers have in common: vectors of patches, attention turned by rows and columns, squares of patches merged.
+"""The blocks that Qwen's towers share: vectors of patches, attention turned by rows and columns, squares of patches merged.
 
 Does: read the keys that their vision_configs share, build nodes. Does not: name a family. Used while a tower is built.
 Source: Qwen2-VL (arXiv:2409.12191), section 2.1; windows: Qwen2.5-VL (arXiv:2502.13923), section 2.1.
@@ -51,7 +51,7 @@ class TowerFacts:
 
 
 def vision_part(config: Config) -> Config:
-    """What config.json says of the tower. Raises: ModelError if it says nothing."""
+    """The tower's part of config.json. Raises: ModelError if there is none."""
     part = config.part("vision_config")
     if part is None:
         raise ModelError("config.json has no vision_config, allowed: the description of its tower")
@@ -154,7 +154,7 @@ def merged(x: Node, first: Weights, second: Weights, facts: TowerFacts, out_size
 
 
 def tower_body(weights: Weights) -> Weights:
-    """Where the tower's tensors lie: as they were released, or as transformers writes them since its version 4.52."""
+    """The tower's tensors: as they were released, or as transformers writes them since its version 4.52."""
     released = weights.at("visual")
     return released if "patch_embed.proj.weight" in released else weights.at("model.visual")
 

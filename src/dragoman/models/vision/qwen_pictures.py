@@ -29,10 +29,10 @@ _LOW_PIXELS = 512 * 512  # what OpenAI's API reference says of detail "low"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a picture is cut up.
+    """The way in which a picture is cut up.
 
     `patch`: pixels of a patch's side. `frames`: how often a patch repeats, as towers take pictures for short films. `merge`:
-    so many patches each way become one embedding; the four of a square lie one after the other.
+    patches each way that become one embedding; those of a square lie one after the other.
     """
 
     patch: int
@@ -50,7 +50,7 @@ class Cut:
         return self.patch * self.merge
 
     def in_squares(self, grid: Array) -> Array:
-        """What each patch has in a grid, in the order of patches. Shapes: [rows, columns, ...] -> [patches, ...]."""
+        """The values of a grid in the order of patches. Shapes: [rows, columns, ...] -> [patches, ...]."""
         rows, columns, *rest = grid.shape
         squares = grid.reshape(rows // self.merge, self.merge, columns // self.merge, self.merge, *rest)
         return np.ascontiguousarray(squares.swapaxes(1, 2)).reshape(-1, *rest)

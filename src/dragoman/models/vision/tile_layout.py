@@ -1,4 +1,4 @@
-"""Where the embeddings of a picture's tiles lie: which grid fits it, what is padding, how a large layout becomes smaller.
+"""Lays out the embeddings of a picture's tiles: chooses its grid, leaves out padding, makes a large layout smaller.
 
 Does: count, and make the tables that a tower's graph gathers by. Does not: touch pixels, or make nodes. Used on any thread.
 Sources: as `llava_tiles`.
@@ -17,7 +17,7 @@ from dragoman.models.sources.base import Array
 CORNERS = 4
 """The embeddings that one between them is made of, where a layout is made smaller."""
 
-_SMALLER = 1.1  # a layout is made smaller if its sides are that many times what is allowed
+_SMALLER = 1.1  # a layout is made smaller if its sides are this factor above the limit
 
 
 class Grid(NamedTuple):
@@ -29,10 +29,10 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TileLayout:
-    """Which tiles a picture is cut into, and how their embeddings lie. `grids`: sizes in pixels that it may be fitted into.
+    """The tiles of a picture, and the order of their embeddings. `grids`: sizes in pixels that it may be fitted into.
 
-    `tile`: pixels of a tile's side; `side`: its patches; `most_tiles`: more embeddings than so many tiles have are made
-    fewer, 0 = they are not.
+    `tile`: pixels of a tile's side; `side`: its patches; `most_tiles`: more embeddings than these tiles have are reduced,
+    0 = they are not.
     """
 
     grids: tuple[tuple[int, int], ...]

@@ -1,4 +1,4 @@
-"""What towers that look at a picture tile by tile have in common.
+"""The common part of towers that look at a picture tile by tile.
 
 Does: choose a grid, cut a picture into squares, make an array of them, fold neighbouring patches into one embedding. Does
 not: know families, or pad. Used by processors on any thread, and by towers while a graph is built.

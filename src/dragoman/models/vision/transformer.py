@@ -70,7 +70,7 @@ class VisionTransformer:
         return self.image_size // self.patch_size
 
     def states(self, pixels: Node, weights: Weights, levels: Collection[int]) -> dict[int, Node]:
-        """What goes into layer N, for each N of `levels`; the number of layers = what comes out of the last one.
+        """The input of layer N, for each N of `levels`; the number of layers = the output of the last one.
 
         Layers beyond are left out. Shapes: pixels f32 [N, 3, image, image] -> f32 [N, patches, hidden] each, of CLIP with
         one row more before them.
@@ -88,11 +88,11 @@ class VisionTransformer:
         return {level: states[level] for level in levels}
 
     def skip_whole(self, weights: Weights) -> None:
-        """What makes one vector of a whole picture, which nobody needs here."""
+        """Skip the tensors that make one vector of a whole picture, which is not needed here."""
         weights.skip(*_OF_WHOLE_PICTURES.split())
 
     def last_norm(self, x: Node, weights: Weights) -> Node:
-        """The norm behind the last layer, where somebody reads what it gives."""
+        """The norm behind the last layer, where its output is used."""
         return layer_norm(x, weights.at("post_layernorm"), self.layer.epsilon)
 
     def _embedded(self, pixels: Node, weights: Weights) -> Node:

@@ -1,4 +1,4 @@
-"""What a family of text networks is: how it reads config.json, and how its layers are put together.
+"""The base of families of text networks, which read config.json and put layers together.
 
 Does: what all of them share, and the layer of BERT's kind, whose norms come behind. Does not: name any of them; `families`
 lists them.
@@ -77,7 +77,7 @@ class TextFamily(ABC):
         raise NotImplementedError
 
     def word_head(self) -> WordHead:
-        """How it makes logits of words. Raises: ModelError if nobody knows that."""
+        """The head that makes logits of words. Raises: ModelError if the family has none."""
         raise ModelError(f"{self.facts.architecture} is not supported for weights of words (pooling splade)")
 
     def build_words(self, weights: Weights, rule: SparseRule) -> Any:
@@ -136,7 +136,7 @@ class TextFamily(ABC):
 
 
 class LayerNames(NamedTuple):
-    """How a family of BERT's kind calls what a layer consists of."""
+    """Names of a layer's parts in a family of BERT's kind."""
 
     query: str = "attention.self.query"
     key: str = "attention.self.key"
@@ -149,7 +149,7 @@ class LayerNames(NamedTuple):
 
 
 class PostNormLayer(NamedTuple):
-    """What a layer of BERT's kind is: `inner_size` and `activation` of its MLP, `epsilon` of its norms."""
+    """The facts of a layer of BERT's kind: `inner_size` and `activation` of its MLP, `epsilon` of its norms."""
 
     names: LayerNames
     attention: AttentionFacts

@@ -90,7 +90,7 @@ class Decoder(TextFamily):
 
 
 class _Batch:
-    """What layers of decoders take from a step, of whole texts."""
+    """The inputs that layers of decoders take from a step, made of whole texts."""
 
     def __init__(self, texts: WholeTexts, family: Family) -> None:
         self.facts = family.facts

@@ -68,7 +68,7 @@ class ModernBert(TextFamily):
         )
 
     def _rules(self, config: Config) -> tuple[RotaryRule, RotaryRule]:
-        """How queries and keys of layers that see everything are turned, and of those with a window."""
+        """The rules by which positions turn queries and keys: in layers that see everything, and in those with a window."""
         described = rotary_description(config)
         rules = []
         for kind, key, usual in ((_FULL, "global_rope_theta", 160_000.0), (_SLIDING, "local_rope_theta", 10_000.0)):

@@ -30,7 +30,7 @@ _UNUSED = ("dropout", "tie_word_embeddings", "position_embedding_type", "use_fla
 
 
 class Names(NamedTuple):
-    """How files call what a layer consists of.
+    """Names of a layer's parts in files.
 
     `up_gate` "": the matrices are stored alone; there is no gate at all if `gate` is "", too.
     """
@@ -48,7 +48,7 @@ class Names(NamedTuple):
 
 
 class TurnedBert(TextFamily):
-    """What the families share."""
+    """The common part of these families."""
 
     architecture: ClassVar[str]
     names: ClassVar[Names]
@@ -88,7 +88,7 @@ class TurnedBert(TextFamily):
         return config.count("max_position_embeddings")
 
     def read_rule(self, config: Config, head: int) -> RotaryRule:
-        """How queries and keys are turned."""
+        """The rule by which positions turn queries and keys."""
         described = config.part("rope_parameters") or Config({})
         described.expect(rope_type="default")
         theta = described.positive("rope_theta", config.positive("rope_theta", self.theta))

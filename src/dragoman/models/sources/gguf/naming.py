@@ -1,6 +1,6 @@
-"""Which tensors of a checkpoint a GGUF model has, and how each is made of the file's.
+"""Names a GGUF model's tensors as a checkpoint does, and makes each from the file's tensors.
 
-Does: turn the architecture's row round for every tensor of a file. Does not: read anything until an entry is asked for.
+Does: invert the architecture's row for every tensor of a file. Does not: read anything until an entry is asked for.
 Used by the source of weights, once per start.
 """
 
@@ -76,7 +76,7 @@ def seeing_entries(part: SeeingPart) -> dict[str, Entry]:
 
 
 def _seeing_entry(tensors: tuple[GgufTensor, ...], is_raised: bool) -> Entry:
-    """Matrices of layers are as they are stored; what is no matrix of a product is numbers, and so is what is joined."""
+    """The entry of a vision tensor: a layer's matrix as it is stored; joined tensors and all others as numbers."""
     tensor, *others = tensors
     if others:
         if any(other.shape != tensor.shape for other in others):
@@ -100,12 +100,12 @@ class _Naming:
         self._num_layers, self._num_guessing = layer_counts(model)
 
     def guesses(self, tensor: GgufTensor) -> bool:
-        """Whether it is of a layer that guesses further tokens, which nobody reads."""
+        """True if it is of a layer that guesses further tokens, which is not read."""
         place, _ = place_of(tensor.name)
         return place is not None and self._num_guessing > 0 and place >= self._num_layers
 
     def entries_of(self, tensor: GgufTensor) -> Iterator[tuple[str, Entry]]:
-        """What a tensor of the file is in the checkpoint; of several that are one, the first of them brings it."""
+        """The checkpoint's entries for a tensor of the file; of several that become one, the first has it."""
         place, part = place_of(tensor.name)
         stem, _, ending = part.rpartition(".")
         names = self._architecture.outer if place is None else self._architecture.layer
@@ -252,9 +252,10 @@ def _read(tensor: GgufTensor, files: MappedFiles) -> Any:
 
 
 def _each(tensor: GgufTensor) -> Iterator[Entry]:
-    """What a tensor has along its first axis."""
+    """An entry for each index of a tensor's first axis."""
     for index in range(tensor.shape[0]):
-        yield Entry(tensor.shape[1:], tensor.type_name, lambda files, index=index: _read(tensor, files)[index])  # type: ignore[misc]
+        yield Entry(tensor.shape[1:], tensor.type_name, lambda files, index=index: _read(tensor, files)[index])  # type:
+        ignore[misc]
 
 
 def _joined(tensors: list[GgufTensor], *, takes_turns: bool) -> Entry:

@@ -1,4 +1,4 @@
-"""In which order the rows of a checkpoint's tensor lie in a GGUF file.
+"""Computes the order of a checkpoint's rows in a GGUF file.
 
 Does: arithmetic on indices. Does not: move rows. Used by the source of weights.
 """
@@ -12,10 +12,10 @@ from dragoman.models.sources.base import Array
 
 
 def row_order(order: Order, num_rows: int, num_heads: int, num_kv_heads: int, name: str) -> Array:
-    """Where each row of a checkpoint's tensor lies in the file, i64 [num_rows].
+    """The place in the file of each row of a checkpoint's tensor, i64 [num_rows].
 
-    "pairs": llama.cpp turns neighbours, so the file has a head's first and second half taking turns. "by_group": the file
-    has all queries, then keys, then values; the checkpoint for each key/value head its queries, its key and its value.
+    "pairs": llama.cpp turns neighbours, so rows of a head's two halves alternate in the file. "by_group": the file has all
+    queries, then keys, then values; the checkpoint has for each key/value head its queries, its key and its value.
     Raises: ValueError if the rows are not whole heads.
     """
     rows = np.arange(num_rows)
@@ -31,7 +31,7 @@ def row_order(order: Order, num_rows: int, num_heads: int, num_kv_heads: int, na
 
 
 def turns_order(num_rows: int, num_keys: int, num_heads: int, size: int) -> Array:
-    """Where each row lies whose last ones are heads of values, or a number for each, i64 [num_rows].
+    """The place of each row, where the last ones are heads of values, or a number for each head; i64 [num_rows].
 
     The file has the first head of every key, then the second of every key, and so on; the checkpoint all of a key's.
     Raises: ValueError if there are fewer rows.

@@ -1,4 +1,4 @@
-"""How the tensors of GGUF files are stored, and what each form becomes.
+"""Reads the stored forms of GGUF tensors.
 
 Does: map bytes; numbers as they are, Q8_0 and Q4_0 exactly as packed matrices, all others as rows that are computed when
 they are read; or all as rows, for kernels that read these. Does not: know names. Rows are read on the storage's threads.
@@ -99,7 +99,7 @@ class QuantisedRows:
         return len(self._stored if self._order is None else self._order)
 
     def __getitem__(self, rows: slice | Array) -> QuantisedRows:
-        """These rows; nothing is copied before somebody asks for their bytes."""
+        """These rows; nothing is copied before their bytes are read."""
         if isinstance(rows, slice) and self._order is None:
             return QuantisedRows(self._stored[rows], self.type_name, self._num_columns)
         order = np.arange(len(self)) if self._order is None else self._order
@@ -109,7 +109,7 @@ class QuantisedRows:
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
 
-        with np.errstate(invalid="ignore", over="ignore"):  # scales that are no numbers are found when they are stored
+        with np.errstate(invalid="ignore", over="ignore"):  # NaN scales are found when the weights are stored
             values: Array = dequantize(np.ascontiguousarray(self.data), GGMLQuantizationType[self.type_name])
         values = values.reshape(self.shape)
         return values if dtype is None else values.astype(dtype, copy=False)

@@ -1,7 +1,7 @@
 """The weights of a GGUF model, as those of any other checkpoint.
 
-Does: tell their shapes from headers, hand them out by name. Does not: compress. Called by the loader and by whoever
-foretells sizes, once per start, on any thread.
+Does: read their shapes from headers, hand them out by name. Does not: compress. Called by the loader and by estimates of
+memory, once per start, on any thread.
 """
 
 from __future__ import annotations
