@@ -254,8 +254,7 @@ def _read(tensor: GgufTensor, files: MappedFiles) -> Any:
 def _each(tensor: GgufTensor) -> Iterator[Entry]:
     """An entry for each index of a tensor's first axis."""
     for index in range(tensor.shape[0]):
-        yield Entry(tensor.shape[1:], tensor.type_name, lambda files, index=index: _read(tensor, files)[index])  # type:
-        ignore[misc]
+        yield Entry(tensor.shape[1:], tensor.type_name, lambda files, index=index: _read(tensor, files)[index])  # type: ignore[misc]
 
 
 def _joined(tensors: list[GgufTensor], *, takes_turns: bool) -> Entry:
