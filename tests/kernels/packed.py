@@ -6,6 +6,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes  # noqa: F401  # numpy knows bfloat16 from it
 import numpy as np
 import numpy.typing as npt
 
