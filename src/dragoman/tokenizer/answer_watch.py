@@ -202,7 +202,7 @@ class AnswerWatch:
             self._answer()
 
     def _wait(self) -> None:
-        """What comes next may be content, or the mark before reasoning."""
+        """Wait for the next text, which may be content or the mark before reasoning."""
         self._phase, self._text = _BEFORE, b""
         self._loop = None if self._repetition is None else LoopDetector(self._repetition)
 
@@ -212,7 +212,7 @@ class AnswerWatch:
 
 
 def _is_cut(text: bytes) -> bool:
-    """Whether the text ends within a character of UTF-8."""
+    """True if the text ends within a character of UTF-8."""
     for count, byte in enumerate(reversed(text[-_MOST_OF_CHARACTER:]), 1):
         if byte & 0xC0 != 0x80:  # no byte that goes on with one
             return count < (4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1)

@@ -1,4 +1,4 @@
-"""What the server needs of a tokenizer: text to token ids, and each token's exact bytes.
+"""The protocol of tokenizers for the server: text to token ids, and each token's exact bytes.
 
 Does: define the `Tokenizer` protocol, fill-in-the-middle tokens, and the table of token pieces that the hot path reads.
 Does not: read files. Implemented by `hf_tokenizer` and by the tests' byte tokenizer; used from any thread.

@@ -76,8 +76,8 @@ class ChatTemplate:
     """A model's chat template, or its templates by name (`default`, `tool_use`). Immutable: every thread may use it.
 
     `special_tokens`: `bos_token` and the like, for the template. `now`: the clock that templates may ask for the date.
-    `sources` are the templates' texts by name. `is_vouched`: somebody says that it is no trap; then it renders small
-    conversations here, and only large ones, which a client may have made for it, in a process that is limited.
+    `sources` are the templates' texts by name. `is_vouched`: the operator trusts it. Then small conversations are rendered
+    here, and only large ones, which a client may have made for it, in a limited process.
     Raises: ValueError if a template does not compile, takes too much for a word, or none is the default.
     """
 
@@ -133,7 +133,7 @@ class ChatTemplate:
         return told
 
     def renders_at_once(self, prompt: ChatPrompt) -> bool:
-        """Whether `render` waits for no process: a small conversation, and a template that somebody has vouched for."""
+        """True if `render` does not wait for a process: a small conversation, and a template that the operator trusts."""
         if not self._vouched:
             return False
         size = size_of((prompt.messages, prompt.tools, dict(prompt.template_kwargs), dict(self.default_kwargs)))
@@ -142,8 +142,8 @@ class ChatTemplate:
     def render(self, prompt: ChatPrompt) -> str:
         """The prompt text of a conversation, with a marker for each of its pictures.
 
-        Raises: InvalidRequest if the template does not take these messages, or takes too much for them, TextOnly for
-        pictures that the model does not take, UnsupportedFeature for parts of other kinds, Overloaded if no process can be
+        Raises: InvalidRequest if the template does not take these messages, or takes too much for them; TextOnly for
+        pictures that the model does not take; UnsupportedFeature for parts of other kinds; Overloaded if no process can be
         started to render them in.
         """
         if not prompt.messages:
@@ -199,7 +199,7 @@ class ChatTemplate:
         return with_whole_tools(tools) if tools and self._wants_whole_tools else list(tools)
 
     def _writes(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Whether the probe's word stands in what the template makes of a short conversation."""
+        """True if the probe's word is in the template's text for a short conversation."""
         name = TOOL_TEMPLATE if tools and TOOL_TEMPLATE in self.sources else "default"
         if self._wants_parts:
             messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
@@ -249,22 +249,22 @@ class ChatTemplate:
             raise InvalidRequest(f"messages must make a prompt with {wanted}, got {got}", param="messages")
 
     def _shows(self, content: str | list[dict[str, str]]) -> bool:
-        """Whether the template prints this content as text, and not as the Python value that it is."""
+        """True if the template prints this content as text, and not as the Python value that it is."""
         text = self._probed(content)
         printed_as_value = not isinstance(content, str) and (repr(content) in text or json.dumps(content) in text)
         return _PROBE in text and not printed_as_value
 
     def _writes_marker(self, marker: PictureMarker) -> bool:
-        """Whether the template writes the marker for a part that is a picture."""
+        """True if the template writes the marker for a part that is a picture."""
         text = self._probed([{"type": "image"}, {"type": "text", "text": _PROBE}])
         return _PROBE in text and marker.found(text) == marker.of(1, 1)
 
     def _probed(self, content: str | list[dict[str, str]]) -> str:
-        """What the template makes of one message, "" if it does not take it."""
+        """The template's text for one message, "" if it does not take it."""
         return self._probe("default", [{"role": "user", "content": content}], None)
 
     def _probe(self, name: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
-        """What the template of that name makes of a short conversation, "" if it does not take it. Raises: ValueError."""
+        """The text for a short conversation by the template of that name, "" if it does not take it. Raises: ValueError."""
         variables = {**self._special_tokens, "messages": messages, "tools": tools, "add_generation_prompt": True}
         kind, text = self._outcome(name, variables, is_here=bool(self._vouched))
         if kind == LIMIT:
@@ -272,7 +272,7 @@ class ChatTemplate:
         return text if kind == TEXT else ""
 
     def _writes_arguments(self, arguments: dict[str, str] | str) -> bool:
-        """Whether the template writes a call with these arguments, and not as the Python value that they are."""
+        """True if the template writes a call with these arguments, and not as the Python value that they are."""
         call = {"id": "probe0000", "type": "function", "function": {"name": "probe", "arguments": arguments}}
         messages: list[dict[str, Any]] = [
             {"role": "user", "content": "?"},

@@ -41,7 +41,7 @@ def with_sorted_results(messages: Sequence[Message]) -> list[Message]:
 
 
 def has_system(messages: Sequence[Message]) -> bool:
-    """Whether there is a system message."""
+    """True if there is a system message."""
     return any(message.get("role") == SYSTEM for message in messages)
 
 

@@ -1,4 +1,4 @@
-"""What a tokenizer puts around a text, or around a pair of texts, before a model sees it.
+"""The special tokens that a tokenizer puts around a text, or around a pair of texts.
 
 Does: find the special tokens by asking the tokenizer, once; cut texts so that they fit between them. Does not: tokenise.
 Used by the service of models that embed or score, on any thread. Immutable.
@@ -54,7 +54,7 @@ class Frame:
 
 
 def single_frame(file: TokenizerFile) -> Frame:
-    """What stands around one text."""
+    """The special tokens around one text."""
     encoding = file.encode(_PROBE)
     places = [index for index, owner in enumerate(encoding.sequence_ids) if owner == 0]
     if not places:
@@ -64,7 +64,7 @@ def single_frame(file: TokenizerFile) -> Frame:
 
 
 def pair_frame(file: TokenizerFile) -> Frame:
-    """What stands around and between two texts."""
+    """The special tokens around and between two texts."""
     encoding = file.encode(_PROBE, _PROBE)
     first, second = ([at for at, owner in enumerate(encoding.sequence_ids) if owner == which] for which in (0, 1))
     if not first or not second:

@@ -141,7 +141,7 @@ class HfTokenizer:
 
     @property
     def facts(self) -> TextFiles:
-        """What the files beside tokenizer.json say."""
+        """The contents of the files besides tokenizer.json."""
         return self._facts
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -163,13 +163,13 @@ class HfTokenizer:
 
     @cached_property
     def frame(self) -> Frame:
-        """What stands around one text."""
+        """The special tokens around one text."""
         with _ENCODING:
             return single_frame(self._file)
 
     @cached_property
     def pair_frame(self) -> Frame:
-        """What stands around and between two texts."""
+        """The special tokens around and between two texts."""
         with _ENCODING:
             return pair_frame(self._file)
 
@@ -223,13 +223,13 @@ class HfTokenizer:
 
     @cached_property
     def _adds_bos(self) -> bool:
-        """Whether tokenizer.json's own rules put the bos token in front."""
+        """True if tokenizer.json's own rules put the bos token in front."""
         with _ENCODING:
             return self._file.encode("", add_special_tokens=True).ids[:1] == [self._bos_token_id]
 
     @cached_property
     def _continuation_file(self) -> TokenizerFile:
-        """The tokenizer without the blank it implies at the beginning of a text; made only when somebody needs it."""
+        """The tokenizer without the blank it implies at the beginning of a text; made only when it is needed."""
         source = self._file.to_str()
         spec = json.loads(source)
         without = {
@@ -245,7 +245,7 @@ class HfTokenizer:
 
     @cached_property
     def _plain_file(self) -> TokenizerFile:
-        """The tokenizer to which special tokens are texts like others; made only when somebody needs it."""
+        """The tokenizer to which special tokens are texts like others; made only when it is needed."""
         return _without_special(self._file)
 
     @cached_property

@@ -95,7 +95,7 @@ def joined_text(parts: Sequence[Part]) -> str:
 
 
 def num_pictures_in(parts: Sequence[Part]) -> int:
-    """How many pictures there are among the parts."""
+    """The number of pictures among the parts."""
     return sum(isinstance(part, PicturePart) for part in parts)
 
 

@@ -22,7 +22,8 @@ _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """What the files say. `special_tokens`: by the names that chat templates use; `extra_special_tokens` have no name.
+    """The contents of the files. `special_tokens`: by the names that chat templates use; `extra_special_tokens` have no
+    name.
 
     `eos_token_ids`, `bos_token_id`: from the generation config, else from the model's config. `chat_templates`: by name.
     `add_bos_token`: whether prompts begin with the bos token; None = tokenizer.json alone decides. `fim_token_ids`: the
@@ -59,7 +60,7 @@ def read_text_files(model_dir: Path) -> TextFiles:
 
 
 def tokenizer_config(model_dir: Path) -> dict[str, Any]:
-    """What tokenizer_config.json holds. Raises: ValueError if it is not a JSON object."""
+    """The contents of tokenizer_config.json. Raises: ValueError if it is not a JSON object."""
     return _read_json(model_dir, "tokenizer_config.json")
 
 

@@ -1,4 +1,4 @@
-"""What stands in a rendered prompt where a picture goes: the same text for each, or one with the picture's number in it.
+"""Markers of pictures in a rendered prompt: the same text for each, or one with the picture's number in it.
 
 Does: write markers, find them in a text. Does not: know models, or count pictures. Pure; used by chat templates and by the
 service, on any thread.
@@ -22,7 +22,7 @@ class PictureMarker:
         self._pattern = re.compile(re.escape(before) + digits + re.escape(after))
 
     def of(self, first: int, count: int) -> list[str]:
-        """Those of so many pictures, the first of which has that number."""
+        """The markers of `count` pictures, the first of which has the number `first`."""
         return [self._text.replace(NUMBER, str(number), 1) for number in range(first, first + count)]
 
     def found(self, text: str) -> list[str]:
@@ -30,12 +30,12 @@ class PictureMarker:
         return [match[0] for match in self._pattern.finditer(text)]
 
     def split(self, text: str) -> tuple[list[str], list[int]]:
-        """What stands between the markers of a text, and the places of their pictures in the conversation, from 0."""
+        """The pieces between the markers of a text, and the places of their pictures in the conversation, from 0."""
         pieces = self._pattern.split(text)
         return pieces[::2], [int(number) - 1 if number else place for place, number in enumerate(pieces[1::2])]
 
     def wanted(self, count: int) -> str:
-        """What a prompt with so many pictures has to hold, for people."""
+        """The markers that a prompt with `count` pictures must hold, in words."""
         if not self.is_numbered:
             return f"{count} times {self._text}"
         markers = self.of(1, count)

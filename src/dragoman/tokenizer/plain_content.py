@@ -54,7 +54,7 @@ class PlainContent:
 
     @cached_property
     def begins_anew(self) -> bool:
-        """Whether a text behind a control token is tokenised as at the beginning of a prompt, with an implied blank."""
+        """True if a text behind a control token is tokenised as at the beginning of a prompt, with an implied blank."""
         control = next(iter(self.tokenizer.control_tokens))
         own = self.tokenizer.encode(control, add_special_tokens=False)
         after = self.tokenizer.encode(f"{control}a", add_special_tokens=False)

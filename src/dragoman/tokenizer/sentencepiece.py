@@ -4,9 +4,9 @@ Does: translate BPE and Unigram models with their normaliser, byte fallback and 
 file's format (`sentencepiece_model`), or add tokens of other files (`other_files`). Called at load time.
 
 SentencePiece joins the pair with the best score, from the left; it looks for its own symbols first, and cuts nothing else.
-What cannot be translated is refused by name. Two things differ, as they do in every tokenizer.json that was made of such a
-model: of two ways to cut a text that have the same score Unigram may take the other one, and rules of the normaliser that
-are for a part of several joined characters (a letter under three accents) are not applied to that part.
+What cannot be translated is refused by name. Two things differ, as in every tokenizer.json made of such a model. Of two
+ways to cut a text with equal scores Unigram may take the other one. Rules of the normaliser for a part of several joined
+characters (a letter under three accents) are not applied to that part.
 """
 
 from __future__ import annotations

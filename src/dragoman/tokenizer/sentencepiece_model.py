@@ -19,7 +19,7 @@ Field: TypeAlias = int | bytes
 
 
 class PieceType(IntEnum):
-    """What a piece is for."""
+    """The type of a piece."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -43,7 +43,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class SentencePieceModel:
-    """How text becomes pieces. `charsmap`: the rules of the normaliser in its own form, b"" = text stays as it is."""
+    """The contents of a SentencePiece file. `charsmap`: the normaliser's rules in its own form, b"" = text stays as it is."""
 
     pieces: tuple[Piece, ...]
     model_type: int = UNIGRAM

@@ -120,7 +120,7 @@ def check_charsmap(charsmap: bytes) -> None:
 
 
 def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
-    """What is done one after the other."""
+    """The steps of a part, one after the other."""
     if part is None:
         return
     if part["type"] != "Sequence":
@@ -132,7 +132,7 @@ def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(step: Mapping[str, Any]) -> float:
-    """How many times as long a text may become, beyond a few characters."""
+    """The factor by which a text may become longer, beyond a few characters."""
     match step:
         case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)} if old:
             return max(1.0, len(new.encode()) / len(old.encode()))

@@ -69,7 +69,7 @@ class StopScanner:
 
 
 def _open_position(seen: str, stop: str) -> int:
-    """Where the longest end of `seen` begins that is a beginning of `stop`, but not all of it; len(seen) if none is."""
+    """The start of the longest end of `seen` that is a beginning of `stop`, but not all of it; len(seen) if none is."""
     position = max(0, len(seen) - len(stop) + 1)
     while (position := seen.find(stop[0], position)) >= 0:
         if stop.startswith(seen[position:]):
@@ -104,7 +104,7 @@ class StopOnTokens:
         self._marks = frozenset((*self._ends, *self._ends.values(), self._inside.encode()))
 
     def __call__(self, token_ids: Sequence[int]) -> bool:
-        """Whether the sequence of these generated tokens ends here."""
+        """True if the sequence of these generated tokens ends here."""
         if len(token_ids) < max(1, self._min_tokens):
             return False
         last = self._bytes(token_ids[-1])
@@ -119,7 +119,7 @@ class StopOnTokens:
         return bool(starts) and (not self._ends or self._is_searched(token_ids, len(window) - min(starts)))
 
     def _is_searched(self, token_ids: Sequence[int], num_last: int) -> bool:
-        """Whether the last `num_last` bytes of the text begin in a part that is searched; looks at all of it."""
+        """True if the last `num_last` bytes of the text begin in a part that is searched; reads the whole text."""
         text = b"".join(map(self._bytes, token_ids))
         place, position, end = len(text) - num_last, 0, self._inside.encode()
         while True:

@@ -38,7 +38,7 @@ _MEMORY = "it took too much memory"
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """What one rendering may use. `max_size`: characters of its text; `max_bytes`: memory beyond what the process has.
+    """Limits of one rendering. `max_size`: characters of its text; `max_bytes`: memory beyond what the process has.
 
     All are far beyond what any real conversation takes.
     """
@@ -77,7 +77,7 @@ class CompiledTemplate:
 
 
 class _Clock:
-    """What templates ask for the date; they see no more of it."""
+    """The clock that templates ask for the date; they see no more of it."""
 
     def __init__(self, now: datetime) -> None:
         self._now = now

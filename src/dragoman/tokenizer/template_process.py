@@ -70,7 +70,7 @@ class _Process:
         return self._popen.poll() is None
 
     def ask(self, request: bytes, most: int) -> bytes:
-        """The answer, of at most so many bytes. Raises: OSError (also TimeoutError), EOFError if the process ended."""
+        """The answer, of at most `most` bytes. Raises: OSError (also TimeoutError), EOFError if the process ended."""
         self._until_s = time.monotonic() + _MAX_WAIT_S
         self._wait()
         self._socket.sendall(len(request).to_bytes(LENGTH_BYTES, "little") + request)
@@ -113,9 +113,9 @@ _lock = threading.Lock()
 
 
 def ask(source: str, variables: Mapping[str, Any] | None, now: datetime, limits: RenderLimits) -> tuple[int, str]:
-    """What a process makes of the template; `variables` None = it is only compiled. The kinds are `template_environment`'s.
+    """A process's result for the template; `variables` None = only compile it. The kinds are `template_environment`'s.
 
-    Raises: Overloaded if there is no process to be had, InvalidRequest for variables that cannot be written down.
+    Raises: Overloaded if no process is free, InvalidRequest for variables that cannot be written down.
     """
     question = _written((source, variables, now.isoformat(), limits.max_size, limits.max_cpu_s))
     request = limits.max_bytes.to_bytes(LENGTH_BYTES, "little") + question
@@ -156,7 +156,7 @@ def _written(question: tuple[Any, ...]) -> bytes:
     """The question as the process reads it. Raises: InvalidRequest for what cannot be written down."""
     try:
         return marshal.dumps(question, _FORM)
-    except ValueError:  # subclasses of dict and the like, of callers that are no clients
+    except ValueError:  # subclasses of dict and the like, of callers within this program
         pass
     try:
         return marshal.dumps(json.loads(json.dumps(question)), _FORM)
@@ -201,7 +201,7 @@ def end_idle() -> None:
 def _forget() -> None:
     """In a process that was forked off this one."""
     if _lock.locked():
-        _lock.release()  # whoever held it is not in this process
+        _lock.release()  # the thread that held it is not in this process
     for process in _idle:
         process.forget()
     _idle.clear()

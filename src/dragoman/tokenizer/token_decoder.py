@@ -1,4 +1,4 @@
-"""What bytes a token of a tokenizer.json stands for, by the rules of the file's `decoder`.
+"""Finds the bytes of a token of a tokenizer.json, by the rules of the file's `decoder`.
 
 Does: byte-level BPE (GPT-2's byte map), SentencePiece-style tokens (metaspace, byte fallback), the leading-space rules.
 Does not: join tokens or decode UTF-8. Made by `hf_tokenizer` at load time; pure, so every thread may use it.
@@ -20,7 +20,7 @@ def byte_level_alphabet() -> dict[str, int]:
     """The byte that each character of a byte-level vocabulary stands for.
 
     Printable bytes stand for themselves, the others are moved up to U+0100 and on, so that no token has blanks in it.
-    Source: GPT-2 (Radford et al. 2019), `bytes_to_unicode` of its released encoder.
+    Source: GPT-2 (Radford et al. 2019), bytes_to_unicode of its released encoder.
     """
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     moved = [byte for byte in range(256) if byte not in printable]

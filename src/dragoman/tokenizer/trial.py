@@ -1,8 +1,8 @@
-"""Tries what a tokenizer does to texts in a process of its own, which the kernel ends if it takes too much.
+"""Tries a tokenizer in a process of its own, which the kernel ends if it takes too much.
 
-Does: have a text encoded that holds what patterns are looked for in, within bounds on time and memory. Does not: look at the
+Does: encode a text that exercises the patterns, within bounds on time and memory. Does not: look at the
 vocabulary, which such a process would take as long to load as the server. `try_parts` is called by `soundness`, at load
-time; the other half of this file is what the process runs, which therefore imports nothing of ours.
+time; the process runs the other half of this file, which therefore imports none of our modules.
 """
 
 from __future__ import annotations

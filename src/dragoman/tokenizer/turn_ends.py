@@ -28,7 +28,7 @@ _CONVERSATIONS: tuple[tuple[dict[str, Any], ...], ...] = (
 
 
 class SpecialTokens(Protocol):
-    """What has to be known of a tokenizer."""
+    """The parts of a tokenizer that `turn_end_ids` uses."""
 
     @property
     def bos_token_id(self) -> int | None: ...
@@ -57,7 +57,7 @@ def turn_end_ids(template: ChatTemplate, tokens: SpecialTokens, inside: Collecti
 
 
 def _tail(template: ChatTemplate, messages: Sequence[dict[str, Any]]) -> str:
-    """What the template writes after the assistant's words, "" if it does not write them."""
+    """The template's text after the assistant's words, "" if it does not write them."""
     try:
         text = template.render(ChatPrompt(tuple(messages), template_kwargs={"add_generation_prompt": False}))
     except ServerError:

@@ -57,7 +57,7 @@ EndReason = Callable[[int, int], FinishReason | None]
 
 @dataclass(slots=True)
 class BeamStep:
-    """What advancing came to. `continuations` has one entry per slot of every live group, in slot order.
+    """The result of advancing. `continuations` has one entry per slot of every live group, in slot order.
 
     `hypotheses`: finished in this step and good enough to keep, so far: better ones may displace them later.
     """
@@ -67,9 +67,9 @@ class BeamStep:
 
 
 def num_candidates(params: SamplingParams, num_end_tokens: int) -> int:
-    """How many candidates per beam make the search exact.
+    """The number of candidates per beam that makes the search exact.
 
-    Of each group's merged candidates, `1 + num_end_tokens` times its size are looked at, as in the reference; a diversity
+    Of each group's merged candidates, `1 + num_end_tokens` times its size count, as in the reference; a diversity
     penalty can push down at most one token per beam of the other groups.
     """
     size = params.num_beams // params.num_beam_groups

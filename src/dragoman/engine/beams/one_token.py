@@ -27,7 +27,7 @@ NextTokens = Callable[[EngineRequest], Awaitable[Sequence[Logprob]]]
 
 @dataclass(slots=True)
 class _Beam:
-    """A beam, or a finished one: its tokens, and what is told of each."""
+    """A beam, or a finished one: its tokens, and their log-probabilities."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -79,7 +79,7 @@ class OneTokenBeams:
         return [self._output(index, beam) for index, beam in enumerate(best)]
 
     def _question(self, beam: _Beam) -> EngineRequest:
-        """What is asked after a beam's last token."""
+        """The request for the token after a beam's last one."""
         request = self._request
         return msgspec.structs.replace(
             request,

@@ -35,7 +35,7 @@ class Pooler(Protocol):
     def dimensions(self) -> int: ...
 
     def run(self, texts: Sequence[PooledText]) -> Any:
-        """What is made of each text: a row f32 [dimensions], or an array of another shape."""
+        """The result for each text: a row f32 [dimensions], or an array of another shape."""
         ...
 
     def close(self) -> None: ...
@@ -141,7 +141,7 @@ class PoolingEngine:
         await asyncio.to_thread(self._model.close)
 
     def _check_open(self, num_tokens: int) -> None:
-        """Raises EngineDead or Overloaded if a request of so many tokens cannot be taken."""
+        """Raises: EngineDead, or Overloaded if a request of `num_tokens` tokens cannot be taken."""
         self._life.check_open()
         waiting = self._queue.num_tokens
         if waiting and waiting + num_tokens > self._max_waiting_tokens:
@@ -204,7 +204,7 @@ class PoolingEngine:
 
 @dataclass(slots=True)
 class _Totals:
-    """What was computed. One thread writes."""
+    """Counts of the work done. One thread writes."""
 
     num_steps: int = 0
     num_tokens: int = 0

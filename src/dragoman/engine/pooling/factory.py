@@ -94,7 +94,7 @@ class LoadedPooling:
 
 
 def _words(recipe: Recipe, dimensions: int) -> list[str]:
-    """What it does, for people."""
+    """Lines on what the model does."""
     match recipe.kind:
         case "score":
             return [f"scores pairs of texts ({recipe.activation})"]
@@ -109,7 +109,7 @@ def _words(recipe: Recipe, dimensions: int) -> list[str]:
 
 
 def recipe_of(setup: EngineSetup) -> Recipe:
-    """How the model is used, by its directory and the options. Raises: ModelError."""
+    """The recipe of the model, by its directory and the options. Raises: ModelError."""
     return read_recipe(setup.model_dir, *chosen_of(setup.options))
 
 

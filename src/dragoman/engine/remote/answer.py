@@ -1,7 +1,7 @@
-"""What an upstream's events add to the sequences of a request, in the words of the engine protocol.
+"""Turns an upstream's events into outputs of the engine protocol.
 
-Does: token ids, log-probabilities, where a sequence ends and why, ranking. Does not: read bytes or ask. One instance per
-sequence, on the event loop; `push` runs once per event.
+Does: token ids, log-probabilities, the end of a sequence and its reason, ranking. Does not: read bytes or send requests. One
+instance per sequence, on the event loop; `push` runs once per event.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class SequenceAnswer:
         return output
 
     def _end(self, token_ids: Sequence[int]) -> int:
-        """How many of the tokens belong to the sequence. Mutates: its reason."""
+        """The number of tokens that belong to the sequence. Mutates: its reason."""
         for size, token in enumerate(token_ids, start=1):
             self.reason = self._ends.get(token)
             if self._criterion is not None:

@@ -45,11 +45,11 @@ _Queue = asyncio.Queue[EngineOutput | ServerError]
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How upstreams are asked. `has_n`: for several sequences at once.
+    """The form of requests to upstreams. `has_n`: a request can ask for several sequences.
 
-    `text_of`: a prompt as text, None where they take token ids; raises InvalidRequest for tokens that no text stands for.
-    `ids_of`: tokens that write a text, None where they tell them. `mended`: all tokens of a text of which only some are
-    told; None where all are.
+    `text_of`: a prompt as text, None if they take token ids; raises InvalidRequest for tokens without a text.
+    `ids_of`: tokens that write a text, None if they send them. `mended`: all tokens of a text of which they send only some;
+    None if they send all.
     """
 
     has_n: bool
@@ -110,7 +110,7 @@ class RemoteEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What all upstreams can do, with the adapters that any of them has."""
+        """The abilities that all upstreams share, with the adapters that any of them has."""
         if self._capabilities.adapters != self._fleet.adapters:
             self._capabilities = replace(self._capabilities, adapters=self._fleet.adapters)
         return self._capabilities

@@ -1,7 +1,7 @@
-"""Makes remote engines: reads the model's text files, finds out what the upstreams can do, puts the engine together.
+"""Makes remote engines: reads the model's text files, probes the upstreams, puts the engine together.
 
 Does: check options and upstreams against each other. Does not: load weights; there need be none. `load` runs on a thread
-of its own, where it asks the upstreams; the engine connects anew on the server's event loop.
+of its own, where it asks the upstreams; the engine connects again on the server's event loop.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RemoteFactory:
         return MemoryNeeds(0)
 
     def load(self, setup: EngineSetup) -> LoadedRemote:
-        """What the upstreams can do. Raises: EngineOptionError if none answers, or they do not fit; ModelError."""
+        """The engine to build. Raises: EngineOptionError if no upstream answers, or they do not fit; ModelError."""
         options = RemoteOptions.among(setup)
         config = read_config(setup.model_dir)
         try:
@@ -102,7 +102,7 @@ class RemoteFactory:
 
 
 async def _find_out(options: RemoteOptions, tokenizer: Tokenizer) -> dict[str, Profile | str]:
-    """What each upstream can do, or why that is not known."""
+    """Each upstream's profile, or why it is not known."""
     from dragoman.engine.remote.probe import find_out
     from dragoman.engine.remote.upstream import Upstream, UpstreamError, new_session
 

@@ -36,7 +36,7 @@ Raises: UpstreamError if it is not up to what was promised.
 
 
 class Route(NamedTuple):
-    """What decides where a request goes: the beginning of its prompt, and the adapter that an upstream has to have."""
+    """The facts that route a request: the beginning of its prompt, and the adapter that an upstream must have."""
 
     prefix: bytes
     adapter: str | None = None
@@ -97,10 +97,10 @@ class Fleet:
     async def first_answer(
         self, route: Route, ask: Callable[[Upstream], Awaitable[T]], drop: Callable[[T], None] | None = None
     ) -> T:
-        """What `ask` gets from the upstream that the prompt belongs to, or from another one if that cannot, or is too slow.
+        """The answer to `ask` of the upstream that the prompt belongs to, or of another one if that fails or is slow.
 
-        `drop` ends an answer; without it only one upstream is asked at a time. Raises: what `ask` does but UpstreamError,
-        which becomes Overloaded, Unavailable or EngineFailed.
+        `drop` ends an answer; without it only one upstream is asked at a time. Raises: the errors of `ask`, except that
+        UpstreamError becomes Overloaded, Unavailable or EngineFailed.
         """
         tried: dict[str, UpstreamError] = {}
         while len(tried) < MAX_TRIES:
@@ -200,7 +200,7 @@ class Fleet:
             upstream.doubt = str(error)
 
     async def _watch(self, upstream: Upstream) -> None:
-        """Check an upstream again and again: seldom while it is well, with longer and longer pauses while it is not."""
+        """Check an upstream repeatedly: rarely while it is well, with longer and longer pauses while it is not."""
         pause_s = FIRST_RETRY_S
         suspect = self._suspects[upstream.url]
         while True:
@@ -226,7 +226,7 @@ class Fleet:
             pause_s = min(pause_s * 2, LAST_RETRY_S) if problem else FIRST_RETRY_S
 
     async def _check(self, upstream: Upstream) -> str:
-        """What is wrong with an upstream, "" if nothing is."""
+        """The problem with an upstream, "" if there is none."""
         try:
             listed = await upstream.models()
             _compare(upstream, listed)

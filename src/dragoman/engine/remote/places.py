@@ -1,6 +1,6 @@
-"""Room for so many requests at a time: who of those that wait is next.
+"""Limits the number of requests at a time, and chooses the next of those that wait.
 
-Does: let the one with the highest priority go first, of equal ones the one that came first. Does not: know what they do.
+Does: let the highest priority go first, among equals the earliest. Does not: know what the requests do.
 Used on the event loop.
 """
 
@@ -43,7 +43,7 @@ class Places:
     def _give_back(self) -> None:
         while self._waiting:
             *_, turn = heapq.heappop(self._waiting)
-            if not turn.done():  # else whoever waited has gone
+            if not turn.done():  # else the waiting request has gone
                 turn.set_result(None)
                 return
         self._num_free += 1

@@ -53,7 +53,7 @@ TOKEN_TIMEOUT_S = 30.0
 _TRACE = Trace("probe")
 _FIRST_NAMES = {"temperature": "temperature"}  # what is known of a server before it is asked: answers should be greedy
 
-_WORD = "qzxqzx"  # no model says it by itself, so whoever does has followed a grammar
+_WORD = "qzxqzx"  # no model writes it by itself, so an upstream that does has followed a grammar
 _GRAMMARS = {
     "json_schema": Grammar("json_schema", msgspec.json.encode({"const": _WORD}).decode()),
     "json_object": Grammar("json_object"),
@@ -74,7 +74,7 @@ class Sample:
 
 
 async def find_out(upstream: Upstream, sample: Sample, wanted_model: str | None) -> Profile:
-    """What the upstream can do. Raises: UpstreamError if it does not answer, or has no such model, or another tokenizer."""
+    """The upstream's profile. Raises: UpstreamError if it does not answer, or has no such model, or another tokenizer."""
     listed = await upstream.models()
     served = _served(upstream.url, listed, wanted_model)
     adapters = adapters_of(served.id, listed)
@@ -132,7 +132,7 @@ class _Probe:
         await self._choices(self._ask(profile, by_ids=False), profile)
 
     async def _prompt_form(self, profile: Profile) -> Profile:
-        """Whether prompts may be token ids. Raises: UpstreamError if texts may not be either."""
+        """Sets whether prompts may be token ids. Raises: UpstreamError if texts may not be either."""
         for takes_ids in (True, False):
             profile = replace(profile, takes_ids=takes_ids)
             try:
@@ -150,7 +150,7 @@ class _Probe:
         raise UpstreamError(problem)
 
     async def _token_ids(self, profile: Profile) -> Profile:
-        """Whether the tokens of answers are told; and of the prompt, which then must be those of the tokenizer here."""
+        """Sets whether answers come with token ids. Raises: UpstreamError if the prompt's differ from our tokenizer's."""
         ask = replace(self._ask(profile, max_tokens=4), prompt=self._sample.text)
         choices = await self._accepted(ask, profile)
         told = next((one.prompt_token_ids for one in choices or () if one.prompt_token_ids), None)
@@ -199,7 +199,7 @@ class _Probe:
         return told is not None and len(told) == len(self._sample.token_ids)
 
     async def _goes_by(self, profile: Profile, **values: Any) -> bool:
-        """Whether a request with these values is taken."""
+        """True if a request with these values is accepted."""
         ask = self._ask(profile)
         asked = replace(ask, request=msgspec.structs.replace(ask.request, **values))
         return await self._accepted(asked, profile) is not None
@@ -265,5 +265,5 @@ def _has_ids(choice: Choice) -> bool:
 
 
 def kind_words(kind: Kind) -> str:
-    """What a person is told of a kind."""
+    """A kind of upstream in words."""
     return f"{kind.name} (uses {kind.hidden})" if kind.hidden else kind.name

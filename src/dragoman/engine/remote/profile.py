@@ -1,6 +1,6 @@
-"""What an upstream can do, as it was found out, and what several can do together.
+"""The abilities of an upstream, as probing found them, and those that several share.
 
-Does: hold the outcome of probing as data, turn it into `Capabilities`. Does not: ask. Made by `probe`, on any thread.
+Does: hold the outcome of probing as data, turn it into `Capabilities`. Does not: probe. Made by `probe`, on any thread.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What all upstreams of an engine can do, and so the engine whichever of them it asks. Fields: see `Profile`."""
+    """The abilities that all upstreams of an engine share, and so the engine's. Fields: see `Profile`."""
 
     capabilities: Capabilities
     takes_ids: bool
@@ -64,7 +64,7 @@ class Common:
     loses_ids: bool = False  # some tell not all of the tokens: those within a character of several are left out
 
     def lacks(self, profile: Profile) -> str:
-        """What an upstream that comes later cannot do of this, in words; "" = nothing."""
+        """The ability that an upstream that comes later lacks, in words; "" = none."""
         limit = self.capabilities.max_model_len
         if profile.max_model_len is not None and profile.max_model_len < limit:
             return f"{limit} tokens of context"
@@ -98,7 +98,7 @@ def _difference(promised: Capabilities, able: Capabilities) -> str:
 
 
 def common(profiles: Sequence[Profile], max_model_len: int, vocab_size: int) -> Common:
-    """What all of these can do, with sequences of that length."""
+    """The abilities that all of these share, with sequences of at most `max_model_len` tokens."""
     return Common(
         _capabilities(profiles, max_model_len, vocab_size),
         takes_ids=all(profile.takes_ids for profile in profiles),
@@ -109,7 +109,7 @@ def common(profiles: Sequence[Profile], max_model_len: int, vocab_size: int) -> 
 
 
 def _can_search(profile: Profile) -> bool:
-    """Whether the most likely tokens are told after any beam: prompts are ids, and no token is kept back."""
+    """True if the upstream tells the most likely tokens after any beam: prompts are ids, and no token is kept back."""
     return profile.takes_ids and "ignore_eos" in profile.names and not profile.kind.ids_from_logprobs
 
 

@@ -1,6 +1,6 @@
-"""How the requests that go upstream for one request are told apart, and belong together, in logs and traces.
+"""Identifies the upstream requests of one request in logs and traces.
 
-Does: headers for each, in the client's trace if it has named one. Does not: record spans. Used on the event loop.
+Does: make headers for each, in the client's trace if there is one. Does not: record spans. Used on the event loop.
 Source: W3C Trace Context.
 """
 

@@ -74,7 +74,7 @@ def new_session(api_key: str | None) -> aiohttp.ClientSession:
 
 @dataclass
 class _Connection:
-    """What a request goes out on. `is_reused`: it has had another request before."""
+    """The connection of a request. `is_reused`: it has carried another request before."""
 
     is_reused: bool = False
 
@@ -106,7 +106,7 @@ class Upstream:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it is sent requests as the others are."""
+        """True if it gets requests as the others do."""
         return not self.problem and not self.doubt
 
     def attach(self, session: aiohttp.ClientSession) -> None:
@@ -114,7 +114,7 @@ class Upstream:
         self._session = session
 
     async def models(self) -> list[Model]:
-        """What it serves. Raises: UpstreamError."""
+        """The models that it serves. Raises: UpstreamError."""
         timeout = aiohttp.ClientTimeout(total=CHECK_TIMEOUT_S)
         try:
             async with self._connected().get(f"{self.url}/models", timeout=timeout) as response:
@@ -147,7 +147,7 @@ class Upstream:
         return chunk
 
     async def open(self, body: bytes, trace: Trace) -> Stream:
-        """A stream of which the first token has come. Whoever gets it closes it.
+        """A stream of which the first token has come. The caller closes it.
 
         Raises: UpstreamError, InvalidRequest, CapacityError.
         """
@@ -164,8 +164,8 @@ class Upstream:
     async def _post(self, body: bytes, trace: Trace) -> aiohttp.ClientResponse:
         """The answer's head. Raises: UpstreamError.
 
-        Servers close connections that nobody uses. A request that meets with that has not been read, so it is sent again,
-        until a connection is new: whoever closes that one without an answer, or any after a part of it, has failed.
+        Servers close idle connections. A request that meets with that has not been read, so it is sent again, until a
+        connection is new. A server that closes a new one without an answer, or any one within an answer, has failed.
         """
         while True:
             connection, begin_s = _Connection(), time.monotonic()
@@ -194,7 +194,7 @@ class Upstream:
             raise UpstreamBusy(said, int(wait) if wait.isascii() and wait.isdigit() else 1)
         if status in (400, 413, 422):
             raise client_error(content, self.url)
-        # The others are no fault of a client that dragoman has let in: a wrong key, no such model, a server that fails.
+        # All others are not the client's fault: a wrong key, no such model, a server that fails.
         raise UpstreamError(f"{self.url} answers {status}: {error_text(content)}", is_failure=status >= 500)
 
     def _connected(self) -> aiohttp.ClientSession:
@@ -203,7 +203,7 @@ class Upstream:
         return self._session
 
     def trouble(self, error: Exception) -> UpstreamError:
-        """What went wrong with a connection, in words."""
+        """The error for a broken connection, in words."""
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             return UpstreamError(f"{self.url} cannot be reached ({reason})", is_unreachable=True)
@@ -214,7 +214,7 @@ class Upstream:
 
 
 def _is_unanswered(error: Exception) -> bool:
-    """Whether a connection was closed before the first byte of an answer."""
+    """True if a connection was closed before the first byte of an answer."""
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return isinstance(error.message, str)  # else it is what has come of the head
     return isinstance(error, _RESET)
@@ -244,7 +244,7 @@ class Stream:
             self._first = [choice for choice in more if choice.text or choice.token_ids or choice.finish_reason]
 
     async def more(self) -> list[Choice] | None:
-        """What has come meanwhile, None at the end. Raises: UpstreamError."""
+        """The events that have come meanwhile, None at the end. Raises: UpstreamError."""
         if self._first:
             first, self._first = self._first, []
             return first

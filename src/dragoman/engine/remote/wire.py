@@ -31,9 +31,9 @@ _MAX_ERROR_CHARS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked of one upstream on behalf of a request. `prompt`: token ids or a text.
+    """A request to one upstream on behalf of a client's. `prompt`: token ids or a text.
 
-    `count`: sequences. `seed`: that of the first. `logprobs`: None = none are needed. `by_ids`: the tokens are to be told.
+    `count`: sequences. `seed`: that of the first. `logprobs`: None = none are needed. `by_ids`: asks for token ids.
     """
 
     prompt: Sequence[int] | str
@@ -88,7 +88,7 @@ def fields(ask: Ask, profile: Profile) -> dict[str, Any]:
 
 
 def _addressed(ask: Ask, profile: Profile) -> dict[str, Any]:
-    """What every request has: the prompt, who shares it, its turn; the model's name, or the adapter's in its place."""
+    """The fields of every request: the prompt, its cache salt, its priority; the model's name, or the adapter's instead."""
     found: dict[str, Any] = {"model": ask.request.adapter or profile.model, "prompt": ask.prompt}
     if salt := ask.request.cache_partition if profile.cache_salt else ask.request.cache_salt:
         found["cache_salt"] = salt
@@ -160,7 +160,7 @@ class Candidate(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """What an event adds to one sequence."""
+    """An event's addition to one sequence."""
 
     index: int = 0
     text: str = ""
@@ -200,7 +200,7 @@ class Chunk(msgspec.Struct):
 
 
 class ModelMeta(msgspec.Struct):
-    """What llama.cpp tells of a model besides. `n_ctx`: tokens of one sequence."""
+    """Further facts of a model from llama.cpp. `n_ctx`: tokens of one sequence."""
 
     n_ctx: int | None = None
 
@@ -268,7 +268,7 @@ class EventReader:
 
 
 def _data(event: bytes) -> bytes:
-    """What an event's data lines say; b"" for comments."""
+    """The content of an event's data lines; b"" for comments."""
     if event.startswith(b"data: ") and b"\n" not in event:  # as nearly always
         return event[6:]
     lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
@@ -279,7 +279,7 @@ def _data(event: bytes) -> bytes:
 
 
 def error_text(content: bytes) -> str:
-    """What an error's body says, whichever server wrote it; on one line."""
+    """The message in an error's body, whichever server wrote it; on one line."""
     return _details(content)[0]
 
 
@@ -293,7 +293,7 @@ def client_error(content: bytes, label: str) -> InvalidRequest | CapacityError:
 
 
 def chunk_error(chunk: Chunk) -> str | None:
-    """What an event says has failed, None if nothing has."""
+    """The error that an event reports, None if there is none."""
     if chunk.error is None and chunk.object != "error":
         return None
     return _message(chunk.error if chunk.error is not None else chunk.message)

@@ -1,4 +1,4 @@
-"""What this machine has besides its processor, and whether vLLM is here to use it.
+"""Finds this machine's accelerators, and whether vLLM is here to use them.
 
 Does: look at device files and at the names of installed packages. Does not: import any of them. Called at start-up, by the
 resolving of options and by the vLLM engine.

@@ -38,7 +38,7 @@ _NUMBER_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlan:
-    """What vLLM is started with. `first`: the adapters that are there from the start; `shapes`: of the matrices they fit."""
+    """Adapters that vLLM starts with. `first`: those that are there from the start; `shapes`: of the matrices they fit."""
 
     first: Mapping[str, Path]
     num_slots: int
@@ -54,7 +54,7 @@ class AdapterPlan:
 
     @property
     def num_bytes(self) -> int:
-        """What vLLM allocates for them on a processor, at most."""
+        """The most bytes that vLLM allocates for them on a processor."""
         return self.num_slots * self._rank_there * _NUMBER_BYTES * sum(map(sum, self.shapes.values()))
 
     @property
@@ -73,7 +73,7 @@ class AdapterPlan:
 
 
 def plan_adapters(setup: EngineSetup) -> AdapterPlan | None:
-    """What the options about adapters mean, None if there are none and none may come.
+    """The plan by the options about adapters, None if there are none and none may come.
 
     Raises: EngineOptionError; ModelError if a directory holds no adapter that fits the model.
     """
@@ -105,7 +105,7 @@ def _read(path: Path) -> Adapter:
 
 
 def _room(options: Mapping[str, Any], num_first: int, largest: int) -> tuple[int, int]:
-    """How many adapters there is room for, and of which rank."""
+    """The number of adapters that there is room for, and their rank."""
     num_slots, rank = options.get("max_loras", 4), options.get("max_lora_rank")
     if num_first > num_slots:
         raise EngineOptionError("max_loras", f"must be at least {num_first}, the number of adapters in lora")
@@ -154,7 +154,7 @@ class VllmAdapters:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What requests may ask for."""
+        """The names that requests may use."""
         return tuple(self._by_name)
 
     async def load_first(self) -> None:

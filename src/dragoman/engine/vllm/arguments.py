@@ -39,7 +39,7 @@ _DRAFTS = "must not be set with engine=vllm, whose drafts are configured by opti
 
 
 def shared_arguments(setup: EngineSetup) -> dict[str, Any]:
-    """What the options of this server mean for vLLM, and what is decided here. Raises: EngineOptionError."""
+    """vLLM's arguments for the options of this server, with our own choices. Raises: EngineOptionError."""
     options = setup.options
     if options.get("draft_model"):
         raise EngineOptionError("draft_model", _DRAFTS)
@@ -69,9 +69,9 @@ def shared_arguments(setup: EngineSetup) -> dict[str, Any]:
 
 
 def picture_arguments(setup: EngineSetup, *, sees: bool) -> dict[str, Any]:
-    """How many pictures prompts may hold, and how they are prepared. Prompts hold no films and no sounds.
+    """Arguments for the number of pictures in prompts and their preparation. Prompts hold no films and no sounds.
 
-    `sees`: prompts may hold some; what embeds pictures is not even loaded otherwise.
+    `sees`: prompts may hold pictures; otherwise vLLM does not even load the tower.
     """
     most, changes = setup.options.get("limit_mm_per_prompt"), setup.options.get("mm_processor_kwargs")
     limits = {"video": 0, "audio": 0}

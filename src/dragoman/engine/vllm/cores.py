@@ -1,4 +1,4 @@
-"""Which cores each of vLLM's processes computes on, where it would not find them itself.
+"""Chooses the cores of vLLM's processes where vLLM would not find them itself.
 
 Does: divide the cores among the processes of a model that is spread over several (tensor, pipeline or data parallel) and
 runs on a processor. vLLM gives each a memory node, and does not start where there are fewer nodes than processes. Does not:

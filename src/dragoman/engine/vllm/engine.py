@@ -60,7 +60,7 @@ _LAST = 2**31 - 1  # a priority that no client can go behind
 
 
 class _Words(NamedTuple):
-    """What vLLM is told of a whole request: its grammar, the adapter that it began with, its pictures."""
+    """vLLM's view of a whole request: its grammar, the adapter that it began with, its pictures."""
 
     lark: str | None
     adapter: Any
@@ -162,7 +162,7 @@ class VllmEngine:
         await self._adapters.unload(name)
 
     def health(self) -> Health:
-        """What vLLM told with its last step, of no more sequences than it has now."""
+        """Numbers of vLLM's last step, limited to the sequences that it has now."""
         reason, gauges = self._reason(), self._gauges
         num_running = min(gauges.num_running, self._num_live)
         num_used = round(gauges.usage * self._num_blocks) if self._num_live else 0
@@ -231,7 +231,7 @@ class VllmEngine:
                 self._adapters.release(held)
 
     def _told(self, error: Exception) -> ServerError:
-        """What is said of an error that ended a request."""
+        """The client's error for one that ended a request."""
         surface = self._surface
         if isinstance(error, ServerError):
             return error
@@ -268,7 +268,7 @@ class VllmEngine:
         return self._tools.lark_of(grammar, request.eos_token_ids)
 
     async def _prepare(self, picture: Picture) -> PreparedPicture:
-        """What vLLM makes of a picture."""
+        """The picture as vLLM prepares it."""
         if self._llm is None:
             raise EngineDead(self._reason())
         self._num_pictures += 1

@@ -117,9 +117,9 @@ class LoadedVllm:
 def capabilities_of(
     model: Any, setup: EngineSetup, tools: EngineTools, *, sees: bool = False, ends_reasoning: bool = False
 ) -> Capabilities:
-    """What vLLM can do for the model of that configuration. `sees`: pictures, too.
+    """The abilities of vLLM for the model of that configuration. `sees`: it takes pictures.
 
-    `ends_reasoning`: it was told by what texts reasoning begins and ends, so that requests may bound it.
+    `ends_reasoning`: it knows the texts with which reasoning begins and ends, so that requests may bound it.
     """
     return Capabilities(
         max_model_len=model.max_model_len,

@@ -1,6 +1,6 @@
-"""What vLLM's scheduler told last.
+"""The latest numbers of vLLM's scheduler.
 
-Does: stand among vLLM's loggers, and remember. Does not: log. Called by vLLM on the event loop, read on any thread.
+Does: act as one of vLLM's loggers, and remember. Does not: log. Called by vLLM on the event loop, read on any thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Gauges:
         return sum(self._usage.values()) / max(1, len(self._usage))
 
     def __call__(self, vllm_config: Any, engine_index: int = 0) -> Gauges:
-        """What vLLM makes its loggers by: this one watches all of them."""
+        """The call by which vLLM makes a logger per engine: this one object watches all engines."""
         return self
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, engine_idx: int = 0, **others: Any) -> None:

@@ -27,16 +27,16 @@ _KEYS = "mm_processor_kwargs"
 
 @dataclass(frozen=True, slots=True)
 class PicturePlan:
-    """What is known of a model's pictures before vLLM runs. `rules`: None = prompts hold none, for the reason `why`."""
+    """The plan for a model's pictures before vLLM runs. `rules`: None = prompts hold none, for the reason `why`."""
 
     rules: PictureRules | None
     why: str = ""
 
 
 class PreparedPicture(NamedTuple):
-    """What vLLM makes of a picture. `token_ids`: from its first embedding to its last; `takes`: which are embeddings.
+    """A picture as vLLM prepares it. `token_ids`: from its first embedding to its last; `takes`: True for embeddings.
 
-    `digest`: what vLLM knows it by; `item`: its pixels, as vLLM's model takes them.
+    `digest`: vLLM's key for it; `item`: its pixels, as vLLM's model takes them.
     """
 
     token_ids: tuple[int, ...]
@@ -57,7 +57,7 @@ Prepare = Callable[[Picture], Awaitable[PreparedPicture]]
 
 
 def plan_pictures(setup: EngineSetup) -> PicturePlan:
-    """What is known of the pictures of the model. Raises: ModelError if `mm_processor_kwargs` is not understood."""
+    """The plan for the model's pictures. Raises: ModelError if `mm_processor_kwargs` is not understood."""
     if setup.options.get("limit_mm_per_prompt") == 0:
         return PicturePlan(None, "limit_mm_per_prompt is 0")
     changes = setup.options.get(_KEYS)

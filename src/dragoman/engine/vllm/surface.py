@@ -1,4 +1,4 @@
-"""What is used of the package vllm, imported when it is needed and nowhere else.
+"""The only place that imports the package vllm, and only when it is needed.
 
 Does: import it, prepare its environment, read texts as its command line does, start its engine. Does not: know requests or
 options. Called by the factory, on the threads that load and build.
@@ -103,9 +103,9 @@ def import_surface() -> Surface:
 
 
 async def prepare_picture(llm: AsyncEngine, picture: Picture) -> PreparedPicture:
-    """What vLLM makes of a picture; done on a thread of vLLM's, and remembered there. Raises: as vLLM does.
+    """The picture as vLLM prepares it, on a thread of vLLM's, which caches it. Raises: as vLLM does.
 
-    What other processes have of it is not counted on, or those who give up before vLLM computes it would mislead it.
+    The cache of other processes is skipped: a request that ends before vLLM computes the picture would falsify it.
     """
     alone = _alone(llm, await asyncio.to_thread(as_image, picture))
     (made,) = await llm.renderer.render_cmpl_async([alone], skip_mm_cache=True)
@@ -175,7 +175,7 @@ def is_on_cpu() -> bool:
 
 
 def device_name() -> str:
-    """What vLLM computes on, for people: cpu, cuda, rocm and so on."""
+    """The name of the device that vLLM computes on: cpu, cuda, rocm and so on."""
     from vllm.platforms import current_platform
 
     return str(current_platform.device_name)
@@ -204,7 +204,7 @@ def start_engine(arguments: Mapping[str, Any], watcher: Any) -> tuple[AsyncEngin
 
 
 def _division(arguments: Mapping[str, Any]) -> str | None:
-    """Which cores the processes on a processor get from here; None = vLLM chooses, as where the system tells of no cores."""
+    """The cores that we assign to vLLM's processes on a processor; None = vLLM chooses, as on systems without core lists."""
     try:
         return divide(arguments, read_topology()) if is_on_cpu() else None
     except AttributeError:  # not on Linux
@@ -213,7 +213,7 @@ def _division(arguments: Mapping[str, Any]) -> str | None:
 
 @contextlib.contextmanager
 def _with_cores(division: str | None) -> Iterator[None]:
-    """What processes that are started meanwhile find there, unless the operator has chosen; None = vLLM chooses."""
+    """Set the cores for processes that are started meanwhile, unless the operator has chosen; None = vLLM chooses."""
     if division is None or _CORES in os.environ:
         yield
         return

@@ -1,6 +1,6 @@
-"""What is added to vLLM's workers, which are processes of their own: they tell what they made of an adapter.
+"""An extension of vLLM's workers, which are processes of their own: lists modules of an adapter that they do not apply.
 
-Does: look at what a worker has. Does not: change it. Called by `adapters`, over vLLM; imported in the workers, which need
+Does: inspect a worker. Does not: change it. Called by `adapters`, over vLLM; imported in the workers, which need
 nothing else of this package.
 """
 
