@@ -43,7 +43,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class SentencePieceModel:
-    """The contents of a SentencePiece file. `charsmap`: the normaliser's rules in its own form, b"" = text stays as it is."""
+    """The contents of a SentencePiece file. `charsmap`: the normaliser's rules in its own form, b"" = text stays."""
 
     pieces: tuple[Piece, ...]
     model_type: int = UNIGRAM
