@@ -181,8 +181,8 @@ def page(path: Path) -> Iterator[Text]:
 
 
 def sentences(text: str) -> Iterator[tuple[int, str]]:
-    """Each sentence with the number of lines before it. A colon or semicolon ends one; code in backticks is one word."""
-    plain = re.sub(r"`[^`]*`", "X", text)
+    """Each sentence with the number of lines before it. A colon or semicolon ends one; a list of code is one word."""
+    plain = re.sub(r"`[^`]*`(?:,\s+`[^`]*`)*", "X", text)
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", plain)
     start = 0
     for end in [found.end() for found in re.finditer(r"[.!?:;](?=\s)|\n(?=\s*(?:\n|[│├└]))", plain)] + [len(plain)]:

@@ -130,7 +130,7 @@ PARAMETERS: Mapping[str, Parameter] = {
         needs=Need.DRY,
     ),
     "top_n_sigma": Parameter(
-        "only tokens whose logits are at most so many standard deviations below the largest; -1 and 0 = all",
+        "only tokens with logits at most this number of standard deviations below the largest; -1 and 0 = all",
         Bounds(-1.0, 100.0),
         Need.SAMPLING,
         aliases=("nsigma",),
