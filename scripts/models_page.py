@@ -45,22 +45,22 @@ from tests.support.vision_checkpoint import read_vision_case, vision_case_names 
 from tests.support.vision_model import SeeingModel  # noqa: E402
 
 PAGE = ROOT / "docs" / "models.md"
-POOLING = """Models that embed texts or score pairs of them are served by their directories as sentence-transformers writes
-them: `modules.json`, `1_Pooling` (cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken, several side
-by side, with and without the prompt), `2_Normalize`, Dense modules, the longest text, prompts. So are BERT
-(MiniLM, bge, e5, gte, arctic), RoBERTa, XLM-RoBERTa (bge-m3, multilingual-e5, bge-reranker), CamemBERT,
-DistilBERT, MPNet and ModernBERT (gte-modernbert), each as `...Model`, `...ForMaskedLM` or, but for MPNet,
-`...ForSequenceClassification`, which scores with one label and classifies with several; Nomic Embed 1 and 1.5,
-GTE 1.5 and mGTE (with `rope_scaling` ntk, and as rerankers), as released and as transformers writes them; Jina
-Embeddings 3 as released, with an adapter for each task, and as transformers writes it, without;
-EuroBERT; EmbeddingGemma; and decoders of the families above that attend plainly: Qwen3-Embedding,
-Qwen3-Reranker (by the logits of yes and no, or converted). Without `modules.json` an encoder embeds, with the
-mean or, where its name has bge, gte, arctic or mxbai in it, the first token's vector; `--task`, `--pooling`
-and `--normalize` say otherwise. `...ForMaskedLM` of encoders but Nomic's, Jina's and EuroBERT weighs words, as
-SPLADE does, where `modules.json` has SpladePooling or with `--pooling splade`. ColBERT makes a vector of each
-token, as PyLate's files (a Dense module without Pooling) or ColBERT's own (`HF_ColBERT`, `artifact.metadata`)
-say. The table has the distance from sentence-transformers' vectors, or scores before the activation, as a part
-of their length, for narrow models with random weights, which lose more by rounding than trained ones.
+POOLING = """Models that embed texts or score pairs of them are served by their directories as sentence-transformers
+writes them: `modules.json`, `1_Pooling` (cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken, several side by
+side, with and without the prompt), `2_Normalize`, Dense modules, the longest text, prompts. So are BERT (MiniLM, bge,
+e5, gte, arctic), RoBERTa, XLM-RoBERTa (bge-m3, multilingual-e5, bge-reranker), CamemBERT, DistilBERT, MPNet and
+ModernBERT (gte-modernbert). Each is read as `...Model`, `...ForMaskedLM` or, except MPNet,
+`...ForSequenceClassification`, which scores with one label and classifies with several. Nomic Embed 1 and 1.5, GTE 1.5
+and mGTE (with `rope_scaling` ntk, and as rerankers) are read as released and as transformers writes them. Jina
+Embeddings 3 is read as released, with an adapter for each task, and as transformers writes it, without. EuroBERT and
+EmbeddingGemma are read, too. So are decoders of the families above that attend plainly: Qwen3-Embedding, Qwen3-Reranker
+(by the logits of yes and no, or converted). Without `modules.json` an encoder embeds, with the mean or, where its name
+has bge, gte, arctic or mxbai in it, the first token's vector; `--task`, `--pooling` and `--normalize` say otherwise.
+`...ForMaskedLM` of encoders but Nomic's, Jina's and EuroBERT weighs words, as SPLADE does, where `modules.json` has
+SpladePooling or with `--pooling splade`. ColBERT makes a vector of each token, as PyLate's files (a Dense module
+without Pooling) or ColBERT's own (`HF_ColBERT`, `artifact.metadata`) say. The table has the distance from
+sentence-transformers' vectors, or scores before the activation, as a part of their length. The models are narrow and
+have random weights, which lose more by rounding than trained ones.
 """
 TEMPLATE_FOLDER = ROOT / "tests" / "tokenizer" / "chat_templates"
 WEIGHT_TYPES: tuple[WeightType, ...] = ("f32", "int8", "int4")
@@ -121,9 +121,10 @@ page is written by `scripts/models_page.py`. Exported OpenVINO graphs: [openvino
 - **Chat**: recorded templates (tests/tokenizer/chat_templates) of the kind that models of the family have, which render as
   transformers renders them; models bring templates of their own. **Tools, reasoning**: the forms that are then chosen by
   themselves ([chat](dialects/chat.md)).
-- **Speed**: bytes of weights read per second in bare int8 steps of one and of 32 sequences, relative to a Llama of the same
-  numbers (layers, heads, sizes), where a shape of the family was measured (`python -m benchmarks.shapes`). Llama
-  beside itself shows what such a measurement leaves open: the model that is loaded second is a little faster.
+- **Speed**: bytes of weights read per second in bare int8 steps of one and of 32 sequences, relative to a Llama of the
+  same numbers (layers, heads, sizes). It is given where a shape of the family was measured
+  (`python -m benchmarks.shapes`). Llama beside itself shows what such a measurement leaves open: the model that
+  is loaded second is a little faster.
 
 Every key of config.json is read, known to change nothing, or named when the model is refused; so is every tensor.
 
@@ -140,12 +141,12 @@ LFM2-VL's processor exists for torchvision alone, which rounds some values to th
 pictures, too.
 """
 
-QUANTISED = """Of a checkpoint that somebody has quantised, matrices of integers go into the graph as they are, with their
-own groups, scales and zero points; `--dtype` is how the others are stored (embeddings' head, what the quantiser left
-out). With `--dtype f32` all are the numbers that they stand for. Floats of 8 bits (fp8) have no kernels on
+QUANTISED = """Where a checkpoint is already quantised, its matrices of integers go into the graph as they are, with
+their own groups, scales and zero points; `--dtype` is how the others are stored (embeddings' head, what the quantiser
+left out). With `--dtype f32` all are the numbers that they stand for. Floats of 8 bits (fp8) have no kernels on
 processors: their numbers are stored as `--dtype` says. Activations are rounded as kernels here do it, in groups no
-larger than the smallest of the weights, not as a checkpoint describes it for others. In groups of fewer than 32 columns,
-and 4 bits in groups of whole rows, kernels were not measured.
+larger than the smallest of the weights. What a checkpoint describes for other programs does not change that. In groups
+of fewer than 32 columns, and 4 bits in groups of whole rows, kernels were not measured.
 
 - **f32, int8, bf16**: how far logits are from those of the numbers that the checkpoint stands for, computed in f32,
   relative, of a tiny random Llama; **numbers in int8**: those numbers, stored as int8 by `--dtype int8`, to compare.
@@ -154,19 +155,19 @@ and 4 bits in groups of whole rows, kernels were not measured.
 |---|---|---|---|---|"""
 
 QUANTISED_END = """
-Read are AWQ (AutoAWQ's gemm), GPTQ (`gptq`, `gptq_v2`; 4 and 8 bits, act-order, `quantize_config.json`), AutoRound in
-either of these, compressed-tensors (`pack-quantized` of 4 and 8 bits, `int-quantized`, `float-quantized`,
-`naive-quantized`), fp8 with one scale, one for each row or block (`fp8`, `fbgemm_fp8`), and gpt-oss's MXFP4. MXFP4,
-in safetensors as in GGUF files, stays in its groups of 32 where no type is asked for: dragoman's own kernels read its
-four bits. For OpenVINO's, twice its values are integers of 8 bits, which with half its scale lose nothing (scales
-below 2^-24 become 0, those above 2^15 are refused). Asked for by name, `--dtype int8` stores the numbers with a scale
-for each row: a product is up to a quarter faster, as then activations are rounded in groups of 128 instead of 32 in
-the whole graph, and its error is 1.2 % instead of 0.6 ([measured](performance-log.md)), beside 12 % that MXFP4 itself
-has lost. bf16 and f32 keep every value; so would the runtime's own 4-bit floats, in half the memory of int8, but more
-than twice as slowly. bitsandbytes, HQQ, AQLM, QuIP, EXL2, Quark, ModelOpt and 4-bit floats are refused by name: use
-the checkpoint that is not quantised, or one of the above. So are 2 and 3 bits, AWQ's other versions, sparsity,
-transforms, tensors of several matrices and matrices stored by columns (GPT-2) that are packed, and every key of
-`quantization_config` that is neither read nor known to change nothing.
+These are read: AWQ (AutoAWQ's gemm), GPTQ (`gptq`, `gptq_v2`; 4 and 8 bits, act-order,
+`quantize_config.json`), and AutoRound in either of these; compressed-tensors (`pack-quantized` of 4 and 8 bits,
+`int-quantized`, `float-quantized`, `naive-quantized`); fp8 with one scale, or one for each row or block (`fp8`,
+`fbgemm_fp8`); and gpt-oss's MXFP4. MXFP4, in safetensors as in GGUF files, stays in its groups of 32 where no type is
+asked for: dragoman's own kernels read its four bits. For OpenVINO's, twice its values are integers of 8 bits, which
+with half its scale lose nothing. Scales below 2^-24 become 0; those above 2^15 are refused. If `--dtype int8` is given,
+the numbers are stored with a scale for each row. A product is then up to a quarter faster, as activations are rounded
+in groups of 128 instead of 32 in the whole graph. Its error is 1.2 % instead of 0.6 ([measured](performance-log.md)),
+on top of the 12 % that MXFP4 itself has lost. bf16 and f32 keep every value; so would the runtime's own 4-bit floats,
+in half the memory of int8, but more than twice as slowly. bitsandbytes, HQQ, AQLM, QuIP, EXL2, Quark, ModelOpt and
+4-bit floats are refused by name: use the checkpoint that is not quantised, or one of the above. So are 2 and 3 bits,
+AWQ's other versions, sparsity, transforms, tensors of several matrices, and packed matrices stored by columns (GPT-2).
+So is every key of `quantization_config` that is neither read nor known to change nothing.
 
 Checkpoints load as the hub has them and as transformers 5 and 4.57 save them. A config.json without `architectures`
 means the one that transformers pairs with its `model_type`. With **dynamic NTK scaling** the context is `factor`
@@ -183,20 +184,19 @@ the model, pictures are taken in: [pictures.md](pictures.md#gguf-models). Where 
 are taken in.
 
 - **Types**: {types}; a file with others is refused by their name.
-- **Exact**: where no `--dtype` is given, dragoman's kernels compute with the file's own values in the file's own size,
-  whatever the type, F16 and BF16 among them. F32 is compressed as in other checkpoints. With a `--dtype` that is asked
-  for, and with OpenVINO's kernels, Q8_0 and Q4_0 stay as they are, and all others are stored anew: as int8, which loses
-  half a step of 255 in a row's range, or as int4 in groups of 128, which loses again what a Q4_K file has lost. The
-  start says so in a line.
+- **Exact**: without `--dtype`, dragoman's kernels compute with the file's own values in the file's own size, whatever
+  the type, F16 and BF16 among them. F32 is compressed as in other checkpoints. With `--dtype`, and with OpenVINO's
+  kernels, Q8_0 and Q4_0 stay as they are, and all others are stored again. As int8 they lose half a step of 255 in a
+  row's range. As int4 in groups of 128 they lose again as much as a Q4_K file has lost. The start says so in a line.
   `--dtype f32` computes with the file's own values in f32.
 - **Followed**: for every architecture below, logits with `--dtype f32` are those of the Hugging Face checkpoint,
   relative 1e-4, on files written as llama.cpp's converter writes them. A key of the metadata or a tensor that nobody
   looks up is named when the model is refused.
 - **Not in the format**: the converter leaves out the window of Mistral 7B v0.1 and Qwen 2, Falcon 2's base of
-  positions, and which layers of SmolLM3 do not turn; what llama.cpp takes in their place is taken here, too.
-  AFMoE's embeddings are scaled, and every fourth of its layers sees everything.
-  gpt-oss's positions are scaled without rounding, as its checkpoints say, where llama.cpp rounds. Of GLM-4 in the layout
-  of transformers it leaves out base, epsilon and context; files made of the layout with code have them.
+  positions, and which layers of SmolLM3 do not turn. What llama.cpp takes in their place is taken here, too. AFMoE's
+  embeddings are scaled, and every fourth of its layers sees everything. gpt-oss's positions are scaled without
+  rounding, as its checkpoints say, where llama.cpp rounds. Of GLM-4 in the layout of transformers it leaves out base,
+  epsilon and context; files made of the layout with code have them.
 - **Also**: `granite` is Granite 4 without recurrent layers, too, and `mistral3` the text of Mistral Small 3.1.
 - **Tokenizers**: byte-level BPE (gpt2) with these kinds in `tokenizer.ggml.pre`: {kinds}; SentencePiece's pairs with
   scores (llama) or a list of them (gemma4), and unigrams (t5). A kind that is not listed is refused by its name.
@@ -223,8 +223,8 @@ product is computed in:
 | Gemma 3 270M, Q4_K_M | 0 | 1.8 | 1.7 | 3.9, 2.8 | 389 | 6.5 |
 | Qwen 2.5 Coder 0.5B Instruct, Q4_K_M | 0 | 0.8 | 0.8 | 0.9 | 87 | 1.2 |
 
-Of SmolLM2's values, stored anew with 8 bits, `int8` in groups of 128 columns lost 5.4, and with a scale for each output
-8.6. As Q8_0 they lose 6.2 with llama.cpp and 6.0 here. Of Gemma's values `int8` in groups lost 4.1.
+Of SmolLM2's values, stored again with 8 bits, `int8` in groups of 128 columns lost 5.4, and with a scale for each
+output 8.6. As Q8_0 they lose 6.2 with llama.cpp and 6.0 here. Of Gemma's values `int8` in groups lost 4.1.
 """
 
 
