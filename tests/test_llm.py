@@ -148,7 +148,7 @@ def test_control_tokens_in_messages_are_texts_where_that_is_wanted() -> None:
 
 def test_a_directory_that_holds_no_model_is_refused_and_leaves_no_thread(tmp_path: Path) -> None:
     before = threading.active_count()
-    with pytest.raises(ModelError, match=r"is no model: there is neither config\.json nor a GGUF file in it"):
+    with pytest.raises(ModelError, match=r"is not a model: there is neither config\.json nor a GGUF file in it"):
         LLM(tmp_path)
     assert threading.active_count() == before
 

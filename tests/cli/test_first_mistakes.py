@@ -74,7 +74,7 @@ def model(tmp_path: Path) -> Path:
 def test_an_empty_directory_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     says = refusal(tmp_path / "new")
-    assert says == f"{tmp_path}/new is no model: there is neither config.json nor a GGUF file in it; it is empty"
+    assert says == f"{tmp_path}/new is not a model: there is neither config.json nor a GGUF file in it; it is empty"
 
 
 def test_a_directory_with_other_things_tells_which(tmp_path: Path) -> None:

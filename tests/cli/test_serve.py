@@ -167,7 +167,7 @@ def test_a_port_that_is_taken_is_told_in_one_line() -> None:
 
 @pytest.mark.full("as the length that does not fit below; test_first_mistakes.py has the message")
 def test_a_directory_without_a_model_is_told_in_one_line(tmp_path: Path) -> None:
-    assert f"{tmp_path} is no model: there is neither config.json nor a GGUF file in it" in failing(str(tmp_path))
+    assert f"{tmp_path} is not a model: there is neither config.json nor a GGUF file in it" in failing(str(tmp_path))
 
 
 def test_an_option_that_does_not_fit_the_model_is_told_in_one_line() -> None:

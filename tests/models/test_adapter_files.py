@@ -86,7 +86,7 @@ def test_scales_follow_rank_and_alpha_of_each_module(tmp_path: Path) -> None:
 
 
 def test_files_that_are_missing_or_run_code_are_told(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="is no directory"):
+    with pytest.raises(ModelError, match="is not a directory"):
         read_peft_adapter(tmp_path / "none")
     directory = changed(tmp_path / "a")
     (directory / WEIGHTS).rename(directory / "adapter_model.bin")

@@ -221,7 +221,7 @@ def test_paths_that_are_no_adapter_are_told(tmp_path: Path) -> None:
     (tmp_path / "c.bin").write_bytes(b"")
     with pytest.raises(ModelError, match=r"holds 2 GGUF files, allowed: one, or name the file: a.gguf, b.gguf"):
         read_adapter(tmp_path, facts)
-    with pytest.raises(ModelError, match=r"c.bin is no adapter"):
+    with pytest.raises(ModelError, match=r"c.bin is not an adapter"):
         read_adapter(tmp_path / "c.bin", facts)
     with pytest.raises(ModelError, match=r"is an adapter .*--lora NAME=FILE"):
         load_model(tmp_path / "a.gguf", EXACT)

@@ -60,7 +60,7 @@ def gguf_models(directory: Path) -> dict[str, Path]:
 
 
 def see_with(model: Path, file: Path | None) -> None:
-    """Have a GGUF model's pictures be taken in by that file, in this process; None = by what lies beside the model."""
+    """Have a GGUF model's pictures be taken in by that file, in this process; None = by the file next to the model."""
     if file is not None or "dragoman.gguf.files" in sys.modules:  # else nobody has named any
         from dragoman.gguf.files import see_with as name_file
 

@@ -167,7 +167,7 @@ def what_lacks(model_dir: Path) -> str:
     """The error for a directory that holds no model, one line."""
     names = sorted(path.name for path in model_dir.iterdir()) if model_dir.is_dir() else []
     holds = f"it holds {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else "it is empty"
-    return f"{model_dir} is no model: there is neither {WEIGHTS_CONFIG} nor a GGUF file in it; {holds}"
+    return f"{model_dir} is not a model: there is neither {WEIGHTS_CONFIG} nor a GGUF file in it; {holds}"
 
 
 def memory_needs(config: Config) -> MemoryNeeds:

@@ -29,7 +29,7 @@ def make_plan(wanted: Sequence[Wanted], failures: Mapping[str, str], served: Seq
     names = [name for one in wanted for name in one.names]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InvalidRequest(f"models: each name may stand there once; {', '.join(twice)} stands there twice")
+        raise InvalidRequest(f"models: each name may occur once; {', '.join(twice)} occurs twice")
     pinned = {one.name: "it is pinned, and stays" for one in served if one.is_pinned and one.name not in names}
     kept = {*names, *failures, *pinned}
     return Plan(

@@ -104,14 +104,14 @@ def _message(value: Field) -> dict[int, Field]:
 def _number(fields: dict[int, Field], number: int, default: int) -> int:
     value = fields.get(number, default)
     if not isinstance(value, int):
-        raise ValueError(f"field {number} is no number")
+        raise ValueError(f"field {number} is not a number")
     return value
 
 
 def _bytes(fields: dict[int, Field], number: int) -> bytes:
     value = fields.get(number, b"")
     if not isinstance(value, bytes):
-        raise ValueError(f"field {number} is no text")
+        raise ValueError(f"field {number} is not a text")
     return value
 
 

@@ -113,7 +113,7 @@ def test_without_the_options_vllm_is_started_as_ever() -> None:
         (("foreign",), {}, ModelError, "layers.99"),
         (("embeddings",), {}, ModelError, "embed_tokens"),
         (("misshapen",), {}, ModelError, "allowed: "),
-        (("missing",), {}, ModelError, "is no directory"),
+        (("missing",), {}, ModelError, "is not a directory"),
     ],
 )
 def test_what_vllm_would_not_take_or_ignore_is_refused_before_it_starts(

@@ -94,7 +94,7 @@ class _Settings:
         path = directory / CONFIG
         if not directory.is_dir():
             raise ModelError(
-                f"{directory} is no directory; an adapter is one with {CONFIG} and {WEIGHTS}, or a GGUF file"
+                f"{directory} is not a directory; an adapter is one with {CONFIG} and {WEIGHTS}, or a GGUF file"
             )
         config = self._config = Config(read_json(path), str(path))
         self._path = path

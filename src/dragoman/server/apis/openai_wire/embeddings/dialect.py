@@ -81,7 +81,7 @@ class EmbeddingsDialect(AnsweringDialect):
 
 
 def _task_words(body: EmbeddingsBody) -> dict[str, str]:
-    """What errors call the prompt's name."""
+    """The names by which errors call the prompt's name."""
     return {} if body.task is None else {"prompt_name": "task"}
 
 
