@@ -29,7 +29,9 @@ def gguf_file(path: Path) -> Path | None:
     """
     if path.is_file():
         if path.suffix.lower() != _SUFFIX:
-            raise ModelError(f"{path} is not an adapter, allowed: a directory with {CONFIG} and {WEIGHTS}, or a GGUF file")
+            raise ModelError(
+                f"{path} is not an adapter, allowed: a directory with {CONFIG} and {WEIGHTS}, or a GGUF file"
+            )
         return path
     if (path / CONFIG).is_file() or not path.is_dir():
         return None

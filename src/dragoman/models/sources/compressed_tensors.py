@@ -118,7 +118,9 @@ def _is_described(module: str, target: str) -> bool:
     try:
         return re.match(target.removeprefix(_REGEX), module) is not None
     except re.error as error:
-        raise ModelError(f"quantization_config config_groups target {shown(target)} is not a pattern: {error}") from error
+        raise ModelError(
+            f"quantization_config config_groups target {shown(target)} is not a pattern: {error}"
+        ) from error
 
 
 def _read_group(groups: Config, key: str) -> tuple[Sequence[str], Scheme]:
