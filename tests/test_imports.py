@@ -423,6 +423,32 @@ def test_the_core_knows_no_client_api() -> None:
     assert {name: targets for name, targets in known.items() if targets} == {}
 
 
+APIS = "dragoman.server.apis"
+
+# An importing API and the imported one: an envelope around the other's answers.
+ENVELOPES = {
+    ("openai", "anthropic"),
+    ("pooling", "rerank"),
+    ("sagemaker", "lmi"),
+    ("tei", "rerank"),
+    ("tgi", "lmi"),
+    ("tgi", "tei"),
+}
+
+
+def api_of(module: str) -> str | None:
+    """The folder of an API that a module lies in; None if it lies elsewhere."""
+    part = part_of(APIS, module)
+    return part.rpartition(".")[2] if part else None
+
+
+def test_no_api_imports_another_one() -> None:
+    """APIs share wire formats, which are folders of their own; who puts the server together joins APIs."""
+    pairs = {(api_of(module_name(path)), api_of(target)) for path in MODULES for target in imported(path)}
+    between = {(api, other) for api, other in pairs if api and other and api != other}
+    assert {(api, other) for api, other in between if not other.endswith("_wire")} == ENVELOPES
+
+
 def test_only_the_front_doors_read_the_sources_of_configuration() -> None:
     assert [name for name, path in outside(*READS_SOURCES) if "dragoman.config.sources" in imported(path)] == []
 

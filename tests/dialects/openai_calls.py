@@ -17,7 +17,7 @@ from dragoman.server.apis.openai_wire.common import ServedNames
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.apis.ovms import api as ovms
-from dragoman.server.apis.ovms.profile import V3
+from dragoman.server.apis.ovms_wire.profile import V3
 from dragoman.types import GenerationEvent, GenerationRequest, SamplingParams, TokenOutput
 from tests.support.golden import interleaved_events
 from tests.support.scripted import scripted_result

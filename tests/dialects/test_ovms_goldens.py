@@ -7,7 +7,7 @@ from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptio
 from dragoman.server.apis.openai_wire.common import ServedNames
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from dragoman.server.apis.ovms.api import CHAT_ROUTE
-from dragoman.server.apis.ovms.profile import V3
+from dragoman.server.apis.ovms_wire.profile import V3
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table
 

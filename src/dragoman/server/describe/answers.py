@@ -19,6 +19,12 @@ _ELSEWHERE = ("unknown_path", "wrong_method", "conflict", "no_memory")
 GENERATING = tuple(kind for kind in KINDS if kind not in _ELSEWHERE)
 """Kinds that operations which generate answer with; the others tell that there is none, or concern loading models."""
 
+COUNTING = (
+    "invalid_payload", "invalid_parameter", "invalid_request", "unsupported", "unauthorized", "not_found", "too_large",
+    "unavailable", "overloaded", "timeout", "capacity", "engine_dead", "server_error",
+)  # fmt: skip
+"""Kinds that operations answer with which tokenise a prompt, or count its tokens, and generate nothing."""
+
 LOADING = ("unavailable", "engine_dead")
 """Kinds that tell of a model which is not there yet, or not any more."""
 

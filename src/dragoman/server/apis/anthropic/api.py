@@ -15,7 +15,7 @@ from dragoman.server.apis.anthropic.errors import ANTHROPIC_ERRORS, REQUEST_ID, 
 from dragoman.server.apis.anthropic.parameters import cache_ttl, named_without_effect
 from dragoman.server.apis.anthropic.schema import EVENTS, AnthropicMessage, PromptBody, TokenCount
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
-from dragoman.server.describe.answers import Answer, json_answer, merged
+from dragoman.server.describe.answers import COUNTING, Answer, json_answer, merged
 from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, header
 from dragoman.server.describe.json_schema import ref
 from dragoman.server.generation.text_service import text_service
@@ -29,10 +29,6 @@ NAME = "anthropic.messages"
 
 _TAG = "Anthropic Messages"
 _ERRORS = AnthropicErrors()
-_COUNTING = (
-    "invalid_payload", "invalid_parameter", "invalid_request", "unsupported", "unauthorized", "not_found", "too_large",
-    "unavailable", "overloaded", "timeout", "capacity", "engine_dead", "server_error",
-)  # fmt: skip
 _PROMPT = {"model": "default", "system": "Answer briefly.", "messages": MESSAGES}
 
 
@@ -91,7 +87,7 @@ API = Api(
             summary="How many tokens a prompt has",
             answers=merged(
                 {200: json_answer(TokenCount, "the count", REQUEST_ID, *IGNORED)},
-                ANTHROPIC_ERRORS.answers(_COUNTING),
+                ANTHROPIC_ERRORS.answers(COUNTING),
             ),
             body={JSON_MEDIA_TYPE: ref("CountTokensRequest")},
             example=_PROMPT,

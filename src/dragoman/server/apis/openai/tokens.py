@@ -20,7 +20,7 @@ from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, unknown_names
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.describe.answers import Answer, json_answer, merged
+from dragoman.server.describe.answers import COUNTING, Answer, json_answer, merged
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import (
     INTEGER,
@@ -46,12 +46,6 @@ from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.types import Limits, Prompt, TextPrompt
 
 LIMITS = Limits()
-
-ERROR_KINDS = (
-    "invalid_payload", "invalid_parameter", "invalid_request", "unsupported", "unauthorized", "not_found", "too_large",
-    "unavailable", "overloaded", "timeout", "capacity", "engine_dead", "server_error",
-)  # fmt: skip
-"""What can go wrong where nothing is generated."""
 
 _IDS = array({"type": "integer", "minimum": 0})
 _MODEL = nullable({**TEXT, "description": "the model to use; the default model if absent"})
@@ -255,7 +249,7 @@ def token_schemas() -> dict[str, Schema]:
 
 
 _operation = partial(AnswerOperation, tag="Tokens", scope=Scope.INFERENCE)
-_FAILURES = ERRORS.answers(ERROR_KINDS)
+_FAILURES = ERRORS.answers(COUNTING)
 
 TOKEN_OPERATIONS = (
     _operation(

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
-from dragoman.server.apis.openai.tokens import ERROR_KINDS
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
 from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
@@ -19,11 +18,11 @@ from dragoman.server.apis.openai_wire.embeddings.dialect import EmbeddingsDialec
 from dragoman.server.apis.openai_wire.embeddings.operation import embeddings_operation
 from dragoman.server.apis.openai_wire.embeddings.schema import embeddings_body
 from dragoman.server.apis.ovms import config, models
-from dragoman.server.apis.ovms.errors import ERRORS, OvmsError
-from dragoman.server.apis.ovms.pooling import V3_EMBEDDINGS
-from dragoman.server.apis.ovms.profile import V3, V3_CHAT
 from dragoman.server.apis.ovms.tokens import TokenizedV3, request_schema, tokenize
-from dragoman.server.describe.answers import json_answer, merged
+from dragoman.server.apis.ovms_wire.errors import ERRORS, OvmsError
+from dragoman.server.apis.ovms_wire.pooling import V3_EMBEDDINGS
+from dragoman.server.apis.ovms_wire.profile import V3, V3_CHAT
+from dragoman.server.describe.answers import COUNTING, json_answer, merged
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
@@ -103,7 +102,7 @@ API = Api(
             path="/v3/tokenize",
             tag="Tokens",
             summary="The tokens of texts, as OpenVINO Model Server tells them",
-            answers=merged({200: json_answer(TokenizedV3, "the tokens", *IGNORED)}, ERRORS.answers(ERROR_KINDS)),
+            answers=merged({200: json_answer(TokenizedV3, "the tokens", *IGNORED)}, ERRORS.answers(COUNTING)),
             body={JSON_MEDIA_TYPE: ref("TokenizeRequestV3")},
             example={"model": "default", "text": QUESTION},
             scope=Scope.INFERENCE,

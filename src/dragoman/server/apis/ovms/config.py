@@ -15,7 +15,7 @@ import msgspec
 
 from dragoman.errors import NotFound
 from dragoman.server.api import HttpCall, Reply
-from dragoman.server.apis.ovms.errors import ERRORS, OvmsError
+from dragoman.server.apis.ovms_wire.errors import ERRORS, OvmsError
 from dragoman.server.changes import Changes
 from dragoman.server.describe.answers import json_answer, merged
 from dragoman.server.hosting import ModelState, ModelStatus, SyncResult

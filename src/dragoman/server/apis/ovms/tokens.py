@@ -20,7 +20,7 @@ from dragoman.server.apis.openai_wire.fields import (
     unknown_names,
 )
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.apis.ovms.profile import V3
+from dragoman.server.apis.ovms_wire.profile import V3
 from dragoman.server.bounds import Bounds
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, any_of, array, nullable
 from dragoman.server.generation.text_service import TextService, text_service

@@ -9,8 +9,8 @@ from typing import Any
 from dragoman.server.api import Dialects, ModelProfile, model_of_body
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.apis.ovms.errors import ERRORS as OVMS_ERRORS
-from dragoman.server.apis.ovms.pooling import V3_RERANK
+from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
+from dragoman.server.apis.ovms_wire.pooling import V3_RERANK
 from dragoman.server.apis.rerank.dialect import RerankDialect, told_by_all, told_by_cohere, told_by_ovms
 from dragoman.server.apis.rerank.errors import COHERE, COHERE_PATH, RerankErrors
 from dragoman.server.apis.rerank.errors import ERRORS as COHERE_ERRORS

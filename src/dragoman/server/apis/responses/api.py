@@ -8,7 +8,7 @@ from functools import partial
 from dragoman.server.api import Dialects, HttpCall, ModelProfile, StreamedReply, model_of_body
 from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.errors import ERRORS
-from dragoman.server.apis.ovms.errors import ERRORS as OVMS_ERRORS
+from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
 from dragoman.server.apis.responses import stored
 from dragoman.server.apis.responses.asking import Asking, set_asking
 from dragoman.server.apis.responses.background import Backgrounds
@@ -18,7 +18,7 @@ from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, OVMS_RESPO
 from dragoman.server.apis.responses.request import COMPACTED
 from dragoman.server.apis.responses.schema import EVENTS, DeletedResponse, InputTokens, ItemList, Response
 from dragoman.server.apis.responses.store import ResponseStore
-from dragoman.server.describe.answers import Answer, ErrorFamily, json_answer, merged
+from dragoman.server.describe.answers import COUNTING, Answer, ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import GENERATED, IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
 from dragoman.server.http.exchange import Exchange
@@ -32,10 +32,6 @@ V3 = "responses.v3"
 
 _EXAMPLE = {"model": "default", "input": QUESTION, "max_output_tokens": 32, "temperature": 0, "stream": True}
 _ABOUT_ONE = ("unauthorized", "not_found", "invalid_request", "invalid_parameter", "unsupported")
-_COUNTING = (
-    *_ABOUT_ONE, "invalid_payload", "too_large", "unavailable", "overloaded", "timeout", "capacity", "engine_dead",
-    "server_error",
-)  # fmt: skip
 
 
 def set_up(profile: ModelProfile) -> Dialects:
@@ -89,7 +85,7 @@ def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_
     yield operation(
         path=f"{path}/input_tokens",
         summary="How many tokens the input of a response would have",
-        answers=merged({200: json_answer(InputTokens, "the count", *IGNORED)}, errors.answers(_COUNTING)),
+        answers=merged({200: json_answer(InputTokens, "the count", *IGNORED)}, errors.answers(COUNTING)),
         body={JSON_MEDIA_TYPE: ref(body)},
         example={"model": "default", "input": QUESTION},
         answer=stored.input_tokens(dialect),

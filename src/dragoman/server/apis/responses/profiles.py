@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dragoman.server.apis.openai_wire.profile import V1, Profile
-from dragoman.server.apis.ovms.profile import V3_CHAT
+from dragoman.server.apis.ovms_wire.profile import V3_CHAT
 
 _UINT32_MAX = 4294967295
 _CONTENT = "input[].content[]"

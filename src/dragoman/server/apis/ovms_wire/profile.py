@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.apis.ovms.errors import OVMS
+from dragoman.server.apis.ovms_wire.errors import OVMS
 from dragoman.server.bounds import Bounds
 from dragoman.types import Limits
 

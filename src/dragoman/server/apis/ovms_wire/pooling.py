@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dragoman.server.apis.ovms.profile import V3
+from dragoman.server.apis.ovms_wire.profile import V3
 
 V3_EMBEDDINGS = replace(
     V3,
