@@ -428,9 +428,7 @@ APIS = "dragoman.server.apis"
 # An importing API and the imported one: an envelope around the other's answers.
 ENVELOPES = {
     ("openai", "anthropic"),
-    ("pooling", "rerank"),
     ("sagemaker", "lmi"),
-    ("tei", "rerank"),
     ("tgi", "lmi"),
     ("tgi", "tei"),
 }

@@ -10,7 +10,7 @@ from dragoman.server.apis.openai_wire.embeddings.schema import EmbeddingsBody
 from dragoman.server.apis.pooling.api import API as POOLING
 from dragoman.server.apis.pooling.schema import ClassifyBody, PoolingBody
 from dragoman.server.apis.rerank.api import API as RERANK
-from dragoman.server.apis.rerank.schema import RerankBody, ScoreBody
+from dragoman.server.apis.rerank_wire.schema import RerankBody, ScoreBody
 from dragoman.server.apis.tei.api import API as TEI
 from dragoman.server.apis.tei.schema import TeiEmbedAllBody, TeiEmbedBody, TeiPredictBody, TeiRerankBody
 from dragoman.server.operations import Api

@@ -21,6 +21,7 @@ from dragoman.server.apis.openai_wire.embeddings.dialect import check_token_ids
 from dragoman.server.apis.openai_wire.embeddings.schema import FORMATS, TextUsage
 from dragoman.server.apis.openai_wire.errors import OPENAI
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, shown
+from dragoman.server.apis.openai_wire.pooling.ignored import idle_names
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_arrays
 from dragoman.server.apis.openai_wire.pooling.texts import CUT, Texts, read_cut, read_texts, told_as
 from dragoman.server.apis.openai_wire.profile import V1
@@ -33,7 +34,6 @@ from dragoman.server.apis.pooling.schema import (
     PoolingItem,
     PoolingList,
 )
-from dragoman.server.apis.rerank.dialect import idle_names
 from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import (
     AnsweringDialect,

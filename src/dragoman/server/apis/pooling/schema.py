@@ -14,9 +14,9 @@ from msgspec import Meta
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.common import Created
 from dragoman.server.apis.openai_wire.embeddings.schema import FORMATS, TextUsage
+from dragoman.server.apis.openai_wire.pooling.ignored import IGNORED
 from dragoman.server.apis.openai_wire.pooling.texts import MODEL, switch_schema, texts_schema
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.apis.rerank.schema import IGNORED
 from dragoman.server.describe.json_schema import TEXT, Schema, an_object, described, nullable
 
 TASKS = ("embed", "token_embed", "classify")

@@ -11,10 +11,11 @@ from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
 from dragoman.server.apis.ovms_wire.pooling import V3_RERANK
-from dragoman.server.apis.rerank.dialect import RerankDialect, told_by_all, told_by_cohere, told_by_ovms
 from dragoman.server.apis.rerank.errors import COHERE, COHERE_PATH, RerankErrors
 from dragoman.server.apis.rerank.errors import ERRORS as COHERE_ERRORS
-from dragoman.server.apis.rerank.schema import (
+from dragoman.server.apis.rerank.score import ScoreDialect
+from dragoman.server.apis.rerank_wire.dialect import RerankDialect, told_by_all, told_by_cohere, told_by_ovms
+from dragoman.server.apis.rerank_wire.schema import (
     CohereRerankAnswer,
     OvmsRerankAnswer,
     RerankAnswer,
@@ -22,7 +23,6 @@ from dragoman.server.apis.rerank.schema import (
     rerank_body,
     score_body,
 )
-from dragoman.server.apis.rerank.score import ScoreDialect
 from dragoman.server.describe.answers import ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import ref
@@ -30,8 +30,7 @@ from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import Api, PoolingOperation
 
 NAME = "rerank"
-BY_DOCUMENTS = f"{NAME}.v1"
-"""The dialect of bodies with `documents`, of which `/rerank` gets some as well."""
+V1_RERANK = f"{NAME}.v1"
 
 EXAMPLE = {"model": "default", "query": QUESTION, "documents": ["A kind of learning", "A kind of bread"], "top_n": 1}
 
@@ -41,7 +40,7 @@ _TELLER = RerankErrors()
 def set_up(profile: ModelProfile) -> Dialects:
     """Its dialects for a model."""
     return {
-        BY_DOCUMENTS: RerankDialect(profile, V1, told_by_all),
+        V1_RERANK: RerankDialect(profile, V1, told_by_all),
         f"{NAME}.v2": RerankDialect(profile, replace(V1, name="cohere", errors=COHERE), told_by_cohere),
         f"{NAME}.v3": RerankDialect(profile, V3_RERANK, told_by_ovms),
         f"{NAME}.score": ScoreDialect(profile),
@@ -85,7 +84,7 @@ API = Api(
         "ScoreRequest": score_body(profile),
     },
     operations=(
-        _reranks("/v1/rerank", "as Cohere and Jina", RerankAnswer, OPENAI_ERRORS, "RerankRequest", BY_DOCUMENTS),
+        _reranks("/v1/rerank", "as Cohere and Jina", RerankAnswer, OPENAI_ERRORS, "RerankRequest", V1_RERANK),
         _reranks(COHERE_PATH, "as Cohere", CohereRerankAnswer, COHERE_ERRORS, "RerankRequest", f"{NAME}.v2"),
         _reranks("/v3/rerank", "as OVMS", OvmsRerankAnswer, OVMS_ERRORS, "RerankRequestV3", f"{NAME}.v3"),
         _scores("/v1/score"),

@@ -15,6 +15,7 @@ from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply
 from dragoman.server.apis.openai_wire.embeddings.schema import TextUsage
 from dragoman.server.apis.openai_wire.errors import OPENAI
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
+from dragoman.server.apis.openai_wire.pooling.ignored import idle_names
 from dragoman.server.apis.openai_wire.pooling.texts import (
     CUT,
     read_cut,
@@ -23,8 +24,7 @@ from dragoman.server.apis.openai_wire.pooling.texts import (
     told_as,
 )
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.apis.rerank.dialect import idle_names
-from dragoman.server.apis.rerank.schema import SIDES, ScoreBody, ScoreItem, ScoreList
+from dragoman.server.apis.rerank_wire.schema import SIDES, ScoreBody, ScoreItem, ScoreList
 from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import AnsweringDialect, ScoreRequest, scorer
 from dragoman.server.responder import note_ignored

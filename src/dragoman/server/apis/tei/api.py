@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body, model_of_query_or_header
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
-from dragoman.server.apis.rerank.api import BY_DOCUMENTS
-from dragoman.server.apis.rerank.schema import RerankAnswer
+from dragoman.server.apis.openai_wire.profile import V1
+from dragoman.server.apis.rerank_wire.dialect import RerankDialect, told_by_all
+from dragoman.server.apis.rerank_wire.schema import RerankAnswer, rerank_body
 from dragoman.server.apis.tei.dialect import (
     TeiEmbedAllDialect,
     TeiEmbedDialect,
@@ -27,6 +28,8 @@ from dragoman.server.operations import Api, PoolingOperation, Server
 NAME = "tei"
 TAG = "Text Embeddings Inference"
 EMBED, RERANK, PREDICT = f"{NAME}.embed", f"{NAME}.rerank", f"{NAME}.predict"
+BY_DOCUMENTS = f"{NAME}.by_documents"
+"""The dialect of bodies of `/rerank` in Cohere's and Jina's words."""
 EMBED_ALL, EMBED_SPARSE = f"{NAME}.embed_all", f"{NAME}.embed_sparse"
 
 _TELLER = TeiErrors()
@@ -40,6 +43,7 @@ def set_up(profile: ModelProfile) -> Dialects:
         EMBED_ALL: TeiEmbedAllDialect(profile, is_sparse=False),
         EMBED_SPARSE: TeiEmbedAllDialect(profile, is_sparse=True),
         RERANK: TeiRerankDialect(profile),
+        BY_DOCUMENTS: RerankDialect(profile, V1, told_by_all),
         PREDICT: TeiPredictDialect(profile),
     }
 
@@ -81,7 +85,7 @@ API = Api(
     owns=("/embed", "/embed_all", "/embed_sparse", "/predict", "/rerank"),
     set_up=set_up,
     teller=lambda dialects: _TELLER,
-    schemas=schemas,
+    schemas=lambda profile: {**schemas(profile), "RerankRequest": rerank_body(V1, profile)},
     operations=(
         PoolingOperation(
             path="/embed",

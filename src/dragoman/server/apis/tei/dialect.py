@@ -20,7 +20,7 @@ from dragoman.server.apis.openai_wire.fields import check_count, decode_object, 
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_arrays, encoded_rows
 from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_strings, read_texts, told_as
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.apis.rerank.dialect import best_first
+from dragoman.server.apis.rerank_wire.dialect import best_first
 from dragoman.server.apis.tei.errors import NothingGiven, TeiErrors
 from dragoman.server.apis.tei.schema import (
     SIDES,

@@ -6,7 +6,6 @@ Sources: Cohere's rerank v1 and v2, Jina's rerank, OVMS's rerank, vLLM's rerank 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -15,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.common import Created
 from dragoman.server.apis.openai_wire.embeddings.schema import TextUsage
+from dragoman.server.apis.openai_wire.pooling.ignored import IGNORED
 from dragoman.server.apis.openai_wire.pooling.texts import MODEL, switch_schema
 from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.describe.json_schema import (
@@ -26,12 +26,6 @@ from dragoman.server.describe.json_schema import (
     described,
     nullable,
 )
-
-IGNORED: Mapping[str, str] = {
-    "user": "nothing is tracked per user",
-    "priority": "texts are computed in the order in which they come",
-}
-"""Parameters that are accepted, and why they have no effect."""
 
 
 class RerankBody(msgspec.Struct, kw_only=True):

@@ -5,7 +5,7 @@ Does: read, ask, sort, write. Does not: tokenise or compute. Set up for each ser
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,12 +20,11 @@ from dragoman.server.apis.openai_wire.fields import (
     decode_object,
     read_struct,
     shown,
-    unknown_names,
 )
+from dragoman.server.apis.openai_wire.pooling.ignored import idle_names
 from dragoman.server.apis.openai_wire.pooling.texts import CUT, read_cut, read_string, told_as
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.apis.rerank.schema import (
-    IGNORED,
+from dragoman.server.apis.rerank_wire.schema import (
     CohereRerankAnswer,
     OvmsRerankAnswer,
     RerankAnswer,
@@ -153,11 +152,6 @@ class RerankDialect(AnsweringDialect):
 def best_first(scores: Sequence[float]) -> list[int]:
     """The places of the scores, the highest first; equal ones stay in order."""
     return sorted(range(len(scores)), key=lambda index: -scores[index])
-
-
-def idle_names(raw: Mapping[str, Any], kind: type[msgspec.Struct]) -> list[str]:
-    """Names in a body that have no effect."""
-    return [name for name in raw if name in IGNORED] + list(unknown_names(raw, kind))
 
 
 def read_documents(values: Sequence[Any], limits: Limits, words: Profile) -> list[str]:
