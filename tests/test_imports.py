@@ -427,7 +427,6 @@ APIS = "dragoman.server.apis"
 
 # An importing API and the imported one: an envelope around the other's answers.
 ENVELOPES = {
-    ("openai", "anthropic"),
     ("sagemaker", "lmi"),
     ("tgi", "lmi"),
     ("tgi", "tei"),

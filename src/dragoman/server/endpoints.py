@@ -323,12 +323,12 @@ def _without_hosting(api: Api) -> Api:
     return replace(api, operations=tuple(one for one in api.operations if not one.needs_hosting))
 
 
-def _tellers_by_path(apis: tuple[Api, ...]) -> dict[tuple[str, ...], Callable[[Dialects], ErrorTeller]]:
+def _tellers_by_path(apis: tuple[Api, ...]) -> dict[tuple[str, ...], Teller]:
     """Who tells errors, by the segments of the paths that are owned.
 
     Raises: ValueError if two APIs own one path, or one has no teller for it, or nobody owns what nobody else does.
     """
-    tellers: dict[tuple[str, ...], Callable[[Dialects], ErrorTeller]] = {}
+    tellers: dict[tuple[str, ...], Teller] = {}
     for api in apis:
         for owned in api.owns:
             if api.teller is None or _parts(owned) in tellers:

@@ -186,6 +186,8 @@ class AnswerOperation(Operation):
 
 
 Components = Mapping[str, Any]
+Teller = Callable[[Dialects], ErrorTeller]
+"""Who tells an API's errors, given the dialects of the default model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +201,8 @@ class Api:
     `needs_engine` False = its operations work where only an operator's code answers. `request_id_headers`: header fields by
     which its clients name a request where they send no `x-request-id`. `folded_headers`: those in which they send others,
     as `name=value;name=value`. Both count on all paths. `joint`: operations of another API that this one's document
-    describes as well: each takes the place of the other's with the same method and path, and serves both.
+    describes as well: each takes the place of the other's with the same method and path, and serves both. `joint_tellers`:
+    what to put around the teller of another API, by a path that this one owns, as clients of both call it.
     """
 
     name: str
@@ -207,7 +210,7 @@ class Api:
     operations: tuple[Operation, ...] = ()
     owns: tuple[str, ...] = ()
     set_up: Callable[[ModelProfile], Dialects] = lambda profile: {}
-    teller: Callable[[Dialects], ErrorTeller] | None = None
+    teller: Teller | None = None
     schemas: Callable[[ModelProfile], Components] = lambda profile: {}
     parameters: Components = field(default_factory=dict)
     headers: Components = field(default_factory=dict)
@@ -216,3 +219,4 @@ class Api:
     request_id_headers: tuple[str, ...] = ()
     folded_headers: tuple[str, ...] = ()
     joint: tuple[Operation, ...] = ()
+    joint_tellers: Mapping[str, Callable[[ErrorTeller], ErrorTeller]] = field(default_factory=dict)

@@ -5,12 +5,13 @@ Does: find them. Does not: know what they do. Called by the composition root and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, reduce
 from importlib import import_module
 
-from dragoman.server.api import Dialect, ModelProfile
-from dragoman.server.operations import Api
+from dragoman.server.api import Dialect, ErrorTeller, ModelProfile
+from dragoman.server.operations import Api, Teller
 
 NAMES = (
     "dragoman.server.apis.lmi.api",
@@ -40,12 +41,25 @@ def all_apis() -> tuple[Api, ...]:
 
 @cache
 def load_apis(names: tuple[str, ...]) -> tuple[Api, ...]:
-    """The APIs of these modules, with joint operations in their places. Raises: as `all_apis`."""
+    """The APIs of these modules, with joint operations and tellers in their places. Raises: as `all_apis`."""
     apis: list[Api] = [import_module(name).API for name in names]
     joint = {(one.method, one.path): one for api in apis for one in api.joint}
+    around = {path: teller for api in apis for path, teller in api.joint_tellers.items()}
     return tuple(
-        replace(api, operations=tuple(joint.get((one.method, one.path), one) for one in api.operations)) for api in apis
+        replace(
+            api,
+            operations=tuple(joint.get((one.method, one.path), one) for one in api.operations),
+            teller=reduce(_put_around, (around[path] for path in api.owns if path in around), api.teller),
+        )
+        for api in apis
     )
+
+
+def _put_around(teller: Teller | None, around: Callable[[ErrorTeller], ErrorTeller]) -> Teller:
+    """The teller of an API within another API's. Raises: ValueError if there is none."""
+    if teller is None:
+        raise ValueError("an API whose path has a joint teller has to have one itself")
+    return lambda dialects: around(teller(dialects))
 
 
 def set_up_all(profile: ModelProfile) -> dict[str, Dialect]:

@@ -11,10 +11,20 @@ from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
 from dragoman.server.apis.anthropic.batches import BATCH_OPERATIONS, BATCH_PARAMETERS, batch_schemas
 from dragoman.server.apis.anthropic.describe import schemas
 from dragoman.server.apis.anthropic.dialect import MessagesDialect, prompt_of, read_body
-from dragoman.server.apis.anthropic.errors import ANTHROPIC_ERRORS, REQUEST_ID, AnthropicError, AnthropicErrors
+from dragoman.server.apis.anthropic.errors import (
+    ANTHROPIC_ERRORS,
+    REQUEST_ID,
+    AnthropicError,
+    AnthropicErrors,
+    ForEitherClient,
+)
+from dragoman.server.apis.anthropic.models import PARAMETERS as MODEL_PARAMETERS
+from dragoman.server.apis.anthropic.models import for_anthropic_too
 from dragoman.server.apis.anthropic.parameters import cache_ttl, named_without_effect
 from dragoman.server.apis.anthropic.schema import EVENTS, AnthropicMessage, PromptBody, TokenCount
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
+from dragoman.server.apis.openai_wire.describe.operations import V1_MODELS
+from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.describe.answers import COUNTING, Answer, json_answer, merged
 from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, header
 from dragoman.server.describe.json_schema import ref
@@ -59,7 +69,7 @@ API = Api(
     set_up=set_up,
     teller=lambda dialects: _ERRORS,
     schemas=lambda profile: {**schemas(profile.limits), **batch_schemas()},
-    parameters=BATCH_PARAMETERS,
+    parameters={**MODEL_PARAMETERS, **BATCH_PARAMETERS},
     headers={REQUEST_ID: header("the same as `x-request-id`, for Anthropic's clients")},
     operations=(
         GenerateOperation(
@@ -95,4 +105,6 @@ API = Api(
         ),
         *BATCH_OPERATIONS,
     ),
+    joint=for_anthropic_too(V1_MODELS, OPENAI_ERRORS),
+    joint_tellers={"/v1": ForEitherClient},
 )

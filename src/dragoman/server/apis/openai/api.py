@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dragoman.server.api import Dialects, ModelProfile, model_of_body
-from dragoman.server.apis.anthropic.errors import ForEitherClient
-from dragoman.server.apis.anthropic.models import PARAMETERS as ANTHROPIC_PARAMETERS
-from dragoman.server.apis.anthropic.models import for_anthropic_too
 from dragoman.server.apis.openai.adapters import ADAPTER_OPERATIONS, adapter_schemas
 from dragoman.server.apis.openai.batches import BATCH_OPERATIONS, BATCH_PARAMETERS, batch_schemas
 from dragoman.server.apis.openai.tokens import TOKEN_OPERATIONS, token_schemas
@@ -14,7 +11,7 @@ from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
 from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
-from dragoman.server.apis.openai_wire.describe.operations import chat_operation, completions_operation, model_operations
+from dragoman.server.apis.openai_wire.describe.operations import V1_MODELS, chat_operation, completions_operation
 from dragoman.server.apis.openai_wire.embeddings.dialect import EmbeddingsDialect
 from dragoman.server.apis.openai_wire.embeddings.operation import embeddings_operation
 from dragoman.server.apis.openai_wire.embeddings.schema import embeddings_body
@@ -68,7 +65,7 @@ API = Api(
     title="OpenAI",
     owns=("/v1", "/tokenize", "/detokenize", "/tokenizer_info"),
     set_up=set_up,
-    teller=lambda dialects: ForEitherClient(dialects[COMPLETIONS]),
+    teller=lambda dialects: dialects[COMPLETIONS],
     schemas=_schemas,
     description=_description,
     operations=(
@@ -96,12 +93,10 @@ API = Api(
             body="EmbeddingsRequestV1",
             dialect=EMBEDDINGS,
         ),
-        *for_anthropic_too(
-            model_operations("/v1/models", "The models, as OpenAI lists them", ERRORS, "dragoman"), ERRORS
-        ),
+        *V1_MODELS,
         *TOKEN_OPERATIONS,
         *ADAPTER_OPERATIONS,
         *BATCH_OPERATIONS,
     ),
-    parameters={**ANTHROPIC_PARAMETERS, **BATCH_PARAMETERS},
+    parameters=BATCH_PARAMETERS,
 )

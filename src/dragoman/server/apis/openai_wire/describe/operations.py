@@ -1,6 +1,7 @@
 """Operations that several APIs have in the OpenAI wire format: conversations, completions, model lists.
 
-Does: put descriptions together. Does not: decide paths, dialects or errors; each API does. Used when APIs are imported.
+Does: put descriptions together. Does not: decide dialects, or paths and errors but for `V1_MODELS`; each API does.
+Used when APIs are imported.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 from dragoman.server.api import HttpCall, model_of_body
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion
 from dragoman.server.apis.openai_wire.completions.schema import Completion, CompletionChunk
+from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.models import OpenAiModel, OpenAiModelList, openai_model, openai_models
 from dragoman.server.describe.answers import LOADING, Answer, Answers, Content, ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import GENERATED, MESSAGES, QUESTION
@@ -81,3 +83,7 @@ def model_operations(path: str, summary: str, errors: ErrorFamily, owned_by: str
             answer=model,
         ),
     )
+
+
+V1_MODELS = model_operations("/v1/models", "The models, as OpenAI lists them", ERRORS, "dragoman")
+"""The served models, as OpenAI's API has them; clients of another API call these paths as well."""
