@@ -27,7 +27,7 @@ from dragoman.server.http.routes import Handler, PathParams, Route
 from dragoman.server.http.switches import Switches
 from dragoman.server.observation.record import CallRecord
 from dragoman.server.observation.watch import Watch
-from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server
+from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server, Teller
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.responder import Responder, as_server_error, error_reply, run_unless_gone, send_streamed
 from dragoman.server.security.gate import CheckBody, Gate
