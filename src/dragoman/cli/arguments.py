@@ -35,7 +35,7 @@ ONE_OR_MORE = "-m"
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What the command line holds: option values, and one-line problems with its form."""
+    """The parsed command line: option values, and one-line problems with its form."""
 
     givens: tuple[Given, ...]
     problems: tuple[str, ...] = ()
@@ -133,7 +133,7 @@ class _Reader:
 
 
 def given_by(flag: str, value: str = "") -> Given:
-    """What a flag gives."""
+    """The option value that a flag sets."""
     return Given(flag, FLAG_KEYS.get(flag) or key_of(flag.lstrip("-").replace("-", "_")), value, SOURCE)
 
 

@@ -17,14 +17,13 @@ from dragoman.server.pooling import PoolingKind
 
 @dataclass(frozen=True, slots=True)
 class BannerFacts:
-    """What the banner tells. `host` and `port` are where the server listens; `details` are short facts of the model.
+    """Facts for the banner. `host` and `port` are where the server listens; `details` are short facts of the model.
 
     `others`: the names of further models. `can_generate` False = the model has only an operator's own handler.
-    `chat_format`: the option of that name, `has_lmi_signs`: whether `auto` means LMI's there.
-    `is_tls`: HTTPS is spoken. `has_playground`: there is a page to
-    try the model in a browser. `pooling`: what the model does with texts if it generates none; `is_mixed`: some
-    of the others do what it does not. `unix_socket`: where the server listens in the place of host and port, "" = nowhere
-    else; `path_prefix`: what its paths begin with.
+    `chat_format`: the option of that name. `has_lmi_signs`: `auto` means LMI's format there.
+    `is_tls`: the server speaks HTTPS. `has_playground`: the server has a page to try the model in a browser.
+    `pooling`: the kind of a model that generates no text. `is_mixed`: some of the others are of another kind.
+    `unix_socket`: the socket that replaces host and port, "" = none. `path_prefix`: the beginning of all paths.
     """
 
     name: str
@@ -47,14 +46,14 @@ class BannerFacts:
 
     @property
     def url(self) -> str:
-        """Where the server is reached."""
+        """The URL of the server."""
         if self.unix_socket:
             return f"{'https' if self.is_tls else 'http'}://localhost{self.path_prefix}"
         return base_url(self.host, self.port, is_tls=self.is_tls) + self.path_prefix
 
     @property
     def place(self) -> str:
-        """The same for people, who cannot tell the socket by that."""
+        """The same for people; it names the socket, which the URL does not."""
         return f"{self.unix_socket} ({self.url})" if self.unix_socket else self.url
 
 
@@ -107,7 +106,7 @@ def empty_banner(store: str, place: str) -> str:
 
 
 def _shape_line(facts: BannerFacts) -> str:
-    """Whose shape a plain call gets on the route that two APIs document, and how to change it."""
+    """One line: the API whose shape a plain call gets on the route that two APIs document, and how to change it."""
     shapes = {"lmi": "LMI's shape", "openai": "OpenAI's shape"}
     if facts.chat_format in shapes:
         changes = " or ".join(name for name in ("auto", *shapes) if name != facts.chat_format)

@@ -47,12 +47,12 @@ class CommandOption:
 
     @property
     def flag(self) -> str:
-        """How it is written."""
+        """The flag of this option."""
         return flag_of(self.name)
 
 
 def flag_of(name: str) -> str:
-    """How the option of that name is written."""
+    """The flag of the option of that name."""
     return "--" + name.replace("_", "-")
 
 
@@ -73,7 +73,7 @@ def options_of(arguments: type) -> tuple[CommandOption, ...]:
 
 
 class ReadWords:
-    """What a command line gives: `texts` as they stand there, `values` of all options, `others`: what else there is.
+    """Reads a command line: `texts` of the options found, `values` of all options, `others`: all other words.
 
     `problems`: one line each. `server_words`: the server's options, None = no model is loaded here.
     """
@@ -133,7 +133,7 @@ class ReadWords:
                 self.problems.append(f"{flag} ({SOURCE}): must be followed by a value")
 
     def _is_unknown(self, flag: str) -> bool:
-        """Whether the flag is nobody's, which is told with the nearest one; the server tells what is nearer to its own."""
+        """True, with a problem noted, if the flag is unknown. False leaves it to the server, whose options are nearer."""
         nearest = get_close_matches(flag, self._flags, n=1, cutoff=0.75)
         if self._takes_server_options and (not nearest or _is_nearer_to_server(flag, nearest[0])):
             return False
@@ -154,7 +154,7 @@ class ReadWords:
 
 
 def _is_nearer_to_server(flag: str, option: str) -> bool:
-    """Whether the flag is one of the server's, or nearer to one of those than to `option`."""
+    """True if the flag is one of the server's, or nearer to one of those than to `option`."""
     index, given = NameIndex(), given_by(flag)
     if index.find(given) or index.find(given_by(flag.replace("--no-", "--", 1))) or index.secret(given):
         return True
@@ -178,6 +178,6 @@ class Command:
 
     @property
     def help(self) -> str:
-        """How it is used, and the options, a line each."""
+        """The usage, and a line for each option."""
         rows = (f"  {one.flag} {one.kind.placeholder}".ljust(_COLUMN) + one.help for one in self.options)
         return "\n".join((self.usage, *rows, self.notes)) if self.options else self.usage

@@ -19,8 +19,8 @@ _COLUMN = 40  # of what a command is for
 
 @dataclass(frozen=True, slots=True)
 class CommandPlace:
-    """Where a command is. `words`: what stands behind its name. `place`: module:attribute, "" = `main` itself, with the
-    options of a server. `flags`: what else may stand there.
+    """The place of a command. `words`: its arguments in the usage line. `place`: module:attribute, "" = `main` itself,
+    with the options of a server. `flags`: its other flags, with their help.
     """
 
     words: str

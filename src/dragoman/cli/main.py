@@ -101,7 +101,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _unknown_command(command: str) -> str:
-    """What to do instead of a command that there is not."""
+    """The error for an unknown command, with what to type instead."""
     if command in _INSTEAD:
         return f"is no command here; {_INSTEAD[command]}"
     from difflib import get_close_matches

@@ -46,7 +46,7 @@ cache, or all that is kept; it asks before, unless --yes is given.
 
 @dataclass(frozen=True, slots=True)
 class ModelsArguments:
-    """What is asked for. `name`: what to remove, None = nothing, they are listed."""
+    """The arguments of `models`. `name`: the model to remove, None = list the models."""
 
     name: str | None
     cache_dir: Path
@@ -61,7 +61,7 @@ OPTIONS = (
 
 
 def read_models(words: ReadWords, environ: Mapping[str, str]) -> ModelsArguments | None:
-    """What is asked for."""
+    """The arguments read from `words`, None if there are problems."""
     names = words.others
     is_removal = names[:1] == ["rm"]
     unmeant = "json" if is_removal else "yes"
@@ -95,7 +95,7 @@ def run(_: object, asked: ModelsArguments, console: Console) -> int:
 
 
 class _Places:
-    """Where models lie."""
+    """The places where models are kept."""
 
     def __init__(self, hub: Path, kept: Path) -> None:
         self.hub, self.kept = hub, kept
@@ -116,7 +116,7 @@ def _row(model: LocalModel) -> tuple[str, ...]:
 
 
 def _confirmation(stdin: TextIO, stderr: TextIO) -> Callable[[str], bool]:
-    """What asks a person; without a terminal nobody can be asked."""
+    """A function that asks the person at the terminal; without a terminal it answers no."""
 
     def ask(question: str) -> bool:
         if not stdin.isatty():

@@ -132,7 +132,7 @@ async def _serve(link: socket.socket, load: Load, loading: ModelLoad, build: Bui
 
 
 class NodeRequests:
-    """What an engine is asked by the server in front, and its answers."""
+    """Carries requests of the server in front to an engine, and its answers back."""
 
     def __init__(self, engine: Engine, adapters: AdapterLoading | None, writer: asyncio.StreamWriter) -> None:
         """`engine` has been started. `adapters`: of an engine whose adapters may come and go."""
@@ -242,7 +242,7 @@ class NodeRequests:
                 await self._adapters.load_adapter(change.name, change.directory, is_replacing=change.is_replacing)
             else:
                 await self._adapters.unload_adapter(change.name)
-        except Exception as raised:  # the server in front tells whoever asked
+        except Exception as raised:  # the server in front reports it to the caller
             error = raised
         self._writer.write(packed(Changed(change.number, error, self._engine.capabilities.adapters)))
 

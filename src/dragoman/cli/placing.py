@@ -33,7 +33,7 @@ def is_left_to_system(config: Config) -> bool:
 
 
 def placement_of(config: Config, topology: Topology) -> Placement:
-    """Where the threads of a server run. Raises: CoreError if its options do not go with the machine."""
+    """The cores for the threads of a server. Raises: CoreError if its options do not fit the machine."""
     server = config.server
     kernels = None if server.cores == "auto" else parse_cores(server.cores)
     http = None if server.http_cores in ("auto", "shared") else parse_cores(server.http_cores)

@@ -1,6 +1,6 @@
 """Shows how far loading has come: on a terminal one line that is redrawn, elsewhere one plain line per finished stage.
 
-Does: time the stages and write them. Does not: load. Called by whoever loads, on one thread at a time.
+Does: time the stages and write them. Does not: load. Called by the code that loads, on one thread at a time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProgressDisplay:
             self._write(f"{_CLEAR_LINE}  {stage} ...{done}")
 
     def _left(self, now: float, fraction: float) -> str:
-        """How long the stage will take on, once that can be told."""
+        """The estimated time left for the stage, "" while that is uncertain."""
         spent_s = now - self._started_s
         if spent_s < SURE_S or not 0.05 <= fraction < 1:
             return ""
@@ -60,5 +60,5 @@ class ProgressDisplay:
 
 
 def note_to(stream: TextIO) -> Callable[[str], None]:
-    """What writes one line for people to `stream`."""
+    """A function that writes a one-line note to `stream`."""
     return lambda text: print(f"dragoman: note: {text}", file=stream, flush=True)

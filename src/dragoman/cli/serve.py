@@ -50,11 +50,11 @@ EXPECTED = (ConfigError, ModelError)
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What to serve: the models to begin with, and what may come later.
+    """The models to serve at the start, and those that may come later.
 
-    `process`: the configuration whose options of the whole server act, the first model's if there is one. `store`:
-    what else may be loaded, and how that is resolved. `memory_bytes`: what the machine had free at the start. `begun`:
-    the load of the only model, if it has begun.
+    `process`: the configuration whose process-wide options apply, the first model's if there is one. `store`: the
+    models that may be loaded later. `memory_bytes`: the machine's free memory at the start. `begun`: the load of the
+    only model, if it has begun.
     """
 
     process: Config
@@ -66,7 +66,7 @@ class Serving:
 
 @dataclass(slots=True)
 class _Startup:
-    """What `load` needs and what is known only once the port is open."""
+    """The state of a start: the needs of `load`, and the address, known once the port is open."""
 
     serving: Serving
     host: ModelHost[ComposedModel]
@@ -84,13 +84,13 @@ class _Startup:
         finally:
             gc.enable()  # which the command has switched off
             self.display.finish()
-        registry.mark_ready()  # before the banner: whoever reads it may call at once
+        registry.mark_ready()  # before the banner: its readers may call at once
         problem = write_to(self.stdout, banner(self._facts(composed)) if composed else self._empty())
-        if problem:  # a full disk, or nobody who reads it
+        if problem:  # a full disk, or a closed pipe
             logger.warning("what is served cannot be told on the standard output: %s", problem)
 
     def _place(self) -> dict[str, Any]:
-        """Where the server is, as the banner takes it."""
+        """The server's address, as arguments of BannerFacts."""
         server = self.serving.process.server
         return {
             "host": server.hosts[0],
@@ -177,7 +177,7 @@ def _end_now(code: int, log: BackgroundWriter) -> NoReturn:
 
 
 def _reason(error: OSError) -> str:
-    """What is wrong, without the error's number, and what to do about the most frequent one."""
+    """The error without its number, and what to do if the port is taken."""
     told = error.strerror if error.strerror and error.filename is None else str(error)
     if error.errno == errno.EADDRINUSE:
         told += "; --port takes another one (0: any that is free), `dragoman doctor` tells who has it"
@@ -203,14 +203,14 @@ def _host(serving: Serving, registry: ModelRegistry, display: ProgressDisplay) -
 
 
 def failure_policy(config: Config) -> FailurePolicy:
-    """What is done about engines that die."""
+    """The policy for engines that die."""
     server = config.server
     action = cast(FailureAction, server.on_engine_failure)
     return FailurePolicy(action, server.max_engine_restarts, server.engine_restart_window)
 
 
 def _request_log_form(config: Config, stderr: TextIO) -> LogForm:
-    """How calls are logged: as the option says, but short for who watches a terminal and asks for no prompts."""
+    """The form of the request log: the configured one, but short on a terminal if prompts are not logged."""
     server = config.server
     if server.log_requests != "text" or server.log_prompts or not stderr.isatty():
         return cast(LogForm, server.log_requests)

@@ -20,7 +20,7 @@ from dragoman.config.sources import Given
 def read_server_words(
     words: Sequence[str], environ: Mapping[str, str], errors: TextIO, *, may_download: bool
 ) -> tuple[Sequence[Given], Resolved] | None:
-    """What the command line gives and the configurations, or None after the problems were written to `errors`.
+    """The values on the command line and the configurations, or None after writing the problems to `errors`.
 
     Without `may_download` a model of the hub is looked for in the cache only.
     """

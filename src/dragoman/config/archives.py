@@ -27,7 +27,7 @@ _PIECE = 1 << 20  # bytes that are copied at a time
 SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
 
 _UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
-# RuntimeError: a password or a compression method that zipfile lacks; ValueError: a member's name that is no file name
+# RuntimeError: a password or a compression method that zipfile lacks; ValueError: a member's name that cannot name a file
 
 
 class ArchiveError(Exception):

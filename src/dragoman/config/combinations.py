@@ -1,4 +1,4 @@
-"""What options mean together: which implies another, which exclude each other, which do nothing beside others.
+"""Checks options together: one may imply another, exclude it, or have no effect with it.
 
 Does: look at values that were chosen, and where they came from. Does not: choose them. Called by `resolve`, at start-up.
 """
@@ -25,14 +25,14 @@ _NO_ADAPTERS: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value came from; `name` is what was written there, "" for defaults and derived values."""
+    """The source of a value; `name` is the name written there, "" for defaults and derived values."""
 
     source: str
     name: str = ""
 
     @property
     def is_given(self) -> bool:
-        """True if somebody wrote it down."""
+        """True if the value was written down, not derived or a default."""
         return bool(self.name)
 
 

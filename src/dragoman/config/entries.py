@@ -1,4 +1,4 @@
-"""Which model directories a process serves: the words of `load_models`, and what a model store holds.
+"""The model directories that a process serves: the words of `load_models`, and the contents of a model store.
 
 Does: read `[NAME[:VERSION[:ENGINE[:DEVICES]]]=]DIRECTORY` and list a store's directories and archives. Does not: open or
 unpack a model, or know options. Used by the table of options and by `several`, at start-up.

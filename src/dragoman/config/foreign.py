@@ -82,5 +82,5 @@ OF_ENGINES: Mapping[str, frozenset[str]] = {"vllm": frozenset(option.key for opt
 
 
 def foreign_in(file: str) -> Mapping[str, ForeignOption]:
-    """What has no effect in another server's own files, by name. `file`: as `foreign_options.toml` calls it."""
+    """The options in another server's file that have no effect here, by name. `file`: as `foreign_options.toml` calls it."""
     return {option.key: option for option, _ in _options_of(_FILE["files"][file])}

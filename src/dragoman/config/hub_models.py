@@ -1,7 +1,7 @@
-"""How the configuration finds models of the hub: in the cache, or by bringing them.
+"""Finds models of the hub for the configuration: in the cache, or by downloading them.
 
 Does: offer the ways to find one, each of which looks once for each model. Does not: download; `dragoman.hub` does. Used by
-`resolve`, and by whoever resolves: the command line and `LLM`.
+`resolve` and its callers: the command line and `LLM`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Resolution = TypeVar("Resolution")
 
 
 def left_alone(model: HubModel) -> Path:
-    """The name as a path, for whoever does not need the model."""
+    """The name as a path, for callers that do not need the model."""
     return Path(str(model))
 
 
@@ -46,9 +46,9 @@ def with_models(
     progress: Progress,
     note: Note,
 ) -> Resolution:
-    """What `resolve` gives with the models of the hub that it asks for, which are brought if need be.
+    """The result of `resolve` with the models of the hub that it asks for, downloaded if necessary.
 
-    It is called with `placeholder` in their stead first, so that a mistake elsewhere is told before anything is downloaded.
+    The first call of `resolve` gets `placeholder` for each model, so that other mistakes are reported before a download.
     Raises: what `resolve` raises; it turns HubError into one of its own.
     """
     asked: list[HubModel] = []

@@ -1,4 +1,4 @@
-"""What files of a hub's model may decide on this machine: how it is run, and nothing that reaches beyond it.
+"""Limits what the files of a hub's model may decide: how the model runs, and nothing beyond it.
 
 Does: leave out the other options of its files, keep its code from running. Does not: judge directories that the operator
 has put together; those are the operator's own. Called by `resolve`, at start-up.
@@ -19,7 +19,7 @@ from dragoman.hub.cache import repo_of
 
 
 def trusted(directory: Path, givens: Sequence[Given], index: NameIndex) -> tuple[list[Given], list[str]]:
-    """What of a directory's files counts, and a line for each of the rest; all counts unless a hub's model lies there."""
+    """The options of a directory's files that count, and a line for each other one. All count outside the hub's cache."""
     if repo_of(directory) is None:
         return list(givens), []
     refused = [given for given in givens if _reaches_out(given, index)]

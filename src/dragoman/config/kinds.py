@@ -32,7 +32,7 @@ class Kind(Protocol):
 
     @property
     def allowed(self) -> str:
-        """What is allowed, as a noun phrase for error messages, help and docs."""
+        """The allowed values, as a noun phrase for error messages, help and docs."""
         ...
 
     @property
@@ -338,7 +338,7 @@ _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 
 @dataclass(frozen=True, slots=True)
 class PathPrefix:
-    """What paths of URLs begin with."""
+    """The first segments of URLs' paths."""
 
     allowed = (
         "a path like /llm: segments of letters, digits, dots, dashes, underscores and tildes, none of them . or .."
@@ -421,7 +421,7 @@ class Urls:
             raise ValueError(text)
         for url in urls:
             parts = urlsplit(url)
-            has_port = parts.port is None or parts.port > 0  # reading it raises ValueError if it is no port
+            has_port = parts.port is None or parts.port > 0  # reading it raises ValueError if it is not a port
             if parts.scheme not in ("http", "https") or not parts.hostname or not has_port:
                 raise ValueError(url)
             if parts.query or parts.fragment or parts.username is not None:
@@ -447,7 +447,7 @@ class NamedDirectories:
 
 @dataclass(frozen=True, slots=True)
 class ImageLimit:
-    """How many images a prompt may have, as vLLM writes it down beside other media; None = as many as fit."""
+    """The most images of a prompt, in vLLM's form, which also names other media; None = as many as fit."""
 
     allowed = (
         'image=N as in image=2, the same as JSON ({"image": 2}), or none; video and audio may stand beside it, and are '
@@ -484,7 +484,7 @@ class JsonObject:
     placeholder = "JSON"
 
     def parse(self, text: str) -> str | None:
-        """The same text; None for none. Raises: ValueError if it is no object, or holds a name that is taken."""
+        """The same text; None for none. Raises: ValueError if it is not an object, or holds a name that is taken."""
         if text.lower() in ("", "none", "null"):
             return None
         try:

@@ -3,8 +3,8 @@
 Does: find the ones that do. Does not: follow them, or read files. Called by `resolve`, at start-up, and before an adapter is
 loaded at run time.
 
-A directory that was packed or cloned elsewhere may hold a link to any file of this machine, which would then be read as
-a chat template, or served as one. The hub's cache is the exception: its snapshots are links to blobs of the same
+A directory that was packed or cloned elsewhere may hold a link to any file of this machine. Such a file would be read
+or served as a part of the model. The hub's cache is the exception: its snapshots are links to blobs of the same
 repository.
 """
 

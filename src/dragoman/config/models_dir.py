@@ -1,10 +1,10 @@
 """The models that a directory holds, by the names that calls may give them.
 
 Does: find model directories, GGUF files, exports and the snapshots of a hub's cache, a few levels deep. Does not: open a
-model, or know options. Called by `run_time` on worker threads, each time that somebody lists models or names an unknown one.
+model, or know options. Called by `run_time` on worker threads, each time that a call lists models or names an unknown one.
 
 A model is called like its path: NAME, or ORG/NAME; in a hub's cache as on the hub. A directory that holds several GGUF
-models has a name for each, which ends like the file. What links lead to outside the directory is no model of it.
+models has a name for each, which ends like the file. Links to models outside the directory do not count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the option behind a name as somebody wrote it, and the nearest known name behind a mistyped one.
+"""Finds the option behind a written name, and the nearest known name behind a mistyped one.
 
 Does: index the tables of `options` and `foreign` by flag, key and environment variable.
 Does not: read sources or judge values. Called by `resolve` and by the command line's argument reader, at start-up.
@@ -23,7 +23,7 @@ _KEYS = {option.name: option.key for option in OPTIONS if option.key}
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a name stands for. Lower `rank` wins where several variables of the environment name one option."""
+    """The meaning of a name. Lower `rank` wins where several variables of the environment name one option."""
 
     target: Option | ForeignOption
     alias: Alias | None = None  # None = the option's own name
@@ -35,7 +35,7 @@ class Match:
 
     @property
     def allowed(self) -> str:
-        """What may be given under this name, with the unit."""
+        """The values allowed under this name, with the unit."""
         if self.alias and self.alias.allowed:
             return self.alias.allowed
         assert isinstance(self.target, Option)
@@ -97,7 +97,7 @@ class NameIndex:
     def find(self, given: Given) -> list[Match]:
         """Everything that `given` sets; [] if the name is unknown.
 
-        A key is found with and without `option.`, in any case: OPTION_ENTRYPOINT means option.entryPoint.
+        A key is found with and without PREFIX, in any case: OPTION_ENTRYPOINT means option.entryPoint.
         """
         key = given.key.lower()
         other = key.removeprefix(PREFIX) if key.startswith(PREFIX) else PREFIX + key
@@ -128,7 +128,7 @@ def key_of(name: str) -> str:
 
 
 def bare(key: str) -> str:
-    """The key without `option.`."""
+    """The key without PREFIX."""
     return key.removeprefix(PREFIX)
 
 

@@ -1,4 +1,4 @@
-"""What one option is: the row of facts a settings field carries, and the names that follow from it.
+"""The definition of one option: the row of facts a settings field carries, and the names that follow from it.
 
 Does: define the types of the table in `options`. Does not: list options or read anything.
 """
@@ -34,7 +34,7 @@ place on this machine, or whom this machine talks to, and what guards callers fr
 class Row:
     """The facts of one option that its field does not hold.
 
-    `key` is the name in serving.properties; one that begins with `option.` has the variable OPTION_<NAME>, any other
+    `key` is the name in serving.properties; one of the form `option.*` has the variable OPTION_<NAME>, any other
     SERVING_<NAME>. `keys`, `env` and `flags` are further names. `unset` says what a default of None means.
     `open_to`: who may set it beside the operator.
     """

@@ -1,4 +1,4 @@
-"""What OpenVINO Model Server's files say of a model, in this server's words: graph.pbtxt, and the layout of its directories.
+"""Reads OpenVINO Model Server's files of a model as options of this server: graph.pbtxt, and the layout of directories.
 
 Does: read the options of a graph's LLM node, and tell for each what it means here: an option, nothing, or why it cannot be.
 Does not: judge the values of options, or list models (`ovms_models` does). Called by `resolve`, at start-up.
@@ -38,7 +38,7 @@ _FOREIGN, _PROPERTIES = foreign_in("ovms_graph"), foreign_in("ovms_plugin")
 
 @dataclass(slots=True)
 class OvmsOptions:
-    """What a graph says. `givens`: options of ours. `notices`: what has no effect. `problems`: what cannot be."""
+    """The content of a graph. `givens`: options of this server. `notices`: settings without effect. `problems`: errors."""
 
     givens: list[Given] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""Which models OpenVINO Model Server's config.json has: its lists of models and of graphs.
+"""Reads the models in OpenVINO Model Server's config.json: its lists of models and of graphs.
 
-Does: tell them as entries, with what of the file has no effect here. Does not: read options of models (`ovms` does).
-Called by `several`, at start-up. Source: OVMS's documentation, "Starting the server: serving multiple models".
+Does: return them as entries, with notices on settings that have no effect here. Does not: read options of models (`ovms`
+does). Called by `several`, at start-up. Source: OVMS's documentation, "Starting the server: serving multiple models".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OvmsModels(NamedTuple):
 
 
 def read_ovms_models(directory: Path) -> OvmsModels | None:
-    """The models that `directory`/config.json lists; None if that is no file of OVMS's."""
+    """The models that `directory`/config.json lists; None if that is not a file for OVMS."""
     path = directory / CONFIG_NAME
     content = _lists(path)
     if content is None:
@@ -62,7 +62,7 @@ def _lists(path: Path) -> dict[str, Any] | None:
 
 
 def _items(content: Mapping[str, Any], path: Path, found: OvmsModels) -> Iterator[dict[str, Any]]:
-    """What describes a model each."""
+    """The descriptions of models, one each."""
     for key in (_MODELS, _GRAPHS):
         listed = content.get(key, [])
         for number, item in enumerate(listed if isinstance(listed, list) else [listed], start=1):

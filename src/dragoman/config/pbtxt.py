@@ -50,7 +50,7 @@ class Message:
         return (one.value for one in self.fields if one.name == name and isinstance(one.value, Message))
 
     def text(self, name: str) -> str:
-        """The last value of that name that is no message; "" if there is none."""
+        """The last value of that name that is not a message; "" if there is none."""
         found = [one.value for one in self.fields if one.name == name and isinstance(one.value, str)]
         return found[-1] if found else ""
 

@@ -86,7 +86,7 @@ class ConfigError(Exception):
         self.problems = tuple(problems)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """How it travels to another process."""
+        """The form in which it is pickled."""
         return type(self), (self.problems,)
 
 
@@ -96,9 +96,9 @@ class Config:
 
     `directory` holds serving.properties, `model_dir` the weights (the same unless option.model_id says otherwise).
     `origins` has an entry for every option. `notices`: one line for each value that was given and has no effect here.
-    `version` is what `load_models` says, "" where there are no versions. `own_options`: what only the operator's
-    model.py can make sense of, by its name without `option.`; `engine_options`: what only the engine can, likewise.
-    `has_lmi_signs`: it is written as for LMI's containers, in a serving.properties or in variables that LMI has.
+    `version` is what `load_models` says, "" where there are no versions. `own_options`: options that only
+    the operator's model.py knows, by names without the prefix; `engine_options`: those that only the engine knows.
+    `has_lmi_signs`: there is a serving.properties, or a variable that LMI has.
     """
 
     model: ModelSettings
@@ -227,7 +227,7 @@ def _useless_revision(values: Mapping[str, Value], origins: Origins, model_dir: 
 
 
 def given_options(command_line: Sequence[Given], environ: Mapping[str, str]) -> tuple[dict[str, Value], Origins]:
-    """What all models share, with the origins; bad values count as not given: `resolve` reports them.
+    """The options that all models share, with their origins. Bad values count as not given: `resolve` reports them.
 
     Raises: ConfigError if config.properties cannot be read.
     """
@@ -266,7 +266,7 @@ def _model_dir(values: Mapping[str, Value], origins: Origins, directory: Path, e
 
 
 def _adapters(values: Mapping[str, Value], origins: Origins, directory: Path, model_dir: Path) -> Value:
-    """What option.lora names, relative to the file if it stands there; folders and GGUF files in the model's `adapters`."""
+    """The adapters that option.lora names, relative to the file that says so, and those in the model's folder `adapters`."""
     given = values["lora"]
     assert isinstance(given, tuple)
     pairs = [(name, Path(path)) for name, _, path in (pair.partition("=") for pair in given)]
@@ -444,7 +444,7 @@ class _Findings:
         return values, origins
 
     def check_call(self, origins: Origins) -> None:
-        """What a call asks for must not come to nothing: a command line that has decided it is named."""
+        """Report options of a call that the command line has decided: a call must not ask in vain."""
         for name, candidates in self._candidates.items():
             if any(one.layer == COMMAND_LINE for one in candidates):
                 decided = f"{origins[name].name} ({origins[name].source})"
@@ -485,7 +485,7 @@ class _Findings:
         return value
 
     def _on_hub(self, chosen: _Candidate) -> Path | None:
-        """Where the model of the hub is that this names; None if it is a path. What is here goes before the hub."""
+        """The directory of the hub model that this names; None if it is a path. A local path wins over the hub."""
         homes = {FILE: self._home, -1: self._home, SERVER_FILE: self._server_file.home}  # -1: see `_choose_one`
         if (homes.get(chosen.layer, Path()) / chosen.text.strip()).exists():
             return None
@@ -524,7 +524,7 @@ class _Findings:
             self._unknown_flags.append((layer, given, hint))
 
     def pass_on(self) -> dict[str, str]:
-        """What LMI would hand to the operator's code although the server does not know it; that is then no mistake."""
+        """The options that LMI would hand to the operator's code although the server does not know them: not errors then."""
         for layer, given, hint in self._unknown_options:
             if layer == CALL:  # the operator's code takes it for the operator's word
                 continue
@@ -537,7 +537,7 @@ class _Findings:
         return {key.removeprefix("option."): text for _, key, text in ordered if key.startswith("option.")}
 
     def pass_to_engine(self, engine: str, origins: dict[str, Origin]) -> dict[str, str]:
-        """What is for that engine alone, which checks it: options of its own, and names that nobody here knows.
+        """The options for that engine alone, which checks them: its own ones, and names unknown here.
 
         Adds to `origins`. A call may not set any of it: there are files and code among such options.
         """
@@ -576,7 +576,7 @@ class _Findings:
 
 
 def _is_on_cpu(values: Mapping[str, Value]) -> bool:
-    """Whether the model surely runs on this machine's processor."""
+    """True if the model surely runs on this machine's processor."""
     return values["engine"] == "rolling" or (values["engine"] == "vllm" and not vllm_uses_gpu())
 
 

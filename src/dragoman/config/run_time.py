@@ -5,8 +5,8 @@ Does: find what a call means in the store, refuse every other path, have the cal
 sources.
 Does not: load anything. Called by `host` on worker threads, since it reads files; made by the command line at start-up.
 
-Nothing of a call is trusted: links and `..` are resolved before a path is compared with the store, and a call may set
-the options whose rows say so (`open_to`), but none that the command line has decided.
+No call is trusted: links and `..` are resolved before a path is compared with the store. A call may set the options
+whose rows say so (`open_to`), but none that the command line has decided.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ModelStore:
     is_named: bool = False
 
     def entries(self) -> list[ModelEntry]:
-        """What the store holds now; [] without one."""
+        """The models in the store now; [] without a store."""
         if self.root is None:
             return []
         return models_in(self.root) if self.is_named else store_entries(self.root, "the model store")
@@ -72,7 +72,7 @@ class ModelStore:
         raise NotStored([f"Model or workflow not found: {name}; the model store holds no {name}"])
 
     def entry(self, url: str, name: str = "", version: str = "") -> ModelEntry:
-        """What `url` means in the store. Raises: NotStored, or ConfigError with one line if it means anything else."""
+        """The entry that `url` names in the store. Raises: NotStored; ConfigError if `url` names anything else."""
         if self.root is None:
             raise ConfigError([_NO_STORE])
         _check_name("model name", name)
@@ -151,7 +151,7 @@ def _refusal(given: Given) -> str:
 
 
 def _how_to_set(option: Option) -> str:
-    """Where the operator sets an option."""
+    """The places where the operator sets an option."""
     names = " or ".join(name for name in (option.flag, option.variable) if name)
     is_one_for_all = option.group is ServerSettings and option.name not in PER_MODEL
     own = "" if is_one_for_all or not option.key else f", or with {option.key} in the model's own serving.properties"

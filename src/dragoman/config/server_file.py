@@ -20,7 +20,7 @@ _PLACES = (f"conf/{SERVER_FILE_NAME}", SERVER_FILE_NAME)
 
 @dataclass(frozen=True, slots=True)
 class ServerFile:
-    """What one config.properties says.
+    """The content of one config.properties.
 
     `path` None = there is none. Relative paths in it count from `home`: MODEL_SERVER_HOME, else the working directory.
     """

@@ -7,8 +7,8 @@ Does not: read sources or resolve options, `resolve` does. Called by the command
 Which models, first match: 1. MODEL_DIR on the command line, or all that OVMS's config.json in it lists; 2. load_models;
 3. model_store; 4. the default store, where it holds anything (SageMaker and LMI's containers mount models there);
 5. HF_MODEL_ID or OPTION_MODEL_ID; 6. the demo model.
-A model_store that somebody names is also where models may be loaded from later, whatever is served at first; so is a
-models_dir, whose models any call may name: where nothing else is chosen, none of them is loaded before that.
+A model_store that is named is also a place to load models from later, whatever is served at first. So is a models_dir,
+whose models any call may name: if nothing else is chosen, each is loaded when a call names it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ PROCESS_WIDE = tuple(field.name for field in fields(ServerSettings) if field.nam
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a process serves. `models`: the default one's configuration first; () = none until one is asked for.
+    """The models that a process serves. `models`: the default one's configuration first; () = none until a call needs one.
 
-    `process`: the configuration whose options of the whole server act, the default model's if there is one. `store`: where
-    models may be loaded from at run time, None = nowhere. `is_named`: any call may name the models in it.
+    `process`: the configuration whose process-wide options apply, the default model's if there is one. `store`: the place
+    to load models from at run time, None = nowhere. `is_named`: any call may name the models in it.
     """
 
     process: Config
@@ -72,7 +72,7 @@ def resolve_all(
 
 
 def _store(values: Mapping[str, Value], origins: Origins) -> tuple[Path | None, bool]:
-    """Where models are loaded from at run time, None = nowhere, and whether calls name them. Raises: ConfigError."""
+    """The directory to load models from at run time, None = nowhere, and True if calls name them. Raises: ConfigError."""
     store, named = values["model_store"], values["models_dir"]
     if not isinstance(named, Path):
         return (store if isinstance(store, Path) else None), False
@@ -153,7 +153,7 @@ def _entries(
 
 
 def archive_cache(cache_dir: Path | None, environ: Mapping[str, str]) -> Path:
-    """Where archives are unpacked; `cache_dir` None = nobody named a cache directory."""
+    """The directory to unpack archives in; `cache_dir` None = no cache directory is named."""
     return (cache_dir or cache_home(environ) / "dragoman") / "archives"
 
 
@@ -188,7 +188,7 @@ def _unused_by_directory(values: Mapping[str, Value], origins: Origins) -> Seque
 
 
 def conflicts(configs: Sequence[Config]) -> list[str]:
-    """What keeps these models from being served together."""
+    """The reasons why these models cannot be served together."""
     problems: list[str] = []
     taken: dict[str, Config] = {}
     for config in configs:

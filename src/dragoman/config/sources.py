@@ -1,4 +1,4 @@
-"""Where option values come from: the environment and serving.properties, read into one flat list of named texts.
+"""The sources of option values: the environment and serving.properties, read into one flat list of named texts.
 
 Does: the only reading of environment variables in dragoman, and of the properties format.
 Does not: know which options exist, or judge values. Called by the command line and `LLM` at start-up.
@@ -23,7 +23,7 @@ _SEPARATOR = re.compile(r"\s*[=:]?\s*")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One value that somebody gave.
+    """One value as it was written.
 
     `name` is what was written ("--port", "OPTION_DTYPE"), `key` the same as a serving.properties key where the name
     follows from a rule, else equal to `name`. `source` says where: the file and line, "environment", "command line".

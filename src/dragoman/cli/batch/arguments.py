@@ -33,7 +33,7 @@ the answers, 1 if the batch could not be run to its end. See docs/batch.md.
 
 @dataclass(frozen=True, slots=True)
 class BatchArguments:
-    """What a batch is asked for. `url` None = a model that is loaded here; `concurrency` None = as fills its engine."""
+    """The arguments of `batch`. `url` None = a model loaded here; `concurrency` None = enough to fill its engine."""
 
     requests: Path
     answers: Path
@@ -44,7 +44,7 @@ class BatchArguments:
 
 
 def read_batch(words: ReadWords, _: Mapping[str, str]) -> BatchArguments | None:
-    """What is asked for."""
+    """The arguments read from `words`, None if there are problems."""
     places = [Path(word) for word in words.others[:2] if not word.startswith("-")]
     server = words.others[len(places) :]
     if len(places) != 2:

@@ -25,7 +25,7 @@ from dragoman.server.signals import handle_once
 FAILURES = (BatchError, ConfigError, OSError)
 HAS_ERRORS = 3
 SIGNALLED = 128  # as shells report a process that a signal ended: this and its number
-FILLS_ENGINE = 2  # times max_num_seqs: as many wait as run, so that whoever finishes is followed at once
+FILLS_ENGINE = 2  # times max_num_seqs: as many wait as run, so that a finished request is followed at once
 CONCURRENCY_ELSEWHERE = 32  # of a server whose options are not known
 _LINE_S = 30.0  # between lines of progress where there is no terminal
 

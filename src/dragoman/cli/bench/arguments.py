@@ -153,7 +153,7 @@ no request was answered, 2 for options that are wrong. See docs/bench.md.
 
 @dataclass(frozen=True, slots=True)
 class BenchArguments:
-    """What a benchmark is asked for, and the files that it writes; None = none."""
+    """The arguments of `bench`, and the files that it writes; None = none."""
 
     settings: BenchSettings
     json: Path | None
@@ -161,7 +161,7 @@ class BenchArguments:
 
 
 def read_bench(words: ReadWords, environ: Mapping[str, str]) -> BenchArguments | None:
-    """What is asked for."""
+    """The arguments read from `words`, None if there are problems."""
     _refuse_contradictions(words)
     target = _target(words)
     key = _key(words, environ)

@@ -1,4 +1,4 @@
-"""What may stand on the command line of each command, from the tables by which the commands read their words.
+"""The words allowed on the command line of each command, from the tables by which the commands read them.
 
 Does: gather options, what their values may be, and words besides options. Does not: know any shell.
 Used by `completion_command`.

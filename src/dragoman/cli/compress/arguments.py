@@ -30,7 +30,7 @@ embeddings stay as they are. `dragoman eval` tells what is lost. See docs/compre
 
 @dataclass(frozen=True, slots=True)
 class CompressArguments:
-    """What a compression is asked for."""
+    """The arguments of `compress`."""
 
     model: Path
     out: Path
@@ -43,7 +43,7 @@ class CompressArguments:
 
 
 def read_compress(words: ReadWords, _: Mapping[str, str]) -> CompressArguments | None:
-    """What is asked for."""
+    """The arguments read from `words`, None if there are problems."""
     places = [Path(word) for word in words.others]
     if len(places) != 2:
         told = "needs two directories, the model's and a new one for what is written"

@@ -51,7 +51,7 @@ def _compressed(asked: CompressArguments, display: ProgressDisplay) -> Compresse
 
 
 def _windows(asked: CompressArguments) -> list[Window]:
-    """What calibrates. Raises: ConfigError, ModelError."""
+    """The windows of text for calibration, [] without a text. Raises: ConfigError, ModelError."""
     if asked.text is None:
         return []
     context = read_model(read_config(asked.model)).facts.max_position

@@ -27,14 +27,14 @@ All options of `dragoman serve` may be given too. The exit code is 1 if a server
 
 @dataclass(frozen=True, slots=True)
 class DoctorArguments:
-    """How it is printed. `server_words`: the options of the server, which may be what is wrong."""
+    """The arguments of `doctor`. `server_words`: the options of the server, which may be at fault."""
 
     server_words: tuple[str, ...]
     json: bool = option(Switch(), "print JSON instead of a table", False)
 
 
 def read_doctor(words: ReadWords, _: Mapping[str, str]) -> DoctorArguments | None:
-    """What is asked for."""
+    """The arguments read from `words`, None if there are problems."""
     return words.made(DoctorArguments, server_words=tuple(words.others))
 
 

@@ -27,7 +27,7 @@ DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080  # where options that cannot be r
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What the options come to; without a configuration, what is wrong with them."""
+    """The configuration that the options make; `problem` if they make none."""
 
     config: Config | None
     num_models: int
@@ -85,7 +85,7 @@ def _caches(config: Config | None, environ: Mapping[str, str]) -> tuple[Cache, .
 
 
 def _tell(read: _Read, available: int) -> ToldModel:
-    """What the model's files tell; see `examine.Question`."""
+    """The facts in the model's files; see `examine.Question`."""
     if read.config is None:
         return ToldModel("could not be resolved", read.problem)
     if read.num_models != 1:

@@ -1,6 +1,6 @@
-"""What the options make of a model, for the doctor.
+"""Examines the model of a configuration, for the doctor.
 
-Does: from a configuration to the model's facts, or to why it would not be served. Does not: load it, or judge its numbers.
+Does: find the model's facts, or why it would not be served. Does not: load it, or judge its numbers.
 Called by the doctor command, on the main thread; importing this imports the runtime.
 """
 
@@ -14,7 +14,7 @@ from dragoman.tools.doctor.expected import expected_model
 
 
 def tell_model(config: Config, available: int) -> ToldModel:
-    """What is told of it. `available`: bytes of memory."""
+    """The facts of the configured model, or the problem with it. `available`: bytes of memory."""
     try:
         return _told(config, available)
     except (ConfigError, ModelError, OSError) as error:
@@ -22,7 +22,7 @@ def tell_model(config: Config, available: int) -> ToldModel:
 
 
 def _told(config: Config, available: int) -> ToldModel:
-    """Raises: what `tell_model` tells."""
+    """Raises: the errors that `tell_model` reports."""
     where = f"{config.name} in {config.model_dir}"
     if config.engine.engine != "rolling":
         return ToldModel(f"{where}, run by the engine {config.engine.engine}, which is not examined")

@@ -30,7 +30,7 @@ See docs/compression.md.
 
 @dataclass(frozen=True, slots=True)
 class EvalArguments:
-    """What an evaluation is asked for. `against` None and `against_dtype` None = no comparison."""
+    """The arguments of `eval`. `against` None and `against_dtype` None = no comparison."""
 
     text: Path = option(FilePath("FILE"), "a file of UTF-8 text that the model reads", is_needed=True)
     against: str | None = option(Text(), "another model to compare with, of the same tokenizer [none]")
@@ -44,12 +44,12 @@ class EvalArguments:
 
     @property
     def compares(self) -> bool:
-        """Whether there is another model."""
+        """True if another model is compared."""
         return self.against is not None or self.against_dtype is not None
 
 
 def read_eval(words: ReadWords, _: Mapping[str, str]) -> EvalArguments | None:
-    """What is asked for."""
+    """The arguments read from `words`, None if there are problems."""
     words.server_words = words.others
     window, stride = words.values["window"], words.values["stride"]
     if window is not None and stride is not None and stride > window:

@@ -92,7 +92,7 @@ def _refuse(config: Config) -> None:
 def _window(
     loaded: LoadedModel, reference: LoadedModel | None, asked: EvalArguments, tokens: TextTokens
 ) -> tuple[int, int]:
-    """Tokens of a window, and those that it scores anew. Raises: ConfigError if they do not fit the models' context."""
+    """The tokens of a window, and of each stride. Raises: ConfigError if they do not fit the models' context."""
     context = min(model.facts.max_position for model in (loaded, reference) if model is not None)
     if asked.window is not None and asked.window > context:
         raise ConfigError([f"{cite('window', asked.window)}: must be at most the context length ({context})"])

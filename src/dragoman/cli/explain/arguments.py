@@ -31,7 +31,7 @@ is 1 if the call would be refused. See docs/explain.md.
 
 @dataclass(frozen=True, slots=True)
 class ExplainArguments:
-    """What is to be explained. `call`: the body of `POST /explain`. `url` None = by a model that is loaded here."""
+    """The arguments of `explain`. `call`: the body of `POST /explain`. `url` None = a model loaded here explains."""
 
     call: bytes
     request: str = option(Text("FILE"), "a file with the call, - = the standard input", is_needed=True)
@@ -41,7 +41,7 @@ class ExplainArguments:
 
 
 def read_explain(words: ReadWords, _: Mapping[str, str]) -> ExplainArguments | None:
-    """What is asked for."""
+    """The arguments read from `words`, None if there are problems."""
     call = b""
     if not words.problems:
         try:

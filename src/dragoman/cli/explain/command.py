@@ -45,7 +45,7 @@ def run(config: Config | None, asked: ExplainArguments, console: Console) -> int
 
 
 def _asked(asked: ExplainArguments, api_key: str) -> Any:
-    """What the server says. Raises: OSError, ValueError with its error."""
+    """The explanation of the server at `asked.url`. Raises: OSError, ValueError with its error."""
     headers = {"content-type": "application/json"}
     if api_key:
         headers["authorization"] = f"Bearer {api_key}"
@@ -60,7 +60,7 @@ def _asked(asked: ExplainArguments, api_key: str) -> Any:
 
 
 async def _explained(config: Config, asked: ExplainArguments, display: ProgressDisplay) -> Any:
-    """What a server with this model would say. Raises: as loading does, ServerError."""
+    """The explanation that a server with this model would give. Raises: ServerError, and what loading raises."""
     composed = await build_served_model(config, display)
     display.finish()
     try:

@@ -31,7 +31,7 @@ and a file of another machine plans for that one. --costs-from FILE takes them f
 
 @dataclass(frozen=True, slots=True)
 class PlanArguments:
-    """What a plan is asked for. Seconds, tokens. `server_words`: the options of the server that is planned."""
+    """The arguments of `plan`, in seconds and tokens. `server_words`: the options of the server that is planned."""
 
     server_words: tuple[str, ...]
     rate: float = option(Number(), "requests a second that arrive, at random (Poisson)", is_needed=True)
@@ -55,7 +55,7 @@ class PlanArguments:
 
 
 def read_plan(words: ReadWords, _: Mapping[str, str]) -> PlanArguments | None:
-    """What is asked for."""
+    """The arguments read from `words`, None if there are problems."""
     words.server_words = words.others
     prefix, prompt = words.values["shared_prefix"], words.values["prompt"]
     if prompt is not None and prefix >= prompt:

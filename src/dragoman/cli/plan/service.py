@@ -73,7 +73,7 @@ class ServedModel:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """What SIGTERM does meanwhile."""
+    """Exit on SIGTERM, so that the server is ended too."""
     sys.exit(128 + number)
 
 
@@ -88,7 +88,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _settings(port: int) -> list[str]:
-    """What is otherwise than with the server that is planned for. What turns off what is not simulated belongs here."""
+    """The options that differ from those of the planned server. They turn off features that are not simulated."""
     place = ["--host", "127.0.0.1", "--port", str(port)]
     return [*place, "--log-level", "error", "--job-queue-size", "1000", "--speculation", "off"]
 

@@ -27,14 +27,14 @@ docs/selftest.md.
 
 @dataclass(frozen=True, slots=True)
 class SelftestArguments:
-    """What a test leaves out, and how it is printed."""
+    """The arguments of `selftest`."""
 
     quick: bool = option(Switch(), "leave out what loads the model a second time", False)
     json: bool = option(Switch(), "print JSON instead of a table", False)
 
 
 def read_selftest(words: ReadWords, _: Mapping[str, str]) -> SelftestArguments | None:
-    """What is asked for."""
+    """The arguments read from `words`, None if there are problems."""
     words.server_words = words.others
     return words.made(SelftestArguments)
 

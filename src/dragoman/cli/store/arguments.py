@@ -33,7 +33,7 @@ something damaged, 1 if the directory cannot be used. See docs/prefix_store.md.
 
 @dataclass(frozen=True, slots=True)
 class StoreArguments:
-    """What is asked for. `to_gb`: of `trim`."""
+    """The arguments of `store`. `to_gb`: of `trim`."""
 
     action: str
     prefix_store_dir: Path = option(FilePath("DIR"), "the directory [the server's: prefixes in its cache directory]")
@@ -42,7 +42,7 @@ class StoreArguments:
 
 
 def read_store(words: ReadWords, environ: Mapping[str, str]) -> StoreArguments | None:
-    """What is asked for."""
+    """The arguments read from `words`, None if there are problems."""
     names = words.others
     action = names[0] if names else "list"
     if len(names) > 1 or action not in ACTIONS:

@@ -25,7 +25,7 @@ _HEADER = ("MODEL", "SIZE", "BLOCKS", "FILES", "LAST USED", "KEPT UNTIL")
 
 @dataclass(slots=True)
 class _Kept:
-    """What is there of one model. `used_s`, `until_s`: seconds since the epoch, 0 = never, nobody asks."""
+    """The stored prefixes of one model. `used_s`, `until_s`: seconds since the epoch, 0 = never used, no request to keep."""
 
     model: str
     bytes: int = 0

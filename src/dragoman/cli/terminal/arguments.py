@@ -71,7 +71,7 @@ See docs/terminal.md.
 
 @dataclass(frozen=True, slots=True)
 class ChatArguments:
-    """What a conversation begins with; `prompt`: its only message, None = others come; `parameters`: of the JSON body."""
+    """The arguments of `chat`. `prompt`: the only message, None = messages are typed. `parameters`: of the JSON body."""
 
     target: Target
     prompt: str | None
@@ -86,7 +86,7 @@ class ChatArguments:
 
 @dataclass(frozen=True, slots=True)
 class CompleteArguments:
-    """What is to be completed. `prompt` None = the standard input; `logprobs` None = the text alone is printed."""
+    """The arguments of `complete`. `prompt` None = the standard input; `logprobs` None = print the text alone."""
 
     target: Target
     prompt: str | None
@@ -99,20 +99,20 @@ class CompleteArguments:
 
 
 def read_chat(words: ReadWords, _: Mapping[str, str]) -> ChatArguments | None:
-    """What is asked for."""
+    """The arguments read from `words`, None if there are problems."""
     prompt = _take_prompt(words, may_be_alone=False)
     return words.made(ChatArguments, target=_target(words), prompt=prompt, parameters=_parameters(words))
 
 
 def read_complete(words: ReadWords, _: Mapping[str, str]) -> CompleteArguments | None:
-    """What is asked for."""
+    """The arguments read from `words`, None if there are problems."""
     prompt = _take_prompt(words, may_be_alone=True)
     parameters = {"max_tokens": DEFAULT_MAX_TOKENS, **_parameters(words)}
     return words.made(CompleteArguments, target=_target(words), prompt=prompt, parameters=parameters)
 
 
 def _target(words: ReadWords) -> Target:
-    """Who answers; the words that are left are the server's options, for a model that is loaded here."""
+    """The server that answers. For a model loaded here, the words left over become `server_words`."""
     url = next((word for word in words.others if is_url(word)), None)
     model = words.values["remote_model"]
     if url is None:

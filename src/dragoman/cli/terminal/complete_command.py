@@ -41,7 +41,7 @@ def run(config: Config | None, asked: CompleteArguments, console: Console) -> in
     except AskFailed as error:
         screen.error(str(error))
         return FAILED
-    except BrokenPipeError:  # whoever read the answer has enough of it
+    except BrokenPipeError:  # the reader of the output has closed it
         return FAILED
     except KeyboardInterrupt:
         screen.end_line()

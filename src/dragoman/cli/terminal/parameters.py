@@ -80,7 +80,7 @@ _BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 
 
 def kind_of(name: str) -> Kind:
-    """What the parameter allows. Raises: ValueError, a line for people, if there is none of that name."""
+    """The kind of values that the parameter allows. Raises: ValueError, a line for people, if no parameter has that name."""
     parameter = _BY_NAME.get(name.replace("-", "_"))
     if parameter is None:
         raise ValueError(f"{name}: unknown parameter; must be one of {', '.join(_BY_NAME)}")

@@ -1,4 +1,4 @@
-"""What `chat` and `complete` write: answers as they come, reasoning dim, tool calls, notes and errors.
+"""Writes the output of `chat` and `complete`: answers as they come, reasoning dim, tool calls, notes and errors.
 
 Does: keep text of a model from controlling the terminal. Does not: know servers or conversations.
 Used by the terminal commands, on the main thread.
@@ -22,7 +22,7 @@ def tame(text: str) -> str:
 
 
 class Screen:
-    """Where an answer goes. On a terminal reasoning is dim; elsewhere only the answer itself is written."""
+    """The output of an answer. On a terminal reasoning is dim; elsewhere only the answer itself is written."""
 
     def __init__(self, stream: TextIO, errors: TextIO, environ: Mapping[str, str]) -> None:
         self._stream = stream
@@ -84,7 +84,7 @@ class Screen:
         self.end_line()
 
     def error(self, text: str) -> None:
-        """What went wrong, on one line."""
+        """Write an error, on one line."""
         self.end_status()
         self.end_line()
         self._errors.write(f"dragoman: {tame(text)}\n")

@@ -31,7 +31,7 @@ anew. The exit code is 0, 3 if something could not be computed, 1 if nothing cou
 
 @dataclass(frozen=True, slots=True)
 class WarmArguments:
-    """What is asked for. `key`: names of callers, () = nobody has said."""
+    """The arguments of `warm`. `key`: names of callers, () = not specified."""
 
     files: tuple[Path, ...]
     model: str | None = option(Text("MODEL"), "the same as MODEL before the files")
@@ -39,7 +39,7 @@ class WarmArguments:
 
 
 def read_warm(words: ReadWords, _: Mapping[str, str]) -> WarmArguments | None:
-    """What is asked for."""
+    """The arguments read from `words`, None if there are problems."""
     # The server's options may have values, so files go first.
     places = list(takewhile(lambda word: not word.startswith("-"), words.others))
     server = words.others[len(places) :]

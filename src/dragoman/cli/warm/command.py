@@ -48,7 +48,7 @@ FAILURES = (ConfigError, ModelError, ServerError, WarmError, OSError)
 
 @dataclass(slots=True)
 class _Told:
-    """What came of a file."""
+    """The result for one file."""
 
     prompts: int = 0
     tokens: int = 0
@@ -63,7 +63,7 @@ def run(config: Config, asked: WarmArguments, console: Console) -> int:
 
 
 def _callers(config: Config, asked: WarmArguments) -> tuple[str, ...]:
-    """Whose prompts they are to be. Raises: WarmError, ConfigError."""
+    """The callers whose prompts are warmed. Raises: WarmError, ConfigError."""
     keyring = server_config(config).read_keys()
     names = () if keyring is None else keyring.names
     unknown = [name for name in asked.key if name not in names]
@@ -143,13 +143,13 @@ def _bodies(path: Path) -> Iterator[tuple[str, str, bytes]]:
 
 
 async def _computed(served: ServedModel, name: str, body: bytes, caller: str) -> tuple[int, int]:
-    """How many tokens a prompt has, and how many of them were found. Raises: ServerError."""
+    """The number of tokens of a prompt, and of those found in the cache. Raises: ServerError."""
     call_id = f"warm-{next(_numbers)}"
     enter_call(CallRecord(call_id, "warm", "", caller=caller))
     http = HttpCall("POST", "", body, {"content-type": "application/json"}, request_id=call_id)
     call = await asyncio.to_thread(served.dialects[name].open(http).parse)
     [request] = call.requests
-    # The prompt alone: what the answer was to be changes nothing of it.
+    # The prompt alone: the options of the answer do not change it.
     plain = replace(request.sampling, n=1, best_of=None, num_beams=1, grammar=None, logprobs=None, prompt_logprobs=None)
     request = replace(request, sampling=plain, max_tokens=0, stop=(), parse_tool_calls=False, parse_reasoning=False)
     result = await served.service.generate(request)

@@ -1,6 +1,6 @@
 """Takes one streamed chat answer in: its pieces to the screen as they come, the whole for the conversation, and its pace.
 
-Does: fold OpenAI's chunks, whoever sent them; measure. Does not: send calls or keep conversations.
+Does: fold OpenAI's chunks of any server; measure. Does not: send calls or keep conversations.
 Used by `chat`, on the main thread.
 """
 
@@ -16,7 +16,7 @@ from dragoman.cli.terminal.screen import Screen
 
 @dataclass(slots=True)
 class Pace:
-    """How an answer came. Seconds since it was asked for; None = not yet, or not told."""
+    """The pace of an answer. Seconds since the call; None = not yet, or unknown."""
 
     first_s: float | None = None
     last_s: float | None = None
@@ -48,7 +48,7 @@ class Pace:
 
 
 def progress_words(told: Mapping[str, Any]) -> str:
-    """How far a prompt is, for people: of dragoman, or of llama.cpp's server, which tells less."""
+    """One line on a prompt's progress, as dragoman reports it or llama.cpp's server, which reports less."""
     total, read, ahead = (told.get(name) or 0 for name in ("total", "processed", "ahead"))
     if ahead:
         words = f"{ahead} before you"
@@ -62,9 +62,9 @@ def progress_words(told: Mapping[str, Any]) -> str:
 
 @dataclass(slots=True)
 class ReadAnswer:
-    """What has arrived of one answer; complete if `finish_reason` is not "". `tool_calls` by their index.
+    """The part of an answer received so far; complete if `finish_reason` is not "". `tool_calls` by their index.
 
-    To be made right before the call is sent: time counts from then on, by `clock`, in seconds.
+    Make it right before sending the call: time counts from then on, by `clock`, in seconds.
     """
 
     content: str = ""
@@ -80,7 +80,7 @@ class ReadAnswer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to keep."""
+        """True if there is nothing to keep."""
         return not self.content and not self.tool_calls
 
     def read(self, events: Iterable[Mapping[str, Any]], screen: Screen) -> None:

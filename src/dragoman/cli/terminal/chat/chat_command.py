@@ -109,7 +109,7 @@ def _converse(session: ChatSession, history: InputHistory) -> int:
 
 
 def _next(session: ChatSession, editor: LineEditor, history: InputHistory) -> str | None:
-    """What is typed next, "" for nothing, None at the end."""
+    """The next message typed, "" for nothing, None at the end."""
     waiting = session.conversation.waiting_calls()
     prompt = RESULT_PROMPT.format(waiting[0]["function"]["name"]) if waiting else PROMPT
     try:

@@ -87,7 +87,7 @@ class Conversation:
         return "\n".join(part["text"] for part in content if part["type"] == "text")
 
     def forget_answer(self) -> bool:
-        """Drop what came after what was said last, so that it is answered anew; False if nothing was said."""
+        """Drop everything after the last user or tool message, to answer it again; False if there is no such message."""
         said = [place for place, message in enumerate(self.messages) if message["role"] in ("user", "tool")]
         if not said:
             return False

@@ -1,4 +1,4 @@
-"""What was typed before, kept between runs in a file that only its owner reads.
+"""The lines typed before, kept between runs in a file that only its owner reads.
 
 Does: read and write it: one line of JSON for each entry, the oldest first. Does not: edit lines or read the terminal.
 Used by the line editors of `chat`, on the main thread.
@@ -16,7 +16,7 @@ _FILE = Path("dragoman") / "chat_history"
 
 
 def history_path(environ: Mapping[str, str]) -> Path | None:
-    """Where it is kept, by the XDG base directories; None if there is no home."""
+    """The path of the history file, by the XDG base directories; None if there is no home."""
     state, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
     if os.path.isabs(state):  # others are to be ignored, says the specification
         return Path(state) / _FILE

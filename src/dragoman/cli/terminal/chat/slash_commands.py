@@ -30,7 +30,7 @@ class SlashCommand:
 
 
 def is_command(text: str) -> bool:
-    """Whether it is meant as one. A message that begins with a slash is typed with two of them."""
+    """True if `text` is a command. A message that begins with a slash is typed with two of them."""
     return text.startswith("/") and not text.startswith("//")
 
 
@@ -50,7 +50,7 @@ def run_command(session: ChatSession, text: str) -> bool:
 
 
 def completions(before: str) -> Iterator[str]:
-    """What a line that begins with `before` could be."""
+    """The possible completions of a line that begins with `before`."""
     if not before.startswith("/"):
         return
     lines = [*COMMANDS, "/exit", *(f"/set {parameter.name}" for parameter in PARAMETERS)]

@@ -1,1 +1,1 @@
-"""Who answers the terminal commands: servers at URLs, and models in this process."""
+"""The servers of the terminal commands: those at URLs, and models in this process."""

@@ -36,7 +36,7 @@ class Answer(Protocol):
 
 
 class ModelServer(Protocol):
-    """Who answers calls. `model`: the name that calls are to carry; `label`: what it is called for people.
+    """Answers calls. `model`: the model name to send in calls; `label`: its name for people.
 
     `tells_progress`: it knows `return_progress`; others may refuse a parameter that they do not know.
     """
@@ -46,7 +46,7 @@ class ModelServer(Protocol):
     tells_progress: bool
 
     def send(self, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        """Post `body`, or get without one. Raises: AskFailed if nobody is there."""
+        """Post `body`, or get without one. Raises: AskFailed if no server is there."""
         ...
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ def events(answer: Answer) -> Iterator[Mapping[str, Any]]:
 
 
 def refusal(status: int, raw: bytes) -> str:
-    """What a server's refusal says, for people."""
+    """One line on a server's refusal."""
     try:
         text = _error_text(json.loads(raw))
     except ValueError:

@@ -18,7 +18,8 @@ from dragoman.config.resolve import Config, ConfigError
 def open_server(
     config: Config | None, target: Target, environ: Mapping[str, str], stderr: TextIO, *, needs_template: bool = False
 ) -> ModelServer:
-    """Who answers; `close` it at the end. `config` None = the server at the URL. `needs_template`: to hold conversations.
+    """The server to call; `close` it at the end. `config` None = the one at the URL. `needs_template`: refuse a model
+    without a chat template.
 
     Raises: AskFailed.
     """

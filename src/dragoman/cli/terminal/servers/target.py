@@ -1,6 +1,6 @@
-"""Who is to answer, as the command line says it.
+"""The target of a terminal command, as the command line names it.
 
-Does: hold it. Does not: look whether there is anybody. Made by the commands' arguments.
+Does: hold it. Does not: connect to it. Made by the commands' arguments.
 """
 
 from __future__ import annotations
