@@ -26,22 +26,6 @@ NOT_PROSE = ("CHANGELOG.md", "docs/options.md", "docs/performance-log.md")
 
 # Folders whose own files still wait for plain English. Nothing is added here.
 UNREVISED: tuple[str, ...] = (
-    "src/dragoman/cli",
-    "src/dragoman/cli/batch",
-    "src/dragoman/cli/bench",
-    "src/dragoman/cli/completion",
-    "src/dragoman/cli/compress",
-    "src/dragoman/cli/doctor",
-    "src/dragoman/cli/eval",
-    "src/dragoman/cli/explain",
-    "src/dragoman/cli/plan",
-    "src/dragoman/cli/selftest",
-    "src/dragoman/cli/store",
-    "src/dragoman/cli/terminal",
-    "src/dragoman/cli/terminal/chat",
-    "src/dragoman/cli/terminal/servers",
-    "src/dragoman/cli/warm",
-    "src/dragoman/config",
     "src/dragoman/engine",
     "src/dragoman/server",
     "src/dragoman/server/apis",
