@@ -24,7 +24,7 @@ class ServedAdapter:
 
 
 class ServedAdapters:
-    """Those of one model. `loading` None = they do not come and go; else only from directories below `roots`."""
+    """The adapters of one model. `loading` None = they do not change; else only directories below `roots` are loaded."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class ServedAdapters:
         taken: Iterable[str] = (),
         links_out: Callable[[Path], Sequence[str]] = lambda directory: (),
     ) -> None:
-        """`taken`: names that adapters cannot have, as they are the model's. `links_out`: a line for each link that leads
-        out of a directory.
+        """`taken`: names that adapters cannot have, as they are the model's. `links_out`: returns a line for each link that
+        leads out of a directory.
         """
         self._engine = engine
         self._loading = loading
@@ -47,12 +47,12 @@ class ServedAdapters:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What requests may ask for."""
+        """The names that requests may use."""
         return self._engine.capabilities.adapters
 
     @property
     def can_change(self) -> bool:
-        """Whether adapters may be loaded and unloaded."""
+        """True if adapters may be loaded and unloaded."""
         return self._loading is not None
 
     def all(self) -> list[ServedAdapter]:
@@ -66,7 +66,7 @@ class ServedAdapters:
         return ServedAdapter(name, self._sources.get(name, ""))
 
     async def load(self, name: str, source: str, *, is_replacing: bool = False) -> None:
-        """Serve another adapter. Raises: as `AdapterLoading`; InvalidRequest if name or directory are none to be had."""
+        """Serve another adapter. Raises: as `AdapterLoading`; InvalidRequest for a name or directory that is not allowed."""
         loading = self._changing()
         if not name or not name.isprintable() or len(name) > 256 or len(name.replace(",", " ").split()) != 1:
             raise InvalidRequest(f"Adapter name {name!r} must be one word of at most 256 characters", param="name")

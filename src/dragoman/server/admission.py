@@ -1,7 +1,7 @@
 """Bounds how much work a model takes in: the door in front of the service.
 
-Does: count requests in flight and the tokens of prompts that wait, refuse what is over the limits or comes during a drain,
-saying when to come again, tell when the last one is gone.
+Does: count requests in flight and the tokens of prompts that wait; refuse what is over the limits or comes during a drain,
+and say when to retry; tell when the last request has ended.
 Does not: order or batch requests, the engine's scheduler does. Called by the responder and `run`, on the event loop.
 """
 
@@ -26,9 +26,9 @@ DEFAULT_MAX_RUNNING = 32
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """What may wait beside the number of requests; None = as much as comes.
+    """Limits besides the number of requests; None = unlimited.
 
-    `max_tokens`: of prompts that have no output yet, together. `max_of_caller`: requests in flight of each caller.
+    `max_tokens`: of all prompts together that have no output yet. `max_of_caller`: requests in flight of each caller.
     `max_token_chars`: the most characters that one token of the model stands for.
     """
 
@@ -88,12 +88,12 @@ class Admission:
 
     @property
     def is_idle(self) -> bool:
-        """True while nobody holds a permit or visits."""
+        """True while there is no permit and no visit."""
         return self._idle.is_set()
 
     @contextmanager
     def visit(self) -> Iterator[None]:
-        """Keep the model from being ended as idle while the block runs, without taking room: before it is known how much.
+        """Keep the model from being ended as idle while the block runs. Takes no room: how much is not known yet.
 
         Never refused; a permit is asked for inside.
         """
@@ -106,7 +106,7 @@ class Admission:
             self._leave()
 
     def check(self, record: CallRecord | None = None) -> None:
-        """Nothing, if the call has a chance to be taken; before anything is done for it.
+        """Return if the call could be admitted now. Called before any work is done for it.
 
         Raises: as `permit`.
         """
@@ -131,14 +131,14 @@ class Admission:
     ) -> AbstractContextManager[None]:
         """Hold room for a call of `num_requests` prompts while the block runs.
 
-        A call is taken whole as long as any room is left: one with more prompts than the limit must not be refused for ever.
-        Of tokens it needs as much room as it has, unless no others wait. `record` is watched for what is left to compute.
+        A call is taken whole while any room is left: one with more prompts than the limit must not be refused for ever.
+        All its prompt tokens need room, unless no others wait. The forecast reads from `record` what is left to compute.
         Entering it raises: Overloaded if the queue is full, Unavailable if the server or the model drains.
         """
         return _Permit(self, num_requests, record, requests)
 
     def enter(self, num_requests: int, record: CallRecord | None, requests: Sequence[GenerationRequest]) -> None:
-        """What a permit does first."""
+        """Admit a call and count it. Called when a permit is entered. Raises: as `permit`."""
         self.check(record)
         caller = "" if record is None else record.caller
         if _is_background(record):
@@ -155,7 +155,7 @@ class Admission:
         self._idle.clear()
 
     def leave(self, num_requests: int, record: CallRecord | None) -> None:
-        """What a permit does last."""
+        """Stop counting a call. Called when a permit ends."""
         self._num_in_flight -= num_requests
         if _is_background(record):
             self._num_background -= num_requests
@@ -167,22 +167,22 @@ class Admission:
         self._leave()
 
     def retry_after_s(self) -> int:
-        """When a client that is refused may come again, by the forecast."""
+        """Seconds after which a refused client should retry, by the forecast."""
         return self._forecast.retry_after_s()
 
     def _take(self, record: CallRecord, request: RequestRecord) -> None:
-        """A request's prompt has been tokenised. Raises: Overloaded if it is too long to wait beside the others."""
+        """Count a request's prompt, now tokenised. Raises: Overloaded if it is too long to wait with the others."""
         record.num_expected_tokens = max(record.num_expected_tokens - request.num_queued_tokens, 0)
         if self._bounds.max_tokens is not None:
             count = queued_tokens(record)
             try:
                 self._check_tokens(count, self._forecast.num_queued_tokens - count)
             except Overloaded:
-                request.num_queued_tokens = 0  # it does not wait: others may have its room at once
+                request.num_queued_tokens = 0  # it does not wait: its room is free at once
                 raise
 
     def _check_tokens(self, count: int, num_others: int) -> None:
-        """Raises: Overloaded if a call's prompts, of so many tokens, may not wait beside those of the others."""
+        """Raises: Overloaded if prompts of `count` tokens may not wait with the `num_others` tokens of other calls."""
         most = self._bounds.max_tokens
         if most is not None and num_others and num_others + count > most:
             raise self._overloaded(f"{num_others} prompt tokens wait, {most} allowed; this call has at least {count}")
@@ -196,8 +196,8 @@ class Admission:
         self._refusal = self._refusal or f"{why} and takes no new requests for model: {self._model}"
 
     async def wait_idle(self) -> None:
-        """Return once no request is in flight and nobody visits."""
-        while not self._idle.is_set():  # again: somebody may have come back before this was woken
+        """Return once no request is in flight and no visit is open."""
+        while not self._idle.is_set():  # again: a call may have come before this was woken
             await self._idle.wait()
 
     def _leave(self) -> None:

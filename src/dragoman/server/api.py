@@ -1,4 +1,4 @@
-"""What the server and its client APIs share: calls, answers, encoders, and the dialects that translate for one model.
+"""Types that the server and its client APIs share: calls, answers, encoders, and the dialects of one model.
 
 Does: define these values and protocols. Does not: any I/O, or know one API; operations are in `operations`.
 Imported by all of `server`. Dialects and encoders are called on the event loop.
@@ -58,7 +58,7 @@ class HttpCall(msgspec.Struct, frozen=True):
         return self.headers.get("accept", "").lower()
 
     def json(self) -> Any:
-        """The body's JSON value, decoded once however many ask; not to be changed. Raises: NotJson."""
+        """The body's JSON value, decoded once; not to be changed. Raises: NotJson."""
         if not self._decoded:
             try:
                 decoded = decode_json(self.body)
@@ -141,8 +141,8 @@ class Chunks(Protocol):
 class StreamedReply:
     """A streamed answer that is not made of events: an operator's own code writes it.
 
-    `chunks` raise ServerError if the answer breaks off; `stream_error` then gives the stream's last bytes. Whoever takes
-    this closes `chunks` on every path.
+    `chunks` raise ServerError if the answer breaks off; `stream_error` then gives the stream's last bytes. The one
+    who takes this closes `chunks` on every path.
     """
 
     head: Head
@@ -187,10 +187,10 @@ class Encoder(Protocol):
 
 @runtime_checkable
 class KeepingAlive(Protocol):
-    """What an encoder has besides whose API has a word of its own for streams on which nothing happens."""
+    """An encoder whose API has its own message for streams on which nothing happens."""
 
     def keep_alive(self) -> bytes:
-        """The bytes to send then."""
+        """The bytes to send on a silent stream."""
         ...
 
 
@@ -208,10 +208,10 @@ class Call(msgspec.Struct, frozen=True):
     `requests`: one per prompt, run concurrently. `ignored`: names of accepted parameters without effect, for the
     `x-dragoman-ignored` header. `hold_s`: how long a streamed head may wait for the outcome (the text service's status
     rule); 0 = the head goes out with the first event, or before it where `is_head_fixed`: it depends on none.
-    `run_off_loop`: how to call the encoder's `full` and `event`, which then run an operator's code; None = in place.
-    `labels`: what errors call each request, () = they do not tell them apart. `reasons`: why some of `ignored` do nothing.
-    `wants_progress`: its stream is to tell how far the prompts are.
-    What the requests pass over of schemas is added to both.
+    `run_off_loop`: runs the encoder's `full` and `event`, which then call an operator's code; None = in place.
+    `labels`: each request's name in errors, () = errors name none. `reasons`: why some of `ignored` do nothing.
+    Parts of schemas that the requests pass over are added to both `ignored` and `reasons`.
+    `wants_progress`: its stream tells how far the prompts are.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -226,7 +226,7 @@ class Call(msgspec.Struct, frozen=True):
     wants_progress: bool = False
 
     def __post_init__(self) -> None:
-        """Here, so that no API can forget it."""
+        """Add what the requests pass over; done here, so that no API can forget it."""
         passed_over: dict[str, str] = {}
         for request in self.requests:
             grammar = request.sampling.grammar
@@ -245,26 +245,26 @@ class ErrorTeller(Protocol):
 
 
 class CallSwitches(Protocol):
-    """What is switched for one call."""
+    """Switches of one call."""
 
     @property
     def is_strict(self) -> bool:
-        """Whether parameters without effect are errors."""
+        """True if parameters without effect are errors."""
         ...
 
 
 Answerer = Callable[[CallSwitches], Awaitable[Reply | StreamedReply | None]]
-"""Answers a call without generating; what is switched for the call, it heeds.
+"""Answers a call without generating, by the call's switches.
 
-None = the call is to be parsed and generated for. Raises: ServerError.
+None = parse the call and generate. Raises: ServerError.
 """
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """How one call is to be understood.
+    """The way to read one call.
 
-    `parse`: the call in neutral words; raises ServerError for anything the client did wrong. `run_off_loop`: how to call
-    it, because it runs an operator's code or takes long; None = in place. `answer`: who is asked before; None = nobody.
+    `parse`: returns the call in neutral words; raises ServerError for anything the client did wrong. `run_off_loop`: runs
+    `parse` where it calls an operator's code or takes long; None = in place. `answer`: asked before `parse`; None = not.
     """
 
     parse: Callable[[], Call]
@@ -279,12 +279,12 @@ class Dialect(ErrorTeller, Protocol):
     """
 
     def open(self, http: HttpCall) -> Opening:
-        """How the call is to be understood. Raises: nothing; what is wrong with the call, `parse` tells."""
+        """The way to read the call. Never raises: `parse` reports what is wrong with the call."""
         ...
 
 
 def runner_for(http: HttpCall) -> Runner | None:
-    """How to parse a call: on a thread if it may have thousands of messages, else in place."""
+    """The runner for parsing a call: a thread if it may have thousands of messages, else None, in place."""
     return on_thread if len(http.body) > MAX_INLINE_BYTES else None
 
 
@@ -313,20 +313,20 @@ Dialects = Mapping[str, Dialect]
 
 
 ProposerKind = Literal["draft", "lookup"]
-"""Who guesses tokens for speculative decoding: a draft model alone, or texts as well."""
+"""The source of guessed tokens for speculative decoding: a draft model alone, or texts as well."""
 
 Ability = Literal["chat", "tools", "thinking", "vision", "insert"]
-"""What a model can do besides going on with a text: hold conversations, call tools and reason in them, look at pictures,
+"""Abilities of a model besides continuing a text: hold conversations, call tools and reason in them, look at pictures,
 fill in the middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """What a model's files say of it, for lists of models. Empty or 0 = they do not say.
+    """Facts about a model from its files, for lists of models. Empty or 0 = they do not say.
 
     `format`: of the files that hold the weights. `config`: the values of its config.json. `num_parameters`: None where they
     cannot be counted. `size_bytes`: of the weights. `modified_s`: of the newest file, seconds since the epoch. `digest`: 64
-    hexadecimal digits, which tell its files from others. `license`: its text.
+    hexadecimal digits that identify its files. `license`: its text.
     """
 
     format: str = ""
@@ -340,19 +340,19 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
-    """What APIs are told of a model: all that they set themselves up with.
+    """All facts about a model from which APIs set up their dialects.
 
     `settings`: the operator's choices that concern client APIs, by the names of options. `default_sampling`: for clients
-    that have no say in it. `generation_defaults`: what the model's file says of parameters that other clients leave out, by
+    that cannot choose it. `generation_defaults`: the defaults in the model's files for parameters that clients leave out, by
     the names of `SamplingParams`, and `do_sample` if it wants sampling; empty = the APIs' own defaults.
-    `overriding_defaults`: the same for APIs whose documents fix defaults. `proposer`: who guesses tokens for speculative
-    decoding, if anybody. `keeps_prompts`: the engine keeps them as long as requests ask; `has_cache_keys`: it has replicas,
-    of which a request's key chooses one. `tells_progress`: it knows how far prompts are; `lacks`: fields of
-    `SamplingParams` that it has not. `vocab_size`, `end_token_ids` (what ends a text), `max_model_len`, `dtype`: of one that
-    generates. `takes_adapters`: requests may ask for adapters, now for `adapter_names`. `operator_code`: functions of the
-    operator's own, for the API they are written for. `pooling`: the `pooling.PoolingService` of a model that embeds or
-    scores texts and generates nothing, None for one that generates. `abilities`: what it can do besides going on with a
-    text. `card`: what its files say.
+    `overriding_defaults`: the same for APIs whose documents fix defaults. `proposer`: the source of guessed tokens for
+    speculative decoding, if any. `keeps_prompts`: the engine keeps them as long as requests ask. `has_cache_keys`: it has
+    replicas, and a request's key chooses one. `tells_progress`: it knows how far prompts are. `lacks`: fields of
+    `SamplingParams` that it does not support. `vocab_size`, `end_token_ids` (they end a text), `max_model_len`, `dtype`: of
+    a model that generates. `takes_adapters`: requests may ask for adapters, now for `adapter_names`. `operator_code`: the
+    operator's own functions, for the API they are written for. `pooling`: the `pooling.PoolingService` of a model that
+    embeds or scores texts and generates nothing, else None. `abilities`: besides continuing a text. `card`: facts from its
+    files.
     """
 
     name: str = "model"

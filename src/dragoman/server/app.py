@@ -1,7 +1,7 @@
 """The ASGI application: every request enters here.
 
-Does: match the route, tell what failed before or instead of a dialect in the words of the API that owns the path, put the
-common headers on every answer. Does not: read bodies, generate or manage models.
+Does: match the route; report failures that no dialect answers, as the API that owns the path does; put the common
+headers on every answer. Does not: read bodies, generate or manage models.
 Built by `build_app`, called by uvicorn on the event loop.
 """
 
@@ -46,12 +46,12 @@ CACHE_HEADERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """What the HTTP side may be told. Without keys it is open to all.
+    """Settings of the HTTP side. Without keys it is open to all.
 
-    `api_keys`: bare ones, which open everything; `open_scopes`: what needs no key even where there are some.
+    `api_keys`: bare ones, which open everything; `open_scopes`: scopes that need no key even where there are some.
     `left_out`: names of APIs that are not served. `asks_again`: engines have replicas, which may be lost while they compute.
-    `allowed_hosts`: names that requests may be meant for, beside those of this machine. `store`: where files and batches are
-    kept; None = none are taken. `path_prefix`: what all paths begin with.
+    `allowed_hosts`: host names that requests may name, besides those of this machine. `store`: where files and batches are
+    kept; None = none are taken. `path_prefix`: the beginning of all paths.
     """
 
     max_request_size_bytes: int = 64 * 1024 * 1024  # LMI's max_request_size default
@@ -72,11 +72,11 @@ class ServerConfig:
     path_prefix: str = ""
 
     def read_keys(self) -> Keyring | None:
-        """All keys as they are now; None = nobody asks for keys. Reads files. Raises: KeysError."""
+        """All keys as they are now; None = keys are not required. Reads files. Raises: KeysError."""
         return self.key_sources.read(self.api_keys)
 
     def gate(self) -> Gate:
-        """What every call has to pass. Reads files. Raises: KeysError."""
+        """The gate that every call has to pass. Reads files. Raises: KeysError."""
         cors = Cors(self.cors) if self.cors.origins else None
         return Gate(
             self.max_request_size_bytes,
@@ -106,21 +106,21 @@ class App:
         self._path_prefix = path_prefix
 
     def start(self) -> None:
-        """Go on with what a process before has left."""
+        """Resume the batches that an earlier process left."""
         if self._endpoints.desk is not None:
             self._endpoints.desk.start()
 
     async def stop_background(self) -> None:
-        """Begin nothing more that no client waits for; clients that wait are still answered."""
+        """Start no more background work; clients that wait are still answered."""
         if self._endpoints.desk is not None:
             await self._endpoints.desk.stop()
 
     async def aclose(self) -> None:
-        """End what runs without a client that waits for it."""
+        """End the work that no client waits for."""
         await self._endpoints.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request. Other protocols are refused by not being spoken. Raises: ValueError for those."""
+        """Answer one HTTP request. Raises: ValueError for other protocols, which are not served."""
         if scope["type"] != "http":
             raise ValueError(f"scope type {scope['type']!r} is not served, only 'http' is")
         exchange = Exchange(scope, receive, send, self._rules)
@@ -143,7 +143,7 @@ class App:
                     self._endpoints.watch.refused(exchange.api, exchange, failure)
 
     async def _strip_prefix(self, exchange: Exchange) -> bool:
-        """Take away what all paths begin with; True if the call is answered. Raises: UnknownPath for other paths."""
+        """Remove the prefix from the path; True if the call is answered. Raises: UnknownPath for other paths."""
         prefix, path = self._path_prefix, exchange.path
         if path == prefix:  # relative addresses in pages need the slash
             await exchange.send_reply(Reply(307, b"", "", {"location": f"{prefix}/"}))

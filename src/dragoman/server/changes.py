@@ -1,4 +1,4 @@
-"""Changes of what is served that clients have asked for: each runs to its end, whether or not somebody waits.
+"""Changes of the served models that clients asked for: each runs to its end, even if its client leaves.
 
 Does: keep them going when a client leaves, cancel them when the server ends. Does not: change anything itself
 (`hosting` does), or know APIs. Shared by the operations that load and unload models, on the event loop.
@@ -21,18 +21,18 @@ class Changes:
 
     @classmethod
     def of(cls, server: object) -> Changes:
-        """Those of one server."""
+        """The changes of one server."""
         return cls()
 
     def start(self, change: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin a change for which nobody has to wait."""
+        """Begin a change; nobody has to wait for it."""
         task = asyncio.create_task(change)
         self._tasks.add(task)
         task.add_done_callback(self._end)
         return task
 
     async def run(self, change: Coroutine[Any, Any, T]) -> T:
-        """What the change returns; it goes on if whoever waits here is cancelled. Raises: what it raises."""
+        """The result of the change, which goes on if this caller is cancelled. Raises: what it raises."""
         return await asyncio.shield(self.start(change))
 
     async def aclose(self) -> None:
@@ -45,4 +45,4 @@ class Changes:
     def _end(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waited has it; the others learn it from the model's status
+            task.exception()  # a waiting caller has it; others see it in the model's status

@@ -1,6 +1,6 @@
-"""How many files this process may have open at once: each connection is one.
+"""The limit of files that this process may have open at once: each connection is one.
 
-Does: raise the limit to what the system allows, and say so where that is little. Does not: count connections.
+Does: raise the limit to what the system allows, and warn where that is little. Does not: count connections.
 Called when the server starts, on the main thread.
 """
 

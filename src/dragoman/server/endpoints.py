@@ -1,4 +1,4 @@
-"""Makes routes of the operations of all APIs: what happens to a call between the route table and the responder.
+"""Makes routes of the operations of all APIs: the way of a call between the route table and the responder.
 
 Does: check the key, read the body, choose dialect and model, hand over to the responder or send what an operation answers.
 Does not: know any API, or generate. Made by the app, runs on the event loop.
@@ -71,7 +71,7 @@ class Endpoints:
         self.desk = None if make_desk is None else make_desk(self.ask)
 
     def needs_key(self, scope: Scope) -> bool:
-        """Whether calls of that scope have to carry an API key."""
+        """True if calls of that scope have to carry an API key."""
         return self._gate.needs_key(scope)
 
     @property
@@ -91,7 +91,7 @@ class Endpoints:
         return cast(T, self._shared[kind])
 
     async def aclose(self) -> None:
-        """End what operations have kept."""
+        """End everything that operations have kept."""
         if self.desk is not None:
             await self.desk.aclose()
         for kept in self._shared.values():
@@ -110,7 +110,7 @@ class Endpoints:
             yield Route(operation.path, absences={operation.method: _ABSENCE})
 
     async def ask(self, path: str, body: bytes, caller: str) -> Reply:
-        """The answer to a call that this process makes for a caller, in the background: `POST path`, which generates.
+        """The answer to `POST path`, a generating call that this process makes for a caller in the background.
 
         Raises: ConnectionAbortedError if the answer breaks off.
         """
@@ -136,7 +136,7 @@ class Endpoints:
         raise UnknownPath(f"POST {path} generates nothing")
 
     def owner(self, path: str) -> ErrorTeller:
-        """Who tells errors for `path` where no operation does: unknown paths, wrong methods, bad keys, oversized bodies."""
+        """The encoder of errors before an operation: unknown path, wrong method, bad key, oversized body."""
         tellers = self._tellers
         longest = max(map(len, tellers))
         parts = _parts(path)[:longest]  # a path may have ten thousands of them, and no more of them matter
@@ -204,7 +204,7 @@ class Endpoints:
         held: Body,
         waiting: Exchange,
     ) -> None:
-        """Answer a call whose body is here, which goes on being `held`; perhaps later, while nobody waits."""
+        """Answer a call whose body is read and stays `held`; perhaps later, without a client that waits."""
         call_id = self._responder.claim_id(waiting.request_id)
         try:
             with held:
@@ -277,7 +277,7 @@ class Endpoints:
         await exchange.send_reply(error_reply(dialect, error, http))
 
     async def _found(self, name: Callable[[], str | None]) -> ServedModel | AbstractAsyncContextManager[ServedModel]:
-        """The model of that name, or how it is loaded. Raises: as `ModelRegistry.find`, but for `NotLoaded`."""
+        """The model of that name, or a context that loads it. Raises: as `ModelRegistry.find`, but for `NotLoaded`."""
         for is_last in (False, True):
             try:
                 return self.models.find(name())
@@ -288,11 +288,11 @@ class Endpoints:
             except UnknownModel:
                 if is_last or self.hosting is None:
                     raise
-                await self.hosting.look()  # it may have come meanwhile
+                await self.hosting.look()  # it may be there by now
         raise AssertionError("the second look has found or raised")
 
     async def _answer(self, operation: AnswerOperation, http: HttpCall) -> Any:
-        """What the operation answers; a model that it needs is loaded first, but not for calls that only read."""
+        """The operation's answer; a model that it needs is loaded first, except for calls that only read."""
         if self.hosting is None:
             return await operation.answer(http, self)
         try:
@@ -313,7 +313,7 @@ class Endpoints:
                 return await operation.answer(http, self)
 
 
-# On /v1/chat/completions a client's name tells which of two documents it goes by.
+# On /v1/chat/completions the client's name decides which of two documents applies.
 _INNER_CLIENT = f"dragoman/{__version__} (openai)"
 _ABSENCE = "models do not come and go here; start the server with --model-store DIRECTORY or --models-dir DIRECTORY"
 
@@ -324,9 +324,9 @@ def _without_hosting(api: Api) -> Api:
 
 
 def _tellers_by_path(apis: tuple[Api, ...]) -> dict[tuple[str, ...], Teller]:
-    """Who tells errors, by the segments of the paths that are owned.
+    """The encoders of errors, by the segments of the paths that APIs own.
 
-    Raises: ValueError if two APIs own one path, or one has no teller for it, or nobody owns what nobody else does.
+    Raises: ValueError if two APIs own one path, one has no teller for it, or no API owns the rest.
     """
     tellers: dict[tuple[str, ...], Teller] = {}
     for api in apis:
@@ -350,9 +350,9 @@ def dialect_of(operation: GenerateOperation, dialects: Dialects, http: HttpCall)
 
 
 def waits_of(http: HttpCall) -> tuple[float | None, float | None, str]:
-    """How long the client waits for the answer, how long for its next byte, and the field that says so.
+    """Seconds that the client waits for the answer, seconds for its next byte, and the header field with the limit.
 
-    Raises: InvalidParameter if it says that wrongly.
+    Raises: InvalidParameter for a wrong value.
     """
     timeout_s = timeout_of(http.headers)
     patience_s, name = patience_of(http.headers)

@@ -1,17 +1,16 @@
-"""What the HTTP side may ask of whoever owns the models: a protocol and its values, so that models come and go at run
-time.
+"""The protocol by which the HTTP side has models loaded and unloaded at run time, and its values.
 
 Does: name the operations, what they return, and which errors of `dragoman.errors` each of them raises.
 Does not: load anything; `dragoman.host` implements it, and nothing below `server` imports that. Called by the routes
 that manage models, on the event loop. All operations may run side by side; heavy work happens on other threads.
 
-Names. A model has one name, and perhaps aliases and a version; operations go by the name or an alias, as it stands,
-never by a placeholder that means the default model. One operation at a time changes what a name means: another one
+Names. A model has one name, and perhaps aliases and a version. Operations take the name or an alias as it is, never a
+placeholder for the default model. One operation at a time changes the meaning of a name: another one
 that arrives meanwhile is refused with `Conflict`, except that `get_or_load` waits.
 
-Memory. What a model will take is reserved before anything is touched. What does not fit is refused with `NoMemory`,
-whose one line says what is needed, what is available, and who holds what; then nothing was loaded and nothing was
-unloaded.
+Memory. What a model will take is reserved before anything is touched. A model that does not fit is refused with
+`NoMemory`, whose one line says what is needed, what is available, and what each model holds; nothing is loaded or
+unloaded then.
 
 Calls. A call that has its `ServedModel` keeps it until it is answered, if it holds `ServedModel.admission.visit()` (or
 a permit) while it works: neither `unload`, `replace` nor making room ends a model before its visitors have left, or
@@ -35,11 +34,10 @@ class ModelSource:
 
     `url`: a path, or `file://` and a path, of a model directory or archive in the operator's model store; relative
     paths count from the store. Links and `..` are resolved first; what then lies outside the store is refused.
-    `name`: what to call it; "" = as its own options, else its directory or archive, say. `version`: "" = there are
-    none.
-    `options`: by their names with or without `option.`, as texts, as they would stand in serving.properties. They go
-    before the model's own file. Refused are those of the whole server, those with a path of this machine or a name of
-    code, and those that the operator's command line has decided.
+    `name`: its name; "" = the one in its options, else that of its directory or archive. `version`: "" = it has none.
+    `options`: texts by name, as in serving.properties, with or without the prefix "option."; they override the model's
+    own file. Refused are options of the whole server, those with a path of this machine or a name of code, and those
+    that the operator's command line has set.
     """
 
     url: str
@@ -49,7 +47,7 @@ class ModelSource:
 
 
 class ModelState(StrEnum):
-    """Where one model is in its life. LOADING and FAILED models answer no calls, UNLOADING ones no new calls."""
+    """The state of one model. LOADING and FAILED models answer no calls, UNLOADING ones no new calls."""
 
     LOADING = "loading"
     READY = "ready"
@@ -59,7 +57,7 @@ class ModelState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """What a model takes, in bytes. An estimate while it loads, known once it is ready."""
+    """Memory of a model, in bytes. An estimate while it loads, known once it is ready."""
 
     weights: int = 0
     caches: int = 0
@@ -78,7 +76,7 @@ class ModelStatus:
     `url`: the directory or archive that was asked for. `reason`: why it is FAILED, one line, else "".
     `is_replacing`: another model is being loaded in its place; it answers until that is ready.
     `memory`: what is reserved for it (nothing once it has FAILED). `num_in_flight`: calls that it is answering.
-    `loaded_s`: when it became ready, seconds since the epoch; 0 before. `expires_s`: when it gives its memory back if no
+    `loaded_s`: when it became ready, seconds since the epoch; 0 before. `expires_s`: when it is dropped if no
     call comes, in the same seconds; None = never.
     """
 
@@ -98,8 +96,10 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What `sync` did, as names. `failures`: name (the url where there is none) and one line that says why, for each
-    part that failed; what it failed on is as it was before.
+    """The names of the models that `sync` changed.
+
+    `failures`: for each part that failed, its name (the url where there is none) and one line that says why; that
+    model is as it was before.
     """
 
     loaded: tuple[str, ...] = ()
@@ -112,19 +112,19 @@ class SyncResult:
 class ModelHosting(Protocol):
     """Owns the models of a process.
 
-    Every operation that changes something raises `Unavailable` while the server shuts down, and every load that is not
-    of the operator's model store, or comes to a server that was started without one, raises `InvalidRequest` with a
-    line that says what is allowed, or which option allows it.
+    Every operation that changes something raises `Unavailable` while the server shuts down. A load from outside the
+    operator's model store, or on a server without one, raises `InvalidRequest` with a line that says what is allowed, or
+    which option allows it.
     """
 
     async def load(self, source: ModelSource) -> ModelStatus:
-        """Load a model and serve it beside the others; its status, READY. The names answer once this returns.
+        """Load a model and serve it with the others; returns its status, READY. Calls may name it once this returns.
 
         A model that FAILED earlier under this name is forgotten. A caller that goes away does not end the load.
 
-        Raises: InvalidRequest (path, options, or files that are no usable model; the problems in one line), NotFound
-        (the store holds nothing there), Conflict (a name is served already, or is being loaded or unloaded), NoMemory,
-        EngineFailed (the load failed for another reason: the log has the traceback), Unavailable (shutting down).
+        Raises: InvalidRequest (a wrong path or option, or unusable files; the problems in one line); NotFound
+        (the store holds nothing there); Conflict (a name is served already, or is being loaded or unloaded); NoMemory;
+        EngineFailed (the load failed for another reason: the log has the traceback); Unavailable (shutting down).
         """
         ...
 
@@ -141,12 +141,12 @@ class ModelHosting(Protocol):
         ...
 
     async def replace(self, source: ModelSource) -> ModelStatus:
-        """Load a model in the place of the one that is served under its name; the new one's status, READY.
+        """Load a model in the place of the one served under its name; returns the new one's status, READY.
 
         No call is refused meanwhile: the old model answers until the new one is ready, then the names change over at
         once. This returns after the change-over; calls in flight finish on the old model, which then gives its memory
-        back (or after the drain timeout). Both are in memory for a while, and both have to fit. Pins and the place as
-        default stay.
+        back (or after the drain timeout). Both are in memory for a while, and both have to fit. The new model keeps
+        pins and the place as default.
 
         Raises: as `load`, but NotFound also if nothing is served under the name. A failure leaves the old model as it
         was.
@@ -155,7 +155,7 @@ class ModelHosting(Protocol):
 
     def pin(self, name: str) -> None:
         """Keep the model: it is never dropped to make room, and `unload` refuses it. `replace` does not. Pinning twice
-        is once.
+        has no further effect.
 
         Raises: NotFound (no such model, or it is not READY).
         """
@@ -169,18 +169,18 @@ class ModelHosting(Protocol):
         """The model of that name, loaded from the model store if need be; it stays while the `async with` block runs.
 
         `name` is a served name, that of a model that was dropped, or that of a directory or archive (without its
-        suffix) in the store. Callers that ask for one name at the same time share one load; giving up waiting does not
-        end a load that others wait for.
+        suffix) in the store. Callers that ask for one name at the same time share one load, which goes on while one of
+        them waits.
 
         To make room, models that are neither pinned nor answering calls are dropped, the least recently used first,
-        and only if that suffices; models that answer calls are never dropped, nor is the default model of the start,
-        which calls without a name mean. A dropped model is no longer served; the registry knows its names
-        (`NotLoaded`), and it comes back with the options it had when it is asked for here again. Where any call may name the
-        store's models, this waits for models that are in use, if one more fits once they are idle.
+        and only if that suffices. The default model of the start, which calls without a name mean, is never dropped.
+        A dropped model is no longer served. The registry knows its names (`NotLoaded`), and this loads it again with its
+        former options. Where any call may name the store's models, this waits for models that are in use, if one more fits
+        once they are idle.
 
-        Raises on entering: NotFound (neither served nor in the store), NoMemory (it would not fit, even without the
-        idle models), InvalidRequest (its options or files are unusable), Conflict (one of its aliases is another
-        model's), EngineFailed, Unavailable (shutting down).
+        Raises on entering: NotFound (neither served nor in the store); NoMemory (it would not fit, even without the
+        idle models); InvalidRequest (its options or files are unusable); Conflict (one of its aliases is another
+        model's); EngineFailed; Unavailable (shutting down).
         """
         ...
 
@@ -189,7 +189,7 @@ class ModelHosting(Protocol):
         ...
 
     def keep(self, model: ServedModel, seconds: float | None) -> None:
-        """Let the model stay for so long after its last call, inf = for ever; None = as the operator has said."""
+        """Keep the model for `seconds` after its last call, inf = for ever; None = as the operator has configured."""
         ...
 
     def status(self, name: str) -> ModelStatus:
@@ -201,7 +201,7 @@ class ModelHosting(Protocol):
         ...
 
     def stored(self) -> tuple[ModelSource, ...]:
-        """What the model store holds now, for `sync`; () without a store, and where any call may name its models.
+        """The models in the store now, for `sync`; () without a store, and where any call may name its models.
 
         Reads the directory: call it rarely.
         """
@@ -210,8 +210,8 @@ class ModelHosting(Protocol):
     async def sync(self, sources: Sequence[ModelSource]) -> SyncResult:
         """Make what is served equal to `sources`: unload what is gone, replace what changed, load what is new.
 
-        A model has changed if its directory, options or files have. Pinned models that are gone stay, and are told in
-        `failures`. One part that fails does not keep the others from being done, but if the whole does not fit into
+        A model has changed if its directory, options or files have. Pinned models that are gone stay, and are listed in
+        `failures`. The rest is done even if one part fails, but if the whole does not fit into
         memory, nothing is touched. Only one `sync` runs at a time.
 
         Raises: InvalidRequest (two sources have one name), NoMemory, Conflict (another `sync` is running), Unavailable
@@ -222,10 +222,10 @@ class ModelHosting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PullStep:
-    """How far a model is.
+    """Progress of a download.
 
-    `what`: its name on the hub, `commit`: which one. `num_bytes`: of all its files, what has come; `size`: what is needed.
-    `note`: what there is to say of it besides, in one line, "" = nothing.
+    `what`: the model's name on the hub, `commit`: its revision. `num_bytes`: received of all its files; `size`: of them.
+    `note`: a further remark in one line, "" = none.
     """
 
     what: str
@@ -236,19 +236,19 @@ class PullStep:
 
 
 class ModelPulling(Protocol):
-    """Brings models of a hub into its cache on this machine."""
+    """Downloads models of a hub into its cache on this machine."""
 
     def pull(self, name: str) -> AsyncGenerator[PullStep]:
-        """Begin to bring a model; how far it is, whenever that has changed. It is there when this ends.
+        """Download a model; yields its progress whenever that changes. The model is there when this ends.
 
-        `name`: as on the hub. Who asks for a model that is being brought learns how far that is. Leaving the generator
-        does not end the download, from which others may learn as well.
+        `name`: as on the hub. A call for a model that is being downloaded follows that download. Leaving the generator
+        does not end the download, which other calls may follow.
 
-        Raises, at once: InvalidParameter (no name of the hub), Overloaded (as many models as may be are being brought);
+        Raises, at once: InvalidParameter (not a name of the hub), Overloaded (too many downloads are running);
         while it runs: ServerError with one line that says why it failed; Unavailable (shutting down) both.
         """
         ...
 
     async def aclose(self) -> None:
-        """Begin nothing more, and let nobody wait any longer. Called at the end of the server."""
+        """Start no more downloads, and end every wait. Called at the end of the server."""
         ...

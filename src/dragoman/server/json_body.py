@@ -26,7 +26,7 @@ MAX_VALUES = 1_000_000  # of any kind: token ids, mostly. OpenAI takes 300,000 t
 MAX_FIELDS = 1_000  # of a body, whose names are looked at one by one
 MAX_DIGITS = 200  # of a number: the time that they take grows with the square
 
-_LITTLE = 16 * 1024  # bytes of which whatever they are costs no time
+_LITTLE = 16 * 1024  # bytes that take no time, whatever they hold
 _PIECE = 256 * 1024  # bytes that are looked at together
 _ALL = bytes(range(256))
 _NO_BRACKETS = bytes(byte for byte in _ALL if byte not in b"[]{}")
@@ -46,7 +46,7 @@ _LONE_SURROGATE = re.compile(
 
 
 class NotJson(ValueError):
-    """The text is no JSON. `is_slip`: for a reason that nobody sees in their text, and that many clients stumble over.
+    """The text is not JSON. `is_slip`: the cause is common and hard to see in the text.
 
     `problem`: json, slip, nesting or structure.
     """
@@ -57,7 +57,7 @@ class NotJson(ValueError):
         self.problem = "slip" if is_slip else "json"
 
     def of(self, subject: str) -> str:
-        """The error as a sentence about `subject`, which is no JSON."""
+        """The error as a sentence about `subject`, which is not JSON."""
         return f"{subject} is not valid JSON: {self}"
 
 
@@ -84,7 +84,7 @@ class NestedTooDeep(TooMuchJson):
 def decode_json(content: bytes | msgspec.Raw, kind: Any = Any) -> Any:
     """The value of a JSON text, as a `kind`.
 
-    Raises: NotJson, TooMuchJson; msgspec.ValidationError for what is JSON and no `kind`.
+    Raises: NotJson, TooMuchJson; msgspec.ValidationError for JSON that is not a `kind`.
     """
     text = bytes(content)
     check_structure(text)
@@ -99,10 +99,10 @@ def decode_json(content: bytes | msgspec.Raw, kind: Any = Any) -> Any:
 def check_structure(content: bytes) -> None:
     """Raises TooMuchJson for a JSON text that has too many values, levels, or digits in a number.
 
-    What is no JSON passes, or fails, as it likes: a decoder stops at the first byte that is wrong.
+    Text that is not JSON may pass or fail: a decoder stops at the first byte that is wrong.
     """
     if content[:_PIECE].lstrip()[:1] not in (b"{", b"[", b'"', b""):
-        return  # a number, or no JSON
+        return  # a number, or not JSON
     is_flat = content.count(b"[") + content.count(b"{") <= MAX_NESTING
     if is_flat and (len(content) <= _LITTLE or (len(content) <= _PIECE and not _has_long_number(content))):
         return  # as nearly always
@@ -137,7 +137,7 @@ def check_structure(content: bytes) -> None:
 
 
 def _end_of_piece(content: bytes, begin: int) -> int:
-    """Where a piece may end: not between a backslash and what it escapes."""
+    """The end of the piece that starts at `begin`: not between a backslash and the character that it escapes."""
     end = begin + _PIECE
     piece = content[begin:end]
     num_backslashes = len(piece) - len(piece.rstrip(b"\\"))
@@ -155,7 +155,7 @@ def check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def shown_json(value: object, length: int) -> str:
-    """The value as an error repeats it: one line of JSON of at most so many characters, made of its beginning only."""
+    """The value as an error repeats it: one line of JSON of at most `length` characters, made of its beginning only."""
     text = json.dumps(_beginning(value, _SHOWN_LEVELS), ensure_ascii=False, default=str)
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
@@ -195,7 +195,7 @@ def not_json(content: bytes, error: Exception) -> NotJson:
 
 
 def _half_in(content: bytes) -> int | None:
-    """Where half of a surrogate pair is. It is looked for piece by piece, so that other threads run in between."""
+    """The place of half a surrogate pair, None without one. Searches piece by piece, so that other threads can run."""
     if b"\\u" not in content and b"\xed" not in content:
         return None
     for begin in range(0, len(content), _PIECE):
@@ -206,7 +206,7 @@ def _half_in(content: bytes) -> int | None:
 
 
 def _may_be_half(error: Exception) -> bool:
-    """Whether the decoder may have stumbled over half of a pair: it looks for the other half in what follows."""
+    """True if half of a surrogate pair may have caused the error: the decoder looks for the other half in what follows."""
     return isinstance(error, UnicodeDecodeError) or any(
         word in str(error) for word in ("surrogate", "hex", "truncated")
     )

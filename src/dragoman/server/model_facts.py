@@ -1,7 +1,7 @@
-"""What the lists of several APIs tell about a model, as plain values.
+"""Facts about a model for the lists of several APIs, as plain values.
 
-Does: collect them from the model, its engine and its admission, or from the status of one that is not served. Does not:
-know any API's shape.
+Does: collect them from the model, its engine and its admission, or from the status of a model that is not served.
+Does not: know any API's shape.
 Called by the APIs' operations, on the event loop; never waits.
 """
 
@@ -23,12 +23,12 @@ _STATUSES = {
     ModelState.UNLOADING: "UNLOADING",
     ModelState.FAILED: FAILED,
 }
-"""In the words of LMI, which has none for a model that ends."""
+"""The words of LMI, which has none for a model that ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the lists tell about one model. `created_s`: Unix time at which it was loaded, 0 = it is not.
+    """Facts about one model for lists. `created_s`: Unix time at which it was loaded, 0 = it is not.
 
     `reason`: why it could not be loaded, else "". `is_of_start`: it was loaded when the server started. `parent`: of an
     adapter, the model that it changes, else ""; `root`: where the adapter came from.
@@ -51,7 +51,7 @@ class ModelFacts:
 
 
 def facts_of(model: ServedModel) -> ModelFacts:
-    """What is to be told about a model."""
+    """The facts about a served model."""
     health = model.engine.health()
     return ModelFacts(
         name=model.name,
@@ -68,7 +68,7 @@ def facts_of(model: ServedModel) -> ModelFacts:
 
 
 def facts_of_status(status: ModelStatus) -> ModelFacts:
-    """What is to be told about a model that takes no calls: it loads, leaves, or could not be loaded."""
+    """The facts about a model that takes no calls: it loads, leaves, or could not be loaded."""
     return ModelFacts(
         name=status.name,
         version=status.version or None,
@@ -82,38 +82,38 @@ def facts_of_status(status: ModelStatus) -> ModelFacts:
 
 
 def facts_by_name(models: Sequence[ServedModel]) -> list[ModelFacts]:
-    """The facts under every name that can be asked for: a client that picks one of a list must be served."""
+    """The facts under every name that calls may use: a client that picks one of a list must be served."""
     return [facts for model in models for facts in _facts_with_adapters(model)]
 
 
 def facts_of_unloaded(model: UnloadedModel) -> ModelFacts:
-    """What is to be told about a model that the next call which names it has loaded."""
+    """The facts about a model that the next call for it loads."""
     return ModelFacts(
         name=model.name, created_s=int(model.card.modified_s), url=model.url, status=UNLOADED, is_of_start=False
     )
 
 
 def facts_of_all(models: ModelRegistry) -> list[ModelFacts]:
-    """The facts under every name that can be asked for, of models that are loaded for it as well."""
+    """The facts under every name that calls may use, including models that a call would load."""
     away = [replace(facts_of_unloaded(one), name=name) for one in models.unloaded for name in one.names]
     return facts_by_name(models.models) + away
 
 
 def facts_of_name(models: ModelRegistry, name: str) -> ModelFacts:
-    """The facts of one model. Raises: as `ModelRegistry.find`, but for those that are loaded when they are asked for."""
+    """The facts of one model. Raises: as `ModelRegistry.find`, except for models that a call would load."""
     if (away := models.unloaded_called(name)) is not None:
         return replace(facts_of_unloaded(away), name=name)
     return facts_called(models.find(name), name)
 
 
 def facts_called(model: ServedModel, name: str) -> ModelFacts:
-    """What is to be told about a model that was asked for by that name, which may be an adapter's."""
+    """The facts about a model under the name in the call, which may be an adapter's."""
     facts = {facts.name: facts for facts in _facts_with_adapters(model)}
     return facts[name] if name in facts and facts[name].parent else facts_of(model)
 
 
 def _facts_with_adapters(model: ServedModel) -> list[ModelFacts]:
-    """Under each name of the model, then of its adapters."""
+    """The facts under each name of the model, then of its adapters."""
     facts = facts_of(model)
     listed = [replace(facts, name=name) for name in (model.name, *model.aliases)]
     if model.adapters is not None:

@@ -1,10 +1,10 @@
-"""What a client API consists of: its operations as data, and how it sets itself up for a model.
+"""The parts of a client API: its operations as data, and a function that sets it up for a model.
 
 Does: define `Api`, the two kinds of `Operation`, and the `Server` that operations are handed. Does not: run anything
 (`endpoints` does) or know one API. The APIs in `server.apis` are values of these types; used on the event loop.
 
 A new API is a module with an `Api` and its name in `apis.NAMES`: routes, wrong methods and unknown paths below its prefix,
-`/openapi.json`, `/docs`, the list at `/`, the start banner and the tests of errors follow from what stands here.
+`/openapi.json`, `/docs`, the list at `/`, the start banner and the tests of errors follow from that value.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Closable(Protocol):
-    """What has to be ended with the process."""
+    """An object to close at the end of the process."""
 
     async def aclose(self) -> None: ...
 
 
 class Server(Protocol):
-    """What operations may use of the process that they are part of."""
+    """The parts of the process that operations may use."""
 
     @property
     def models(self) -> ModelRegistry:
@@ -47,17 +47,17 @@ class Server(Protocol):
 
     @property
     def hosting(self) -> ModelHosting | None:
-        """Who loads and unloads models; None if they do not come and go."""
+        """The loader and unloader of models; None if the served models never change."""
         ...
 
     @property
     def pulling(self) -> ModelPulling | None:
-        """Who brings models of the hub to this machine; None if clients may not ask for that."""
+        """The downloader of models from the hub; None if clients may not ask for that."""
         ...
 
     @property
     def desk(self) -> Desk | None:
-        """Who takes files and batches; None if there is no place to keep them."""
+        """The taker of files and batches; None if there is no place to keep them."""
         ...
 
     @property
@@ -66,12 +66,12 @@ class Server(Protocol):
         ...
 
     def needs_key(self, scope: Scope) -> bool:
-        """Whether calls of that scope have to carry an API key."""
+        """True if calls of that scope have to carry an API key."""
         ...
 
     @property
     def watch(self) -> Watch:
-        """What is known of the calls that generate."""
+        """The observer of the calls that generate."""
         ...
 
     @property
@@ -86,7 +86,7 @@ class Server(Protocol):
 
     @property
     def switches(self) -> Switches:
-        """What holds for calls whose header fields say nothing of it."""
+        """The switches for calls whose header fields do not set them."""
         ...
 
     def shared(self, kind: Callable[[Server], T]) -> T:
@@ -105,9 +105,9 @@ class Operation:
     """One method of one path, and its description.
 
     In `path`, each `{name}` stands for any text, slashes included. `tag` groups descriptions. `answers` by status.
-    `parameters`: names of parameter components. `body` by media type, `is_body_optional` where parameters can say the
-    same. `example`: a JSON body that is answered. `scope`: which keys open it. `needs_hosting`: there is no such
-    operation where models do not come and go.
+    `parameters`: names of parameter components. `body` by media type; `is_body_optional` where parameters can replace
+    it. `example`: a JSON body that is answered. `scope`: a key needs it. `needs_hosting`: the operation exists only
+    where models are loaded and unloaded at run time.
     """
 
     method: str = "POST"
@@ -124,7 +124,7 @@ class Operation:
     needs_hosting: bool = False
 
     def is_of(self, *, is_pooling: bool) -> bool:
-        """Whether models that embed or score texts answer it (`is_pooling`), or those that generate."""
+        """True if the operation is for models that embed or score texts (`is_pooling`), or for those that generate."""
         return True
 
 
@@ -132,19 +132,19 @@ PickName = Callable[[HttpCall], str]
 PickModel = Callable[[HttpCall, Server], str | None]
 Proceed = Callable[[Exchange], Awaitable[None]]
 Before = Callable[[Exchange, HttpCall, Server, Proceed], Awaitable[bool]]
-"""Asked before the common path of a call, which it may take on another exchange; True = it has answered the call."""
+"""Called before the common path of a call, which it may run on another exchange; True = it has answered the call."""
 Borrow = Callable[[HttpCall, Server], AbstractAsyncContextManager[ServedModel] | None]
-"""The model of a call, loaded if need be, and kept until the call is answered; None = the call means a served one."""
+"""The model of a call, loaded if needed, and kept until the call is answered; None = the call means a served one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateOperation(Operation):
-    """An operation that generates: whose dialect translates the call, and which model it means.
+    """An operation that generates: it names the dialect and the model of a call.
 
-    `dialect`: the name of one of the model's dialects, or how the call chooses it. `model`: the name that the call means,
-    None = the default model. `borrow` is asked first, where calls may name a model that is not loaded yet. `wrap` puts the
-    operation's own shape around the dialect. `before` is asked of calls with one of the header fields `before_fields`, or of
-    all calls where that is empty. `also_pools`: models that embed or score texts answer it too.
+    `dialect`: the name of one of the model's dialects, or a function of the call that returns it. `model`: the name that the
+    call means, None = the default model. `borrow` is called first, where calls may name a model that is not loaded yet.
+    `wrap` puts the operation's own shape around the dialect. `before` is called for calls with one of the header fields
+    `before_fields`, or for all calls where that is empty. `also_pools`: models that embed or score texts answer it too.
     """
 
     scope: Scope = Scope.INFERENCE
@@ -161,13 +161,13 @@ class GenerateOperation(Operation):
         return self.also_pools or not is_pooling
 
     def is_asked_before(self, http: HttpCall) -> bool:
-        """Whether `before` concerns the call."""
+        """True if `before` concerns the call."""
         return not self.before_fields or not self.before_fields.isdisjoint(http.headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingOperation(GenerateOperation):
-    """An operation that is handled as those that generate, for models that embed or score texts; others refuse it."""
+    """An operation for models that embed or score texts, handled like one that generates; other models refuse it."""
 
     def is_of(self, *, is_pooling: bool) -> bool:
         """See `Operation`."""
@@ -180,7 +180,7 @@ AnswerCall = Callable[[HttpCall, Server], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerOperation(Operation):
-    """An operation that generates nothing. `answer` is given up when the client leaves meanwhile."""
+    """An operation that generates nothing. `answer` is cancelled when the client leaves."""
 
     answer: AnswerCall
 
@@ -194,15 +194,16 @@ Teller = Callable[[Dialects], ErrorTeller]
 class Api:
     """One client API.
 
-    `title`: what the banner calls it. `owns`: path prefixes, whole segments, below which its `teller` tells errors that
-    come before or instead of an operation; the longest of all APIs' counts, "" is everything else, "/" the root alone.
-    `set_up`: the dialects that it has for a model, by name. `teller`: who tells errors, given those of the default model.
+    `title`: its name in the banner. `owns`: path prefixes, whole segments, below which its `teller` encodes errors that
+    come before or instead of an operation. The longest of all APIs' prefixes counts; "" is everything else, "/" the root.
+    `set_up`: returns its dialects for a model, by name. `teller`: returns the encoder of errors, given the default
+    model's dialects.
     `schemas`, `parameters`, `headers`: components that its descriptions refer to, for the default model's profile.
-    `needs_engine` False = its operations work where only an operator's code answers. `request_id_headers`: header fields by
-    which its clients name a request where they send no `x-request-id`. `folded_headers`: those in which they send others,
+    `needs_engine` False = its operations work where only an operator's code answers. `request_id_headers`: header fields
+    that name a request where clients send no `x-request-id`. `folded_headers`: fields that hold other fields,
     as `name=value;name=value`. Both count on all paths. `joint`: operations of another API that this one's document
-    describes as well: each takes the place of the other's with the same method and path, and serves both. `joint_tellers`:
-    what to put around the teller of another API, by a path that this one owns, as clients of both call it.
+    describes as well. Each takes the place of the other's with the same method and path, and serves both. `joint_tellers`:
+    wrappers for the encoder of another API's errors, by a path that this one owns, for clients of both.
     """
 
     name: str

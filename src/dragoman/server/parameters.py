@@ -24,7 +24,7 @@ _NEUTRAL_REQUEST = GenerationRequest("", TokenPrompt(()))
 
 
 class Need(StrEnum):
-    """What has to hold for a parameter to have an effect; where it does not, the parameter is reported as ignored."""
+    """The condition under which a parameter has an effect; elsewhere it is reported as ignored."""
 
     NOTHING = "always"
     SAMPLING = "when sampling"
@@ -40,9 +40,9 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter. `bounds` None = it is no number. `limit`: the operator's limit that is its largest value.
+    """One parameter. `bounds` None = it is not a number. `limit`: the operator's limit that is its largest value.
 
-    `aliases`: other names that clients have for it.
+    `aliases`: other names that clients use for it.
     """
 
     effect: str

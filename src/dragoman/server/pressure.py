@@ -1,8 +1,8 @@
-"""How much there is to do for a model, and how long that takes: what refusals go by.
+"""The work in flight for a model, and a forecast of its time, for refusals.
 
-Does: count the characters of prompts, and say how few tokens they can be; add up what the calls in flight leave to compute,
-learn from those that have ended how fast that goes and how long answers become. Does not: tokenise, render templates, or
-refuse (the door does). Used by the door and by the service, on the event loop.
+Does: count the characters of prompts, and estimate the fewest tokens that they can be; add up the work left in the calls
+in flight; learn from ended calls the speed and the lengths of answers. Does not: tokenise, render templates, or refuse
+(`admission` does). Used by `admission` and by the service, on the event loop.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from dragoman.types import (
     TokenPrompt,
 )
 
-LEAST_RETRY_S, MOST_RETRY_S = 1, 60  # clients of OpenAI's libraries do not heed a minute and more
+LEAST_RETRY_S, MOST_RETRY_S = 1, 60  # OpenAI's client libraries ignore a minute and more
 
-_SAMPLE_S = 0.5  # between two looks at what was computed, while calls are in flight
+_SAMPLE_S = 0.5  # between two measurements, while calls are in flight
 _WEIGHT = 1 / 32  # of the newest answer, among those whose lengths are remembered
-_HALF_LIFE_S = 30.0  # after so much busy time a measurement counts half
+_HALF_LIFE_S = 30.0  # of busy time, after which a measurement counts half
 _LEAST_INDEPENDENCE = 0.01  # of the two kinds of tokens, for their costs to be told apart; 1 = nothing in common
 _PICTURE_CHARS = (
-    10_000  # that a picture counts for, roughly: its text has as many as its place in the prompt has tokens
+    10_000  # that a picture counts for, roughly: its text has one for each token of its place in the prompt
 )
 
 
 class Costs:
-    """Seconds for a token of each kind, while the server does what it did in the last while."""
+    """Seconds for a token of each kind, measured over the last while."""
 
     def __init__(self) -> None:
-        # Sums over measurements of (prompt tokens, completion tokens, seconds): what least squares needs of them.
+        # Sums for least squares over measurements of (prompt tokens, completion tokens, seconds).
         self._pp = self._pg = self._gg = self._pt = self._gt = 0.0
         self._tokens = self._seconds = 0.0
 
     def observe(self, num_prompt: int, num_generated: int, seconds: float) -> None:
-        """So much was computed in so many seconds."""
+        """Record that these prompt and completion tokens were computed in `seconds`."""
         kept = 0.5 ** (seconds / _HALF_LIFE_S)
         p, g, t = float(num_prompt), float(num_generated), seconds
         self._pp, self._pg, self._gg = kept * self._pp + p * p, kept * self._pg + p * g, kept * self._gg + g * g
@@ -50,7 +50,7 @@ class Costs:
         self._tokens, self._seconds = kept * self._tokens + p + g, kept * self._seconds + t
 
     def seconds(self, num_prompt: float, num_generated: float) -> float | None:
-        """What so much would take; None = nothing was measured yet."""
+        """The time that these counts of tokens would take; None = nothing was measured yet."""
         if not self._tokens:
             return None
         determinant = self._pp * self._gg - self._pg * self._pg
@@ -63,7 +63,7 @@ class Costs:
 
 
 class Forecast:
-    """The work of one model. `clock`: in seconds, on the scale of nothing else."""
+    """The work of one model. `clock`: in seconds, from any starting point."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
@@ -74,10 +74,13 @@ class Forecast:
         self._seen_prompt = self._seen_generated = 0  # at the last look, of all calls
         self._since = 0.0  # when the last look was, or calls came again after there were none
         self._busy_s = 0.0  # between them
-        self._told = (-_SAMPLE_S, LEAST_RETRY_S)  # what clients were told last, and when: refusals must be cheap
+        self._told = (
+            -_SAMPLE_S,
+            LEAST_RETRY_S,
+        )  # when the last answer was computed, and the answer: refusals must be cheap
 
     def enter(self, call: CallRecord) -> None:
-        """A call is in flight from now on."""
+        """Count a call as in flight from now on."""
         if self._calls:
             self._look()
         else:
@@ -85,7 +88,7 @@ class Forecast:
         self._calls[id(call)] = call
 
     def leave(self, call: CallRecord) -> None:
-        """The call has ended."""
+        """Count a call as ended, and learn from it."""
         self._look()
         del self._calls[id(call)]
         has_finished = call.error is None
@@ -103,20 +106,20 @@ class Forecast:
         return sum(map(queued_tokens, self._calls.values()))
 
     def seconds(self) -> float | None:
-        """Until all that is in flight is answered; None = not known yet."""
+        """Seconds until all calls in flight are answered; None = not known yet."""
         self._look()
         num_left = sum(self._num_left(request) for call in self._calls.values() for request in call.requests)
         return self._costs.seconds(self.num_queued_tokens, num_left)
 
     def retry_after_s(self) -> int:
-        """When a client that is refused may come again."""
+        """Seconds after which a refused client should retry."""
         now = self._clock()
         if now - self._told[0] >= _SAMPLE_S:
             self._told = (now, min(max(ceil(self.seconds() or 0), LEAST_RETRY_S), MOST_RETRY_S))
         return self._told[1]
 
     def _num_left(self, request: RequestRecord) -> float:
-        """The tokens that a request is expected to generate yet; older than usual, it becomes twice as old."""
+        """The tokens that a request is expected to generate yet. One above the mean is expected to double its length."""
         done = request.num_completion_tokens
         expected = self._mean_length if self._mean_length is not None else request.max_tokens
         return max(min(expected if done < expected else 2 * done, request.max_tokens) - done, 0)
@@ -136,14 +139,14 @@ class Forecast:
             prompt += call.num_prompt_tokens - call.num_cached_tokens
             generated += call.num_completion_tokens
         num_prompt, num_generated = prompt - self._seen_prompt, generated - self._seen_generated
-        if num_prompt or num_generated:  # else it goes on: a long prompt tells what it took when it is done
+        if num_prompt or num_generated:  # else keep measuring: a long prompt is counted when it is done
             self._costs.observe(num_prompt, num_generated, busy_s)
             self._seen_prompt, self._seen_generated = prompt, generated
             self._since, self._busy_s = now, 0.0
 
 
 def queued_tokens(call: CallRecord) -> int:
-    """The prompt tokens of a call that wait, as far as they are known."""
+    """The prompt tokens of a call that wait, so far as known."""
     return call.num_expected_tokens + sum(request.num_queued_tokens for request in call.requests)
 
 
@@ -154,14 +157,14 @@ def least_tokens(requests: Sequence[GenerationRequest], max_token_chars: int) ->
 
 def _least(request: GenerationRequest, max_token_chars: int) -> int:
     if isinstance(request.prompt, InfillPrompt):
-        return 1  # it loses what does not fit
+        return 1  # the part that does not fit is left out
     num_chars = num_characters(request.prompt)
     count = num_chars if isinstance(request.prompt, TokenPrompt) else num_chars // max_token_chars
     return max(min(count, request.truncate_prompt_tokens or count), 1)
 
 
 def num_characters(prompt: Prompt) -> int:
-    """How much text there is to tokenise, roughly; token ids count as characters, as they are decoded."""
+    """The characters to tokenise, roughly; a token id counts as one, since it is decoded."""
     match prompt:
         case TextPrompt():
             return len(prompt.text) + len(prompt.suffix or "")

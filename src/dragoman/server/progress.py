@@ -1,6 +1,6 @@
-"""How far a call is that has no token yet, as streams, `/debug/requests` and the playground tell it.
+"""The progress of a call that has no token yet, as streams, `/debug/requests` and the playground show it.
 
-Does: define the block, put it together of what an engine knows of the call's requests. Does not: ask at a time of its own.
+Does: define the block, and fill it with an engine's facts about the call's requests. Does not: decide when to ask.
 Used by the responder and by the operations, on the event loop.
 Source of the first four fields: llama.cpp, tools/server/README.md, `return_progress`.
 """
@@ -18,7 +18,7 @@ from dragoman.engine.base import PromptProgress
 
 
 class ToldProgress(msgspec.Struct, frozen=True):
-    """Counts of the prompt's tokens, and times in milliseconds; of several prompts together, the last of which counts."""
+    """Counts of tokens, and times in milliseconds. Of several prompts: sums of counts, and the longest times."""
 
     total: int
     cache: Annotated[int, Meta(description="tokens that were found in the cache")]
@@ -30,15 +30,15 @@ class ToldProgress(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class ProgressEncoder(Protocol):
-    """What an encoder has besides whose streams have room for it."""
+    """An encoder whose streams have room for progress."""
 
     def progress(self, told: ToldProgress) -> bytes:
-        """The bytes that tell it, before the first event."""
+        """The bytes that show the progress, before the first event."""
         ...
 
 
 def progress_of(service: object, request_ids: Iterable[str]) -> ToldProgress | None:
-    """How far these requests of a call are; None if none of them is known to wait, or the engine does not tell."""
+    """The progress of a call's requests; None if none of them is known to wait, or the engine does not report it."""
     tell: Callable[[str], PromptProgress | None] | None = getattr(service, "progress", None)
     if tell is None:
         return None

@@ -1,9 +1,9 @@
-"""The models a process serves, and which of them a call means.
+"""The models that a process serves, by the names in calls.
 
-Does: hold the served models in order (the first is the default), resolve names, know whether the server is ready, remember
-those that are on their way out until they have ended.
-Does not: load or end models, or read bodies. Filled by the host, read by the app, on the event loop. Only models that answer
-are in it: nobody ever finds half a model.
+Does: hold the served models in order (the first is the default), resolve names, know whether the server is ready, and keep
+retired models until they have ended.
+Does not: load or end models, or read bodies. Filled by the host, read by the app, on the event loop. It holds only models
+that answer: no call finds a half-loaded one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dragoman.server.pooling.base import PoolingService
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits
 
 PLACEHOLDER_MODELS = frozenset({"", "default", "dummy", "tgi", "lmi", "model"})
-"""Names clients send when they do not care which model answers."""
+"""Names that clients send when any model may answer."""
 
 MAX_SHOWN_NAMES = 30  # of models, in an error
 
@@ -35,10 +35,10 @@ TakeEvent = Callable[[GenerationEvent], None]
 
 
 class GenerationService(Protocol):
-    """What the server needs of `service.Service`."""
+    """The part of `generation.service.Service` that the server needs."""
 
     async def run(self, request: GenerationRequest, take: TakeEvent) -> None:
-        """Hand the events over as they come, and return after the last; cancelling this aborts the request."""
+        """Pass each event to `take`, and return after the last; cancelling this aborts the request."""
         ...
 
     async def generate(self, request: GenerationRequest) -> GenerationResult: ...
@@ -48,10 +48,10 @@ class GenerationService(Protocol):
 class ServedModel:
     """One model and everything needed to answer for it.
 
-    `created_s`: seconds since the epoch. `url`: where the model came from, `dtype` and `device`: what it runs in and on,
-    `limits`: what its dialects allow; all as the model lists and `/info` show them.
-    `version` may be asked for as well as the name; "" = there are no versions. `adapters`: None = it takes none.
-    `profile`: what its dialects were set up with. `pooling`: of a model that embeds or scores texts; its `service` refuses.
+    `created_s`: seconds since the epoch. `url`: the model's source. `dtype`, `device`, `limits`: as model lists and `/info`
+    show them.
+    `version`: calls may name it besides the name; "" = it has none. `adapters`: None = it takes none.
+    `profile`: its dialects were set up with it. `pooling`: of a model that embeds or scores texts; its `service` refuses.
     """
 
     name: str
@@ -72,14 +72,14 @@ class ServedModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that calls may name it by; a version follows the name after a slash, as in LMI's paths."""
+        """All names by which calls may name it; a version follows the name after a slash, as in LMI's paths."""
         versioned = (f"{self.name}/{self.version}",) if self.version else ()
         return (self.name, *self.aliases, *versioned)
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadedModel:
-    """A model that the next call which names it has loaded. `card`: what its files say of it."""
+    """A model that the next call for it loads. `card`: facts from its files."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -88,12 +88,12 @@ class UnloadedModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that calls may name it by."""
+        """All names by which calls may name it."""
         return (self.name, *self.aliases)
 
 
 class ServerState(StrEnum):
-    """Where the process is in its life; only READY takes requests."""
+    """The state of the process; only READY takes requests."""
 
     LOADING = "loading"
     READY = "ready"
@@ -103,9 +103,9 @@ class ServerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """How far the loading of a model is. `fraction`: of this stage, in [0, 1]. `begin_s`: on the monotonic clock.
+    """The progress of loading a model. `fraction`: of this stage, in [0, 1]. `begin_s`: on the monotonic clock.
 
-    `bytes_read`: of the files with its weights, or of what was kept of them; `bytes_total` 0 = that is not known.
+    `bytes_read`: of the files with its weights, or of the stored copy; `bytes_total` 0 = not known.
     """
 
     stage: str
@@ -133,20 +133,20 @@ class ModelRegistry:
     ) -> None:
         self.dialects = dialects
         self.profile = profile or ModelProfile()
-        self.loads = LoadMetrics()  # written by whoever loads models
+        self.loads = LoadMetrics()  # written by the loader of models
         self._can_be_empty = can_be_empty
         self._expected_names = dict.fromkeys(expected_names)  # in order
         self._models: dict[str, ServedModel] = {}
         self._names: dict[str, ServedModel] = {}
-        self._leaving: list[ServedModel] = []  # they answer the calls they have
+        self._leaving: list[ServedModel] = []  # they finish their calls
         self._state = ServerState.LOADING
         self._reason = ""
         self._given_up = asyncio.Event()
         self._progress: dict[str, LoadProgress] = {}
-        self._later_names: set[str] = set()  # of models that came when the start was over
+        self._later_names: set[str] = set()  # of models added after the start
         self._dropped: tuple[UnloadedModel, ...] = ()
         self._stored: tuple[UnloadedModel, ...] = ()
-        self._away: dict[str, str] = {}  # each name of these, and the name by which its owner knows the model
+        self._away: dict[str, str] = {}  # each name of these, and the model's `name`
         self._default_away = ""  # the default model of the start, while it is one of them
 
     @property
@@ -174,16 +174,16 @@ class ModelRegistry:
         self._expected_names[name] = None
 
     def expect_no_more(self, name: str) -> None:
-        """Its loading has ended, well or not; nothing happens if it was not announced."""
+        """Note that the loading of an announced model has ended, well or not."""
         self._expected_names.pop(name, None)
         self._progress.pop(name, None)
 
     def note_progress(self, name: str, progress: LoadProgress) -> None:
-        """How far a model is that is being loaded, or whose engine is made again. Any thread."""
+        """Note the progress of a model that is being loaded, or whose engine is rebuilt. Any thread."""
         self._progress[name] = progress
 
     def progress_of(self, name: str) -> LoadProgress | None:
-        """The last that was noted; None if it is not being loaded."""
+        """The last progress noted; None if the model is not being loaded."""
         return self._progress.get(name)
 
     def get(self, name: str) -> ServedModel | None:
@@ -192,23 +192,23 @@ class ModelRegistry:
 
     @property
     def unloaded(self) -> tuple[UnloadedModel, ...]:
-        """The models that are loaded for whoever names them, those that are being loaded included."""
+        """The models that a call for them loads, including those that are being loaded."""
         models = {one.name: one for one in (*self._stored, *self._dropped)}
         return tuple(one for one in models.values() if one.name not in self._names)
 
     def unloaded_called(self, name: str) -> UnloadedModel | None:
-        """The one of that name or alias."""
+        """The unloaded model of that name or alias; None if there is none."""
         return next((one for one in self.unloaded if name in one.names), None)
 
     def note_dropped(self, models: Iterable[UnloadedModel]) -> None:
-        """Say which models have given their memory back; they are loaded again for whoever asks for them."""
+        """Note the models that were dropped; a call for one of them loads it again."""
         self._dropped = tuple(models)
         self._note_away()
         if self._default_away not in self._away:
             self._default_away = ""
 
     def note_stored(self, models: Iterable[UnloadedModel]) -> None:
-        """Say which models the models directory holds."""
+        """Note the models that the models directory holds."""
         self._stored = tuple(models)
         self._note_away()
 
@@ -216,7 +216,7 @@ class ModelRegistry:
         self._away = {name: one.name for one in (*self._stored, *self._dropped) for name in one.names}
 
     def _away_as(self, name: str | None) -> str | None:
-        """The model to load for a call that names `name`, None if it means a served one, or none that there is."""
+        """The model to load for a call that names `name`; None if it means a served model, or an unknown one."""
         if name in self._names:
             return None
         if name in self._away:
@@ -249,7 +249,7 @@ class ModelRegistry:
         self._drain_late(model)
 
     def replace(self, old: ServedModel, new: ServedModel) -> None:
-        """Serve `new` in the place of `old`, which finishes the calls it has; see `retire`.
+        """Serve `new` in the place of `old`, which finishes its calls; see `retire`.
 
         Raises: ValueError if `old` is not served, or a name of `new` is another model's; nothing has changed then.
         """
@@ -270,7 +270,7 @@ class ModelRegistry:
     def retire(self, model: ServedModel, *, is_dropped: bool = False) -> None:
         """Let no new call find `model`; `wait_idle` still waits for it. If it was the default, the next one is.
 
-        `is_dropped`: whoever names it has it loaded again; if it was the default of the start, it still is.
+        `is_dropped`: a call for it loads it again; if it was the default of the start, it still is.
         Raises: ValueError if it is not served.
         """
         if self._models.get(model.name) is not model:
@@ -283,7 +283,7 @@ class ModelRegistry:
         self._leaving.append(model)
 
     def forget(self, model: ServedModel) -> None:
-        """The retired or replaced model has ended."""
+        """Note that a retired or replaced model has ended."""
         self._leaving = [one for one in self._leaving if one is not model]
 
     def mark_ready(self) -> None:
@@ -307,11 +307,11 @@ class ModelRegistry:
         self._given_up.set()
 
     async def wait_given_up(self) -> None:
-        """Return once somebody has given up."""
+        """Return once `give_up` was called."""
         await self._given_up.wait()
 
     def announce_drain(self) -> None:
-        """Flip readiness, and still take calls: who sends them has to see that first."""
+        """Flip readiness, and still take calls: load balancers have to see it first."""
         self._state = ServerState.DRAINING
 
     def drain(self) -> None:
@@ -332,19 +332,19 @@ class ModelRegistry:
 
     @property
     def is_single(self) -> bool:
-        """True if there is one model at most, loaded or not, so that every call can only mean that."""
+        """True if there is one model at most, loaded or not: every call means that one."""
         return len({*self._models, *self.expected_names, *self._away.values()}) <= 1
 
     def knows(self, name: str) -> bool:
-        """True if `name` is a model's, served or to be loaded, and no placeholder."""
+        """True if `name` is a model's, served or to be loaded, and not a placeholder."""
         is_known = name in self._names or name in self.expected_names or name in self._away
         return is_known or self._with_adapter(name) is not None
 
     def find(self, name: str | None) -> ServedModel:
         """The model of that name or alias, or with an adapter of that name; the default for None and for placeholders.
 
-        Raises: UnknownModel for an unknown name and where no model is served, NotLoaded for one that is loaded for whoever
-        names it, Unavailable while loading or unloading, EngineDead when loading failed.
+        Raises: UnknownModel for an unknown name and where no model is served; NotLoaded for a model that has to be loaded
+        first; Unavailable while loading or unloading; EngineDead when loading failed.
         """
         if name is not None and (model := self._names.get(name)) is not None:
             return model
@@ -373,7 +373,7 @@ class ModelRegistry:
             self._later_names.add(model.name)
 
     def _drain_late(self, model: ServedModel) -> None:
-        """A model that was still loading when the drain began takes no calls."""
+        """Let a model take no calls that was still loading when the drain began."""
         if self._state is ServerState.DRAINING:
             model.admission.drain()
 

@@ -279,12 +279,12 @@ async def _write_events(
         if quiet is not None:
             quiet.close()
     body += call.encoder.end()
-    await running.aclose()  # whoever has the last bytes has room for another call: nothing is waited for behind them
+    await running.aclose()  # before the last bytes: a client that has them finds room for its next call
     await exchange.finish(body, (*call.encoder.trailers(), *_timings_fields(beside).items()))
 
 
 class _Quiet:
-    """What is sent while there is nothing to send: how far the prompt is, to those who asked; or what clients drop."""
+    """Messages for a silent stream: the prompt's progress, for clients that asked; else bytes that clients ignore."""
 
     def __init__(self, running: CallEvents, call: Call, head: Head, keep_alive_s: float) -> None:
         self._call = call
@@ -295,15 +295,15 @@ class _Quiet:
         self._ticks = Silence(PROGRESS_S, running.wake) if asks else None
         self._told: ToldProgress | None = None
         if asks:
-            self._look()  # so that the engine does, for the first tick
+            self._look()  # so that the engine measures for the first tick
 
     def spoke(self) -> None:
-        """Something was sent."""
+        """Restart the timer of silence: something was sent."""
         if self._silence is not None:
             self._silence.spoke()
 
     def bytes(self, *, has_begun: bool) -> bytes:
-        """What is due, b"" if nothing is. `has_begun`: there is an answer, of which nothing can be shown yet."""
+        """The bytes that are due, b"" if none. `has_begun`: there is an answer, of which nothing can be shown yet."""
         if has_begun and self._ticks is not None:
             self._ticks.close()
             self._ticks = None
@@ -326,7 +326,7 @@ class _Quiet:
 
 
 def pulse_of(encoder: Encoder, head: Head) -> bytes:
-    """What is sent on a stream that has been silent for long; b"" where every byte would be part of the answer."""
+    """The bytes for a stream that has been silent for long; b"" where every byte would be part of the answer."""
     if isinstance(encoder, KeepingAlive):
         return encoder.keep_alive()
     return SSE_COMMENT if head.media_type == SSE_MEDIA_TYPE else b""
@@ -337,9 +337,9 @@ def _at_once() -> float:
 
 
 def _head_due_s(record: CallRecord, num_requests: int, after_s: float) -> float:
-    """Seconds until the head of a stream goes out although nothing has happened: its requests can hardly be refused then.
+    """Seconds until the head of a stream goes out although there is no event: a later refusal is unlikely.
 
-    At least that many, where a request is not prepared yet.
+    At least `after_s`, where a request is not prepared yet.
     """
     prepared = [request.prepared_s for request in record.requests if request.prepared_s is not None]
     if len(prepared) < num_requests:
@@ -348,7 +348,7 @@ def _head_due_s(record: CallRecord, num_requests: int, after_s: float) -> float:
 
 
 def _show_timings(call: Call) -> ShownTimings:
-    """Have the answer tell how long it took; what is left to be told beside it, as a header or trailer."""
+    """Have the answer show its timings. Returns those to send as a header or trailer, where it has no room."""
     record = current_call()
     if record is None:
         return NO_TIMINGS

@@ -2,8 +2,8 @@
 
 Does: bind the port before the models load, run uvicorn with our protocol, load, drain and stop on signals, end the engines.
 Does not: build models or dialects, read options. Called by the command line (`run`) and by tests (`HttpServer` in a thread).
-Life: bind -> /ping 503 -> load -> ready -> signal, or an engine that is given up -> /ping 503 -> no new calls, running ones
-finish -> engines stop, which tells those that still run -> port closes. A second signal ends each of these waits.
+Life: bind -> /ping 503 -> load -> ready -> signal, or an engine is given up -> /ping 503 -> refuse new calls -> running
+calls finish -> engines stop, and open calls get an error -> port closes. A second signal ends each of these waits.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Load = Callable[[ModelRegistry], Awaitable[None]]
 End = Callable[[], Coroutine[Any, Any, None]]
 OnListening = Callable[[str, int], None]
 
-CLOSE_TIMEOUT_S = 5  # after the engines have stopped nothing more can come; this only bounds writes to slow clients
-FORCED_END_S = 1.0  # after a second signal: for engines to stop, so that whoever is cut is told
+CLOSE_TIMEOUT_S = 5  # after the engines have stopped; bounds writes to slow clients
+FORCED_END_S = 1.0  # after a second signal: for engines to stop and report errors to open requests
 FORCED_EXIT_S = 3.0  # after a second signal the process ends by then, whatever hangs
-FROZEN_EXIT_S = 10.0  # after a first signal, when the loop has stood still for so long: it would not see a second one
+FROZEN_EXIT_S = 10.0  # after a first signal, if the loop stands still: it would not see a second one
 
 EXIT_LOADING_FAILED = 1
 EXIT_ENGINE_FAILED = 70  # sysexits.h: an internal software error, which another start may not meet
@@ -50,12 +50,12 @@ EXIT_ENGINE_FAILED = 70  # sysexits.h: an internal software error, which another
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:
-    """Where and how to listen. `port` 0 takes a free one. `drain_s`: how long running requests may take to finish.
+    """Settings of the listener. `port` 0 takes a free one. `drain_s`: seconds that running requests may take to finish.
 
-    `drain_delay_s`: how long calls are still taken after readiness has flipped, for load balancers to see that.
+    `drain_delay_s`: seconds during which calls are still taken after readiness has flipped, for load balancers.
     `keep_alive_s` exceeds the idle time of common load balancers (60 s), so that they, not we, close idle connections.
     `tls` None = plain HTTP. `reload_s`: between looks at the files of keys and certificates.
-    `unix_socket`: where to listen in the place of hosts and port.
+    `unix_socket`: replaces hosts and port.
     """
 
     hosts: Sequence[str] = ("127.0.0.1",)
@@ -73,11 +73,11 @@ class ListenConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelOwner:
-    """Who owns the models beyond their start.
+    """The owner of the models after the start.
 
-    `hosting`: who loads and unloads them when clients ask for it; None = they do not come and go. `pulling`: who brings
-    models of the hub to this machine when clients ask for it; None = they may not. `end` ends all of them
-    once their calls have drained; None = the engines of those in the registry are shut down.
+    `hosting`: loads and unloads them for clients; None = they never change. `pulling`: downloads models of the hub for
+    clients; None = clients may not ask. `end` ends all models once their calls have drained; None = the engines of the
+    models in the registry are shut down.
     """
 
     hosting: ModelHosting | None = None
@@ -147,11 +147,11 @@ class HttpServer:
 
     @property
     def can_reload(self) -> bool:
-        """Whether there are files of keys or certificates."""
+        """True if there are files of keys or certificates."""
         return bool(self._reloader)
 
     def reload(self) -> None:
-        """Read the files of keys and certificates anew. May be called from any thread and from a signal handler."""
+        """Read the files of keys and certificates again. May be called from any thread and from a signal handler."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has closed
                 self._loop.call_soon_threadsafe(self._reloader.wake)
@@ -366,7 +366,7 @@ def bind_unix(path: Path, backlog: int = 2048) -> socket.socket:
 
 
 def _refuse_living(path: Path) -> None:
-    """Raises: OSError if somebody listens on that socket, or nobody can tell."""
+    """Raises: OSError if a process listens on that socket, or if that cannot be found out."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         try:
             other.connect(str(path))
@@ -400,7 +400,7 @@ def _uvicorn_config(app: object, listen: ListenConfig) -> uvicorn.Config:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the event loop: uvloop where it exists (not on Windows), else the standard one."""
+    """The factory of the event loop: uvloop's where it exists (not on Windows), else the standard one."""
     try:
         import uvloop
     except ImportError:

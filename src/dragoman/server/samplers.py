@@ -166,7 +166,7 @@ def idle_samplers(sampling: SamplingParams, asked: object) -> set[str]:
 
 
 def _says_nothing(asked: object) -> bool:
-    """Whether a body has none of the fields, or neutral values: they are read all at once, since nearly all are so."""
+    """True if a body has none of the fields, or neutral values. Reads all at once, since most bodies have none."""
     if isinstance(asked, FurtherSampling):
         return _READ_OWN(asked) == _NEUTRAL
     return isinstance(asked, SamplerFields) and _READ_FIELDS(asked) == _NOTHING

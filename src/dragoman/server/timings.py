@@ -1,8 +1,8 @@
-"""How long a call took, as its own answer tells it: the block `timings` of llama.cpp's server.
+"""The time that a call took, as its answer shows it: the block `timings` of llama.cpp's server.
 
-Does: define the block, and how encoders ask for it. Does not: measure (`observation.measured` does). Handed by the
-responder to encoders that have room for it; used on the event loop.
-Source: llama.cpp, tools/server/README.md, "timings".
+Does: define the block, and the protocol by which encoders ask for it. Does not: measure (`observation.measured` does).
+Handed by the responder to encoders that have room for it; used on the event loop. Source: llama.cpp, tools/server/README.md,
+"timings".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TIMINGS_HEADER = "x-dragoman-timings"
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of tokens (`_n`) and times in milliseconds; null where nothing was counted or no time passed.
+    """Counts of tokens (names in "_n") and times in milliseconds; null where nothing was counted or no time passed.
 
     `prompt_ms` ends with the first output, `predicted_ms` begins with it. Times of several prompts are from the first
     beginning to the last end, counts are sums.
@@ -40,7 +40,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Measure = Callable[[int | None], Timings]
-"""The block of the call's request of that index, None = of the whole call; complete once it has ended."""
+"""The block of the call's request of that index, None = of the whole call; complete once the call has ended."""
 
 
 class ShownTimings:
@@ -69,7 +69,7 @@ NO_TIMINGS = ShownTimings()
 
 @runtime_checkable
 class TimedEncoder(Protocol):
-    """What an encoder has besides whose answers can have room for timings."""
+    """An encoder whose answers can have room for timings."""
 
     def show_timings(self, timings: ShownTimings) -> bool:
         """Show them in the answer; False if this one has no room."""
