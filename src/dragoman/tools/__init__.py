@@ -1,1 +1,1 @@
-"""What the commands beside `serve` do: plan, doctor, selftest, bench, eval and compress. No server imports it."""
+"""The work of the commands plan, doctor, selftest, bench, eval and compress. No server imports it."""

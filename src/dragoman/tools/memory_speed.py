@@ -1,4 +1,4 @@
-"""How fast this machine's memory is read, which bounds how fast one sequence is decoded.
+"""Measures how fast this machine's memory is read, which bounds how fast one sequence is decoded.
 
 Does: measure, for some tenths of a second. Does not: judge. Called by the self-test and by the doctor, on any thread;
 nothing else should compute meanwhile.
@@ -18,7 +18,7 @@ _REPEATS = 3
 
 
 def memory_bandwidth(num_threads: int, size_bytes: int = BUFFER_BYTES) -> float:
-    """Bytes per second that so many threads read together, the best of some tries. Takes `size_bytes` of memory."""
+    """Bytes per second that `num_threads` threads read together, the best of some tries. Takes `size_bytes` of memory."""
     parts = np.array_split(np.ones(size_bytes // 4, np.float32), num_threads)
     with ThreadPoolExecutor(num_threads) as pool:
         best = min(_seconds(pool, parts) for _ in range(_REPEATS))

@@ -1,6 +1,6 @@
-"""What has arrived of one answer, and the reading of it line by line.
+"""The part of one answer received so far, read line by line.
 
-Does: note when pieces with output arrive, cut a body into lines, tell how an answer failed in a word that can be counted.
+Does: note when pieces with output arrive, cut a body into lines, name the kind of a failure in one word.
 Does not: know the forms of the APIs (`events` does). Fed by the client, on the event loop.
 """
 

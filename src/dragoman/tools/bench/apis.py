@@ -41,7 +41,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What one request asks: its prompts (one, but for batches), and how many tokens it wants at most for each."""
+    """The content of one request: its prompts (one, except in batches), and the most tokens for each."""
 
     prompts: Sequence[Prompt]
     output_tokens: int

@@ -1,4 +1,4 @@
-"""How many tokens made-up words have on a server, which knows its tokenizer as nobody else does.
+"""Measures how many tokens made-up words have in the tokenizer of a server.
 
 Does: ask two questions for one token each and read what the server counted. Does not: measure time. Called once before a
 benchmark with synthetic prompts, on the event loop.

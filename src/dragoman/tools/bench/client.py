@@ -22,11 +22,11 @@ class BrokenOff(ConnectionError):
 
 
 class NotHttp(ValueError):
-    """What came is no HTTP."""
+    """The server sent something other than HTTP."""
 
 
 class Receiver(Protocol):
-    """Who reads the answer to a request."""
+    """Receives the answer to a request."""
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """The head is there; names in lower case."""

@@ -1,4 +1,4 @@
-"""What can go wrong with a benchmark as a whole. A request that fails is no exception but a sample with its error."""
+"""Errors of a benchmark as a whole. A request that fails does not raise: it is a sample with its error."""
 
 from __future__ import annotations
 

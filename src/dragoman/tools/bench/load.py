@@ -1,4 +1,4 @@
-"""What is asked of a server, and when: numbers of requests, their lengths, the points of a sweep.
+"""The load on a server: numbers of requests, when they are sent, their lengths, the points of a sweep.
 
 Does: hold it, draw lengths and arrivals from a seed. Does not: send anything. Used by the loops.
 """
@@ -30,7 +30,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One point of a sweep: so many clients, each of which waits for its answer, or so many requests a second."""
+    """One point of a sweep: `value` clients that each wait for their answer, or `value` requests a second."""
 
     kind: LoadKind
     value: float
@@ -41,7 +41,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """When a point ends: after so many requests, or when so many seconds have passed, whichever comes first; None = not."""
+    """The end of a point: after `requests` or `duration_s`, the first that is reached; None = no such limit."""
 
     requests: int | None = None
     duration_s: float | None = None

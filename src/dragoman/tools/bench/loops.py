@@ -37,7 +37,7 @@ class Run:
 
     @property
     def fraction(self) -> float:
-        """How much of the extent is done, from 0 to 1."""
+        """The share of the extent that is done, from 0 to 1."""
         by_count = len(self.samples) / self.extent.requests if self.extent.requests else 0.0
         passed_s = time.perf_counter() - self.begin_s
         by_time = passed_s / self.extent.duration_s if self.extent.duration_s else 0.0
@@ -49,7 +49,7 @@ class Run:
         return (self.end_s or time.perf_counter()) - self.begin_s
 
     def may_start(self, after_s: float) -> bool:
-        """Whether the extent has room for a request, `after_s` seconds from the beginning."""
+        """True if the extent has room for a request, `after_s` seconds from the beginning."""
         limit, duration_s = self.extent.requests, self.extent.duration_s
         return (limit is None or self.started < limit) and (duration_s is None or after_s < duration_s)
 

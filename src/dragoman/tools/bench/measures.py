@@ -20,7 +20,7 @@ SLO_NAMES = ("ttft", "tpot", "itl", "e2e")
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """How values are spread; percentiles by nearest rank."""
+    """The spread of values; percentiles by nearest rank."""
 
     mean: float
     p50: float
@@ -38,11 +38,12 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True):
-    """What the requests of one point say. None = it cannot be known: nothing was answered, or the API does not tell.
+    """The measures of the requests of one point. None = unknown: nothing was answered, or the API does not tell.
 
     `unfinished`: requests under way when the point was interrupted. `time_to_first_token_s` and `latency_s` count from
     when a request was due. `time_per_token_s`: of an answer behind its first piece, for each token; `gap_s`: between two
-    pieces of an answer. `counted_by`: who counted the output tokens. `goodput`: share of requests answered within bounds.
+    pieces of an answer. `counted_by`: the source of the number of output tokens. `goodput`: share of requests answered
+    within bounds.
     """
 
     duration_s: float
@@ -75,7 +76,7 @@ def _percentile_of_sorted(ordered: Sequence[float], share: float) -> float:
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """How the values are spread; None if there are none."""
+    """The spread of the values; None if there are none."""
     if not values:
         return None
     ordered = sorted(values)
@@ -84,7 +85,7 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def tokens_of(sample: Sample, *, has_tokens: bool = True) -> int:
-    """Output tokens: as the server counted them, else the pieces; 0 if those are no tokens."""
+    """Output tokens: as the server counted them, else the pieces; 0 if pieces are not tokens."""
     if sample.output_tokens is not None:
         return sample.output_tokens
     return len(sample.piece_times_s) if has_tokens else 0
@@ -120,7 +121,7 @@ def measures(
     is_streamed: bool = True,
     bounds: Mapping[str, float] | None = None,
 ) -> Measures:
-    """What the samples of one point say. `is_streamed` False = answers come whole, and pieces are no tokens."""
+    """The measures of the samples of one point. `is_streamed` False = answers come whole, and pieces are not tokens."""
     good = [sample for sample in samples if not sample.error]
     per_token = [time for sample in good if (time := time_per_token(sample)) is not None]
     within = sum(is_within(sample, bounds) for sample in samples) if bounds else None
@@ -157,7 +158,7 @@ def failures(samples: Sequence[Sample]) -> list[Failures]:
 
 
 def counted_by(good: Sequence[Sample], *, is_streamed: bool) -> CountedBy:
-    """Who counted the output tokens of these answers."""
+    """The source of the number of output tokens of these answers."""
     told = sum(sample.output_tokens is not None for sample in good)
     if good and told == len(good):
         return "usage"

@@ -27,7 +27,7 @@ _MODELS_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What a URL speaks: an API, the path of its operation, the model to name ("" = it needs no name)."""
+    """The API at a URL, the path of its operation, and the model to name ("" = it needs no name)."""
 
     api: BenchApi
     path: str
@@ -46,7 +46,7 @@ class Prober:
     _lists: dict[str, str] = field(default_factory=dict)  # the first model by the list's path, "" = none
 
     async def find(self, name: str) -> Spoken:
-        """What is to be spoken. `name`: of an API, or `auto`. Raises: BenchError, OptionError."""
+        """The API to use. `name`: of an API, or `auto`. Raises: BenchError, OptionError."""
         if name != AUTO:
             return await self._spoken(APIS[name])
         candidates = self._candidates()

@@ -30,7 +30,7 @@ WORDS = _COMMON.split()
 
 
 class Prompts(Protocol):
-    """Where prompts come from."""
+    """A source of prompts."""
 
     def prompt(self, point: int, number: int) -> Prompt:
         """That of request `number` of a point; negative points are for what is not measured."""
@@ -65,7 +65,7 @@ class SyntheticPrompts:
 
 
 def _words(dice: random.Random, count: int) -> list[str]:
-    """So many words: each before any comes again, so that the longer a text, the surer its number of tokens."""
+    """`count` words: each before any comes again, so that longer texts have a surer number of tokens."""
     found: list[str] = []
     while len(found) < count:
         found += dice.sample(WORDS, k=min(len(WORDS), count - len(found)))

@@ -103,7 +103,7 @@ def _notes(report: Report) -> Iterator[str]:
 
 
 def _troubles(point: Point) -> Iterator[str]:
-    """What went wrong at a point, and what casts doubt on it."""
+    """Lines on failures at a point, and on reasons to doubt it."""
     for failed in point.measures.failures:
         yield f"{point.label}: {failed.count} x {failed.kind}: {failed.example}"
     if not point.is_complete:

@@ -34,7 +34,7 @@ PROMPT_TOKENS, OUTPUT_TOKENS = Lengths(128, 128), Lengths(64, 64)
 
 @dataclass(frozen=True, slots=True)
 class BenchSettings:
-    """What is asked for. `prompts` None = synthetic ones of `prompt_tokens`. `model` "" = the first that the server lists.
+    """The settings of a benchmark. `prompts` None = synthetic ones of `prompt_tokens`. `model` "" = the server's first.
 
     `extent`: of each point; `warm_up`: requests before each that do not count; `bounds`: seconds by name, for the goodput;
     `more`: laid over the bodies; `batch`: prompts of a request, where an API takes several.
@@ -80,7 +80,7 @@ class Point(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """What a benchmark found, as far as it got. `tokens_per_word` None = nobody told, a word was taken for a token."""
+    """The results of a benchmark, as far as it got. `tokens_per_word` None = unknown, a word was taken for a token."""
 
     url: str
     api: str = ""

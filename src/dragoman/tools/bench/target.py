@@ -1,6 +1,6 @@
-"""Where requests go: the parts of a server's URL, and the path of an API below it.
+"""The target of requests: the parts of a server's URL, and the path of an API below it.
 
-Does: take a URL apart, join paths. Does not: open connections. Used by the client and by who asks what a URL speaks.
+Does: take a URL apart, join paths. Does not: open connections. Used by the client and by `probing`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Target:
         return self.path + path
 
     def models_path(self, path: str) -> str | None:
-        """Where a server that answers on `path` as OpenAI's API does lists its models; None if nothing in it says so."""
+        """The path of the model list of a server with OpenAI's API at `path`; None if `path` has no version in it."""
         found = list(_VERSION.finditer(path))
         return f"{path[: found[-1].end()]}/models" if found else None
 

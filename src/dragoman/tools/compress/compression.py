@@ -42,7 +42,7 @@ _LEAST_SAMPLES = 128
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """What was done. `num_matrices`: compressed ones; `num_scaled`: those of them whose columns were scaled."""
+    """The result of a compression. `num_matrices`: compressed ones; `num_scaled`: those of them with scaled columns."""
 
     num_matrices: int
     num_scaled: int
@@ -51,7 +51,7 @@ class Compressed:
 
 @dataclass(slots=True)
 class _Changes:
-    """What becomes of tensors. By name: factors of columns; divisors of rows or numbers, and their offset; importance."""
+    """The changes of tensors. By name: factors of columns; divisors of rows or numbers, and their offset; importance."""
 
     columns: dict[str, Array] = field(default_factory=dict)
     rows: dict[str, tuple[Array, float]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class _Changes:
 def compress(
     model_dir: Path, out: Path, packing: Packing, windows: Sequence[Window], skip: str | None, progress: Progress
 ) -> Compressed:
-    """Write the compressed checkpoint to `out`. `windows`: what calibrates it, none = nothing; `skip`: a pattern of names.
+    """Write the compressed checkpoint to `out`. `windows`: text for calibration, may be empty; `skip`: a pattern of names.
 
     Raises: ModelError if the model cannot be read or has nothing to compress; OSError.
     """
@@ -121,7 +121,7 @@ def _read(
 
 
 def _is_wanted(group: InputGroup, shapes: Shapes, packing: Packing, skip: str | None) -> bool:
-    """Whether a group's matrices can be compressed and are not skipped."""
+    """True if a group's matrices can be compressed and are not skipped."""
     skipped = skip is not None and any(re.search(skip, name) for name in group.names)
     matrices = all(name.endswith(_WEIGHT) and len(shapes[name]) == 2 for name in group.names)
     return group.width % packing.group_size == 0 and matrices and not skipped
@@ -135,7 +135,7 @@ def _changes(
     packing: Packing,
     progress: Progress,
 ) -> _Changes:
-    """What becomes of the tensors, by what the groups' matrices read."""
+    """The changes of the tensors, chosen from the inputs of the groups' matrices."""
     changes = _Changes()
     for number, (group, kept) in enumerate(zip(groups, samples, strict=False)):
         progress("choosing factors", number / len(groups))

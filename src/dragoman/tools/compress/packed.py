@@ -31,7 +31,7 @@ def packed_tensors(module: str, matrix: Grouped, bits: int) -> dict[str, Array]:
 
 
 def quantization_config(packing: Packing, ignored: Sequence[str]) -> dict[str, Any]:
-    """What config.json says of it. `ignored`: the modules that are not compressed."""
+    """The entry in config.json for the compression. `ignored`: the modules that are not compressed."""
     weights = {
         "num_bits": packing.bits,
         "type": "int",

@@ -39,7 +39,7 @@ def add_outputs(graph: Any, groups: Sequence[InputGroup], step: int) -> None:
 
 
 def collect(loaded: LoadedModel, windows: Sequence[Window], num_groups: int, progress: Progress) -> list[Array]:
-    """What each group reads of some of the tokens, bf16 [samples, width]."""
+    """The inputs of each group at some of the tokens, bf16 [samples, width]."""
     kept: list[list[Array]] = [[] for _ in range(num_groups)]
     longest = max(len(window.token_ids) for window in windows)
     with WindowReader(loaded, longest, piece_tokens(loaded.facts.vocab_size)) as reader:

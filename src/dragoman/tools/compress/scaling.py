@@ -28,7 +28,7 @@ _PARTS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How matrices are compressed."""
+    """The format of compressed matrices."""
 
     bits: int
     group_size: int
@@ -47,7 +47,7 @@ def packed(matrix: Array, packing: Packing, importance: Array | None) -> Grouped
 
 
 def importance_of(samples: Array, factors: Array | None) -> Array:
-    """How much errors of the columns count that read the samples: mean squares. Shapes: f32 [n, in] -> f32 [in]."""
+    """The weight of errors in each column that reads the samples: mean squares. Shapes: f32 [n, in] -> f32 [in]."""
     squares: Array = np.square(samples, dtype=np.float32).mean(axis=0)
     if factors is not None:
         squares = squares / np.square(factors)

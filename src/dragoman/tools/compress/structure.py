@@ -3,9 +3,9 @@
 Does: watch the graph while it is built, then look at its nodes. Does not: know families, run the graph, or change weights.
 Used by `compression`, on the thread that asked.
 
-The columns of matrices can be multiplied by factors if what they read is divided by them. It can be where it comes out of a
-norm (its weight is divided), is the product of something with another matrix's rows (these are divided), or is a
-mixture of values (the rows of their matrix are). Nothing else may read it.
+The columns of matrices can be multiplied by factors if what they read is divided by them. That works in three cases. The
+input comes out of a norm (its weight is divided). It is the product of something with another matrix's rows (these are
+divided). It is a mixture of values (the rows of their matrix are divided). Nothing else may read the input.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _PASSING = ("Unsqueeze", "Gather", "Reshape")  # a token's numbers stay what the
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """Whose tensors are divided by the factors. `names`: those with a number or a row for each factor.
+    """The tensors that are divided by the factors. `names`: those with a number or a row for each factor.
 
-    `offset`: of a norm whose factors are `offset` + weight. `num_heads`: of the mixtures of values, 0 = they are not;
+    `offset`: of a norm whose factors are `offset` + weight. `num_heads`: of the mixtures of values, 0 = not a mixture;
     `num_kv_heads`: of the values, each of which is read by several heads one after the other.
     """
 
@@ -103,7 +103,7 @@ class Structure:
         return groups
 
     def _only(self, x: Node, readers: list[_Product]) -> bool:
-        """Whether nothing else reads x than these products."""
+        """True if only these products read `x`."""
         return len(x.get_target_inputs()) == len(readers) and all(
             target.get_node().get_type_name() == "MatMul" for target in x.get_target_inputs()
         )

@@ -21,7 +21,7 @@ from dragoman.tools.doctor.storage import Cache, cache_facts, storage_section
 
 @dataclass(frozen=True, slots=True)
 class ToldModel:
-    """What is known of the model; `facts` is a text if that is little. `problem`: why it would not be served."""
+    """The known facts of the model; `facts` is a text if they are few. `problem`: why it would not be served."""
 
     facts: ModelFacts | str
     problem: str = ""
@@ -29,8 +29,8 @@ class ToldModel:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is examined. `tell_model`: reads the model, given the bytes that are available; called last, since what it
-    imports may not work here. `limit`, `find`, `machine`, `affinity`: see the parts; tests have their own.
+    """The subject of an examination. `tell_model`: reads the model, given the bytes that are available; called last, since
+    its imports may fail here. `limit`, `find`, `machine`, `affinity`: see the parts; tests have their own.
     """
 
     host: str

@@ -1,4 +1,4 @@
-"""What the rolling engine would make of a model on this machine.
+"""Computes what the rolling engine would make of a model on this machine.
 
 Does: ask the engine's own arithmetic, which a start does before it reads anything. Does not: load the model, or judge.
 Called by the doctor command, on the main thread; importing this imports the runtime.
@@ -15,7 +15,7 @@ from dragoman.tools.doctor.model import ModelFacts
 
 
 def expected_model(name: str, setup: EngineSetup, needs: MemoryNeeds, available: int) -> ModelFacts:
-    """The model's facts where so many bytes are available. Raises: EngineOptionError, ModelError, OSError."""
+    """The model's facts with `available` bytes of memory. Raises: EngineOptionError, ModelError, OSError."""
     options = settled_options(setup)
     engine = expected_engine(setup.model_dir, options, max(available - needs.weights - needs.drafts, 0))
     profile = kernel_profile(options.model_options, has_states=bool(engine.facts.state_layers))

@@ -1,6 +1,6 @@
-"""What the doctor finds: sections of facts, and what is wrong, each with how to mend it.
+"""The findings of the doctor: sections of facts, and problems with their remedies.
 
-Does: hold values, read the small files in which Linux tells of itself. Does not: examine or print. Immutable.
+Does: hold values, read the small files in which Linux describes itself. Does not: examine or print. Immutable.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where Linux tells of itself; tests have places of their own."""
+    """The files in which Linux describes itself; tests have files of their own."""
 
     root: Path = Path("/")
 

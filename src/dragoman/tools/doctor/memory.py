@@ -1,4 +1,4 @@
-"""How much memory there is for models, how fast it is, and which limits the process runs under.
+"""Examines the memory for models: its size, its speed, and the limits of the process.
 
 Does: read what Linux tells, measure for less than a second. Does not: know models. Called by `examine`.
 """
@@ -35,7 +35,7 @@ class MemoryFacts:
 
 
 def memory_facts(places: Places, num_threads: int, limit: Limit | None = None) -> MemoryFacts:
-    """What is told and measured. `limit`: the hard limit of a resource, -1 = none; None = as the kernel says."""
+    """The facts about memory. `limit`: the hard limit of a resource, -1 = none; None = as the kernel says."""
     limit = limit or _hard_limit
     root = places.root
     available = available_memory_bytes(root / "proc/meminfo", root / "sys/fs/cgroup", root / "proc/self/cgroup")
@@ -52,7 +52,7 @@ def memory_facts(places: Places, num_threads: int, limit: Limit | None = None) -
 
 
 def memory_section(facts: MemoryFacts) -> Section:
-    """What is told of memory, and what is wrong with it."""
+    """The section on memory, with its problems."""
     total = f" of {in_gb(facts.total_bytes)}" if facts.total_bytes is not None else ""
     speed = "too little to measure its speed" if facts.bytes_per_s is None else f"reads {in_gb(facts.bytes_per_s)}/s"
     pages = f", huge pages: {facts.huge_pages}" if facts.huge_pages else ""

@@ -1,4 +1,4 @@
-"""What a model would be here: how it is stored, what memory it takes, and about how fast it answers.
+"""Estimates a model on this machine: its storage, its memory, and about how fast it answers.
 
 Does: estimate, from sizes and the measured speed of memory. Does not: read the model (its caller has), or load it. Called by
 `examine`.
@@ -39,7 +39,7 @@ class ModelFacts:
 
 
 def model_section(facts: ModelFacts | str, bandwidth: float | None, problem: str = "") -> Section:
-    """What would be served. `facts`: a text if there is only that to tell. `problem`: why it would not be."""
+    """The section on the model. `facts`: a text if nothing more is known. `problem`: why it would not be served."""
     findings = [Finding("problem", line, _MEND) for line in problem.splitlines()]
     if isinstance(facts, str):
         return Section("model", (facts,), {}, tuple(findings))

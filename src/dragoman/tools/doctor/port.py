@@ -1,4 +1,4 @@
-"""Whether the server's port is free, and who has it if not.
+"""Checks that the server's port is free, and finds the process that has it if not.
 
 Does: open and close it, look through the processes that this one may see. Does not: stay. Called by `examine`.
 """
@@ -16,7 +16,7 @@ _LISTENS = "0A"  # the state's number in /proc/net/tcp
 
 
 def port_section(places: Places, host: str, port: int) -> Section:
-    """Whether `port` of `host`, or of several with commas between, can be listened on; 0 takes a free one."""
+    """The section on the port: can `port` be listened on? `host`: one, or several with commas between. 0 = any free port."""
     told = {"host": host, "port": port}
     try:
         for address in host.split(","):

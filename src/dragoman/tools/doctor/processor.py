@@ -1,4 +1,4 @@
-"""What the processor can do, how many of its cores may be used, and how they are driven.
+"""Examines the processor: its instructions, the usable cores, and the settings that drive them.
 
 Does: read what Linux tells. Does not: decide how models run (`models.profile` does), or ask the runtime, which may not even
 start here. Called by `examine`.
@@ -54,7 +54,7 @@ class ProcessorFacts:
 
 
 def processor_facts(places: Places, machine: str, affinity: Callable[[], int] | None = None) -> ProcessorFacts:
-    """What is told. `machine`: "" = this architecture. `affinity`: the number of cores it may run on, None = Linux's."""
+    """The facts about the processor. `machine`: "" = this architecture. `affinity`: the usable cores, None = Linux's."""
     machine = machine or platform.machine()
     text = places.text("proc/cpuinfo")
     fields = dict(_fields(text))
@@ -73,7 +73,7 @@ def processor_facts(places: Places, machine: str, affinity: Callable[[], int] | 
 
 
 def processor_section(facts: ProcessorFacts) -> Section:
-    """What is told of the processor, and what is wrong with it."""
+    """The section on the processor, with its problems."""
     usable = f", {facts.usable_cores} of them usable" if facts.usable_cores < facts.cores else ""
     quota = f", {facts.quota_cores:g} cores' worth of time allowed" if facts.quota_cores is not None else ""
     nodes = f", {facts.memory_nodes} memory nodes" if facts.memory_nodes > 1 else ""

@@ -1,4 +1,4 @@
-"""Which Python and which packages are here, what is missing, and whether a GPU waits for one.
+"""Examines the software: Python, the packages, those that are missing, and a GPU that needs one.
 
 Does: read the names and versions of installed packages. Does not: import them. Called by `examine`.
 """
@@ -49,7 +49,7 @@ class SoftwareFacts:
 def software_facts(
     devices: Path, find: Version = version, python: tuple[int, int, int] = sys.version_info[:3]
 ) -> SoftwareFacts:
-    """What is here. `find`: the version of an installed package. Raises: nothing; PackageNotFoundError of `find` counts."""
+    """The installed software. `find`: the version of a package; its PackageNotFoundError means missing. Never raises."""
     needed: dict[str, str | None] = {}
     pins: dict[str, str] = {}
     of_extras: dict[str, list[str]] = {}
@@ -78,7 +78,7 @@ def software_facts(
 
 
 def software_section(facts: SoftwareFacts) -> Section:
-    """What is told of the software, and what is wrong with it."""
+    """The section on the software, with its problems."""
     packages = ", ".join(f"{name} {facts.versions.get(name) or 'missing'}" for name in _TOLD)
     extras = f"extras: {', '.join(facts.extras) or 'none'}"
     others = f" (not installed: {', '.join(facts.others)})" if facts.others else ""

@@ -1,4 +1,4 @@
-"""Where models and what was built of them are kept: whether that can be written, how large it is, how fast it is read.
+"""Examines the caches of models and their builds: if they can be written, their size, and how fast they are read.
 
 Does: look, and write one file that is removed again. Does not: know what is in it. Called by `examine`.
 """
@@ -48,7 +48,7 @@ class CacheFacts:
 
 
 def cache_facts(cache: Cache, *, measures: bool) -> CacheFacts:
-    """What is found. `measures`: how fast the disk is, which takes up to a second."""
+    """The facts about a cache. `measures`: also the speed of the disk, which takes up to a second."""
     parent = cache.path
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
@@ -59,7 +59,7 @@ def cache_facts(cache: Cache, *, measures: bool) -> CacheFacts:
 
 
 def storage_section(found: tuple[CacheFacts, ...], *, is_offline: bool) -> Section:
-    """What is told of the caches, and what is wrong with them."""
+    """The section on the caches, with their problems."""
     lines = [*map(_line, found)] + (["the network is not used: HF_HUB_OFFLINE is set"] if is_offline else [])
     told = {
         "caches": [
@@ -97,7 +97,7 @@ def _findings(found: tuple[CacheFacts, ...]) -> Iterator[Finding]:
 
 
 def _can_write(directory: Path) -> bool:
-    """Whether a file can be made there; permissions do not tell of read-only disks everywhere."""
+    """True if a file can be made there; permissions do not always reveal read-only disks."""
     try:
         with tempfile.TemporaryFile(dir=directory):
             return True

@@ -1,1 +1,1 @@
-"""What compression costs, as numbers: how well a model foretells a text, and how far it is from another model."""
+"""Measures the cost of compression: how well a model predicts a text, and how far it is from another model."""

@@ -60,7 +60,7 @@ def joined_scores(parts: Sequence[TokenScores]) -> TokenScores:
 
 
 def measures_of(scores: TokenScores) -> Measures:
-    """What the scores come to."""
+    """The measures that follow from the scores."""
     perplexity = float(np.exp(scores.surprises.mean()))
     if not len(scores.divergences):
         return Measures(len(scores.surprises), perplexity)

@@ -31,7 +31,7 @@ class WindowReader:
     """A model that reads one window after the other, pieces of `piece` tokens at a time. A context manager."""
 
     def __init__(self, loaded: LoadedModel, window: int, piece: int) -> None:
-        """Allocates the key/value cache of a window of so many tokens."""
+        """Allocates the key/value cache of `window` tokens."""
         self._kinds = loaded.facts.cache_kinds
         self._block_size = loaded.profile.block_size
         self._boundary = loaded.facts.long_context_from
@@ -62,7 +62,7 @@ class WindowReader:
                 yield first, logits
 
     def output(self, name: str) -> Array:
-        """What the last piece gave under that name, of a graph with outputs beside its own."""
+        """The output `name` of the last piece, for a graph with outputs beside its own."""
         return self._runner.output(name)
 
     def _batch(self, token_ids: Sequence[int], begin: int, end: int, first_row: int) -> ForwardBatch:

@@ -14,7 +14,7 @@ from dragoman.tools.evaluate.measures import Measures
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What was evaluated: a model and how its weights are stored, the same of the reference; tokens of windows."""
+    """The subject of an evaluation: a model and its weights' type, the same of the reference; tokens of windows."""
 
     model: str
     dtype: str

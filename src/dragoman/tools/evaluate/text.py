@@ -21,7 +21,7 @@ class TextTokens(NamedTuple):
 
 
 def read_text(path: Path) -> str:
-    """The file's text. Raises: EvaluationError if it cannot be read, is no UTF-8, or is empty."""
+    """The file's text. Raises: EvaluationError if it cannot be read, is not UTF-8, or is empty."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

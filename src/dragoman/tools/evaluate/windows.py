@@ -23,7 +23,7 @@ class Window:
 
     @property
     def num_scored(self) -> int:
-        """How many tokens count."""
+        """The number of tokens that count."""
         return len(self.token_ids) - self.first_scored
 
 

@@ -1,11 +1,11 @@
-"""What steps cost in service: what to ask a server for so that its step log tells, and the costs that the log comes to.
+"""Measures what steps cost in service: sends requests to a server, and fits costs to its step log.
 
-Does: have so many sequences decode, pieces of prompts computed, several of them, both together, short and long contexts,
-and clients that ask as those do who are planned for; fit the costs. Does not: start the server or speak HTTP (the command
+Does: have different numbers of sequences decode, and pieces of prompts computed, alone and together, with short and
+long contexts; have clients send the planned requests; fit the costs. Does not: start the server or speak HTTP (the command
 line does), or simulate. Called by the plan, on the main thread; nothing else should compute meanwhile.
 
-Steps are measured in a server that is asked over HTTP because they take longer there than in a loop of their own: HTTP,
-the tokenizer and, on this machine, the clients compute beside them.
+Steps are measured in a server, over HTTP, because they take longer there than in a loop of their own: HTTP, the
+tokenizer and, on this machine, the clients compute beside them.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _LONG, _LONGEST = 512, 1024
 _DECODE_STEPS = 24
 _LONG_STEPS = 64  # of those with a long context: the first decode while the prompts of the others are computed
 _REPEATS = 2
-# Everything is measured so many times, in another order each time: a machine is slower in one second than in the next, and
-# what was measured in a slow one alone would be thought dear.
+# Rounds of all measurements, each in another order: a machine is slower in one second than in the next, and a case
+# measured only in a slow second would seem expensive.
 _NUM_ROUNDS = 2
 # Prompts that share a step: without such steps, tokens and what they see would only be known together.
 _NUM_TOGETHER = 4
-_NUM_CLIENTS = (1, 2, 4, 8, 16, 36)  # that ask as those do who are planned for: from hardly any load to a full server
+_NUM_CLIENTS = (1, 2, 4, 8, 16, 36)  # that send the planned requests: from hardly any load to a full server
 # Of each of these, in each round; and until each has had an answer, on a slow machine, but not for ever.
 _CLIENTS_S, _MOST_CLIENTS_S = 4.0, 12.0
 
@@ -51,7 +51,7 @@ Stage = Callable[[], Awaitable[None]]
 
 
 class CalibrationFailed(RuntimeError):
-    """There are no costs to be had; the message says why, on one line."""
+    """Costs could not be measured; the message says why, on one line."""
 
 
 @dataclass(slots=True)
@@ -81,10 +81,10 @@ class Report(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """What is measured, in tokens. `counts`: of sequences that decode. `pieces`: of prompts. `parts`: prompts of which
-    several fill a step. `long`: the long context. `clients`: how many ask as those do who are planned for, for a `usual`
-    number of prompt and completion tokens, `clients_s` seconds each time, longer if it takes them longer to have an answer
-    each. `longest`: of the longest sequence there can be.
+    """The cases to measure, in tokens. `counts`: of sequences that decode. `pieces`: of prompts. `parts`: prompts of which
+    several fill a step. `long`: the long context. `longest`: of the longest possible sequence. `clients`: numbers of
+    clients that send the planned requests, of `usual` prompt and completion tokens. Each number of clients runs for
+    `clients_s` seconds, longer if some of them have no answer by then.
     """
 
     counts: tuple[int, ...]
@@ -115,27 +115,27 @@ class Cases:
 
 
 def duration_s(cases: Cases) -> tuple[float, float]:
-    """How long measuring takes, at least and on a slow machine; the steps besides those in service are a small part."""
+    """The seconds of measuring, at least and on a slow machine; the steps besides those in service are a small part."""
     num_stages = _NUM_ROUNDS * len(cases.clients)
     return num_stages * cases.clients_s, num_stages * max(_MOST_CLIENTS_S, cases.clients_s)
 
 
 @dataclass(slots=True)
 class Asked:
-    """What a server was asked for. `alone`: answers to requests without company. `in_service`: from when to when clients
-    asked as those do who are planned for.
+    """The requests that a server was sent. `alone`: answers to requests without company. `in_service`: the times in which
+    clients sent the planned requests.
     """
 
     alone: list[Answer] = field(default_factory=list)
     in_service: list[tuple[float, float]] = field(default_factory=list)
 
     def is_in_service(self, time_s: float) -> bool:
-        """Whether such clients asked then."""
+        """True if clients sent the planned requests at `time_s`."""
         return any(begin_s <= time_s <= end_s for begin_s, end_s in self.in_service)
 
 
 def stages_of(service: Service, cases: Cases, clock: Callable[[], float] = perf_counter) -> tuple[list[Stage], Asked]:
-    """All that is to be measured, in rounds, and what it comes to be asked; no stage leaves a request behind.
+    """All measurements, in rounds, and the record of their requests; no stage leaves a request behind.
 
     A stage raises: CalibrationFailed.
     """
@@ -145,7 +145,7 @@ def stages_of(service: Service, cases: Cases, clock: Callable[[], float] = perf_
 
 
 async def ask_all(service: Service, cases: Cases, report: Report, clock: Callable[[], float] = perf_counter) -> Asked:
-    """Ask for all that is to be measured, one stage after the other. Raises: CalibrationFailed."""
+    """Run all measurements, one stage after the other. Raises: CalibrationFailed."""
     stages, asked = stages_of(service, cases, clock)
     report("measuring steps", 0.0)
     for done, stage in enumerate(stages, start=1):
@@ -155,7 +155,7 @@ async def ask_all(service: Service, cases: Cases, report: Report, clock: Callabl
 
 
 class _Stages:
-    """What a round consists of."""
+    """The stages of a round."""
 
     def __init__(self, service: Service, cases: Cases, clock: Callable[[], float]) -> None:
         self._service, self._cases, self._clock = service, cases, clock
@@ -174,11 +174,11 @@ class _Stages:
         return stages + [partial(self._serve, count) for count in cases.clients]
 
     async def _decode(self, count: int, prompt_tokens: int, num_steps: int) -> None:
-        """Have so many sequences decode for some steps."""
+        """Have `count` sequences decode for `num_steps` steps."""
         await asyncio.gather(*(self._ask(prompt_tokens, num_steps) for _ in range(count)))
 
     async def _compute(self, prompt_tokens: int, count: int) -> None:
-        """Have so many prompts computed together."""
+        """Have `count` prompts computed together, several times."""
         for _ in range(_REPEATS):
             answers = await asyncio.gather(*(self._ask(prompt_tokens, 1) for _ in range(count)))
             if count == 1:
@@ -197,7 +197,7 @@ class _Stages:
             await _end(others)
 
     async def _serve(self, count: int) -> None:
-        """Have so many clients ask one request after the other, as long as half the usual ones to one and a half times."""
+        """Have `count` clients send one request after the other, each of 0.5 to 1.5 times the usual lengths."""
         begin_s = self._clock()
         end_s = begin_s + self._cases.clients_s
         prompt_tokens, output_tokens = self._cases.usual
@@ -268,7 +268,7 @@ def costs_of(steps: Sequence[LoggedStep], asked: Asked | None = None) -> StepCos
 
 
 def _measured(steps: Sequence[LoggedStep]) -> list[MeasuredStep]:
-    """What counts of them, of which each follows the one before it."""
+    """The measured steps of a log in which each step follows the one before it."""
     sizes = [0, *(step.work.num_tokens for step in steps)]
     changes = [before != size for before, size in pairwise(sizes)]
     return [MeasuredStep(step.work, step.seconds, is_change) for step, is_change in zip(steps, changes, strict=True)]
@@ -286,7 +286,7 @@ def _without_firsts(steps: Sequence[MeasuredStep], in_service: Sequence[bool]) -
 
 
 def _http_s(steps: Sequence[LoggedStep], alone: Sequence[Answer]) -> float:
-    """What a client without company waits for its first token besides the steps, by the median; 0 if nobody was alone."""
+    """The median wait of a client without company for its first token, without the steps; 0 if no client was alone."""
     begins = [step.begin_s for step in steps]
     waits = []
     for answer in alone:

@@ -1,4 +1,4 @@
-"""What a step of the engine costs, as a function of what is in it: fitted to measured steps, kept as JSON.
+"""The cost of an engine step as a function of its content: fitted to measured steps, kept as JSON.
 
 Does: fit costs to measured steps, read and write them. Does not: measure (`calibrate` does) or simulate. Called by the plan,
 on the main thread.
@@ -6,7 +6,7 @@ on the main thread.
 A step's seconds are: a function of its tokens, linear between measured sizes (a few tokens wait for the weights to be read,
 many for the arithmetic); something for each row of logits; something for having prompts in it at all, which attention
 computes beside the rows that decode, and whose requests HTTP takes in meanwhile; something for another number of tokens
-than the step before had, for which every kernel is prepared anew; and something for each token of context that attention
+than the step before had, for which every kernel is prepared again; and something for each token of context that attention
 reads, for sequences that decode and for pieces of prompts apart, in each cache kind. No part is negative, so that more work
 never costs less. How far steps deviate from that is kept as well, as a course in time: a machine is slow for
 a moment or for seconds, however many steps that is.
@@ -81,7 +81,7 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("context_s and pair_s must have one number for each cache kind of the model")
 
     def seconds(self, work: StepWork, *, is_change: bool = False) -> float:
-        """How long the step takes. `is_change`: the one before had another number of tokens."""
+        """The seconds of the step. `is_change`: the one before had another number of tokens."""
         context = sum(cost * count for cost, count in zip(self.context_s, work.contexts, strict=True))
         pairs = sum(cost * count for cost, count in zip(self.pair_s, work.pairs, strict=True))
         prompts = self.prompt_s if any(work.pairs) else 0.0
@@ -118,7 +118,7 @@ def write_costs(path: Path, costs: StepCosts) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A step that took so many seconds. `is_change`: the one before it had another number of tokens."""
+    """A step and the seconds it took. `is_change`: the one before it had another number of tokens."""
 
     work: StepWork
     seconds: float
@@ -171,8 +171,8 @@ def _knots(sizes: Sequence[int]) -> list[int]:
 
 
 def _row(step: MeasuredStep, knots: Sequence[int]) -> list[float]:
-    """What each unknown counts in a step: the smallest step, the rises from knot to knot, rows, prompts, a change, contexts,
-    pairs.
+    """The factor of each unknown in a step: the smallest step, the rises from knot to knot, rows, prompts, a change,
+    contexts, pairs.
     """
     work = step.work
     rises = []

@@ -43,12 +43,12 @@ class Replica:
         return sum(pool.num_blocks * size for pool, size in zip(self.pools, self.block_bytes, strict=True))
 
     def sequence_bytes(self, num_tokens: int) -> int:
-        """Bytes of the cache that a sequence of so many tokens takes."""
+        """Bytes of the cache that a sequence of `num_tokens` tokens takes."""
         counts = self._blocks_of(num_tokens)
         return sum(count * size for count, size in zip(counts, self.block_bytes, strict=True))
 
     def num_sequences(self, num_tokens: int) -> int:
-        """How many sequences of so many tokens fit side by side, `max_num_seqs` at most; 0 = not even one."""
+        """The number of sequences of `num_tokens` tokens that fit together, at most `max_num_seqs`; 0 = not even one."""
         counts = self._blocks_of(num_tokens)
         fits = [pool.num_blocks // count for pool, count in zip(self.pools, counts, strict=True)]
         return min(*fits, self.limits.max_num_seqs)
@@ -61,7 +61,7 @@ class Replica:
 
 
 def replica_of(setup: EngineSetup, needs: MemoryNeeds, available_bytes: int) -> Replica:
-    """The replica that the rolling engine's factory would make on a machine with so many bytes available.
+    """The replica that the rolling engine's factory would make on a machine with `available_bytes` of memory.
 
     Raises: EngineOptionError, also for speculation, which is not simulated; ModelError, OSError.
     """

@@ -1,4 +1,4 @@
-"""Which replica gets a request: the rules of a router, and what they do to the replicas' prefix caches.
+"""Chooses the replica for a request by the rules of a router, and estimates their effect on the replicas' prefix caches.
 
 Does: choose among simulated replicas; tell which share of all requests one of many replicas gets. Does not: send anything.
 Called by the simulation and the sizing.
@@ -70,10 +70,10 @@ def router_of(kind: RouterKind) -> Router:
 
 
 def share_of_first(workload: Workload, num_replicas: int, kind: RouterKind) -> Weights | None:
-    """How often the first of so many replicas is asked for each prefix, as shares of its requests; None = as popular.
+    """The share of each prefix in the requests of the first of `num_replicas` replicas; None = the prefix's popularity.
 
-    A prefix that is asked for more often than the load bound lets one replica answer goes to as many as are needed, the
-    highest that rank for it, evenly. Shapes: [num_prefixes].
+    A prefix with more requests than the load bound allows one replica goes to as many as are needed, evenly: those that
+    rank highest for it. Shapes: [num_prefixes].
     """
     if not workload.prefix_tokens or kind == "least-outstanding" or num_replicas == 1:
         return None
@@ -96,7 +96,7 @@ def _num_copies(shares: Weights, num_replicas: int) -> npt.NDArray[np.int64]:
 
 
 def _scores(prefixes: npt.NDArray[np.int64], num_replicas: int) -> _Hashes:
-    """How high each replica ranks for each prefix. Shapes: [n] -> [n, num_replicas]."""
+    """The score of each replica for each prefix. Shapes: [n] -> [n, num_replicas]."""
     places: _Hashes = np.arange(num_replicas, dtype=np.uint64)
     hashed = _mixed(prefixes.astype(np.uint64))[:, None] + places
     return _mixed(hashed.astype(np.uint64))

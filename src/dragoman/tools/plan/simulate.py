@@ -37,7 +37,7 @@ _MOST_EARLIER_REQUESTS = 1000  # that fill a replica's prefix cache before the f
 
 
 class VirtualTime:
-    """Stands still unless somebody moves it."""
+    """A clock that stands still unless it is moved."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -135,7 +135,7 @@ class SimulatedReplica:
         self._time = VirtualTime()
         self._runner = CostRunner(replica, costs, self._time)
         self._core = EngineCore(self._runner, Sampler(_VOCAB_SIZE), replica.limits, clock=self._time)
-        self._is_waiting = False  # somebody is in the inbox
+        self._is_waiting = False  # a request is in the inbox
         self._times: dict[int, RequestTimes] = {}
         self._unfinished: dict[int, int] = {}  # key -> tokens to come
         self._ends_s: list[float] = []  # a heap
@@ -212,7 +212,7 @@ def _output(delivery: Delivery) -> EngineOutput:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a simulation came to. `duration_s`: until the last token. `hit_rate`: of prompt tokens, from the prefix cache.
+    """The result of a simulation. `duration_s`: until the last token. `hit_rate`: of prompt tokens, from the prefix cache.
 
     `busy`: the share of the time in which a step ran, mean of all replicas.
     """

@@ -1,4 +1,4 @@
-"""How much load replicas carry, and how many are needed for a rate within bounds on latency.
+"""Computes the load that replicas carry, and the number needed for a rate within bounds on latency.
 
 Does: run simulations of one replica, alone, saturated and under load, and of several behind a router; search. Does not:
 print. Called by the command line, on the main thread.
@@ -30,7 +30,7 @@ _WAVES = 3  # of sequences side by side that are counted when a replica is satur
 
 
 class PlanError(ValueError):
-    """What is asked for cannot be had: `option` says by which option, the message why."""
+    """A plan is not possible: `option` names the option at fault, the message says why."""
 
     def __init__(self, option: str, problem: str) -> None:
         super().__init__(problem)
@@ -47,7 +47,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What replicas do under the load of a workload. Seconds; percentiles over requests, and over gaps between tokens.
+    """The performance of replicas under a workload. Seconds; percentiles over requests, and over gaps between tokens.
 
     `utilisation`: of a replica, 1 = saturated. `busy`: the share of the time in which steps run. `num_together`: replicas
     that were simulated. `tokens_per_s`: completion tokens of all replicas. `hit_rate`: of prompt tokens, those that the
@@ -115,7 +115,7 @@ class Planner:
         )
 
     def load(self, num_replicas: int, bounds: Bounds) -> Load:
-        """What so many replicas do."""
+        """The performance of `num_replicas` replicas."""
         num_together = num_replicas if num_replicas <= MOST_TOGETHER else 1
         part = replace(
             self._workload,
@@ -177,7 +177,7 @@ class Planner:
         return enough
 
     def _alike(self, num_replicas: int) -> int:
-        """A number of replicas of which each carries as much as of so many."""
+        """The smallest number of replicas that each carry as much as each of `num_replicas`."""
         return num_replicas if self._kind == "prefix" and self._workload.prefix_tokens else 1
 
     def _alone(self) -> Bounds:
@@ -188,7 +188,7 @@ class Planner:
         return Bounds(first[0], max(gaps, default=0.0))
 
     def _carries(self, num_replicas: int) -> float:
-        """Requests a second of one of so many replicas when always more wait: over whole waves of sequences."""
+        """Requests a second of one of `num_replicas` replicas while more always wait, over whole waves of sequences."""
         weights = share_of_first(self._workload, num_replicas, self._kind)
         width = self._replica.num_sequences(self._workload.total_tokens)
         count = (1 + _WAVES) * width

@@ -1,4 +1,4 @@
-"""What is asked of the replicas: when requests come, and which of them begin alike.
+"""The requests to the replicas: when they come, and which of them begin alike.
 
 Does: draw arrivals and prefixes from a fixed seed, make the requests. Does not: route or run them. Called by the simulation.
 """
@@ -71,7 +71,7 @@ def arrivals(workload: Workload, weights: Weights | None = None) -> list[Arrival
 
 
 def draw_prefixes(workload: Workload, count: int, weights: Weights | None, stream: int) -> list[int]:
-    """The prefixes of so many requests; another `stream`, other draws."""
+    """The prefixes of `count` requests; another `stream`, other draws."""
     if not workload.prefix_tokens:
         return [NO_PREFIX] * count
     shares = popularity(workload.num_prefixes) if weights is None else weights

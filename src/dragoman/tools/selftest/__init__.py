@@ -1,1 +1,1 @@
-"""Whether a model computes on this machine as it should: the same whatever runs beside it, and as fast as memory lets it."""
+"""Tests that a model computes correctly on this machine: the same in any company, and as fast as memory allows."""

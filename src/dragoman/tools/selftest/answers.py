@@ -49,7 +49,7 @@ class Difference:
 
 
 def request(name: str, prompt: Sequence[int], length: int, seed: int | None = None) -> EngineRequest:
-    """A request for so many tokens: drawn with a seed, else the most likely ones."""
+    """A request for `length` tokens: drawn with a seed, else the most likely ones."""
     temperature = 0.0 if seed is None else 1.0
     sampling = SamplingParams(temperature=temperature, logprobs=CANDIDATES, ignore_eos=True, seed=seed)
     return EngineRequest(name, tuple(prompt), sampling, length, seed=seed or 0)
@@ -100,7 +100,7 @@ class StepLoop:
 
 
 def difference(one: Answer, other: Answer) -> Difference:
-    """How far two answers are from each other, up to where they have different tokens."""
+    """The difference of two answers, up to the first place with different tokens."""
     largest = 0.0
     for place, tokens in enumerate(zip(one.tokens, other.tokens, strict=True)):
         if tokens[0] != tokens[1]:

@@ -2,9 +2,9 @@
 
 Does: run the same requests in different company and compare. Does not: load. On the thread that asked.
 
-Kernels may round differently for batches of different sizes, so log-probabilities may differ by the tolerance, and the most
-likely token may be another one where two are as near to each other; anything beyond is off. What runs twice in the same
-company has to be the same to the bit.
+Kernels may round differently for batches of different sizes, so log-probabilities may differ by the tolerance. Where two
+tokens are that near to each other, either may be the most likely one; anything beyond is off. The same batch computed
+twice must give the same bits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEED = 20_240_229
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """What is compared on: `prompts` as tokens, the first the longest. `tolerance` in nats."""
+    """The setup of the comparisons: `prompts` as tokens, the first the longest. `tolerance` in nats."""
 
     runner: ModelRunner
     limits: RollingConfig

@@ -111,7 +111,7 @@ def distance_check(name: str, found: float, most: float, why: str = "rows depend
 
 
 def distinct_check(rows: Any, pooler: LoadedPooler) -> Check:
-    """Whether texts of different things have different rows, which they have not where weights did not arrive."""
+    """Check that different texts have different rows; missing weights would make them equal."""
     apart = distance(rows[0:1], rows[2:3], pooler)
     is_ok = bool(np.isfinite(rows).all()) and apart > 0
     why = "different texts have the same row, or numbers that are none: are the weights whole?"
@@ -119,7 +119,7 @@ def distinct_check(rows: Any, pooler: LoadedPooler) -> Check:
 
 
 def speed_check(num_tokens: int, alone_s: float, together_s: float) -> Check:
-    """Whether texts that are computed together cost at most what they cost one after the other, with room for luck."""
+    """Check that texts computed together take about as long as one after the other, or less."""
     found = f"{num_tokens / together_s:.0f} tokens/s together, {num_tokens / alone_s:.0f} alone"
     is_ok = together_s <= 1.5 * alone_s
     why = "texts are computed faster one after the other than together: is the processor busy?"
@@ -135,7 +135,7 @@ def _reference_check(
     *,
     is_quick: bool,
 ) -> Check:
-    """How far the rows are from those of the model in f32."""
+    """Check the distance of the rows from those of the model in f32."""
     name, stored = "stored weights as f32", loaded.stored.weight_type
     if stored == "f32":
         return Check(name, "skipped", why="the weights are f32")

@@ -1,4 +1,4 @@
-"""What a self-test found.
+"""The findings of a self-test.
 
 Does: hold it, print it as a table or as JSON. Does not: test. Used by the checks and by the command line.
 """
@@ -40,7 +40,7 @@ class SelfTest(msgspec.Struct, frozen=True):
 
     @property
     def is_off(self) -> bool:
-        """Whether any check has found something."""
+        """True if any check has found something."""
         return any(check.verdict == "off" for check in self.checks)
 
 

@@ -87,14 +87,14 @@ def num_blocks(prompts: Sequence[Sequence[int]], block_size: int) -> int:
 
 
 def has_experts(model: LoadedModel) -> bool:
-    """Whether a token goes through some of the weights only."""
+    """True if a token goes through some of the weights only."""
     return any(isinstance(layer.mlp, ExpertFacts) for layer in model.facts.layers)
 
 
 def _kept_check(
     model: LoadedModel, setup: EngineSetup, text: Sequence[int], progress: Progress, *, is_quick: bool
 ) -> Check:
-    """Whether a graph that an earlier start kept computes what one does that is built now."""
+    """Check that a graph kept by an earlier start computes the same as one built now."""
     name = "kept graph as built anew"
     if not model.from_cache:
         return Check(name, "skipped", why="the graph was built now, none was kept")
@@ -118,7 +118,7 @@ def max_difference(one: LoadedModel, other: LoadedModel, tokens: Sequence[int]) 
 def _reference_check(
     model: LoadedModel, setup: EngineSetup, text: Sequence[int], progress: Progress, *, is_quick: bool
 ) -> Check:
-    """How far the model is from itself in f32."""
+    """Check the distance of the model from itself in f32."""
     name, stored = "stored weights as f32", model.options.weight_type
     if stored == "f32":
         return Check(name, "skipped", why="the weights are f32")

@@ -26,7 +26,8 @@ _GIGABYTE = 1e9
 def speed_checks(
     runner: ModelRunner, limits: RollingConfig, prompt: Sequence[int], weights: int, bandwidth: float
 ) -> Iterator[Check]:
-    """How much of the bandwidth (bytes per second) a step uses that reads `weights` bytes, and what further rows cost.
+    """Checks of the share of `bandwidth` (bytes per second) that a step of `weights` bytes uses, and of the cost of more
+    rows.
 
     `weights` 0 = a step does not read all of them.
     """
@@ -38,7 +39,7 @@ def speed_checks(
 
 
 def bandwidth_check(step_s: float, weights: int, bandwidth: float) -> Check:
-    """Whether a step of one row is about as fast as memory lets it."""
+    """Check that a step of one row is about as fast as memory allows."""
     name, found = "step of one row", f"{1000 * step_s:.2f} ms"
     memory = f"memory reads {bandwidth / _GIGABYTE:.1f} GB/s"
     if not weights:
@@ -53,7 +54,7 @@ def bandwidth_check(step_s: float, weights: int, bandwidth: float) -> Check:
 
 
 def rows_check(one_s: float, many_s: float, num_rows: int) -> Check:
-    """Whether rows that are computed together cost less than one after the other."""
+    """Check that rows computed together take less time than one after the other."""
     cost = (many_s - one_s) / one_s / (num_rows - 1)
     is_ok = cost <= MOST_ROW_COST
     found = f"{cost:.2f} of the first, for {num_rows} rows"
@@ -62,7 +63,7 @@ def rows_check(one_s: float, many_s: float, num_rows: int) -> Check:
 
 
 def step_seconds(runner: ModelRunner, limits: RollingConfig, prompt: Sequence[int], num_rows: int) -> float:
-    """Seconds of a step in which so many sequences decode: the median of some, the first ones left out."""
+    """Seconds of a step in which `num_rows` sequences decode: the median of some, the first ones left out."""
     times: list[float] = []
     loop = StepLoop(runner, limits)
     try:

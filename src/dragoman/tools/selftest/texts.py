@@ -1,4 +1,4 @@
-"""What the self-test has a model read: plain English of some kinds."""
+"""The texts that a model reads in a self-test: plain English of some kinds."""
 
 from __future__ import annotations
 
