@@ -35,7 +35,7 @@ UNREVISED: tuple[str, ...] = (
     "src/dragoman/server/apis/lmi/front",
     "src/dragoman/server/apis/lmi/hooks",
     "src/dragoman/server/apis/lmi/operator",
-    "src/dragoman/server/apis/lmi/parameters",
+    "src/dragoman/server/apis/lmi_wire/parameters",
     "src/dragoman/server/apis/lmstudio",
     "src/dragoman/server/apis/management",
     "src/dragoman/server/apis/ollama",

@@ -428,7 +428,6 @@ APIS = "dragoman.server.apis"
 # An importing API and the imported one: an envelope around the other's answers.
 ENVELOPES = {
     ("sagemaker", "lmi"),
-    ("tgi", "lmi"),
     ("tgi", "tei"),
 }
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dragoman.errors import InvalidPayload
 from dragoman.server.api import Dialect, HttpCall
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
-from dragoman.server.apis.lmi.parameters.table import TABLE
+from dragoman.server.apis.lmi_wire.parameters.table import TABLE
 from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.types import Limits, TextPrompt
 from tests.dialects.lmi_calls import http

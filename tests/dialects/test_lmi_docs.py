@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.server.apis.lmi.parameters.docs import BEGIN, END, parameter_section
-from dragoman.server.apis.lmi.parameters.table import TABLE
+from dragoman.server.apis.lmi_wire.parameters.docs import BEGIN, END, parameter_section
+from dragoman.server.apis.lmi_wire.parameters.table import TABLE
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "dialects" / "lmi.md"
 

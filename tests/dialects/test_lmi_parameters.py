@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.apis.lmi.parameters.table import BACKENDS, TABLE, VERSIONS
+from dragoman.server.apis.lmi_wire.parameters.table import BACKENDS, TABLE, VERSIONS
 from dragoman.types import Grammar
 from tests.dialects.lmi_calls import parse, request_of, tgi_request, value_at
 from tests.support.tables import table

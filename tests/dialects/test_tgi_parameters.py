@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.apis.lmi.parameters.table import TABLE, TGI
+from dragoman.server.apis.lmi_wire.parameters.table import TABLE, TGI
 from dragoman.server.samplers import SAMPLER_EFFECTS
 from dragoman.types import Grammar
 from tests.dialects.lmi_calls import request_of, tgi_request, value_at

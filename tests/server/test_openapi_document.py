@@ -10,9 +10,9 @@ import pytest
 from openapi_spec_validator import validate
 
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.lmi.describe.bodies import TYPES
-from dragoman.server.apis.lmi.parameters.table import TGI, rows_for
-from dragoman.server.apis.lmi.parameters.values import ValueType
+from dragoman.server.apis.lmi_wire.describe import TYPES
+from dragoman.server.apis.lmi_wire.parameters.table import TGI, rows_for
+from dragoman.server.apis.lmi_wire.parameters.values import ValueType
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
 from dragoman.server.apis.openai_wire.describe.bodies import CHAT_ROWS, COMPLETION_ROWS

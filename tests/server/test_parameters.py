@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.server.apis.llamacpp.parameters import RANGES
-from dragoman.server.apis.lmi.parameters.table import TABLE
+from dragoman.server.apis.lmi_wire.parameters.table import TABLE
 from dragoman.server.apis.ollama.options import OPTION_BOUNDS
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.bounds import Bounds

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dragoman.errors import ServerError
 from dragoman.server.apis.lmi.errors import FRONT_END, STATUSES, FrontError, LmiShortError, front_end_body, short_body
-from dragoman.server.apis.lmi.objects import LMI_FINISH
+from dragoman.server.apis.lmi_wire.objects import LMI_FINISH
 from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.apis.openai_wire.profile import Profile
 

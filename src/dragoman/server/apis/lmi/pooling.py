@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from dragoman.errors import CapacityError, InvalidPayload, InvalidRequest, ServerError
 from dragoman.server.api import CallSwitches, HttpCall, Reply
-from dragoman.server.apis.lmi.body import Payload, read_payload
 from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, front_error
+from dragoman.server.apis.lmi_wire.body import Payload, read_payload
 from dragoman.server.apis.openai_wire.fields import check_count, shown
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
 from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_texts, told_as

@@ -2,7 +2,7 @@
 
 Does: accept every way clients have of asking for structured output, refuse what is malformed and two constraints at once.
 Does not: compile grammars; the service does, and reports what only a compiler can find.
-Called by `sampling`, `chat.messages` and `lmi.parameters`, on the event loop. Sources: OpenAI API reference, structured
+Called by `sampling`, `chat.messages` and `lmi_wire.parameters`, on the event loop. Sources: OpenAI API reference, structured
 outputs; vLLM guided decoding; Text Generation Inference's `grammar`, and its `response_format`, which huggingface_hub sends.
 """
 

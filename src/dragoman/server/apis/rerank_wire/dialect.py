@@ -47,7 +47,7 @@ _ALL_PIECES = 10_000  # more than any call may have
 
 
 class Ranked(msgspec.Struct, frozen=True):
-    """What an answer tells: the documents, best first."""
+    """The content of an answer: the documents, best first."""
 
     request_id: str
     model: str

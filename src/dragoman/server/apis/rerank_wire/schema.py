@@ -74,7 +74,7 @@ class RerankTokens(msgspec.Struct):
 
 
 class RerankMeta(msgspec.Struct):
-    """What Cohere's clients are told of the call."""
+    """The facts about a call that Cohere's clients read."""
 
     api_version: RerankVersion
     tokens: RerankTokens

@@ -5,8 +5,8 @@ Does: describe. Does not: answer. Used when the document is built.
 
 from __future__ import annotations
 
-from dragoman.server.apis.lmi.describe.bodies import form, parameters
-from dragoman.server.apis.lmi.parameters.table import TGI, rows_for
+from dragoman.server.apis.lmi_wire.describe import form, parameters
+from dragoman.server.apis.lmi_wire.parameters.table import TGI, rows_for
 from dragoman.server.describe.json_schema import (
     LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,

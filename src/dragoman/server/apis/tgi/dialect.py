@@ -14,12 +14,12 @@ import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidPayload, ServerError
 from dragoman.server.api import Call, HttpCall, PureDialect, Reply
-from dragoman.server.apis.lmi.body import Payload, read_payload
-from dragoman.server.apis.lmi.encode import TokenEncoder
-from dragoman.server.apis.lmi.objects import Shape
-from dragoman.server.apis.lmi.parameters.reader import ParameterReader, Parsed
-from dragoman.server.apis.lmi.parameters.table import TGI
-from dragoman.server.apis.lmi.request import Rules, joined_names, make_plan, read_prompts
+from dragoman.server.apis.lmi_wire.body import Payload, read_payload
+from dragoman.server.apis.lmi_wire.encode import TokenEncoder
+from dragoman.server.apis.lmi_wire.objects import Shape
+from dragoman.server.apis.lmi_wire.parameters.reader import ParameterReader, Parsed
+from dragoman.server.apis.lmi_wire.parameters.table import TGI
+from dragoman.server.apis.lmi_wire.request import Rules, joined_names, make_plan, read_prompts
 from dragoman.server.describe.answers import json_errors
 from dragoman.server.error_kinds import INVALID, statuses
 from dragoman.server.http.replies import json_reply

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dragoman.server.apis.lmi.body import FORM
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, LmiBatchError, LmiShortError, LmiStreamFailure
-from dragoman.server.apis.lmi.objects import (
+from dragoman.server.apis.lmi_wire.body import FORM
+from dragoman.server.apis.lmi_wire.objects import (
     LMI_RESULTS,
     LmiBatch,
     LmiLine,

@@ -24,11 +24,11 @@ from dragoman.errors import (
     Unavailable,
 )
 from dragoman.server.api import HttpCall, Reply
-from dragoman.server.apis.lmi.body import FORM
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, bad_request, front_error
 from dragoman.server.apis.lmi.front.models import DEFAULT_PAGE_SIZE, ModelPage, Workflow, lmi_model, lmi_models
 from dragoman.server.apis.lmi.front.registration import Registration, read_registration
 from dragoman.server.apis.lmi.front.scheduled import Scheduled
+from dragoman.server.apis.lmi_wire.body import FORM
 from dragoman.server.changes import Changes
 from dragoman.server.describe.answers import LOADING, Answers, json_answer, merged
 from dragoman.server.describe.components import IGNORED, parameter

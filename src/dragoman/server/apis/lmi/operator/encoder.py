@@ -20,7 +20,7 @@ from dragoman.errors import ServerError
 from dragoman.server.api import Call, Encoder, Head, IndexedEvent, Reply
 from dragoman.server.apis.lmi.hooks import request_io as io
 from dragoman.server.apis.lmi.hooks.formatter import OutputFormatter
-from dragoman.server.apis.lmi.objects import LMI_FINISH, best_first
+from dragoman.server.apis.lmi_wire.objects import LMI_FINISH, best_first
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
 from dragoman.types import (
     GenerationEvent,

@@ -20,13 +20,13 @@ import msgspec
 
 from dragoman.errors import ServerError
 from dragoman.server.api import Call, Dialect, Dialects, HttpCall, Opening, Reply, Runner
-from dragoman.server.apis.lmi.body import Payload, read_payload
 from dragoman.server.apis.lmi.choose import dialect_of_body
 from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect
 from dragoman.server.apis.lmi.hooks import HookLoadError, Hooks, RequestInput, TextInput
 from dragoman.server.apis.lmi.hooks.formatter import InputFormatter, OutputFormatter, bad_input, takes_payload
 from dragoman.server.apis.lmi.operator.encoder import HookedEncoder, make_state
 from dragoman.server.apis.lmi.operator.items import make_input
+from dragoman.server.apis.lmi_wire.body import Payload, read_payload
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
 
 logger = logging.getLogger("dragoman.hooks")

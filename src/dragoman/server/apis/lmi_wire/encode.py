@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from dragoman.errors import ServerError
 from dragoman.server.api import Head, IndexedEvent, Reply
-from dragoman.server.apis.lmi.objects import (
+from dragoman.server.apis.lmi_wire.objects import (
     NO_TOKEN,
     Line,
     LmiBatch,
@@ -28,7 +28,7 @@ from dragoman.server.apis.lmi.objects import (
     TgiLine,
     best_first,
 )
-from dragoman.server.apis.lmi.request import AnswerPlan
+from dragoman.server.apis.lmi_wire.request import AnswerPlan
 from dragoman.server.http.framing import (
     JSONLINES_MEDIA_TYPE,
     SSE_MEDIA_TYPE,
@@ -46,7 +46,7 @@ to_json = msgspec.json.encode  # NaN and infinities become null, non-ASCII stays
 
 
 class LmiEncoder:
-    """What all LMI answers share: the framing of a stream, its end and its errors."""
+    """The part that all LMI answers share: the framing of a stream, its end and its errors."""
 
     def __init__(self, framing: Framing, stream_error: ErrorObject) -> None:
         self._frame = sse if framing == "sse" else jsonline
@@ -200,7 +200,7 @@ class OutputsEncoder(LmiEncoder):
         return b"".join(lines)
 
     def end(self) -> bytes:
-        """What was still waiting for other prompts."""
+        """The texts that still waited for other prompts."""
         lines = []
         while any(self._pending):
             lines.append(self._outputs())

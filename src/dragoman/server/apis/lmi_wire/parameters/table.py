@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.server.apis.lmi.parameters.values import ValueType as T
+from dragoman.server.apis.lmi_wire.parameters.values import ValueType as T
 from dragoman.server.bounds import Bounds
 from dragoman.server.parameters import PARAMETERS, Need, neutral_value
 from dragoman.server.samplers import FIELDS

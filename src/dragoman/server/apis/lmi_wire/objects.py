@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from dragoman.server.apis.lmi.request import AnswerPlan
+from dragoman.server.apis.lmi_wire.request import AnswerPlan
 from dragoman.server.timings import Timings
 from dragoman.types import LOWEST_LOGPROB, FinishReason, PromptInfo, SequenceResult, TokenOutput, TopToken
 
@@ -66,7 +66,7 @@ class LmiSequence(msgspec.Struct, kw_only=True):
 
 
 class LmiDetails(msgspec.Struct, kw_only=True):
-    """How an answer came about; inside a stream without the tokens, which were sent already."""
+    """The way an answer came about; inside a stream without the tokens, which were sent already."""
 
     finish_reason: FinishWord
     generated_tokens: int | UnsetType = UNSET
@@ -138,7 +138,7 @@ class TgiLine(msgspec.Struct, kw_only=True):
 
 
 class LmiOutputsLine(msgspec.Struct):
-    """What every prompt of a dynamic batch gained in one step."""
+    """The text that each prompt of a dynamic batch gained in one step."""
 
     outputs: Sequence[str]
     timings: Timings | UnsetType = UNSET
@@ -152,7 +152,7 @@ LMI_RESULTS = (LmiResult, LmiResultOfSeveral)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which of the LMI shapes. `is_tgi`: tgi_compat or TGI's routes. `is_tgi_route`: also the fields that only TGI has."""
+    """One of the LMI shapes. `is_tgi`: tgi_compat or TGI's routes. `is_tgi_route`: also the fields that only TGI has."""
 
     is_tgi: bool = False
     is_tgi_route: bool = False

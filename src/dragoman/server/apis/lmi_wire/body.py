@@ -15,7 +15,7 @@ from python_multipart.multipart import parse_options_header
 
 from dragoman.errors import InvalidPayload
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.lmi.parameters.values import read_boolean, show
+from dragoman.server.apis.lmi_wire.parameters.values import read_boolean, show
 from dragoman.server.http.multipart import MULTIPART, check_count, read_parts
 from dragoman.server.json_body import NotJson, check_fields, decode_json
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.apis.lmi.parameters.table import BACKENDS, TABLE, TGI, Param
-from dragoman.server.apis.lmi.parameters.values import ValueType
+from dragoman.server.apis.lmi_wire.parameters.table import BACKENDS, TABLE, TGI, Param
+from dragoman.server.apis.lmi_wire.parameters.values import ValueType
 from dragoman.server.parameters import Need
 
 BEGIN = "<!-- parameters: written from the parameter table, do not edit -->"

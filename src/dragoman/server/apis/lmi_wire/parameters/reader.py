@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.apis.lmi.parameters.table import TABLE, Param, rows_for
-from dragoman.server.apis.lmi.parameters.values import IGNORED, MAX_INTEGER, ValueType, show, wrong
+from dragoman.server.apis.lmi_wire.parameters.table import TABLE, Param, rows_for
+from dragoman.server.apis.lmi_wire.parameters.values import IGNORED, MAX_INTEGER, ValueType, show, wrong
 from dragoman.server.apis.openai_wire.grammars import GrammarFault
 from dragoman.server.bounds import Bounds
 from dragoman.types import Grammar, Limits, SamplingParams

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidPayload
-from dragoman.server.apis.lmi.parameters.reader import Parameters, Parsed
-from dragoman.server.apis.lmi.parameters.values import show
+from dragoman.server.apis.lmi_wire.parameters.reader import Parameters, Parsed
+from dragoman.server.apis.lmi_wire.parameters.values import show
 from dragoman.server.parameters import NEUTRAL_SAMPLING, Need
 from dragoman.server.samplers import further_sampling
 from dragoman.types import GenerationRequest, Limits, SamplingParams, TextPrompt
@@ -40,7 +40,7 @@ class Prompts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How one family of routes reads parameters.
+    """The way one family of routes reads parameters.
 
     `sampling`: sample only if do_sample says so; if any sampling parameter is given; or, as TGI does, if one of them has
     a value that is not neutral. `is_dynamic`: dynamic-batch shapes, without details. `takes_adapters`: a request may ask
@@ -58,7 +58,7 @@ class Rules:
 
 
 class Decoding(NamedTuple):
-    """How the tokens of a request are chosen and how many sequences it has."""
+    """The way the tokens of a request are chosen, and the number of its sequences."""
 
     mode: Literal["greedy", "sampling", "beams"]
     num_beams: int
@@ -67,7 +67,7 @@ class Decoding(NamedTuple):
 
 
 class AnswerPlan(msgspec.Struct, frozen=True):
-    """What the answers of a call show. `is_several`: best_of, n or num_beams is above 1, details are always shown."""
+    """The content of a call's answers. `is_several`: best_of, n or num_beams is above 1, details are always shown."""
 
     prompts: Prompts
     has_details: bool = False
