@@ -13,6 +13,7 @@ import openvino as ov
 
 from dragoman.models.adapters.inputs import ADAPTER_INPUTS, MASK
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
+from dragoman.models.profile import BLOCK_SIZE
 
 CACHES = ("key_cache.", "value_cache.", "state_cache.", "rows_cache.")
 """How the names of inputs that are caches begin, before the number of their layer."""
@@ -35,6 +36,9 @@ def warm_up(compiled: Any) -> None:
         TOKEN_TYPES: np.zeros(_NUM_TOKENS, dtype=np.int32),
         ROTARY_POSITIONS: np.zeros((3, _NUM_TOKENS), dtype=np.int64),
         "rotary_regime": np.zeros(_NUM_TOKENS, dtype=np.int64),
+        "state_blocks": np.zeros(2, dtype=np.int32),  # of exported graphs with states: read one, write one
+        "state_blocks_begins": np.array([0, 2], dtype=np.int32),
+        "state_interval": np.array([BLOCK_SIZE], dtype=np.int32),
         "sampled_tokens_indices": np.array([_NUM_TOKENS - 1], dtype=np.int64),
     }
     for port in compiled.inputs:
@@ -52,7 +56,10 @@ def warm_up(compiled: Any) -> None:
 
 def _one_block(port: Any) -> Any:
     dimensions = list(port.get_partial_shape())[1:]
-    return ov.Tensor(port.get_element_type(), ov.Shape([1, *(dimension.get_length() for dimension in dimensions)]))
+    tensor = ov.Tensor(port.get_element_type(), ov.Shape([1, *(dimension.get_length() for dimension in dimensions)]))
+    if port.get_any_name().startswith("state_cache."):  # is read before it is written
+        tensor.data[...] = 0
+    return tensor
 
 
 def _rows(port: Any, count: int) -> Any:
