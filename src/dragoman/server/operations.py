@@ -187,7 +187,7 @@ class AnswerOperation(Operation):
 
 Components = Mapping[str, Any]
 Teller = Callable[[Dialects], ErrorTeller]
-"""Who tells an API's errors, given the dialects of the default model."""
+"""Returns the encoder of an API's errors, given the dialects of the default model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

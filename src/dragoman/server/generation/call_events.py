@@ -1,7 +1,7 @@
 """Runs the requests of one call, and keeps their events until the call's writer takes them.
 
-Does: run each request in a task, wake the writer once for what has come, tell it of failures and of a client that left, end
-the requests of a client that reads far too slowly.
+Does: run each request in a task; wake the writer once for new events, failures, and a client that left; end the requests of
+a client that reads far too slowly.
 Does not: encode or write. Used by the responder, on the event loop; `aclose` ends every request on every path.
 """
 
@@ -19,17 +19,17 @@ from dragoman.server.registry import GenerationService
 from dragoman.types import GenerationEvent, GenerationRequest
 
 MAX_WAITING_BYTES = 8 << 20  # of one call's events, beside what the transport and the kernel hold
-MAX_BATCH = 256  # events: what waited for a slow client is encoded in pieces, so that it delays nobody else
+MAX_BATCH = 256  # events: a slow client's events are encoded in pieces, so that they delay no other call
 _EVENT_BYTES = 640  # with its text
 _TOKEN_BYTES = 320
 _ALTERNATIVE_BYTES = 320
-_STRIDE = 64  # events between two looks at what waits: looking at each would cost more than adding it
+_STRIDE = 64  # events between two measurements: measuring each would cost more than adding it
 
 
 class CallEvents:
     """The events of all requests of one call, in the order in which they happened.
 
-    What a slow client has not taken yet waits here, up to `MAX_WAITING_BYTES`; then the requests end.
+    Events that a slow client has not taken yet wait here, up to `MAX_WAITING_BYTES`; then the requests end.
     """
 
     def __init__(self, service: GenerationService, requests: Sequence[GenerationRequest]) -> None:
@@ -37,14 +37,14 @@ class CallEvents:
         self._requests = requests
         self._ready: list[IndexedEvent] = []
         self._num_measured = 0  # of these
-        self._next_measure = _STRIDE  # how many there are when they are to be measured again
-        self._waiting_bytes = 0  # of those that were
-        self._change: asyncio.Future[None] | None = None  # what the writer waits for: a future costs less than an Event
+        self._next_measure = _STRIDE  # the number of events at which they are measured again
+        self._waiting_bytes = 0  # of the measured ones
+        self._change: asyncio.Future[None] | None = None  # the writer waits for it: a future costs less than an Event
         self._is_woken = False
         self._num_running = len(requests)
         self._num_unfinished = [request.sampling.n for request in requests]  # of each one's sequences
         self._error: Exception | None = None
-        self._gone: Exception | None = None  # why nobody wants the answer any more
+        self._gone: Exception | None = None  # why the answer is no longer wanted
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -53,20 +53,20 @@ class CallEvents:
         return self._num_running == 0 and not self._ready and self._error is None and self._gone is None
 
     def start(self, wait_gone: Callable[[], Awaitable[Exception]]) -> None:
-        """Begin to run; `wait_gone` returns when nobody wants the answer any more, and why."""
+        """Begin to run; `wait_gone` returns, with the reason, when the answer is no longer wanted."""
         self._tasks = [asyncio.create_task(self._run(index, request)) for index, request in enumerate(self._requests)]
         self._tasks.append(asyncio.create_task(self._watch(wait_gone)))
 
     async def first_batch(self, hold_s: float = 0.0, due_s: Callable[[], float] | None = None) -> list[IndexedEvent]:
-        """What happened until the head of the answer is due: at least one event, [] when there was none to the end.
+        """The events until the head of the answer is due: at least one; [] if the head is due or all ended without one.
 
-        With `hold_s` seconds, events are gathered until that time has passed or all requests have ended. `due_s`: in how
-        many seconds the head is due without any event, as far as that is known; asked again then.
+        With `hold_s` seconds, events are gathered until that time has passed or all requests have ended. `due_s`: returns
+        the seconds until the head is due without any event, so far as known; called again then.
         Raises: what `wait_gone` returned; else the first failure so far, even if events came before it: it can still be a
         status.
         """
         if hold_s > 0:
-            self._next_measure = sys.maxsize  # it is not the client that they wait for
+            self._next_measure = sys.maxsize  # events do not wait for the client now
             await self._hold(hold_s)
             self._next_measure = len(self._ready) + _STRIDE
         while not self._ready and self._has_more():
@@ -81,14 +81,14 @@ class CallEvents:
         return self._take(len(self._ready))
 
     def wake(self) -> None:
-        """Have `next_batch` return, if it is waited for, though nothing has happened."""
+        """Have a waiting `next_batch` return, even without an event."""
         self._is_woken = True
         self._notify()
 
     async def next_batch(self) -> list[IndexedEvent]:
-        """What has happened since the last call, waiting for at least one event; [] when all have ended, or it was woken.
+        """The events since the last call, waiting for at least one; [] when all requests have ended, or after `wake`.
 
-        At most `MAX_BATCH` events, and then others have their turn. Raises: what `wait_gone` returned; else the first
+        At most `MAX_BATCH` events; if more wait, other tasks run first. Raises: what `wait_gone` returned; else the first
         failure of a request, or Cancelled where the client was too slow, once the events before it were handed out.
         """
         self._is_woken = False
@@ -106,11 +106,11 @@ class CallEvents:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
-        if tasks:  # else whoever closes it a second time would wait for a turn of the loop
+        if tasks:  # else a second call would wait for a turn of the loop
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait(self, most_s: float) -> None:
-        """Wait for a change, but not longer."""
+        """Wait for a change, at most `most_s` seconds."""
         change = self._next_change()
         timer = asyncio.get_running_loop().call_later(most_s, self._notify)
         try:
@@ -127,7 +127,7 @@ class CallEvents:
             return
 
     def _take(self, most: int) -> list[IndexedEvent]:
-        """The oldest events that wait, so many at most."""
+        """The oldest events that wait, `most` at most."""
         if self._gone is not None:
             raise self._gone
         batch, self._ready = self._ready, []

@@ -1,7 +1,7 @@
-"""What stands in for the service that generates, of a model that embeds texts or scores pairs of them.
+"""The replacement of the generating service for a model that embeds texts or scores pairs of them.
 
-Does: refuse generation by name; tokenise, for who only counts. Does not: embed (`server.pooling` does). Made by the
-composition root, used on the event loop.
+Does: refuse generation by name; tokenise, for callers that count tokens. Does not: embed (`server.pooling` does). Made by
+the composition root, used on the event loop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dragoman.types import GenerationRequest, GenerationResult, Prompt, TextProm
 
 
 class NoTexts:
-    """In the place of the service that generates, of a model that embeds or scores; `text_service` finds its tokenizer."""
+    """Replaces the generating service of a model that embeds or scores; `text_service` finds its tokenizer."""
 
     chat_template = None
 
@@ -33,7 +33,7 @@ class NoTexts:
 
     @property
     def max_model_len(self) -> int:
-        """The longest text."""
+        """The tokens of the longest text."""
         return self._service.facts.max_tokens
 
     async def run(self, request: GenerationRequest, take: TakeEvent) -> None:

@@ -24,15 +24,15 @@ from dragoman.types import ChatPrompt, Picture, PictureSpan
 
 
 class Loader(Protocol):
-    """What brings pictures: `dragoman.pictures.PictureLoader`."""
+    """Loads pictures: `dragoman.pictures.PictureLoader`."""
 
     async def load_all(self, sources: Sequence[PictureSource]) -> Sequence[Picture]:
-        """The pictures of one request, in their order. Raises: ServerError. Cancelled, it brings no more."""
+        """The pictures of one request, in their order. Raises: ServerError. Loads no more once cancelled."""
         ...
 
 
 class Encoder(Protocol):
-    """What makes tokens of a rendered prompt: a tokenizer, or one that keeps control tokens out of what clients say."""
+    """Makes tokens of a rendered prompt: a tokenizer, or one that keeps control tokens out of clients' texts."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The tokens of a text."""
@@ -40,7 +40,7 @@ class Encoder(Protocol):
 
 
 class PlacedPicture(NamedTuple):
-    """A picture of a prompt, with what becomes of it there."""
+    """A picture of a prompt, with the text that stands for it there."""
 
     part: PicturePart
     picture: Picture
@@ -49,7 +49,7 @@ class PlacedPicture(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PicturePrompts:
-    """How prompts with pictures are made for one model. `max_pictures`: of one prompt, None = as many as fit."""
+    """Makes prompts with pictures for one model. `max_pictures`: of one prompt, None = as many as fit."""
 
     rules: PictureRules
     loader: Loader
@@ -57,7 +57,7 @@ class PicturePrompts:
 
     @property
     def marker(self) -> str:
-        """What stands for a picture in a rendered prompt."""
+        """The text that stands for a picture in a rendered prompt."""
         return self.rules.processor.marker
 
     async def brought(self, prompt: ChatPrompt) -> ChatPrompt:
@@ -105,9 +105,9 @@ class PicturePrompts:
     def spans(
         self, token_ids: Sequence[int], placed: Sequence[PlacedPicture], tokenizer: Tokenizer
     ) -> tuple[PictureSpan, ...]:
-        """Where the pictures are among a prompt's tokens: each has the placeholders that come next.
+        """The places of the pictures among a prompt's tokens: each has the next placeholders.
 
-        Raises: InvalidRequest if there are more placeholders than those of the pictures, or fewer.
+        Raises: InvalidRequest if the number of placeholders is not that of the pictures.
         """
         placeholder_id = self.rules.placeholder_id
         places = [i for i, token_id in enumerate(token_ids) if token_id == placeholder_id]

@@ -1,7 +1,7 @@
-"""Turns what a client asked into what an engine runs: tokens, limits, resolved defaults; or into the reason why not.
+"""Turns a client's request into one for an engine, with tokens, limits and resolved defaults, or refuses it.
 
-Does: chat template, tokenising, truncation, context rules, bad words, grammars, legal token ids. What comes out is legal,
-and nothing looks at that again; whether the engine can do it, the engine says. Does not: run anything.
+Does: chat template, tokenising, truncation, context rules, bad words, grammars, legal token ids. The result is legal and
+is not checked again; the engine refuses what it cannot do. Does not: run anything.
 `Preparer.prepare` is a pure function but for the seed it draws; the service calls it on the event loop, or on a tokenise
 thread for long prompts.
 """
@@ -55,23 +55,23 @@ _REPOSITORY_NAME, _FILE_NAME = "myproject\n", "filename\n"  # where nobody says 
 _FILE_BREAK = "\n\n--- snippet ---\n\n"  # before files, to models that have no mark for them; llama.cpp's
 
 GrammarCompiler = Callable[[Grammar], TokenMasker]
-"""Raises InvalidRequest for a grammar that does not compile; remembers those that do, for the engine asks again."""
+"""Raises InvalidRequest for a grammar that does not compile; keeps those that do, for the engine."""
 
 Constrain = Callable[[GenerationRequest, str], Grammar | None]
 """(request, prompt text) -> the grammar for its answer: the client's own, or one that also covers reasoning and calls."""
 
 FindUnsearched = Callable[[GenerationRequest, str], Unsearched | None]
-"""(request, prompt text) -> where its stop strings do not count; None if only a parser can tell."""
+"""(request, prompt text) -> the parts where its stop strings do not count; None if only a parser can tell."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """What a service allows. `max_model_len` None = as much as the engine; it can only make the context shorter.
+    """Limits of a service. `max_model_len` None = as the engine; it can only make the context shorter.
 
     `max_prompt_tokens`, `max_completion_tokens`: of one sequence, None = what fits into the context. `request_timeout_s`
     bounds a request from its preparation to its last token, `queue_timeout_s` until its first step begins, None = no bound.
-    `prefix_cache_per_key`: callers share no cached prompts, and are told of none that they may share.
-    `head_after_s`: how long after it was handed to the engine, which refuses at once, a request counts as accepted.
+    `prefix_cache_per_key`: callers share no cached prompts. Where the engine shares them, answers do not show it.
+    `head_after_s`: seconds after which a request in the engine counts as accepted; engines refuse at once.
     Prompts of more than `max_inline_chars` characters are prepared off the event loop: tokenising takes about a microsecond
     per character. `thinking`: the bounds of reasoning.
     """
@@ -88,7 +88,7 @@ class ServiceLimits:
 
 
 class Turn(NamedTuple):
-    """Whose request it is; when the engine gives it up unless it has begun, and in any case, in seconds since the epoch."""
+    """The caller of a request, the time by which it must begin, and its deadline, both in seconds since the epoch."""
 
     caller: str = ""
     start_by_s: float | None = None
@@ -108,7 +108,7 @@ class PromptTokens(NamedTuple):
 
 
 class PreparedRequest(NamedTuple):
-    """A request ready to run. `request`: what was asked, with the grammar that was settled on."""
+    """A request ready to run. `request`: the client's, with the grammar that applies."""
 
     prompt_text: str
     engine_request: EngineRequest
@@ -143,7 +143,7 @@ class Preparer:
         return self.capabilities.max_model_len if own is None else min(own, self.capabilities.max_model_len)
 
     def is_long(self, request: GenerationRequest) -> bool:
-        """Whether preparing would hold up the event loop: a long prompt, or what waits for a process."""
+        """True if preparing would hold up the event loop: for a long prompt, or one that waits for a process."""
         sampling = request.sampling
         if self.has_grammar(request) or self.has_process(request.prompt):
             return True
@@ -153,16 +153,16 @@ class Preparer:
         return num_chars > self.limits.max_inline_chars
 
     def has_process(self, prompt: Prompt) -> bool:
-        """Whether a process renders the prompt, for which a thread has to wait."""
+        """True if a process renders the prompt, for which a thread has to wait."""
         template = self.chat_template
         return isinstance(prompt, ChatPrompt) and template is not None and not template.renders_at_once(prompt)
 
     def has_grammar(self, request: GenerationRequest) -> bool:
-        """Whether there may be a grammar to compile."""
+        """True if there may be a grammar to compile."""
         return request.sampling.grammar is not None or request.parse_tool_calls
 
     def prepare(self, request: GenerationRequest, turn: Turn) -> PreparedRequest:
-        """The request as the engine takes it, when it is its turn.
+        """The request in the form that the engine takes.
 
         Raises: InvalidRequest (a prompt or parameter this model cannot take), UnsupportedFeature, CapacityError.
         """
@@ -390,7 +390,7 @@ class Preparer:
     # --- limits -------------------------------------------------------------------------------------------------------
 
     def _eos_token_ids(self, request: GenerationRequest) -> frozenset[int]:
-        """What ends a sequence. A plain text may go through several turns; but a grammar takes a turn's end for its own."""
+        """The tokens that end a sequence. A plain text may have several turns; but a turn's end also ends a grammar."""
         is_turn = isinstance(request.prompt, ChatPrompt) or request.sampling.grammar is not None
         return self.tokenizer.eos_token_ids | self.turn_end_ids if is_turn else self.tokenizer.eos_token_ids
 
@@ -402,9 +402,9 @@ class Preparer:
         return self.max_model_len if most is None else min(most, self.max_model_len)
 
     def _check_text(self, text: str, most: int | None) -> None:
-        """Raises CapacityError for a text that cannot have as few as `most` tokens, or is too long to be tokenised at all.
+        """Raises CapacityError for a text that must have more than `most` tokens, or is too long to be tokenised at all.
 
-        Without this, megabytes would be tokenised for seconds and gigabytes, to be refused.
+        Without this, megabytes of text would take seconds and gigabytes to tokenise before they are refused.
         """
         if most is not None and len(text) > _ROOMY * most:
             least = len(text) // self.tokenizer.max_token_chars
@@ -424,7 +424,7 @@ class Preparer:
         )
 
     def _max_tokens(self, num_prompt: int, request: GenerationRequest) -> int:
-        """The tokens that may be generated: what was asked for, or what fits. Raises: CapacityError, InvalidParameter."""
+        """The most tokens to generate: as the request asks, or as many as fit. Raises: CapacityError, InvalidParameter."""
         most_prompt, most = self.limits.max_prompt_tokens, self.limits.max_completion_tokens
         room, wanted = self.max_model_len - num_prompt, request.max_tokens
         if most_prompt is not None and num_prompt > most_prompt:
@@ -501,10 +501,9 @@ class Preparer:
         return tuple(ids for ids in encoded if ids)
 
     def _grammar(self, request: GenerationRequest, prompt_text: str) -> Grammar | None:
-        """The grammar of the answer. One that the client did not ask for is left out where it cannot be had.
+        """The grammar of the answer. One that the client did not ask for is left out if it cannot be enforced.
 
-        Raises: InvalidRequest if the client's grammar, where it has to be, or the tools that must be called, cannot be
-        followed.
+        Raises: InvalidRequest if the client's grammar, or the calls that `tool_choice` demands, cannot be enforced.
         """
         own = request.sampling.grammar
         is_conversation = isinstance(request.prompt, ChatPrompt)
@@ -547,7 +546,7 @@ class Preparer:
                     raise InvalidParameter(f"{problem}: {error.message}", param="tools") from error
 
     def _compiled(self, grammar: Grammar | None) -> Grammar | None:
-        """The same, once it is known to compile. Raises: InvalidRequest. What cannot be known here, the engine will say."""
+        """The grammar, once it is known to compile. Raises: InvalidRequest. The engine reports what cannot be known here."""
         if grammar is not None and self._can_follow(grammar):
             assert self.compile_grammar is not None
             self.compile_grammar(grammar)
@@ -558,7 +557,7 @@ class Preparer:
 
 
 def _last(ids: list[int], count: int) -> list[int]:
-    """The last so many of them."""
+    """The last `count` ids."""
     return ids[max(len(ids) - count, 0) :]
 
 
@@ -589,5 +588,5 @@ def _check_truncation(request: GenerationRequest) -> None:
 
 
 def _asked_choice(request: GenerationRequest) -> str:
-    """The choice as the client said it: a word, or the name of a tool."""
+    """The choice as the client wrote it: a word, or the name of a tool."""
     return request.called_tool or str(request.tool_choice)

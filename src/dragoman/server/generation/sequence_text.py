@@ -35,7 +35,7 @@ _TOKEN_ENDS = (FinishReason.EOS, FinishReason.STOP_TOKEN)
 
 
 class ParsedText(NamedTuple):
-    """What a piece of a sequence's text is: answer, reasoning, parts of tool calls."""
+    """The parts of a piece of text: answer, reasoning, parts of tool calls."""
 
     content: str = ""
     reasoning: str = ""
@@ -61,7 +61,7 @@ def parser_of(make: ParserFactory | None, request: GenerationRequest, prompt_tex
 class _StoppedContent:
     """A parser's output with the content ended at a stop string; reasoning and calls may hold any of them.
 
-    `took_in` is told of every token's text, `released` gives what may be shown since the last time.
+    `took_in` is called with every token's text; `released` returns the text that may be shown since the last time.
     """
 
     __slots__ = ("_contents", "_includes_stop", "_parser", "_reasonings", "_scanner", "_tool_calls")
@@ -88,7 +88,7 @@ class _StoppedContent:
         return match
 
     def released(self) -> ParsedText:
-        """What came out since the last time."""
+        """The output since the last time."""
         parsed = ParsedText("".join(self._contents), "".join(self._reasonings), tuple(self._tool_calls))
         self._contents, self._reasonings, self._tool_calls = [], [], []
         return parsed
@@ -111,14 +111,14 @@ class _StoppedContent:
         return None
 
     def _let_go(self) -> None:
-        """What is held is no beginning of a stop string: something else than content follows it."""
+        """Release the held text: it does not begin a stop string, since something other than content follows."""
         if not self._includes_stop:
             self._contents.append(self._scanner.tail)
         self._scanner.tail = ""
 
 
 class _LineEnd:
-    """Finds where a text ends by its lines, see `LineLimits`. `pushed` is told of every token's text."""
+    """Finds where a text ends by its lines, see `LineLimits`. `pushed` is called with every token's text."""
 
     __slots__ = ("_begin_s", "_indent", "_is_before_text", "_limits")
 
@@ -129,7 +129,7 @@ class _LineEnd:
         self._indent = 0
 
     def pushed(self, text: str) -> int | None:
-        """How many characters of this token's text still belong to the answer, None = it does not end here."""
+        """The number of characters of this token's text that still belong to the answer, None = it does not end here."""
         self._begin_s = perf_counter() if self._begin_s is None else self._begin_s
         for position, character in enumerate(text if self._limits.min_indent else ""):
             if self._is_before_text and character in " \t":
@@ -148,7 +148,7 @@ class _LineEnd:
 class SequenceText:
     """One sequence on its way to the client. `is_finished`: its last event was made, further outputs are dropped.
 
-    `shown_ids`: special tokens that the parser has to see. `record`: told of every event and token.
+    `shown_ids`: special tokens that the parser has to see. `record`: notes every event and token.
     Every token is in exactly one event, in order, and an event's text is the text of its tokens.
     """
 
@@ -231,7 +231,7 @@ class SequenceText:
         self._record.num_accepted_tokens += output.num_accepted_tokens
 
     def _last_text(self, token_id: int, reason: FinishReason) -> str:
-        """The text that the last token adds, which also tells what became of an incomplete character."""
+        """The text that the last token adds, with an incomplete character resolved."""
         is_hidden = reason in _TOKEN_ENDS and not self._includes_stop
         is_hidden = is_hidden or (self._skips_special and reason is FinishReason.EOS)
         return ("" if is_hidden else self._detokenizer.push(token_id)) + self._detokenizer.flush()
@@ -248,11 +248,11 @@ class SequenceText:
         return TokenOutput(token_id, text, token_text, own, logprob, top, is_special or reason is FinishReason.EOS)
 
     def _counts_stops(self) -> bool:
-        """Whether a stop string that is complete by now ends the sequence."""
+        """True if a stop string that is complete by now ends the sequence."""
         return self._record.num_tokens >= self._min_tokens
 
     def _scan(self, token: TokenOutput, scanner: StopScanner, released: list[TokenOutput]) -> StopMatch | None:
-        """Take in a token and release what cannot belong to a stop string any more; on a match, everything, cut."""
+        """Take in a token and release text that cannot belong to a stop string; on a match, all text up to the cut."""
         match = _searched(scanner, token.text, counts=self._counts_stops())
         self._held.append(token)
         if match is not None:
@@ -346,7 +346,7 @@ def top_tokens(pieces: TokenPieces, top: list[Logprob] | tuple[Logprob, ...]) ->
 def prompt_info(
     text: str, prompt_ids: tuple[int, ...], first: EngineOutput, pieces: TokenPieces, seed: int
 ) -> PromptInfo:
-    """What became of a prompt, from the request's first output; with tokens if log-probabilities were asked for."""
+    """Facts about a prompt from the request's first output; with tokens if log-probabilities were asked for."""
     tokens: list[TokenOutput] = []
     if first.prompt_logprobs is not None:
         detokenizer = IncrementalDetokenizer(

@@ -1,9 +1,9 @@
-"""The one path from a request in neutral words to its events, whatever dialect asked and whatever engine answers.
+"""The one path from a request in neutral words to its events, for every dialect and every engine.
 
-Does: have its pictures brought, prepare the request, run it, turn engine outputs into text events, end it at stop strings,
+Does: have its pictures loaded, prepare the request, run it, turn engine outputs into text events, end it at stop strings,
 time limits, aborts. Does not: know wire formats, fetch, admit requests (the responder does), or generate. Runs on the event
 loop; long prompts are prepared on `pool`. Closing a stream, at any moment and for any reason, aborts the request in the
-engine, and the bringing of its pictures.
+engine, and the loading of its pictures.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ from dragoman.types import (
 T = TypeVar("T")
 
 _NUM_TEMPLATE_THREADS = 4  # as many as there are processes for them
-_NUM_GRAMMAR_THREADS = 16  # more than costly grammars can take up, so that others never wait for those
+_NUM_GRAMMAR_THREADS = 16  # more than costly grammars can occupy, so that others never wait for them
 _SEED_BITS = 53  # every JSON reader keeps such an integer exact, so a client can send it back
 
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """What a service can do beyond plain text. `compile_grammar`: finds out which grammars its engine can follow.
+    """Abilities of a service beyond plain text. `compile_grammar`: finds out which grammars its engine can follow.
 
     `make_parser` splits reasoning and tool calls from the text, None = all of it is the answer; it sees the special tokens
     in `marker_ids`. `constrain` makes room for both in a request's grammar. `turn_end_ids` end a chat's answer besides the
     tokenizer's end-of-sequence tokens. `draw_seed` gives the seed of requests that name none. `pictures`: of a model that
-    takes them. `plain`: keeps control tokens out of what clients say, None = they are tokenised as such.
-    `unsearched`: the parts of an answer that are no content, as far as an engine can tell them. `find_thought`: where its
-    reasoning stands, None = it has none.
+    takes them. `plain`: keeps control tokens out of clients' texts, None = they are tokenised as such.
+    `unsearched`: the parts of an answer that are not content, so far as an engine can tell. `find_thought`: the marks of
+    its reasoning, None = it has none.
     """
 
     compile_grammar: GrammarCompiler | None = None
@@ -130,7 +130,7 @@ class Service:
         )
 
     def close(self) -> None:
-        """Let its threads end, when no request is left; what still compiles runs to its end and is dropped."""
+        """End the threads, when no request is left; a grammar that still compiles runs to its end and is dropped."""
         for pool in (self._grammar_pool, self._template_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -156,7 +156,7 @@ class Service:
 
     @property
     def head_after_s(self) -> float:
-        """Seconds after its preparation in which a request can still be refused: by the engine, or for having waited."""
+        """Seconds after its preparation in which a request can still be refused: by the engine, or for waiting too long."""
         return self._limits.head_after_s + (self._limits.queue_timeout_s or 0.0)
 
     async def run(self, request: GenerationRequest, take: TakeEvent) -> None:
@@ -174,7 +174,7 @@ class Service:
         record.waits(prepared.engine_request)
         if call is not None:
             call.take(call, record)
-        # An engine that cannot keep callers apart would tell one of them what another has asked.
+        # An engine that cannot keep callers apart would show one caller which prompts another has sent.
         hides_cached = self._limits.prefix_cache_per_key and not self._engine.capabilities.cache_salt
         answer = _Answer(prepared, self._pieces, self._extensions, record, take, hides_cached=hides_cached)
         work = deliver(self._engine, prepared.engine_request, answer.push)
@@ -186,12 +186,12 @@ class Service:
             raise EngineFailed(f"the engine ended request {request.request_id} before all its sequences were finished")
 
     def progress(self, request_id: str) -> PromptProgress | None:
-        """How far a request is that has no token yet; None = not known, or it has. See `TellingProgress`."""
+        """The progress of a request that has no token yet; None = not known, or it has one. See `TellingProgress`."""
         engine = self._engine
         return engine.progress(request_id) if isinstance(engine, TellingProgress) else None
 
     async def prepare(self, request: GenerationRequest) -> PreparedRequest:
-        """What the engine would be given. Raises: InvalidRequest, CapacityError, RequestTimeout."""
+        """The request as prepared for the engine. Raises: InvalidRequest, CapacityError, RequestTimeout."""
         call, record = current_call(), RequestRecord(request.request_id)
         return await self._prepare(self._with_adapter(request), self._deadline(call), record, call)
 
@@ -202,7 +202,7 @@ class Service:
         return fold.result()
 
     async def tokenize(self, prompt: Prompt) -> PromptTokens:
-        """A prompt as the model would see it. Raises: InvalidRequest, CapacityError, what bringing its pictures raises."""
+        """A prompt as the model would see it. Raises: InvalidRequest, CapacityError, what loading its pictures raises."""
         if self._may_hold_pictures(prompt):
             prompt = await self._with_pictures(prompt, self._deadline(current_call()))
         has_process = self._preparer.has_process(prompt)
@@ -239,7 +239,7 @@ class Service:
         )
 
     async def _with_pictures(self, prompt: ChatPrompt, deadline: _Deadline | None) -> ChatPrompt:
-        """The conversation, its pictures brought. Raises: InvalidRequest, RequestTimeout, what bringing them raises."""
+        """The conversation with its pictures loaded. Raises: InvalidRequest, RequestTimeout, what loading them raises."""
         assert self._extensions.pictures is not None
         work = self._extensions.pictures.brought(prompt)
         return await (work if deadline is None else deadline.run(work))
@@ -262,13 +262,13 @@ class Service:
         return prepared
 
     def _pool_of(self, request: GenerationRequest) -> Executor | None:
-        """The threads that prepare the request, which keep those of others free while they wait."""
+        """The threads that prepare the request: those that may wait are apart from the others."""
         if self._preparer.has_grammar(request):
             return self._grammar_pool
         return self._template_pool if self._preparer.has_process(request.prompt) else self._pool
 
     def _turn(self, deadline: _Deadline | None, call: CallRecord | None) -> Turn:
-        """Whose request it is that comes now, and until when it may begin and end."""
+        """The caller of the request, and the times by which it must begin and end."""
         limit_s = self._limits.queue_timeout_s
         return Turn(
             "" if call is None else call.caller,
@@ -333,7 +333,7 @@ class _Answer:
         return self._num_unfinished == 0
 
     def push(self, output: EngineOutput) -> bool:
-        """Hand on the event that this output makes, if it makes one; True while the request needs more outputs."""
+        """Pass on the event of this output, if there is one; True while the request needs more outputs."""
         sequence = self._sequences[output.index]
         if self._hides_cached:
             output.num_cached_tokens = 0
@@ -372,7 +372,7 @@ class _Answer:
 class _Deadline:
     """A point in time, from now, after which a request is given up.
 
-    The engine is told and ends it by itself; this one holds also for preparing, and if the engine hangs. `when` is in the
+    The engine knows it too and ends the request; this one also covers preparing, and an engine that hangs. `when` is in the
     event loop's time. `field`: the header that asks for it, "" = none.
     """
 
@@ -383,7 +383,7 @@ class _Deadline:
 
     @property
     def unix_s(self) -> float:
-        """It in seconds since the epoch, as the clock stands now; to be used at once, since clocks are set."""
+        """The deadline in seconds since the epoch, by the clock as it is now; use it at once, since clocks are set."""
         return time.time() + self.when - asyncio.get_running_loop().time()
 
     async def run(self, work: Awaitable[T]) -> T:
@@ -402,11 +402,11 @@ class _Deadline:
             raise self._error() from error
 
     def _error(self) -> RequestTimeout:
-        """What a client is told when the time is over."""
+        """The error when the time is over."""
         return RequestTimeout(f"the request took longer than {self._words}")
 
     def _refusal(self, error: DeadlineTooShort) -> DeadlineTooShort:
-        """What a client is told if the time cannot suffice."""
+        """The error if the time cannot suffice."""
         named = f" ({self._field})" if self._field else ""
         message = (
             f"the request cannot be answered within {self._words}{named}: its first token is at least "

@@ -1,4 +1,4 @@
-"""A model's service as operations use it that count tokens and generate nothing.
+"""A model's service for operations that count tokens and generate nothing.
 
 Does: say what is needed of it. Does not: tokenise. Used by the APIs' operations, on the event loop.
 """

@@ -1,6 +1,6 @@
-"""How long one request's reasoning may be, what ends it, and what the chat template is told of it.
+"""The bounds of one request's reasoning, the tokens that end it, and the budget in the chat template's arguments.
 
-Does: choose among what the request, its template's arguments and the operator say; turn marks into tokens for the engine.
+Does: choose among the values of the request, its template's arguments and the operator; turn marks into tokens.
 Does not: know families of models (`output_parsers` does), or end anything (engines do). Called by the preparer, on any
 thread.
 """
@@ -20,20 +20,20 @@ from dragoman.tokenizer.base import Tokenizer
 from dragoman.types import ChatPrompt, GenerationRequest, Prompt, RepetitionDetection, Thinking
 
 FindThought = Callable[[GenerationRequest, str], ThoughtMarks | None]
-"""(request, prompt text) -> where its answer's reasoning stands, None if it has none."""
+"""(request, prompt text) -> the marks of its answer's reasoning, None if it has none."""
 
 UNBOUNDED = -1
 _MOST = 2**32 - 1  # as of all numbers of tokens
-_BUDGET = "thinking_budget"  # what templates call it that tell the model
+_BUDGET = "thinking_budget"  # its name in templates that show it to the model
 _TOLD = f"chat_template_kwargs.{_BUDGET}"
 _SWITCHES = ("enable_thinking", "thinking")
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkingBounds:
-    """What holds for conversations that do not say otherwise. `budget`, `repetition` None = there is no such bound.
+    """Bounds for conversations that set none. `budget`, `repetition` None = there is no such bound.
 
-    `last_words`: what is said where reasoning is cut off, None = what the model was trained to.
+    `last_words`: the text where reasoning is cut off, None = the one that the model was trained with.
     """
 
     budget: int | None = None
@@ -56,7 +56,7 @@ class ThinkingPlan:
     def budget_of(self, request: GenerationRequest, defaults: Mapping[str, Any]) -> int | None:
         """The tokens that the request's reasoning may have, None = any number. Raises: InvalidParameter.
 
-        `defaults`: what every conversation tells the template.
+        `defaults`: the template's arguments of every conversation.
         """
         budget = request.sampling.thinking_token_budget
         if isinstance(request.prompt, ChatPrompt):
@@ -71,7 +71,7 @@ class ThinkingPlan:
         return None if budget == UNBOUNDED else budget
 
     def thinking_of(self, request: GenerationRequest, prompt_text: str, budget: int | None) -> Thinking | None:
-        """What an engine has to know to end the reasoning; None if there is none, or nothing ends it."""
+        """The facts with which an engine ends the reasoning; None if there is none, or it is unbounded."""
         repetition = request.sampling.repetition_detection
         if repetition is None and isinstance(request.prompt, ChatPrompt):
             repetition = self._bounds.repetition
@@ -93,14 +93,14 @@ class ThinkingPlan:
         )
 
     def _encoded(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text that goes on from others."""
+        """The tokens of a text that continues another one."""
         if text not in self._ids:
             self._ids[text] = tuple(self._tokenizer.encode_continuation(text)) if text else ()
         return self._ids[text]
 
 
 def told_budget(kwargs: Mapping[str, Any]) -> int | None:
-    """What a template is told of the budget. Raises: InvalidParameter."""
+    """The budget in a template's arguments. Raises: InvalidParameter."""
     told = kwargs.get(_BUDGET)
     if told is not None and (type(told) is not int or not UNBOUNDED <= told <= _MOST):
         message = f"{_TOLD} must be an integer between {UNBOUNDED} and {_MOST}, got {shown_json(told, 60)}"
@@ -109,7 +109,7 @@ def told_budget(kwargs: Mapping[str, Any]) -> int | None:
 
 
 def told_of(prompt: Prompt, budget: int | None) -> Prompt:
-    """The prompt, whose template is told of the budget; of none, that there is no thinking, whatever else is said."""
+    """The prompt with the budget in its template's arguments; a budget of 0 also switches thinking off there."""
     if budget is None or not isinstance(prompt, ChatPrompt):
         return prompt
     kwargs = {_BUDGET: budget, **prompt.template_kwargs, **({} if budget else dict.fromkeys(_SWITCHES, False))}

@@ -1,6 +1,6 @@
-"""What the parsers of a model's output share: markers in the text, and the search for them as the text comes.
+"""Markers in the text of a model, and the search for them in growing text, shared by the parsers of output.
 
-Does: say how a marker is written and how a grammar names it; split growing text where a marker begins.
+Does: define how a marker is written and how a grammar names it; split growing text where a marker begins.
 Does not: know any format. Used by every module of this package, on the event loop; the values are immutable.
 """
 
@@ -58,13 +58,13 @@ def split_at(text: str, marker: str, *, is_last: bool) -> Split:
 
 
 def first_marker(text: str, markers: Sequence[str]) -> tuple[int, str] | None:
-    """Where the first of the markers stands, and which it is; of two at one place the longer."""
+    """The place of the first marker, and the marker; of two at one place the longer."""
     found = [(position, marker) for marker in markers if (position := text.find(marker)) >= 0]
     return min(found, key=lambda entry: (entry[0], -len(entry[1])), default=None)
 
 
 def num_open(text: str, *markers: str) -> int:
-    """How many characters at the end of `text` may be the beginning of a marker."""
+    """The number of characters at the end of `text` that may begin a marker."""
     longest = max(map(len, markers), default=1)
     for size in range(min(len(text), longest - 1), 0, -1):
         end = text[-size:]

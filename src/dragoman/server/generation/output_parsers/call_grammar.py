@@ -25,7 +25,7 @@ FREE_CHOICES = ("auto", "none", None)
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one request asks of the answer's form. `own`: the client's constraint on answers that call no tool."""
+    """The form of answer that a request asks for. `own`: the client's constraint on answers that call no tool."""
 
     tools: Sequence[Tool]
     is_forced: bool  # a tool must be called
@@ -34,7 +34,7 @@ class Wish:
 
 
 def wish_of(request: GenerationRequest) -> Wish | None:
-    """What a request asks about calls, None if it does not let the model call anything."""
+    """The calls that a request allows or demands, None if the model may not call a tool."""
     prompt, choice = request.prompt, request.tool_choice
     if not isinstance(prompt, ChatPrompt) or not request.parse_tool_calls or not prompt.tools:
         return None

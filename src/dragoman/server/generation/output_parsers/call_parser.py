@@ -1,6 +1,6 @@
 """Finds tool calls in a model's text as it comes, and leaves the rest as content.
 
-Does: one state machine for all that stands around and between calls; what it looks for is a `CallSyntax`.
+Does: run one state machine for the text around and between calls, by a `CallSyntax`.
 Does not: read calls (its readers do) or know formats by name. One parser per sequence, on the event loop.
 Invariant: apart from white space around calls, which it may also put between two texts, every character is content or part
 of a call, however the text is cut.
@@ -21,14 +21,14 @@ from dragoman.types import ToolCallDelta
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax:
-    """What stands around calls.
+    """The text around calls.
 
-    `opens`: the marks before them, any of which will do. `starts`: how a call begins, and who reads it; "" = in any other
-    way. `call_closes`: marks after each call, `closes`: after the last one of those that one mark opened. `is_list`: they
-    may be an array. `separators`: characters that may stand between them; `repeats`: nothing needs to. `is_bare`: an answer
-    that begins as a call may be one even without a mark, if it names a known tool. `unopened`: beginnings of calls that may
-    be calls of known tools anywhere, without the mark before them. `unseen`: a mark that ends messages, with which one that
-    opens begins; elsewhere it is left out of the content.
+    `opens`: the marks before calls, any of which will do. `starts`: the beginnings of calls, each with its reader; "" = any
+    other beginning. `call_closes`: marks after each call. `closes`: marks after the last call of those that one mark opened.
+    `is_list`: the calls may be an array. `separators`: characters that may stand between calls; `repeats`: they may be
+    missing. `is_bare`: an answer that begins as a call may be one even without a mark, if it names a known tool.
+    `unopened`: beginnings of calls that may be calls of known tools anywhere, without the mark before them. `unseen`: a
+    mark that ends messages and begins one of `opens`; elsewhere it is left out of the content.
     """
 
     opens: tuple[str, ...] = ()
@@ -55,10 +55,10 @@ class _State(Enum):
 class CallParser:
     """One sequence's tool calls.
 
-    `guaranteed`: the mark after which a grammar sees to it that calls follow, so that their arguments are given on before
+    `guaranteed`: the mark after which a grammar guarantees calls, so that their arguments are passed on before
     they are complete; "" = at the beginning of the answer, None = there is no such grammar. `only_known`: calls of a tool
-    that is not in `schemas` are none, even behind a mark. `num_calls`: found so far, which may be set before the first text.
-    `since_call`: the content of the last piece that came after the first call.
+    that is not in `schemas` are content, even behind a mark. `num_calls`: found so far, which may be set before the first
+    text. `since_call`: the content of the last piece that came after the first call.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class CallParser:
         self._state = _State.START if syntax.is_bare else _State.OUTSIDE
         self._buffer = ""  # not looked at yet, or not decided on
         self._opened = ""  # what was read since the marker: content after all, if no call follows
-        self._mark = ""  # that stood before these calls; without one, only a known name makes a call
+        self._mark = ""  # before these calls; without one, only a known name makes a call
         self._in_list = False
         self._reader: CallReader | None = None
         self._content: list[str] = []
@@ -92,7 +92,7 @@ class CallParser:
         self._has_content = False
 
     def push(self, text: str, *, is_last: bool) -> ParsedText:
-        """What this piece of text adds; nothing is held back after the last."""
+        """The output that this piece of text adds; nothing is held back after the last."""
         self._buffer += text
         steps = {
             _State.START: self._begin,
@@ -225,7 +225,7 @@ class CallParser:
         self._opened, self._buffer, self._mark, self._state = opened, rest, mark, _State.OPENED
 
     def _give_up(self, rest: str) -> None:
-        """What looked like a call is none: its opening is content, and the rest is looked at anew."""
+        """Take a false call's opening as content, and read the rest again."""
         if not self._opened:
             self._opened = _beginning(rest, self._syntax.unopened)
             rest = rest[len(self._opened) :]
@@ -266,5 +266,5 @@ def _beginning(text: str, marks: Sequence[str]) -> str:
 
 
 def _may_become(text: str, marks: Sequence[str]) -> bool:
-    """Whether the text is the beginning of a mark, and no more than that."""
+    """True if the text is the beginning of a mark, but not a whole one."""
     return any(mark.startswith(text) and mark != text for mark in marks)

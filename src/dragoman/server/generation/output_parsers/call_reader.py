@@ -1,7 +1,7 @@
-"""What reads one tool call, whatever its notation: the protocol that the readers of this package implement.
+"""The protocol of readers of one tool call, in any notation.
 
-Does: say how a reader is made, fed and asked. Does not: read. Readers are made by `call_parser`, one per call, on the event
-loop. A call that no grammar guarantees is given on when it is complete, since until then it may turn out to be none.
+Does: define how a reader is made, fed and asked. Does not: read. `call_parser` makes readers, one per call, on the event
+loop. A call that no grammar guarantees is passed on when it is complete: until then it may turn out to be content.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dragoman.types import ToolCallDelta
 Schemas = Mapping[str, Mapping[str, Any]]
 """The schema of each tool's arguments, by the tool's name."""
 
-MAX_HEADER_CHARS = 300  # of what stands before a call's arguments; names have 64
+MAX_HEADER_CHARS = 300  # before a call's arguments; names have 64
 
 
 class Progress(Enum):
-    """What is known of a call."""
+    """The state of reading a call."""
 
     OPEN = 1
     DONE = 2
@@ -27,10 +27,10 @@ class Progress(Enum):
 
 
 class CallStart(NamedTuple):
-    """What a reader has to know. `number`: of the call within its answer, from 0. `call_id`: unless the model names it.
+    """Facts for a reader. `number`: of the call within its answer, from 0. `call_id`: used unless the model writes one.
 
-    `streams`: a grammar guarantees the call, so its parts are given on at once. `schemas`: of the known tools.
-    `needs_known_name`: a call of any other tool is no call.
+    `streams`: a grammar guarantees the call, so its parts are passed on at once. `schemas`: of the known tools.
+    `needs_known_name`: a call of any other tool is content.
     """
 
     number: int
@@ -40,7 +40,7 @@ class CallStart(NamedTuple):
     needs_known_name: bool
 
     def allows(self, name: str) -> bool:
-        """Whether a call of that name is one."""
+        """True if a call of that name counts as a call."""
         return bool(name) and (not self.needs_known_name or name in self.schemas)
 
 
@@ -54,11 +54,11 @@ class CallReader(Protocol):
     def raw(self) -> str: ...
 
     def feed(self, text: str) -> str:
-        """Take in text up to the call's end, or to where it shows that it is none; what comes after."""
+        """Take in text up to the call's end, or to where it proves not to be a call. Returns the rest."""
         ...
 
     def deltas(self) -> tuple[ToolCallDelta, ...]:
-        """What has become known since the last time."""
+        """The parts of the call that are new since the last time."""
         ...
 
 
@@ -68,8 +68,8 @@ MakeReader = Callable[[CallStart], CallReader]
 class PiecewiseReader:
     """Base of the readers that take calls apart step by step: each step consumes some of the text that waits.
 
-    A subclass has `_step`, which does what it can with `_waiting` and says whether to go on, and writes arguments with
-    `_write`; `_begin` says the name. It sets `progress`.
+    A subclass has `_step`, which consumes `_waiting` as far as it can and returns True to go on. It writes arguments with
+    `_write`, sets the name with `_set_name`, and sets `progress`.
     """
 
     def __init__(self, start: CallStart) -> None:
@@ -80,7 +80,7 @@ class PiecewiseReader:
         self._taken: list[str] = []
         self._call_id = start.call_id
         self._name = ""
-        self._written: list[str] = []  # of the arguments, not given on yet
+        self._written: list[str] = []  # of the arguments, not passed on yet
 
     @property
     def raw(self) -> str:
@@ -88,7 +88,7 @@ class PiecewiseReader:
         return "".join(self._taken) + self._waiting
 
     def feed(self, text: str) -> str:
-        """Take in text; what comes after the call."""
+        """Take in text. Returns the part after the call."""
         self._waiting += text
         while self.progress is Progress.OPEN and self._step():
             pass
@@ -115,7 +115,7 @@ class PiecewiseReader:
         raise NotImplementedError
 
     def _take(self, size: int) -> str:
-        """Consume that many characters."""
+        """Consume `size` characters."""
         taken, self._waiting = self._waiting[:size], self._waiting[size:]
         self._taken.append(taken)
         return taken
@@ -128,7 +128,7 @@ class PiecewiseReader:
         return False
 
     def _set_name(self, name: str) -> bool:
-        """Whether a call of that name can be one; else it is given up."""
+        """Set the name. True if a call of that name counts as a call; else it is given up."""
         if not self._start.allows(name):
             return self._fail()
         self._name = name

@@ -150,7 +150,7 @@ _REASONING_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 class NamedTokens(Protocol):
-    """What has to be known of a tokenizer."""
+    """The part of a tokenizer that finds tokens by their text."""
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a token by its text, None if there is none."""
@@ -168,9 +168,9 @@ def choose_output_format(
     reasoning: str = AUTO,
     is_control: Callable[[int], bool] | None = None,
 ) -> OutputFormat | harmony.HarmonyOutput:
-    """How the output of the model with this template is read. Raises: KeyError for an unknown name.
+    """The format of the output of a model with this template. Raises: KeyError for an unknown name.
 
-    `is_control`: the tokens that no text in a grammar can stand for, where they are not just the control tokens.
+    `is_control`: True for tokens that text in a grammar cannot match, where these are not just the control tokens.
     """
     source = "" if template is None else "\n".join(template.sources.values())
 
@@ -213,7 +213,7 @@ def recognise_reasoning(template: str) -> ReasoningFormat | None:
 
 
 def _has_token(tokens: NamedTokens, tool_format: ToolFormat) -> bool:
-    """Whether all marks around calls are control tokens."""
+    """True if all marks around calls are control tokens."""
     ids = [tokens.token_to_id(text) for text in (*tool_format.syntax.opens[-1:], *tool_format.syntax.closes)]
     return all(token_id is not None and tokens.is_special(token_id) for token_id in ids)
 
@@ -230,7 +230,7 @@ def _is_harmony(source: str, tools: str, reasoning: str) -> bool:
 
 
 def _named_tools(name: str, source: str) -> ToolFormat | None:
-    """The format that the operator names; Mistral's and GigaChat's have two notations, and the template tells which."""
+    """The format that the operator names; Mistral's and GigaChat's have two notations, and the template shows which."""
     if name == MISTRAL.name and "[ARGS]" in source:
         return MISTRAL_ARGS
     if name == GIGACHAT3.name and "<|function_call|>" in source:
@@ -255,7 +255,7 @@ def _opening(tool_format: ToolFormat, marks: Marks, source: str) -> Marker:
 
 
 def _opens_reasoning(template: ChatTemplate, begin: str) -> bool:
-    """Whether a prompt can end with the mark that begins the reasoning."""
+    """True if a prompt can end with the mark that begins the reasoning."""
     for kwargs in ({}, {"enable_thinking": True}, {"thinking": True}, {"thinking_mode": "enabled"}):
         prompt = ChatPrompt(({"role": "user", "content": "?"},), template_kwargs=kwargs)
         try:

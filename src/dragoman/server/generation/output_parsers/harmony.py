@@ -35,12 +35,12 @@ _BODY_ENDS = (END, CALL, RETURN, START, CHANNEL)
 _CHANNEL = re.compile(rf"{re.escape(CHANNEL)}\s*(\w+)")
 _RECIPIENT = re.compile(r"to=([\w.\-]+)")
 _FUNCTIONS = "functions."
-_PEOPLE = ("user", "assistant", "all")  # to whom messages that call nothing may be addressed
+_PEOPLE = ("user", "assistant", "all")  # recipients of messages that call nothing
 
 
 @dataclass(frozen=True, slots=True)
 class HarmonyOutput:
-    """How answers of one model are constrained and read. `reads_calls`, `reads_reasoning`: what is told from the text."""
+    """Constrains and reads the answers of one model. `reads_calls`, `reads_reasoning`: the parts that it separates."""
 
     marks: Marks
     reads_calls: bool = True
@@ -49,7 +49,7 @@ class HarmonyOutput:
 
     @property
     def names(self) -> tuple[str | None, str | None]:
-        """What the options call the formats of calls and of reasoning."""
+        """The names of the formats of calls and of reasoning, as in the options."""
         return (NAME if self.reads_calls else None, NAME if self.reads_reasoning else None)
 
     @property
@@ -98,11 +98,11 @@ class HarmonyOutput:
         )
 
     def unsearched(self, request: GenerationRequest, prompt_text: str) -> Unsearched | None:
-        """None: the header of a message tells what it is."""
+        """None: the header of each message shows its kind."""
         return None
 
     def thought_marks(self, request: GenerationRequest, prompt_text: str) -> ThoughtMarks | None:
-        """Where the answer's reasoning stands, None if it has none. After it the model may still choose what it calls."""
+        """The marks of the answer's reasoning, None if it has none. After it the model may still choose a tool."""
         opened = _open_message(prompt_text)
         is_open = opened.startswith(f"{START}assistant{_ANALYSIS}")
         if not self.reads_reasoning or (MESSAGE in opened and not is_open):
@@ -155,7 +155,7 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What is taken apart. `new_id` None = calls are not; `streams`: a grammar guarantees them. `schemas`: of the tools."""
+    """The parts to separate. `new_id` None = not calls; `streams`: a grammar guarantees them. `schemas`: of tools."""
 
     new_id: Callable[[], str] | None
     streams: bool
@@ -164,7 +164,7 @@ class _Reading:
 
 
 class _HarmonyParser:
-    """One sequence. Messages of one kind are joined by line breaks; a header that is cut off says nothing and is dropped."""
+    """One sequence. Messages of one kind are joined by line breaks; a header that is cut off is dropped."""
 
     def __init__(self, reading: _Reading, opened: str) -> None:
         self._reading = reading
@@ -186,7 +186,7 @@ class _HarmonyParser:
             self._open(opened.partition(MESSAGE)[0])
 
     def push(self, text: str, *, is_last: bool) -> ParsedText:
-        """What this piece of text adds."""
+        """The output that this piece of text adds."""
         self._buffer += text
         while self._read_header(is_last) if self._state is _State.HEADER else self._read_body(is_last):
             pass
@@ -298,7 +298,7 @@ class _HarmonyParser:
         piece = "".join(self._arguments)
         self._arguments = []
         new_id = self._reading.new_id
-        assert new_id is not None  # else this is no call
+        assert new_id is not None  # else this is not a call
         if self._is_call_begun:
             self._deltas.append(ToolCallDelta(self._num_calls, arguments=piece))
         else:

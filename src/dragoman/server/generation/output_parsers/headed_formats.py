@@ -133,7 +133,7 @@ DEEPSEEK_V3 = ToolFormat(
 DEEPSEEK_V31 = ToolFormat(
     "deepseek_v31", _deepseek_syntax(), _deepseek_v31_call, _section(_SECTION_END), marks=(_CALL, _SEPARATOR)
 )
-# meetkai/functionary-medium-v3.1, and others that are told of functions in Meta's words for custom tools of Llama 3.1.
+# meetkai/functionary-medium-v3.1, and others whose prompts describe functions as Meta's do custom tools of Llama 3.1.
 FUNCTIONARY = ToolFormat(
     "functionary_v31",
     CallSyntax(opens=("<function=",), starts=(("", headed_calls(rf"{_NAME}>\s*")),), call_closes=("</function>",)),

@@ -95,7 +95,7 @@ class JsonCallReader:
         return text[size:]
 
     def deltas(self) -> tuple[ToolCallDelta, ...]:
-        """What has become known since the last time."""
+        """The parts of the call that are new since the last time."""
         if self._streams:
             return self._streamed()
         if self.progress is not Progress.DONE:
@@ -121,7 +121,7 @@ class JsonCallReader:
             self._pieces.append(text[max(0, begin - offset) : end - offset])
 
     def _could_be_call(self) -> bool:
-        """Whether the text so far is the beginning of a call; of a complete object, whether it is one."""
+        """True if the text so far can begin a call; for a complete object, if it is a call."""
         if self.progress is Progress.NOT_A_CALL:
             return False
         if not self._is_plausible:
@@ -133,7 +133,7 @@ class JsonCallReader:
         return self._is_plausible and (self.progress is Progress.OPEN or self._parsed() is not None)
 
     def _parsed(self) -> tuple[str, Any] | None:
-        """Name and arguments of a complete object, None if it is no call. Line breaks inside strings are forgiven."""
+        """Name and arguments of a complete object, None if it is not a call. Line breaks inside strings are accepted."""
         try:
             found = json.loads(self.raw, strict=False, parse_constant=_refuse)
         except (ValueError, RecursionError):
@@ -162,7 +162,7 @@ class JsonCallReader:
             piece = self._flushed()
             return (ToolCallDelta(self._start.number, arguments=piece),) if piece else ()
         name = re.search(rf'"{self._name_key}"\s*:\s*("(?:[^"\\]|\\.)*")', self.raw[: self._begin])
-        if name is None:  # not what the grammar promised: some other engine's idea of it
+        if name is None:  # not what the grammar promised: another engine may follow it differently
             self._streams = False
             return self.deltas() if self._could_be_call() else ()
         self.is_begun = True
@@ -180,7 +180,7 @@ def json_calls(name_key: str = "name") -> MakeReader:
 
 
 def arguments_text(written: str) -> str | None:
-    """An object with arguments as strict JSON, as it was written where that is such; None if it is no object."""
+    """An object with arguments as strict JSON, as it was written if that is strict; None if it is not an object."""
     if isinstance(json_value(written), dict):
         return written
     try:

@@ -1,4 +1,4 @@
-"""One model's way of writing its output: what a request's answer is constrained to, and how it is taken apart again.
+"""The format of one model's output: the constraint of a request's answer, and the parser of its text.
 
 Does: join a tool format and a reasoning format. Does not: choose them (`choose`), compile grammars or generate.
 One per model, made by the composition root; the preparer asks for grammars (on any thread), the service for parsers (on the
@@ -28,9 +28,9 @@ from dragoman.types import ChatPrompt, GenerationRequest, Grammar, ToolCallDelta
 
 @dataclass(frozen=True)
 class OutputFormat:
-    """`tool_format` and `reasoning` None = such output is not looked for. `marker_ids`: control tokens among the marks.
+    """The output format of a model. `tool_format`, `reasoning` None = such output is not separated from the answer.
 
-    Their text has to be shown to the parsers, although control tokens are hidden otherwise. `opens`: the mark that a grammar
+    `marker_ids`: control tokens among the marks, whose text the parsers have to see. `opens`: the mark that a grammar
     has the model write before calls, None if there is none; `marks`: all of the tool format's.
     """
 
@@ -43,14 +43,14 @@ class OutputFormat:
 
     @property
     def names(self) -> tuple[str | None, str | None]:
-        """What the options call the formats of calls and of reasoning."""
+        """The names of the formats of calls and of reasoning, as in the options."""
         tools = None if self.tool_format is None else self.tool_format.name
         return tools, None if self.reasoning is None else self.reasoning.name
 
     def constraint(self, request: GenerationRequest, prompt_text: str) -> Grammar | None:
         """The grammar that the answer has to follow: the client's, with room for reasoning and calls; None = free text.
 
-        Raises: InvalidParameter if a tool that must be called is strict about what the format cannot hold it to.
+        Raises: InvalidParameter if a tool that must be called is strict about something that the format cannot enforce.
         """
         own = request.sampling.grammar
         if not isinstance(request.prompt, ChatPrompt):
@@ -75,7 +75,7 @@ class OutputFormat:
         return _OutputParser(reasoning, calls, early, is_parallel=request.parallel_tool_calls)
 
     def unsearched(self, request: GenerationRequest, prompt_text: str) -> Unsearched | None:
-        """Where stop strings do not count, in marks; None where calls have none, or a stop string may be part of one."""
+        """The marks between which stop strings do not count; None if calls have none, or a stop string may be in a mark."""
         marks: list[tuple[str, str]] = []
         opening = self._opening(request, prompt_text)
         if self.reasoning is not None and request.parse_reasoning:
@@ -92,7 +92,7 @@ class OutputFormat:
         return Unsearched(tuple(marks), marks[0][1] if opening == "open" else "")
 
     def thought_marks(self, request: GenerationRequest, prompt_text: str) -> ThoughtMarks | None:
-        """Where the answer's reasoning stands, None if it has none."""
+        """The marks of the answer's reasoning, None if it has none."""
         if self.reasoning is None:
             return None
         if not isinstance(request.prompt, ChatPrompt):
@@ -121,7 +121,7 @@ class OutputFormat:
         )
 
     def _early_parser(self, request: GenerationRequest) -> CallParser | None:
-        """What finds calls within the reasoning; None where no mark tells them, or a grammar has them come after it."""
+        """A parser of calls within the reasoning; None where calls have no mark, or a grammar puts them after it."""
         tool_format, schemas = self.tool_format, schemas_of(request)
         if tool_format is None or not tool_format.marked or request.tool_choice not in FREE_CHOICES or not schemas:
             return None
@@ -143,7 +143,7 @@ class OutputFormat:
 
 
 def _continued(prompt: ChatPrompt) -> str:
-    """The part of the answer that was said already."""
+    """The part of the answer that the prompt already has."""
     said = prompt.messages[-1].get("content") if prompt.continue_final_message else ""
     return said if isinstance(said, str) else ""
 
@@ -152,7 +152,7 @@ class _OutputParser:
     """A `TextParser`: reasoning first, then calls.
 
     `early` finds calls of known tools that a model makes before it has ended its reasoning. Such a call ends it, unless the
-    mark that does so still comes: until then, or until the end, what is said after the call is kept. No call follows it
+    end mark still comes: the text after the call is kept until then, or until the end. No call follows it
     unless `is_parallel`.
     """
 
@@ -166,7 +166,7 @@ class _OutputParser:
         self._kept: list[str] = []
 
     def push(self, text: str, *, is_last: bool) -> ParsedText:
-        """What this piece of text is."""
+        """The output that this piece of text adds."""
         reasoning, content = self._reasoning.push(text, is_last=is_last)
         early_calls: tuple[ToolCallDelta, ...] = ()
         if self._early is not None:
@@ -180,7 +180,7 @@ class _OutputParser:
     def _without_calls(
         self, early: CallParser, thought: str, *, is_last: bool
     ) -> tuple[str, tuple[ToolCallDelta, ...], str]:
-        """The reasoning without the calls in it, the calls, and what turns out to be content."""
+        """The reasoning without the calls in it, the calls, and text that proves to be content."""
         has_ended, late = self._reasoning.has_ended, ""
         found = early.push(thought, is_last=is_last or has_ended)
         thought = found.content[: len(found.content) - len(early.since_call)]

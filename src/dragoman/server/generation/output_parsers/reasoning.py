@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from dragoman.server.generation.output_parsers.base import Marker, split_at
 
 Opening = Literal["open", "maybe", "closed"]
-"""Whether the answer begins inside the reasoning, may begin with it, or comes after it."""
+"""The beginning of an answer: inside the reasoning, perhaps with it, or after it."""
 
 
 class Preamble(NamedTuple):
@@ -31,10 +31,10 @@ class Preamble(NamedTuple):
 
 
 class ThoughtMarks(NamedTuple):
-    """Where the reasoning of one answer stands, and how it is ended from outside, all as text.
+    """The marks of one answer's reasoning, and the text with which an engine ends it.
 
-    `begin`, `ends`, `is_open`, `recurs`: see `types.Thinking`. `closing`: the model's end of it, with the space around;
-    `last_words`: what is said before, where something was thought; `reclosing`: follows where it begins once more.
+    `begin`, `ends`, `is_open`, `recurs`: see `types.Thinking`. `closing`: the model's end mark, with the space around;
+    `last_words`: written before it, unless the budget is 0; `reclosing`: written where reasoning begins again.
     """
 
     begin: str
@@ -48,13 +48,13 @@ class ThoughtMarks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """How a model marks its reasoning.
+    """The marks with which a model writes its reasoning.
 
     `is_template_opening`: the chat template writes the first mark, so the model never does. `is_always_open`: the answer
-    begins with reasoning although nothing says so, as models do whose template only tells them to think. `answer`: the marks
-    around what is said after it, which the model may write. `around_end`: the space around the mark that ends it.
-    `last_words`: what the model was trained to go on from where its reasoning is cut off; "" = nothing.
-    `label`: a word behind the first mark that is no reasoning.
+    begins with reasoning without a mark, as with templates that only ask the model to think. `answer`: the marks around the
+    answer after it, which the model may write. `around_end`: the space around the mark that ends it. `last_words`: the text
+    from which the model was trained to go on where its reasoning is cut off; "" = none.
+    `label`: a word behind the first mark that is not reasoning.
     """
 
     name: str
@@ -69,11 +69,11 @@ class ReasoningFormat:
 
     @property
     def marks(self) -> tuple[Marker, ...]:
-        """All of them."""
+        """All marks of the format."""
         return (self.begin, self.end, *(self.answer or ()))
 
     def with_marks(self, find: Callable[[str], Marker]) -> ReasoningFormat:
-        """The same for a model whose marks these are."""
+        """The format with the marks that `find` returns, such as a model's control tokens."""
         answer = None if self.answer is None else (find(self.answer[0].text), find(self.answer[1].text))
         return replace(self, begin=find(self.begin.text), end=find(self.end.text), answer=answer)
 
@@ -85,7 +85,7 @@ class ReasoningFormat:
         return f"({answer} | {begin.lark} {answer} {end.lark}?)"
 
     def opening(self, prompt_text: str, continued: str = "") -> Opening:
-        """Where an answer to this prompt begins; `continued` is the part of it that was said already."""
+        """The beginning of an answer to this prompt; `continued` is the part of it that the prompt has."""
         prompt = prompt_text.rstrip()
         if prompt.endswith(self.begin.text) or continued.rfind(self.begin.text) > continued.rfind(self.end.text):
             return "open"
@@ -96,12 +96,12 @@ class ReasoningFormat:
         return "closed" if self.is_template_opening else "maybe"
 
     def opening_of_text(self, prompt_text: str) -> Opening:
-        """Where the text goes on that follows a prompt which is no conversation."""
+        """The beginning of the text that follows a prompt which is not a conversation."""
         is_open = prompt_text.rfind(self.begin.text) > prompt_text.rfind(self.end.text)
         return "open" if is_open else "maybe"
 
     def thought_marks(self, opening: Opening, calls: tuple[str, ...] = ()) -> ThoughtMarks | None:
-        """How an engine finds and ends it, None where there is none. `calls`: marks of calls, which end it as well."""
+        """The marks by which an engine finds and ends reasoning, None without any. `calls`: marks of calls, also ends."""
         if opening == "closed":
             return None
         before, after = self.around_end
@@ -109,7 +109,7 @@ class ReasoningFormat:
         return ThoughtMarks(self.begin.text, ends, closing, opening == "open", last_words=self.last_words)
 
     def preamble(self, opening: Opening) -> Preamble:
-        """What may come before a constrained answer."""
+        """The reasoning that may come before a constrained answer."""
         space = "SPACE: /\\s{0,4}/\n"
         rest = f"{self.end.up_to('rest_of_thought')}\n{space}"
         if opening == "open":
@@ -142,7 +142,7 @@ class ReasoningSplitter:
         self._begin = layout.begin.text
         self._end = layout.end.text
         self._state = _State.UNDECIDED
-        self._is_open = opening == "open"  # yet the model may write the first mark once more
+        self._is_open = opening == "open"  # yet the model may write the first mark again
         self._held = ""  # may still become a mark, or white space that is dropped
         self._label = layout.label  # that may still come
         self._at_edge = opening == "open"  # nothing but white space since the last mark
@@ -168,7 +168,7 @@ class ReasoningSplitter:
         start = self._held.lstrip()
         if start.startswith(self._begin):
             self._held, self._at_edge, self._state = start[len(self._begin) :], True, _State.THINKING
-        elif start.startswith(self._end):  # of reasoning that there is none of
+        elif start.startswith(self._end):  # the end mark of reasoning that is empty
             self._held, self._at_edge, self._state = start[len(self._end) :], True, _State.ANSWERING
         elif is_last or not (self._begin.startswith(start) or self._end.startswith(start)):
             self._state = _State.THINKING if self._is_open else _State.ANSWERING

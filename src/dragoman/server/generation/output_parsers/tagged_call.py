@@ -31,7 +31,7 @@ class TagSyntax:
     """The tags. `head` is before the name, which ends with `name_close` or, where that is "", before one of `name_ends`.
 
     Each argument is `key_begin` key `key_end` `value_begin` value `value_end`; `end` is after the last one. `is_padded`: a
-    line break after `value_begin` and one before `value_end` are no part of the value. `value_end` may name the `{key}`.
+    line break after `value_begin` and one before `value_end` are not part of the value. `value_end` may name the `{key}`.
     `read` makes JSON of a value's text.
     """
 
@@ -177,7 +177,7 @@ class TaggedCallReader(PiecewiseReader):
         return [*nexts, f"\n{syntax.end}"]
 
     def _is_within(self, end: str, size: int) -> bool:
-        """Whether the end there is that of a tag of the same name within the value."""
+        """True if the end mark at `size` closes a tag of the same name within the value."""
         value = "".join(self._value) + self._waiting[:size]
         begin = f"{self._syntax.key_begin}{self._key}{self._syntax.key_end}"
         return not self._streams_value and value.count(begin) > value.count(end)

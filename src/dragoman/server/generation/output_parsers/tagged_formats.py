@@ -101,7 +101,7 @@ def _minimax3_call(rule: str, function: Function, marks: Marks) -> TextRule:
 
 
 def _opening(tags: TagSyntax, key: str, marks: Marks) -> str:
-    """What stands before a value; `key` is Lark already."""
+    """The text before a value, as Lark; so is `key`."""
     value_begin = f'"\\n" {marks.lark(tags.value_begin)}' if tags.value_begin else ""
     padding = '"\\n"' if tags.is_padded else ""
     return f"{marks.lark(tags.key_begin)} {key} {marks.lark(tags.key_end)} {value_begin} {padding}"

@@ -97,7 +97,7 @@ class TextRule(NamedTuple):
 
 
 def text_rule(name: str, schema: Any, root: Schema, end: End) -> TextRule:
-    """What may stand for a value up to the end mark, which no value holds. Rule names begin with `name`."""
+    """The rule of a value up to the end mark, which no value holds. Rule names begin with `name`."""
     allowed = kinds(schema, root)
     schema = resolved(schema, root)
     if isinstance(schema, Mapping) and allowed is not None and "string" not in allowed:
@@ -116,7 +116,7 @@ def text_rule(name: str, schema: Any, root: Schema, end: End) -> TextRule:
 
 
 def json_rule(schema: Any, root: Schema, **settings: Any) -> str:
-    """A value that is written as JSON, in a Lark grammar. References to other parts of `root` hold it to nothing.
+    """A value that is written as JSON, in a Lark grammar. References to other parts of `root` are not enforced.
 
     `settings`: of llguidance, in place of those that all schemas have.
     """
@@ -127,7 +127,7 @@ def json_rule(schema: Any, root: Schema, **settings: Any) -> str:
 
 
 class End(NamedTuple):
-    """How a value ends: with a mark, and perhaps a line break before it and more text `after` it."""
+    """The end of a value: a mark, and perhaps a line break before it and more text `after` it."""
 
     mark: Marker
     line_break: str = ""

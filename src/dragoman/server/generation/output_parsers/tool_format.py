@@ -1,7 +1,7 @@
-"""What a tool call format is, as data: how calls look to the parser and to the grammar.
+"""The type of a tool call format, as data: the form of calls for the parser and for the grammar.
 
-Does: describe. Does not: parse or compile. The formats stand in `json_formats`, `headed_formats`, `tagged_formats` and
-`python_formats`; `choose` picks one, once per model. gpt-oss, which writes all of its answer in its own way, is `harmony`.
+Does: describe. Does not: parse or compile. The formats are in `json_formats`, `headed_formats`, `tagged_formats` and
+`python_formats`; `choose` picks one, once per model. gpt-oss, whose whole answer has its own form, is in `harmony`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WriteCall = Callable[[str, Function, Marks], TextRule]
 """(rule name, function, marks) -> the grammar of one call; names of the rules that it needs begin with that name."""
 
 WriteBlock = Callable[[Marks, bool], str]
-"""(marks, many) -> what follows the opening mark, as a Lark expression over the rule `call`: one call, or any number."""
+"""(marks, many) -> the text after the opening mark, as a Lark expression over the rule `call`: one call, or any number."""
 
 
 def call_id() -> str:
@@ -50,11 +50,11 @@ def call_id() -> str:
 class ToolFormat:
     """One way of writing tool calls.
 
-    `name`: what `option.tool_call_parser` calls it. `between_blocks`: the text between two blocks, each with its mark;
+    `name`: its name in `option.tool_call_parser`. `between_blocks`: the text between two blocks, each with its mark;
     None = there is only one block, with all the calls. `marks`: those besides the syntax's that may be control tokens.
-    `marked`: a mark tells a call from text as it begins, so that a model can be held to the format once it has written the
-    mark. `told_by`: that mark, where the syntax's begin with it or only one of them is meant. `new_id`: a fresh id for a
-    call, as the format's chat templates take it back.
+    `marked`: a mark separates a call from text at its beginning, so that a grammar can enforce the format after the
+    mark. `told_by`: that mark, where the syntax's marks begin with it, or only one of them is meant. `new_id`: a fresh id
+    for a call, as the format's chat templates take it back.
     """
 
     name: str
@@ -85,10 +85,10 @@ def arguments_rule(function: Function) -> str:
 
 
 def arguments_schema(function: Function) -> dict[str, Any]:
-    """The schema that a function's arguments are held to.
+    """The schema that a function's arguments must follow.
 
-    What the compiler does not know is passed over, which those who read the request have told; nothing may be added to the
-    properties that are named.
+    Parts that the compiler does not know are passed over; the readers of the request have reported them. Properties that
+    the schema does not name are not allowed.
     """
     given = enforceable(function.get("parameters") or {}).schema
     schema = {"type": "object", "properties": {}, **given} if isinstance(given, dict) else {"type": "object"}
@@ -99,7 +99,7 @@ def arguments_schema(function: Function) -> dict[str, Any]:
 
 
 def written_list(separator: str = "/, ?/", blank: str = "/ ?/") -> WriteBlock:
-    """A block that is an array of calls, as Lark writes what stands between two and before the first bracket."""
+    """A block that is an array of calls, with the Lark expressions between two calls and before the first bracket."""
     return lambda marks, many: f'{blank} "[" {calls(separator, many)} "]"'
 
 
