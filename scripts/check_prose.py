@@ -57,8 +57,6 @@ UNREVISED: tuple[str, ...] = (
     "src/dragoman/server/batches",
     "src/dragoman/server/describe",
     "src/dragoman/server/explaining",
-    "src/dragoman/server/generation",
-    "src/dragoman/server/generation/output_parsers",
     "src/dragoman/server/http",
     "src/dragoman/server/observation",
     "src/dragoman/server/openapi",
