@@ -426,10 +426,7 @@ def test_the_core_knows_no_client_api() -> None:
 APIS = "dragoman.server.apis"
 
 # An importing API and the imported one: an envelope around the other's answers.
-ENVELOPES = {
-    ("sagemaker", "lmi"),
-    ("tgi", "tei"),
-}
+ENVELOPES = {("sagemaker", "lmi")}
 
 
 def api_of(module: str) -> str | None:

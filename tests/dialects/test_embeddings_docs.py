@@ -12,7 +12,7 @@ from dragoman.server.apis.pooling.schema import ClassifyBody, PoolingBody
 from dragoman.server.apis.rerank.api import API as RERANK
 from dragoman.server.apis.rerank_wire.schema import RerankBody, ScoreBody
 from dragoman.server.apis.tei.api import API as TEI
-from dragoman.server.apis.tei.schema import TeiEmbedAllBody, TeiEmbedBody, TeiPredictBody, TeiRerankBody
+from dragoman.server.apis.tei_wire.schema import TeiEmbedAllBody, TeiEmbedBody, TeiPredictBody, TeiRerankBody
 from dragoman.server.operations import Api
 from tests.support.tables import table
 

@@ -55,11 +55,9 @@ def load_apis(names: tuple[str, ...]) -> tuple[Api, ...]:
     )
 
 
-def _put_around(teller: Teller | None, around: Callable[[ErrorTeller], ErrorTeller]) -> Teller:
-    """The teller of an API within another API's. Raises: ValueError if there is none."""
-    if teller is None:
-        raise ValueError("an API whose path has a joint teller has to have one itself")
-    return lambda dialects: around(teller(dialects))
+def _put_around(teller: Teller | None, around: Callable[[ErrorTeller], ErrorTeller]) -> Teller | None:
+    """The teller of an API within another API's; None if the API has none."""
+    return teller and (lambda dialects: around(teller(dialects)))
 
 
 def set_up_all(profile: ModelProfile) -> dict[str, Dialect]:

@@ -92,7 +92,7 @@ def _limited(schema: Schema, most: int) -> Schema:
 
 
 def _is_accepted(row: Param, default: Any) -> bool:
-    """Whether the default can be sent as well: TGI's neutral `top_k` 0 may only be left out."""
+    """Say whether the default can be sent as well: TGI's neutral `top_k` 0 may only be left out."""
     return default is not None and default != () and not row.bounds.problem(default)
 
 

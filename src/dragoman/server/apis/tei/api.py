@@ -10,15 +10,15 @@ from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.rerank_wire.dialect import RerankDialect, told_by_all
 from dragoman.server.apis.rerank_wire.schema import RerankAnswer, rerank_body
-from dragoman.server.apis.tei.dialect import (
+from dragoman.server.apis.tei_wire.dialect import (
     TeiEmbedAllDialect,
     TeiEmbedDialect,
     TeiPredictDialect,
     TeiRerankDialect,
     by_body,
 )
-from dragoman.server.apis.tei.errors import ERRORS, TeiError, TeiErrors
-from dragoman.server.apis.tei.schema import TeiPrediction, TeiRank, TeiWord, schemas
+from dragoman.server.apis.tei_wire.errors import ERRORS, TeiError, TeiErrors
+from dragoman.server.apis.tei_wire.schema import TeiPrediction, TeiRank, TeiWord, schemas
 from dragoman.server.describe.answers import Answers, json_answer, merged
 from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED
 from dragoman.server.describe.json_schema import any_of, ref

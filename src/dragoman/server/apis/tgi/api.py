@@ -9,8 +9,8 @@ from dragoman import __version__
 from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_query_or_header
 from dragoman.server.apis.lmi_wire.body import FORM
 from dragoman.server.apis.lmi_wire.objects import LMI_RESULTS, LmiResult, LmiResultOfSeveral, TgiLine
-from dragoman.server.apis.tei.dialect import root_dialect, tei_info
-from dragoman.server.apis.tei.schema import TeiInfo, TeiRank
+from dragoman.server.apis.tei_wire.dialect import root_dialect, tei_info
+from dragoman.server.apis.tei_wire.schema import TeiInfo, TeiRank
 from dragoman.server.apis.tgi.describe import schemas
 from dragoman.server.apis.tgi.dialect import (
     LIST_PATH,

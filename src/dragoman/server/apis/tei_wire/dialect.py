@@ -21,8 +21,8 @@ from dragoman.server.apis.openai_wire.pooling.rows import encoded_arrays, encode
 from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_strings, read_texts, told_as
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.rerank_wire.dialect import best_first
-from dragoman.server.apis.tei.errors import NothingGiven, TeiErrors
-from dragoman.server.apis.tei.schema import (
+from dragoman.server.apis.tei_wire.errors import NothingGiven, TeiErrors
+from dragoman.server.apis.tei_wire.schema import (
     SIDES,
     TEI_VERSION,
     TeiEmbedAllBody,
@@ -150,7 +150,7 @@ class TeiPredictDialect(TeiErrors, AnsweringDialect):
 
 
 def root_dialect(profile: ModelProfile) -> Dialect:
-    """What `POST /` of TEI's router is for the model: its one operation."""
+    """The dialect of `POST /` in TEI's router for the model: its one operation."""
     match profile.pooling.facts.kind:
         case PoolingKind.SCORE:
             return TeiRerankDialect(profile)
@@ -212,7 +212,7 @@ class TeiRerankDialect(TeiErrors, AnsweringDialect):
 
 
 def by_body(http: HttpCall, tei: str, by_documents: str) -> str:
-    """Whose words a body of `/rerank` is in: one with `documents` and without `texts` is not TEI's."""
+    """Choose the dialect of a body of `/rerank`: one with `documents` and without `texts` is not TEI's."""
     return by_documents if http.field("texts") is None and http.field("documents") is not None else tei
 
 
