@@ -1,4 +1,4 @@
-"""What clients of OpenAI's routes say of cached prompts: how long to keep them, and by which key to find them again.
+"""Caching fields of OpenAI's routes: how long to keep a prompt, and the key to find it again.
 
 Does: check `prompt_cache_key`, `prompt_cache_retention` and `prompt_cache_options`, turn them into seconds, name those that
 have no effect. Does not: keep anything. Called by the dialects that share their parameters, on the event loop.
@@ -58,7 +58,7 @@ _NAMES = ("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options")
 
 
 def keep_s(body: CachingFields, profile: Profile, *, is_kept: bool) -> float | None:
-    """How long the prompt is to be kept: see `EngineRequest.cache_keep_s`. `is_kept`: the server can keep prompts.
+    """Seconds to keep the prompt, as in `EngineRequest.cache_keep_s`. `is_kept`: the server can keep prompts.
 
     Raises: InvalidRequest.
     """

@@ -136,13 +136,13 @@ def num_reasoning_tokens(sequence: SequenceResult) -> int:
 
 
 def end_of(text: str, part: str) -> int | None:
-    """Where a part of the text ends; None = it is no part of it."""
+    """The index after the first occurrence of `part` in `text`; None if there is none."""
     begin = text.find(part)
     return None if begin < 0 else begin + len(part)
 
 
 def num_tokens_within(tokens: Sequence[TokenOutput], num_chars: int) -> int:
-    """How many tokens, from the first, it takes to write that many characters."""
+    """Number of tokens, from the first, that write at least `num_chars` characters; all if they write fewer."""
     written = 0
     for count, token in enumerate(tokens):
         if written >= num_chars:
@@ -189,7 +189,7 @@ def _prompt_candidates(token: TokenOutput, top_n: int) -> dict[str, PromptLogpro
 
 
 class Wire:
-    """How the objects of one call leave: framing, end mark and errors, by the call's profile."""
+    """The framing, end mark and errors of one call's objects."""
 
     def __init__(self, errors: ErrorShape, *, is_sse: bool) -> None:
         self._errors = errors
@@ -234,9 +234,9 @@ class TextChunk:
 
 @dataclass(frozen=True, slots=True)
 class ServedNames:
-    """What the served model is called: `name` in answers, and `aliases` that calls may name it by as well.
+    """Names of the served model: `name` in answers, and `aliases` that calls may use as well.
 
-    `adapters`: with which it answers to their names, now.
+    `adapters` returns the names of the adapters that the model answers with now.
     """
 
     name: str = "model"
@@ -244,7 +244,7 @@ class ServedNames:
     adapters: Callable[[], Collection[str]] = tuple
 
     def knows(self, named: str | None) -> bool:
-        """Whether `named` can mean this model; nothing and placeholders can."""
+        """True if `named` can mean this model; nothing and placeholders can."""
         wanted = requested_model(named)
         return wanted is None or wanted == self.name or wanted in self.aliases or wanted in self.adapters()
 
@@ -256,11 +256,11 @@ class ServedNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAiOptions:
-    """What a model's completions and its conversations are configured with alike.
+    """Configuration that a model's completions and conversations share.
 
-    `proposer`: who guesses tokens for speculative decoding, if anybody. `keeps_prompts`, `has_cache_keys`, `tells_progress`,
-    `generation_defaults` and `overriding_defaults`: as in `ModelProfile`. `vocab_size`: what -1 candidates mean, 0 = not
-    known. `thinks`: the model's reasoning can be told from its answer.
+    `proposer`: the kind that guesses tokens for speculative decoding, if any. `keeps_prompts`, `has_cache_keys`,
+    `tells_progress`, `generation_defaults` and `overriding_defaults`: as in `ModelProfile`. `vocab_size`: the number that -1
+    candidates mean, 0 = not known. `thinks`: the model's reasoning can be told from its answer.
     """
 
     names: ServedNames = field(default_factory=ServedNames)
@@ -277,7 +277,7 @@ class OpenAiOptions:
 
 
 def effort_switches(effort: str | None) -> dict[str, Any]:
-    """What templates read of an effort at reasoning, under each of their names; `none` switches thinking off."""
+    """Template variables for a reasoning effort, under each name in use; `none` switches thinking off."""
     if effort is None:
         return {}
     is_on = effort != "none"

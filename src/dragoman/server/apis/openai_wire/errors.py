@@ -41,7 +41,7 @@ ErrorCode = Literal[
 
 
 class OpenAiErrorDetails(msgspec.Struct):
-    """What is wrong, for people and for programs. `param`: the parameter at fault."""
+    """An error, for people and programs. `param`: the parameter at fault."""
 
     message: str
     type: ErrorType
@@ -57,7 +57,7 @@ class OpenAiError(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ErrorShape:
-    """How an API tells errors: the status of every kind, the body, and the body inside a stream (None = the same)."""
+    """The form of an API's errors: the status of every kind, the body, and the body inside a stream (None = the same)."""
 
     statuses: Mapping[str, int]
     body: BodyBuilder

@@ -24,7 +24,7 @@ MAX_CHOICES = 10_000  # a fifth of a second to compile, and the time grows with 
 
 
 class GrammarFault(ValueError):
-    """What is wrong with a parameter: `param` is its name or a place in it, the message goes on from there.
+    """A fault in a parameter. `param`: its name or a place in it; the message continues the sentence from there.
 
     `problem`: value, missing or conflict.
     """
@@ -211,7 +211,7 @@ def _as_format(param: str, value: Any) -> ResponseFormat:
 
 
 def _schema_of(param: str, asked: ResponseFormat) -> tuple[str, Any]:
-    """Where the schema is, and the schema: OpenAI nests it, huggingface_hub sends `value`, TGI names it there."""
+    """The schema's place, and the schema: OpenAI nests it, huggingface_hub sends `value`, TGI names it there."""
     if asked.json_schema is not None:
         return f"{param}.json_schema.schema", asked.json_schema.schema
     if asked.schema is not None:
@@ -249,7 +249,7 @@ _MAX_SCHEMA_DEPTH = 64
 
 
 class _Rule(NamedTuple):
-    """What a keyword's value has to be."""
+    """The rule for a keyword's value: the check, and its words for errors."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -286,7 +286,7 @@ truth values, as in draft 4."""
 
 
 def schema_problem(schema: Any) -> str | None:
-    """What makes `schema` no JSON schema, on one line with its place; None if its structure is sound."""
+    """The first fault in the structure of a JSON schema, on one line with its place; None if it is sound."""
     level: list[tuple[Place, Any]] = [(Place(None, "$"), schema)]
     for _ in range(_MAX_SCHEMA_DEPTH + 1):
         inner: list[tuple[Place, Any]] = []

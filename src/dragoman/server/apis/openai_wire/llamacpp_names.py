@@ -71,12 +71,12 @@ def in_order(samplers: Sequence[str]) -> tuple[str, ...]:
 
 
 def has_penalty(sampling: SamplingParams) -> bool:
-    """Whether tokens are penalised that were there before."""
+    """True if tokens are penalised for having occurred before."""
     return sampling.repetition_penalty != 1.0 or bool(sampling.presence_penalty or sampling.frequency_penalty)
 
 
 def line_limits(n_indent: int | None, t_max_predict_ms: int | None) -> LineLimits | None:
-    """Where the answer ends by its lines, None = nowhere."""
+    """The limits on an answer's lines; None = no limits."""
     max_ms = t_max_predict_ms or 0
     if max_ms <= 0 and not n_indent:
         return None
@@ -87,7 +87,7 @@ def line_limits(n_indent: int | None, t_max_predict_ms: int | None) -> LineLimit
 
 
 class LlamaLora(msgspec.Struct):
-    """How much of an adapter is applied; `id`: its place in the list of adapters."""
+    """The scale at which an adapter is applied; `id`: its place in the list of adapters."""
 
     id: int
     scale: float = 1.0

@@ -1,4 +1,4 @@
-"""Where the OpenAI-shaped APIs differ from each other: one value per prefix, read by one implementation.
+"""Differences between the OpenAI-shaped APIs: one value per prefix, read by one implementation.
 
 Does: name the differences (defaults, limits, wording) as data. Does not: parse or encode.
 Used by the completions and chat dialects, on the event loop.

@@ -100,7 +100,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
 
 class SharedBody(LlamaFields, kw_only=True):
-    """Request fields of both completions and chat; None = not given. Ranges: `openai_fields.BOUNDS`."""
+    """Request fields of both completions and chat; None = not given."""
 
     model: str | None = None
     stream: bool | None = None
@@ -147,14 +147,14 @@ class SharedBody(LlamaFields, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What a dialect knows while it reads one body."""
+    """The profile and options by which a dialect reads one body."""
 
     profile: Profile
     options: OpenAiOptions
 
 
 class _Search(NamedTuple):
-    """How many sequences are drawn and how: exactly one of `best_of` > n and `num_beams` > 1, or neither."""
+    """The number of sequences and how they are drawn: `best_of` > n, `num_beams` > 1, or neither."""
 
     n: int
     best_of: int | None
@@ -288,18 +288,18 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
 
 
 def tells_progress(body: SharedBody, reading: Reading) -> bool:
-    """Whether the stream tells how far the prompt is."""
+    """True if the stream reports progress on the prompt."""
     return bool(body.stream and getattr(body, "return_progress", None) and reading.options.tells_progress)
 
 
 def has_continuous_usage(body: SharedBody) -> bool:
-    """Whether every chunk tells the usage so far, as vLLM's do if the last one is to tell it as well."""
+    """True if every chunk holds the usage so far; as in vLLM, only where the last one holds it as well."""
     options = body.stream_options
     return options is not None and bool(options.include_usage and options.continuous_usage_stats)
 
 
 def reasons_of(names: Collection[str], body: SharedBody, reading: Reading) -> dict[str, str]:
-    """Why these fields change nothing; those that are unknown have no reason."""
+    """The reasons why these fields change nothing; unknown fields have none."""
     unlisted = unlisted_names(dict.fromkeys(names), body, reading.profile)
     return {
         name: NOT_LISTED if name in unlisted and name != "samplers" else _REASONS[name]
@@ -445,7 +445,7 @@ def _logit_bias(body: SharedBody, reading: Reading) -> dict[int, float]:
 
 
 def _are_ids(keys: Collection[str]) -> bool:
-    """Whether all of them are token ids: there may be many, so they are looked at together."""
+    """True if all keys are token ids. There may be many, so it checks them joined."""
     joined = "".join(keys)
     return joined.isascii() and joined.isdigit() and all(keys) and max(map(len, keys)) <= _MAX_ID_DIGITS
 
@@ -483,12 +483,12 @@ def _token_ids(name: str, ids: list[int] | None, reading: Reading) -> tuple[int,
 
 
 def logprob_bounds(reading: Reading) -> Bounds:
-    """How many candidates per token a client may ask for."""
+    """The bounds on candidates per token."""
     return Bounds(0, reading.options.limits.max_logprobs)
 
 
 def logprob_count(name: str, value: int | None, reading: Reading) -> int | None:
-    """How many candidates per token are asked for; -1 are all of the vocabulary. Raises: InvalidRequest."""
+    """The number of candidates per token asked for; -1 means the whole vocabulary. Raises: InvalidRequest."""
     if value is None:
         return None
     if value == -1 and (vocab_size := reading.options.vocab_size):

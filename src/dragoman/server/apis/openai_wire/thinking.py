@@ -1,6 +1,6 @@
-"""How long reasoning may be and when a text counts as a loop, under the names that servers and clients have for it.
+"""Limits on reasoning and on repetition, under the names that servers and clients use.
 
-Does: read the fields, say which of them have no effect. Does not: end anything. Called by the dialects of OpenAI's shape, on
+Does: read the fields, report those without effect. Does not: end anything. Called by the dialects of OpenAI's shape, on
 the event loop. Sources: vLLM SamplingParams; OpenRouter, reasoning tokens; llama.cpp's server.
 """
 

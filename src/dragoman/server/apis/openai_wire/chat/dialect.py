@@ -49,9 +49,9 @@ Negotiate = Callable[["ChatOptions", HttpCall, Mapping[str, Any]], ChatShape]
 
 @dataclass(frozen=True, slots=True)
 class ChatRoute:
-    """What differs between the routes that hold conversations.
+    """Differences between the routes of conversations.
 
-    `profiles`: by the shape of the answer. `negotiate` chooses it. `unread`: whose words tell of a body that is unusable.
+    `profiles`: by the shape of the answer. `negotiate` chooses it. `unread`: words the errors about an unusable body.
     """
 
     profiles: Mapping[ChatShape, Profile]
@@ -61,7 +61,7 @@ class ChatRoute:
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions(OpenAiOptions):
-    """What one chat route is configured with.
+    """Configuration of one chat route.
 
     `chat_format` decides the shape on `/v1` only, with `has_lmi_signs`: the server is configured as LMI's containers are.
     `lmi_strict` reproduces LMI v0.31 to the letter where it errs.
@@ -74,7 +74,7 @@ class ChatOptions(OpenAiOptions):
 
 
 class _Route(NamedTuple):
-    """What follows from the shape of one call."""
+    """The shape of one call, and its profile."""
 
     shape: ChatShape
     profile: Profile
@@ -201,7 +201,7 @@ def _has_parallel_calls(body: ChatBody) -> bool:
 
 
 def _top_logprobs(body: ChatBody, route: _Route, reading: Reading, *, needs_top: bool) -> int | None:
-    """How many candidates to show per token; None = no logprobs. `needs_top`: `logprobs: true` alone does nothing."""
+    """Number of candidates to show per token; None = no logprobs. `needs_top`: `logprobs: true` alone does nothing."""
     if body.n_probs is not None:
         logprob_count("n_probs", body.n_probs, reading)
         if body.n_probs and body.logprobs is None and body.top_logprobs is None:
@@ -217,7 +217,7 @@ def _top_logprobs(body: ChatBody, route: _Route, reading: Reading, *, needs_top:
 
 
 def _template_kwargs(body: ChatBody, *, continues: bool) -> dict[str, Any]:
-    """What the template gets by name besides the conversation."""
+    """Variables of the chat template besides the conversation."""
     reasoning = body.reasoning or ReasoningBody()
     kwargs = effort_switches(body.reasoning_effort or reasoning.effort)
     if reasoning.enabled is not None:

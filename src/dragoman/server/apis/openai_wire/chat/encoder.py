@@ -61,10 +61,10 @@ _CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT, FinishReason.REPETITION)
 
 
 class ChatFacts(msgspec.Struct, frozen=True):
-    """What the encoder needs to know of a call.
+    """Facts about a call that the encoder needs.
 
-    `clock` tells the creation time of each LMI chunk; OpenAI's chunks all have `created_s`. `top_logprobs` None = no
-    logprobs. `has_functions`: calls are told in the form they had before there were tools. `has_lmi_slips`: reproduce the
+    `clock` gives the creation time of each LMI chunk; OpenAI's chunks all have `created_s`. `top_logprobs` None = no
+    logprobs. `has_functions`: calls have the older form, `function_call`. `has_lmi_slips`: reproduce the
     two slips in LMI's documented stream (logprobs in a list, numeric tokens). `echoed` goes before every answer.
     """
 

@@ -57,7 +57,7 @@ class ToolUse(NamedTuple):
 
     @property
     def is_parsed(self) -> bool:
-        """Whether tool calls are to be looked for in the output."""
+        """True if the output is parsed for tool calls."""
         return self.choice not in (None, "none")
 
 
@@ -121,7 +121,7 @@ def check_restricted(messages: Sequence[Mapping[str, Any]], profile: Profile) ->
 
 
 def continues_final_message(body: ChatBody, profile: Profile) -> bool:
-    """Whether the answer goes on from the last message instead of beginning a new one. Raises: InvalidRequest."""
+    """True if the answer continues the last message instead of beginning a new one. Raises: InvalidRequest."""
     last = (body.messages or [ChatMessage()])[-1]
     if not (body.continue_final_message or last.prefix):
         return False
@@ -290,7 +290,7 @@ def checked_function(sent: Mapping[str, Any], path: str, profile: Profile) -> di
 def tools_passed_over(
     functions: Mapping[str, Mapping[str, Any]], profile: Profile, schema_field: str = "parameters"
 ) -> dict[str, str]:
-    """What is not enforced of the functions' schemas, and why; they come with their places. Raises: InvalidParameter."""
+    """The parts of the functions' schemas that are not enforced, by place, with the reason. Raises: InvalidParameter."""
     found: dict[str, str] = {}
     for path, function in functions.items():
         is_strict = function.get("strict") in (True, "true")

@@ -186,7 +186,7 @@ class AnswerMessage(msgspec.Struct):
 
 
 class Delta(msgspec.Struct):
-    """What a chunk adds to the message."""
+    """The part of the message that a chunk adds."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType | None = UNSET

@@ -46,7 +46,7 @@ def with_echo(profile: Profile) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class CompletionsOptions(OpenAiOptions):
-    """What the completions of one API are configured with."""
+    """Configuration of one API's completions."""
 
     profile: Profile
 

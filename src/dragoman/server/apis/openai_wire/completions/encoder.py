@@ -45,7 +45,7 @@ from dragoman.types import (
 
 
 class CompletionFacts(msgspec.Struct, frozen=True):
-    """What the encoder needs to know of a call. `requests` in the order of the prompts, all with the same `n`."""
+    """Facts about a call that the encoder needs. `requests`: in the order of the prompts, all with the same `n`."""
 
     id: str
     created_s: int
@@ -246,7 +246,7 @@ def _echo_text(request: GenerationRequest, prompt: PromptInfo) -> str:
 
 
 def _offsets_in(text: str, tokens: Sequence[TokenOutput]) -> list[int]:
-    """Where each token of a prompt begins in its text; special tokens that were added to the text have no room in it."""
+    """The index in the text where each token of a prompt begins; special tokens that were added take no room in it."""
     offsets, offset = [], 0
     for token in tokens:
         offsets.append(offset)

@@ -1,4 +1,4 @@
-"""What the parameters of completions and chat mean, and their defaults: one row each.
+"""Meaning and default of each parameter of completions and chat: one row each.
 
 Does: hold the words and the defaults that a schema cannot derive from the Structs that parse. Does not: hold types or
 ranges (`bodies` takes those from the Structs and the tables that check them).

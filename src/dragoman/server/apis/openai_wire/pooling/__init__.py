@@ -1,1 +1,1 @@
-"""What APIs that embed texts or rank documents have in common: reading texts, writing vectors, telling errors."""
+"""Shared by the APIs that embed texts or rank documents: reading texts, writing vectors, reporting errors."""

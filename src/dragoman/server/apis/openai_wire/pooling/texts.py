@@ -26,13 +26,13 @@ CUT = "truncate_prompt_tokens"
 
 
 class Texts(NamedTuple):
-    """What is to be embedded. `is_list`: the client sent a list, even if it has only one entry."""
+    """The texts to embed. `is_list`: the client sent a list, even if it has only one entry."""
 
     texts: list[Text]
     is_list: bool
 
     def place(self, name: str, index: int) -> str:
-        """How the client finds one of them in its request."""
+        """The place of text `index` in the client's request."""
         return f"{name}[{index}]" if self.is_list else name
 
 
@@ -97,14 +97,14 @@ def _checked(name: str, text: str, limits: Limits, words: Profile) -> str:
 
 
 class Cut(NamedTuple):
-    """What becomes of texts that are too long; `max_tokens` as in the service's requests."""
+    """The way to truncate texts that are too long; `max_tokens` as in the service's requests."""
 
     truncation: Truncation
     max_tokens: int | None
 
 
 def read_cut(num_tokens: int | None, words: Profile, default: Truncation = Truncation.NONE) -> Cut:
-    """What `truncate_prompt_tokens` says: -1 is the most that the model takes. Raises: InvalidRequest."""
+    """The truncation that `truncate_prompt_tokens` asks for: -1 is the most that the model takes. Raises: InvalidRequest."""
     if num_tokens is None:
         return Cut(default, None)
     if num_tokens < -1 or num_tokens == 0:
@@ -114,7 +114,7 @@ def read_cut(num_tokens: int | None, words: Profile, default: Truncation = Trunc
 
 @contextmanager
 def told_as(names: Mapping[str, str], place: Callable[[int], str]) -> Iterator[None]:
-    """Errors of the service speak of its request's fields by these names, and of one text by its `place`."""
+    """Translate errors of the service: its request's fields get these names, and a text its `place`."""
     try:
         yield
     except ServerError as error:
@@ -136,7 +136,7 @@ def _rename(error: ServerError, names: Mapping[str, str], place: Callable[[int],
 
 
 def texts_schema(limits: Limits) -> Schema:
-    """What `read_texts` reads, as a schema."""
+    """The schema of the values that `read_texts` reads."""
     ids = array({"type": "integer", "minimum": 0}, minItems=1, maxItems=limits.max_token_ids)
     return any_of(TEXT, ids, array(any_of(TEXT, ids), minItems=1, maxItems=limits.max_prompts))
 
