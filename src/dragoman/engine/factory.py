@@ -124,7 +124,7 @@ class EngineOptionError(ValueError):
 def find_factory(name: str) -> EngineFactory:
     """The factory of a built-in engine, or the one at the address `module:factory`, which is imported.
 
-    Raises: EngineOptionError for the option `engine_factory`, on one line, if there is none.
+    Raises: EngineOptionError for `option.engine`, on one line, if there is none.
     """
     module_name, _, attribute = BUILT_IN.get(name, name).partition(":")
     if not attribute:

@@ -1,7 +1,7 @@
-"""The life of an engine: not started, running, draining, shut down or dead, and why no request can run.
+"""The state of an engine: not started, running, draining, shut down or dead, and why no request can run.
 
-Does: refuse requests by it; own the thread of an engine that computes on one, and tell that it has died. Does not: know
-requests, or what an engine consists of. Called by the engines, on event loops; `OnThread` also runs on its thread.
+Does: refuse requests by it; own the thread of an engine that computes on one, and report its death. Does not: know
+requests, or the parts of an engine. Called by the engines, on event loops; `OnThread` also runs on its thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOT_STARTED = "the engine was not started"
 
 
 class Life:
-    """Whether an engine takes requests. `death`: why none can run, "" while they can."""
+    """The state of an engine, by which requests are taken or refused. `death`: why none can run, "" while they can."""
 
     def __init__(self) -> None:
         self.death = NOT_STARTED
@@ -35,12 +35,12 @@ class Life:
             raise Overloaded("the server is shutting down")
 
     def end(self) -> None:
-        """No request can run any more; why it died before is kept."""
+        """Let no request run any more; the reason of an earlier death is kept."""
         self.death = self.death or "the engine was shut down"
 
 
 class OnThread(Life):
-    """The life of an engine with a thread of its own, which `begin` starts.
+    """The state of an engine with its own thread, which `begin` starts.
 
     It does not refer to the engine, whose gigabytes are released with the last reference to it.
     """
@@ -52,13 +52,13 @@ class OnThread(Life):
 
     @property
     def has_begun(self) -> bool:
-        """Whether the thread was started."""
+        """True if the thread was started."""
         return self._thread is not None
 
     def begin(self, run: Callable[[], None], fail: Callable[[EngineDead], None]) -> None:
         """Start the thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure.
 
-        `run`: what the thread does, until the engine is shut down. `fail`: answers all requests with an error.
+        `run`: the work of the thread, until the engine is shut down. `fail`: answers all requests with an error.
         """
         if self._thread is not None:
             if self.death:
