@@ -1,7 +1,8 @@
 """Reads the models in OpenVINO Model Server's config.json: its lists of models and of graphs.
 
 Does: return them as entries, with notices on settings that have no effect here. Does not: read options of models (`ovms`
-does). Called by `several`, at start-up. Source: OVMS's documentation, "Starting the server: serving multiple models".
+does). Called by `several`, at start-up.
+Source: OVMS's documentation, "Starting the server: serving multiple models".
 """
 
 from __future__ import annotations

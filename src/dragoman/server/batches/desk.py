@@ -157,7 +157,7 @@ class Desk:
         return await asyncio.to_thread(self.store.put_batch, batch)
 
     async def _answer_all(self, batch_id: str, owner: str) -> tuple[Fault, ...]:
-        """What is wrong with the batch, () once each request has its answer. Raises: BatchError, OSError."""
+        """The faults of the batch, () once each request has its answer. Raises: BatchError, OSError."""
         async with self._places:
             batch, store = self.store.batch(batch_id, owner), self.store
             if batch.state == "cancelling":
@@ -201,7 +201,7 @@ class _InnerSender:
             reply = await self._ask(path, body, self._owner)
         except ConnectionAbortedError as error:  # the answer broke off
             raise Unreachable(str(error)) from error
-        if reply.status == _UNAVAILABLE:  # a model is loaded, or was unloaded: somebody may load it again
+        if reply.status == _UNAVAILABLE:  # a model is loaded, or was unloaded: it may be loaded again
             raise Unreachable("no model answers")
         return Answer(reply.status, reply.headers, reply.body)
 
@@ -238,7 +238,7 @@ def checked(source: Path, path: str) -> tuple[int, str, tuple[Fault, ...]]:
             faults.append(Fault("duplicate_custom_id", told, number, "custom_id"))
         else:
             seen[request.custom_id] = number
-            model = model or _model_of(request)  # what is nested too deeply to be read is no request
+            model = model or _model_of(request)  # JSON nested too deeply to be read does not count
         if len(faults) >= MAX_FAULTS:
             break
     if not num_requests:
@@ -267,7 +267,7 @@ class _Response(msgspec.Struct):
 
 
 class AnswerLine(msgspec.Struct):
-    """A line of answers, as far as it is looked at. `error` None = there is a response."""
+    """A line of answers, without the fields that are not read here. `error` None = there is a response."""
 
     custom_id: str | None = None
     response: _Response | None = None
@@ -275,7 +275,7 @@ class AnswerLine(msgspec.Struct):
 
     @property
     def is_good(self) -> bool:
-        """Whether it holds what was asked for."""
+        """True if the line holds a good answer."""
         return self.response is not None and self.response.status_code < 400
 
 
@@ -359,7 +359,7 @@ def _add_usage(usage: dict[str, int], body: bytes) -> None:
 class _OutputFiles:
     """The two files of a batch that has ended: good answers, and errors. A file without a line is not made.
 
-    Their ids follow from the batch's: a process that is killed here leaves nothing that the next one does not write anew.
+    Their ids follow from the batch's: a process that is killed here leaves nothing that the next one does not write again.
     """
 
     def __init__(self, store: Store, batch: StoredBatch) -> None:

@@ -1,4 +1,4 @@
-"""What operations on files and batches of all APIs have in common: whose they are, and pages of lists.
+"""The common parts of operations on files and batches in all APIs: their owners, and pages of lists.
 
 Does: find the desk of the server, read the query of a list. Does not: know shapes. Called by the APIs, on the event loop.
 """
@@ -23,7 +23,7 @@ N = TypeVar("N", bound=_Named)
 
 
 class PageNames(NamedTuple):
-    """How an API calls the page that is asked for, and how long pages are. `before` "" = it has none."""
+    """An API's names of the parameters of pages, and the lengths of pages. `before` "" = it has none."""
 
     after: str
     before: str
@@ -39,7 +39,7 @@ class HasDesk(Protocol):
 
 
 def desk_of(server: HasDesk) -> Desk:
-    """Who takes files and batches. Raises: UnsupportedFeature where there is no place to keep them."""
+    """The desk for files and batches. Raises: UnsupportedFeature where there is no place to keep them."""
     if server.desk is None:
         raise UnsupportedFeature("files and batches are not kept here: start the server with --store-dir DIRECTORY")
     return server.desk

@@ -19,7 +19,7 @@ logger = logging.getLogger("dragoman.server")
 
 
 class Document(Protocol):
-    """What is kept. `id`: letters, digits, - and _."""
+    """A document that is kept. `id`: letters, digits, - and _."""
 
     @property
     def id(self) -> str: ...
@@ -58,9 +58,9 @@ class Records(Generic[D]):
         return self._documents.get(document_id)
 
     def put(self, document: D, encoded: bytes | None = None) -> None:
-        """Keep the document, in the place of the one of its id. It is on the disk when this returns. Raises: OSError.
+        """Keep the document, replacing the one with its id. It is on the disk when this returns. Raises: OSError.
 
-        `encoded`: the same as JSON, where whoever calls this has it.
+        `encoded`: the same as JSON, if the caller has it.
         """
         path = self._directory / f"{document.id}{_SUFFIX}"
         write_whole(path, encoded or msgspec.json.encode(document))

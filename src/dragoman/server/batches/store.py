@@ -38,8 +38,8 @@ class StoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Where files and batches are kept. `max_bytes`: of all callers, `max_caller_bytes`: of one; `max_age_s`: of a file,
-    or of a batch that has ended.
+    """The place of files and batches, and its limits. `max_bytes`: of all callers, `max_caller_bytes`: of one; `max_age_s`:
+    of a file, or of a batch that has ended.
     """
 
     directory: Path
@@ -61,7 +61,7 @@ class StoredFile(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with a batch. `line`: of its input, from 1."""
+    """A fault of a batch. `line`: of its input, from 1."""
 
     code: str
     message: str
@@ -99,7 +99,7 @@ class StoredBatch(msgspec.Struct, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more comes of it."""
+        """True if the batch has ended."""
         return self.state in ENDED
 
     def became(self, state: State, now_s: int, **changes: object) -> StoredBatch:
@@ -159,11 +159,11 @@ class Store:
         return found
 
     def content(self, file_id: str) -> Path:
-        """Where the file's content lies."""
+        """The path of the file's content."""
         return self._contents / file_id
 
     def check_room(self, owner: str, num_bytes: int) -> None:
-        """Raises: TooLarge if so many bytes more of the owner's are too many."""
+        """Raises: TooLarge if `num_bytes` more of the `owner` are too many."""
         sizes = [(one.owner, one.size_bytes) for one in self._files.all()]
         sizes += [(one.owner, _size_of(self.answers(one.id))) for one in self._batches.all() if not one.has_ended]
         of_owner = sum(size for name, size in sizes if name == owner)
@@ -231,7 +231,7 @@ class Store:
             self.delete_file(batch.input_id)
 
     def answers(self, batch_id: str) -> Path:
-        """Where the answers of a batch lie, in the order in which they came."""
+        """The path of the answers of a batch, in the order in which they came."""
         return self._contents / f"{batch_id}.answers"
 
     def open_answers(self, batch_id: str) -> AnswerFile:

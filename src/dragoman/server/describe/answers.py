@@ -83,7 +83,7 @@ def json_answer(kind: Any, description: str = "the answer", *headers: str) -> An
 
 @dataclass(frozen=True, slots=True)
 class ErrorFamily:
-    """How one API tells errors: the status of every kind, and what bodies a status has."""
+    """The errors of one API: the status of every kind, and the bodies of a status."""
 
     statuses: Mapping[str, int]
     content: Callable[[int], Content]

@@ -1,1 +1,1 @@
-"""What would be done with a call, told without doing it."""
+"""Explains what the server would do with a call, without doing it."""

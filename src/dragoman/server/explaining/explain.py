@@ -45,7 +45,7 @@ UNKNOWN = "no parameter of that name has an effect here"
 
 @runtime_checkable
 class Preparing(Protocol):
-    """What a service has besides that prepares requests for an engine."""
+    """A service that prepares requests for an engine."""
 
     async def prepare(self, request: GenerationRequest) -> PreparedRequest: ...
 
@@ -78,7 +78,7 @@ MAX_PATH = 65_536  # with its query: more than a head may have
 
 @dataclass(slots=True)
 class _Way:
-    """How far a call has come, and who would tell its errors. `record`: what would be observed of it."""
+    """The progress of a call's explanation. `teller`: would write its errors. `record`: would observe the call."""
 
     http: HttpCall
     operation: GenerateOperation
@@ -88,9 +88,9 @@ class _Way:
 
 
 async def explain(http: HttpCall, server: Server) -> Explanation:
-    """What would be done with the call that the body describes.
+    """The explanation of the call that the body describes.
 
-    Raises: InvalidPayload if it describes none, UnknownPath and WrongMethod for paths that nobody answers.
+    Raises: InvalidPayload if it describes none, UnknownPath and WrongMethod for paths that are not served.
     """
     try:
         asked: ExplainedCall = decode_json(http.body, ExplainedCall)
@@ -183,7 +183,7 @@ def _model(way: _Way, server: Server) -> ServedModel | None:
 
 
 async def _tell_parameters(way: _Way, call: Call, model: ServedModel, apis: Sequence[Api]) -> None:
-    """Who decided what. A model whose profile is not known has no defaults and options to name."""
+    """Add the parameters, and the source of each value. With an unknown profile no defaults and options are named."""
 
     def parse(http: HttpCall, profile: ModelProfile) -> Call:
         dialects = model.dialects
@@ -198,7 +198,7 @@ async def _tell_parameters(way: _Way, call: Call, model: ServedModel, apis: Sequ
 
 
 async def _prepare(explanation: Explanation, call: Call, model: ServedModel) -> None:
-    """What the engine would be given. Raises: what the service or the engine would refuse it with."""
+    """Add the requests that the engine would get. Raises: the errors of the service or the engine for them."""
     if not isinstance(model.service, Preparing):
         explanation.notes.append("requests of this model are not prepared here")
         return

@@ -1,6 +1,6 @@
-"""What `POST /explain` reads and answers.
+"""The body and the answer of `POST /explain`.
 
-Does: define it. Does not: work it out (`explain` does). Used on the event loop.
+Does: define them. Does not: make an explanation (`explain` does). Used on the event loop.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ExplainedPrompt(msgspec.Struct, frozen=True):
 
 
 class ExplainedLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds the call. Tokens, bytes, seconds, requests; null = no bound.
+    """The bounds of the call. Tokens, bytes, seconds, requests; null = no bound.
 
     `timeout_s`: for the whole answer, the client's and the operator's. `others`: the operator's limits on values, by name.
     """
@@ -75,7 +75,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, kw_only=True):
-    """What would be done with a call. What was not reached, because the call is refused before, is empty or null."""
+    """The explanation of a call. Parts that a refused call does not reach are empty or null."""
 
     api: str
     operation: str

@@ -60,7 +60,7 @@ def told(call: Call, http: HttpCall, profile: ModelProfile, parse: Parse) -> Tol
 
 
 class _TooMuch(Exception):
-    """To go on would take too long, for whoever waits and for all others."""
+    """To go on would take too long, for this call and for all others."""
 
 
 def _bounded(parse: Parse) -> Parse:
@@ -128,7 +128,7 @@ def _decided(
 
 
 def _fields(http: HttpCall) -> Iterator[_Field]:
-    """What a client says: the body's fields, those of its parameters, the query."""
+    """The fields of a call: those of the body, of its parameters, and of the query."""
     for name in http.query:
         yield _Field(name, partial(_changed_query, http, name))
     try:

@@ -1,6 +1,6 @@
-"""Answers a request anew whose replica was lost before the first byte of the answer had gone out.
+"""Retries a request whose replica was lost before the first byte of the answer was sent.
 
-Does: keep what came of the body, withhold an answer that only tells of the loss, and ask the application again. Does not:
+Does: keep the received body, withhold an answer that only reports the loss, and call the application again. Does not:
 know replicas; engines that have some note their loss (`engine.base.losses`). In front of the application where its engine
 computes elsewhere: on Ray Serve, and on memory nodes. On the event loop.
 
@@ -38,7 +38,7 @@ class Attempts:
 
 
 class _Body:
-    """What came of one request's body, to be read again by a second attempt."""
+    """The received body of one request, to be read again by a second attempt."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

@@ -1,9 +1,9 @@
 """The bodies of requests: the memory that they take, of all calls together, and how packed ones are unpacked.
 
-Does: count bytes from the first that arrives until their call has ended, refuse what exceeds the bound; unpack gzip, deflate
-and zstd, in pieces that count as they come, within the limit of a body and a bounded ratio, away from the event loop where
-that takes time. Does not: read, know whose bodies they are, or pack answers. Made by the gate, used by the endpoints on the
-event loop; a body is unpacked once its signature, which covers the packed bytes, was checked.
+Does: count bytes from the first that arrives until their call has ended; refuse what exceeds the bound; unpack gzip,
+deflate and zstd, within the limit of a body and a bounded ratio. Unpacked pieces count as they come. Unpacking that takes
+time is done away from the event loop. Does not: read, know whose bodies they are, or pack answers. Made by the gate, used by
+the endpoints on the event loop; a body is unpacked once its signature, which covers the packed bytes, was checked.
 Sources: RFC 9110, 8.4 and 15.5.16; RFC 1950 to 1952; RFC 8878 and 9659.
 """
 
@@ -67,7 +67,7 @@ class Body:
             self._bodies.num_bytes -= self._num_bytes
 
     def check(self, count: int) -> None:
-        """Raises: Overloaded if there is no room for so many more bytes beside what others hold."""
+        """Raises: Overloaded if there is no room for `count` more bytes beside those of other bodies."""
         num_all, most = self._bodies.num_bytes, self._bodies.max_bytes
         if num_all > self._num_bytes and num_all + count > most:
             raise Overloaded(
@@ -76,7 +76,7 @@ class Body:
             )
 
     def add(self, count: int) -> None:
-        """So many more bytes have come. Raises: Overloaded."""
+        """Count more bytes that have come. Raises: Overloaded."""
         self.check(count)
         self._num_bytes += count
         self._bodies.num_bytes += count
@@ -144,7 +144,7 @@ class _Zstd:
         self._unpacker = zstd.ZstdDecompressor(options=options)
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """At most `max_length` bytes more. Raises: ValueError if that is no zstd, or its window is too large."""
+        """At most `max_length` bytes more. Raises: ValueError if that is not zstd, or its window is too large."""
         try:
             unpacked: bytes = self._unpacker.decompress(data, max_length)
         except self._error as error:
@@ -158,12 +158,12 @@ class _Zstd:
 
     @property
     def unused_data(self) -> bytes:
-        """What came behind the frame."""
+        """The bytes behind the frame."""
         return bytes(self._unpacker.unused_data)
 
 
 def _bits(coding: str, packed: bytes) -> int:
-    """How zlib is told of the form; some clients send deflate without the head that belongs to it."""
+    """The code of the form for zlib; some clients send deflate without zlib's head."""
     if coding == "gzip":
         return _GZIP
     has_head = len(packed) > 1 and packed[0] & 15 == 8 and int.from_bytes(packed[:2]) % 31 == 0

@@ -34,7 +34,8 @@ class ChunkEnds:
         self._last_bytes = b""  # of the trailers
 
     def end_in(self, data: bytearray) -> int:
-        """How much of `data`, which goes on where the last call has ended, is of this body; of heads only whole ones.
+        """The bytes at the start of `data` that belong to this body; `data` goes on where the last call ended. Heads of
+        chunks count only when they are whole.
 
         Raises: BadChunks.
         """

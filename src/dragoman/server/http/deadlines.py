@@ -1,4 +1,4 @@
-"""How long a client wants to wait for an answer, as its header fields say.
+"""Reads how long a client wants to wait for an answer from its header fields.
 
 Does: read them. Does not: watch the clock (the service does). Called by the endpoints, on the event loop.
 Source: gRPC over HTTP/2, "Timeout"; the libraries of OpenAI and Anthropic, whose `x-stainless-read-timeout` (in Python) and

@@ -34,7 +34,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # all but the tab (RFC 9110
 
 @dataclass(frozen=True)
 class HeaderRules:
-    """What is done with header fields, beside handing them on.
+    """Rules for header fields, which are passed on besides.
 
     `sent`: fields of every answer. `naming`: fields that name a request, the first one that is there counts. `folded`:
     fields whose value holds others, `name=value;name=value`, for clients that cannot send them.
@@ -105,7 +105,7 @@ class Exchange:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the request could not be read to its end, and has been answered by the protocol."""
+        """True if the request could not be read to its end, and the protocol has answered it."""
         return REFUSED in self._scope
 
     @property
@@ -158,7 +158,7 @@ class Exchange:
                 if (await self._receive())["type"] == "http.disconnect":
                     return ClientGone()
         except asyncio.CancelledError:
-            # More cancellations than ours: somebody else wants the task to end as well.
+            # More cancellations than by this call: other code wants the task to end as well.
             if self._cancellation is None or task.uncancel() > num_cancels:
                 raise
         finally:

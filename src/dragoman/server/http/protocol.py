@@ -53,7 +53,7 @@ _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(:[0-9]*)
 
 
 class Refusal(Exception):
-    """A request is not read any further; `reason` says why, in words of ours."""
+    """A request is not read any further; `reason` says why, in this server's words."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
         super().__init__(reason)
@@ -114,7 +114,7 @@ class DragomanCycle(RequestResponseCycle):
         self.waiting_for_100_continue = False
 
     def _connection_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """What HTTP/1.0 needs to be told of the connection; a body without a length ends with it there."""
+        """The header fields about the connection for HTTP/1.0, where it ends a body without a length."""
         if self.scope["http_version"] != "1.0":
             return []
         names = {name.lower() for name, _ in headers}
@@ -160,7 +160,7 @@ class DragomanCycle(RequestResponseCycle):
         self.message_event.set()
 
     def mark_refused(self) -> None:
-        """Tell the application that the request has been answered without it: it is no call."""
+        """Tell the application that the request has been answered without it, and is not a call."""
         cast(dict[str, Any], self.scope)[REFUSED] = True
         self.mark_disconnected()
 
@@ -248,7 +248,7 @@ class DragomanProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self._is_in_message and not self.cycle.response_complete
 
     def _end_of_piece(self) -> int:
-        """How much of `_behind` may be parsed at once, so that it does not reach into the next request. Raises: Refusal."""
+        """The bytes of `_behind` to parse at once, so that they do not reach into the next request. Raises: Refusal."""
         if self._body_left is not None:
             return self._body_left
         if self._chunks is not None:
@@ -289,8 +289,8 @@ class DragomanProtocol(HttpToolsProtocol):
     def _stay_with_http_1(self) -> None:
         """Stay with HTTP/1.1, as a server may, when the client would rather speak something else.
 
-        Java's client offers HTTP/2 with every request. The parser stops behind such a head, and leaves the body to whoever
-        takes over: another one reads it, and what follows.
+        Java's client offers HTTP/2 with every request. The parser stops behind such a head, and leaves the body to
+        another protocol: a new parser reads it, and what follows.
         """
         self.parser = httptools.HttpRequestParser(self)
         if self._framing:
@@ -363,7 +363,7 @@ class DragomanProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _is_rest_short(self) -> bool:
-        """Whether little is missing of the body, and surely comes: who waits to be told `100 Continue` may send none."""
+        """True if little is missing of the body, and surely comes: a client that waits for `100 Continue` may send none."""
         return not self.expect_100_continue and self._body_left is not None and self._body_left <= MAX_HEAD_SIZE_BYTES
 
     # --- ends ---------------------------------------------------------------------------------------------------------
@@ -479,7 +479,7 @@ def _reset(transport: asyncio.Transport) -> None:
 
 
 def _has_left(transport: asyncio.Transport) -> bool:
-    """Whether the other side has closed, behind bytes that nobody has read; False where the system does not tell."""
+    """True if the other side has closed, behind bytes not read yet; False where the system cannot tell."""
     if not hasattr(select, "POLLRDHUP"):
         return False
     poll = select.poll()

@@ -20,7 +20,7 @@ Handler = Callable[[Exchange, PathParams], Awaitable[None]]
 """Answers a call. Raises: ServerError before anything was sent; the app tells it in the words of the path's owner."""
 
 MAX_SHOWN_LENGTH = 100
-MAX_COMPARED_LENGTH = 200  # comparing takes time with the product of the lengths; no path of ours is longer
+MAX_COMPARED_LENGTH = 200  # comparing takes time with the product of the lengths; no path of this server is longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class RouteTable:
         return None
 
     def unknown(self, path: str) -> UnknownPath:
-        """What is told of a path that no route fits."""
+        """The error for a path that no route fits."""
         return UnknownPath(
             f"Unknown path {shown(path)}: the nearest one is {self.nearest(path)}, GET /docs describes all"
         )

@@ -1,4 +1,4 @@
-"""What a client may switch for one call with header fields, whatever the operator has chosen for all calls.
+"""The switches that a client may set for one call with header fields, whatever the operator has chosen.
 
 Does: read `x-dragoman-strict` and `x-dragoman-timings`. Does not: act on them (the responder does). On the event loop.
 """

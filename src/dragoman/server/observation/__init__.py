@@ -1,1 +1,1 @@
-"""What is told of calls while they run and when they have ended: the log's lines, metrics, the list of what runs."""
+"""Reports on calls while they run and when they have ended: log lines, metrics, the list of running calls."""

@@ -37,7 +37,7 @@ DROPPED = "dropped"
 
 
 class CallMetrics:
-    """What calls came to."""
+    """Counters of ended calls."""
 
     def __init__(self) -> None:
         self._calls: Counter[_Key] = Counter()
@@ -117,7 +117,7 @@ class CallMetrics:
         return sum(count for (_, served, outcome), count in counts.items() if served == model and outcome in outcomes)
 
     def finish_reasons(self, model: str) -> Mapping[str, int]:
-        """How many sequences ended why; those that were not allowed to end count as aborted."""
+        """The number of sequences by the reason of their end; those that were cut off count as aborted."""
         counts: Counter[str] = Counter()
         for (_, served, _, reason), count in self._sequences.items():
             if served == model:
@@ -125,7 +125,7 @@ class CallMetrics:
         return counts
 
     def failures(self, model: str) -> Mapping[str, int]:
-        """How many calls did not finish, by the kind of error; `DROPPED` = the client left."""
+        """The number of calls that did not finish, by the kind of error; `DROPPED` = the client left."""
         return {reason: count for (served, reason), count in self._failures.items() if served == model}
 
     def histogram(self, name: str, model: str) -> Histogram:

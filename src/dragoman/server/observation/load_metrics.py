@@ -1,6 +1,6 @@
-"""How often models were loaded, how that ended and how long it took, for Prometheus.
+"""Counts loads of models, their results and their durations, for Prometheus.
 
-Does: count. Does not: load (the host does, and tells). Written and read on the event loop.
+Does: count. Does not: load (the host does, and reports). Written and read on the event loop.
 """
 
 from __future__ import annotations

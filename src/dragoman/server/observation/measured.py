@@ -15,7 +15,7 @@ from dragoman.server.timings import Measure, Timings
 
 
 def measure_of(call: CallRecord, request_ids: Sequence[str]) -> Measure:
-    """What measures the requests of a call; they go by their ids, since they may begin in any order."""
+    """A function that measures the requests of a call; ids identify them, since they may begin in any order."""
 
     def measure(index: int | None) -> Timings:
         records = call.requests

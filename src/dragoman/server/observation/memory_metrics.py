@@ -1,7 +1,7 @@
-"""How much memory requests take beside their models: bodies and pictures, for Prometheus.
+"""Reports the memory of requests beside their models: bodies and pictures, for Prometheus.
 
-Does: tell what is held at the moment of a scrape. Does not: count or bound it (`bodies` and `pictures.memory` do). Called on
-the event loop.
+Does: report the bytes held at the moment of a scrape. Does not: count or bound it (`bodies` and `pictures.memory` do).
+Called on the event loop.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What is known of one call, and of each request in it, while it runs and when it has ended.
+"""The facts of one call, and of each request in it, while it runs and when it has ended.
 
-Does: hold it; let the service find the call that it works for. Does not: log or export (`watch` does). A call's record is
+Does: hold them; let the service find the call that it works for. Does not: log or export (`watch` does). A call's record is
 made by the endpoints, filled by the responder and the service; all on the event loop.
 """
 
@@ -27,7 +27,7 @@ from dragoman.types import (
 
 
 class Outcome(StrEnum):
-    """How a call ended."""
+    """The outcome of a call."""
 
     FINISHED = "finished"
     REFUSED = "refused"  # before anything was generated, by an error of the client's or because there was no room
@@ -73,7 +73,7 @@ class RequestRecord(msgspec.Struct):
     prepared_s: float | None = None
 
     def waits(self, request: EngineRequest) -> None:
-        """It is ready to run."""
+        """Note that the request is ready to run."""
         self.num_queued_tokens = len(request.prompt_ids)
         self.max_tokens = request.max_tokens * request.sampling.n
 
@@ -163,7 +163,7 @@ class CallRecord(msgspec.Struct):
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended."""
+        """The outcome of the call."""
         if self.is_client_gone:
             return Outcome.CLIENT_GONE
         if self.error is None:

@@ -1,7 +1,7 @@
 """One line in the log for each call that has ended, for people or as JSON.
 
 Does: put a record into words. Does not: decide what is logged where (the root logger does). Called by `watch`, on the event
-loop. Prompts are no part of it unless the operator wants that, nor are the messages of errors, which cite what clients sent.
+loop. It has no prompts unless the operator wants them, and no messages of errors, which cite what clients sent.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _short(record: CallRecord, *, has_colours: bool) -> str:
 
 
 def facts_of(record: CallRecord) -> dict[str, Any]:
-    """What the line says, by name. Durations in milliseconds; null = not known, or there was none."""
+    """The facts of the line, by name. Durations in milliseconds; null = not known, or there was none."""
     requests = record.requests
     firsts = [request.first_token_s for request in requests if request.first_token_s is not None]
     queues = [request.queue_s for request in requests if request.queue_s is not None]

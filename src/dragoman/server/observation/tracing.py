@@ -35,14 +35,14 @@ _NANOSECONDS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class TraceExport:
-    """Where spans are sent, and how."""
+    """The receiver of spans, and the protocol."""
 
     endpoint: str
     protocol: TraceProtocol = "http/protobuf"
 
 
 def missing_package(protocol: TraceProtocol) -> str:
-    """How to install what sends spans by that protocol, "" if it is there."""
+    """The package to install for sending spans by that protocol, "" if it is there."""
     module, package = _PACKAGES[protocol]
     parts = module.split(".")
     for length in range(1, len(parts) + 1):  # looking for a module imports its parents
@@ -141,7 +141,7 @@ class _Phase(NamedTuple):
 
 
 def _phases(request: RequestRecord) -> Iterator[_Phase]:
-    """What is known to have happened, one after the other."""
+    """The known phases of a request, one after the other."""
     at_s, named = request.begin_s, {"dragoman.request.id": request.request_id}
     if request.pictured_s is not None:
         yield _Phase("pictures", at_s, request.pictured_s, named)
@@ -170,7 +170,7 @@ def _phases(request: RequestRecord) -> Iterator[_Phase]:
 
 
 def _attributes(record: CallRecord) -> Iterator[tuple[str, Any]]:
-    """What a call's span says of it; never what was asked or answered."""
+    """The attributes of a call's span; never prompts or answers."""
     asked = next((request.asked for request in record.requests if request.asked is not None), None)
     is_chat = asked is not None and isinstance(asked.prompt, ChatPrompt)
     yield "gen_ai.operation.name", "chat" if is_chat else "text_completion"

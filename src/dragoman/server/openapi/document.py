@@ -89,7 +89,7 @@ def _options_text(apis: Sequence[Api], profile: ModelProfile) -> str:
 
 
 def _contents(operation: Operation) -> Iterator[Content]:
-    """What is sent in any answer, and what is read."""
+    """The contents of the body and of all answers."""
     yield operation.body
     yield from (answer.content for answer in operation.answers.values())
 

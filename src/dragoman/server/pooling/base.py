@@ -1,11 +1,11 @@
-"""What client APIs ask of a model that embeds texts or scores pairs of them: the service's protocol, questions, answers.
+"""The protocol between client APIs and a model that embeds texts or scores pairs of them: the service, questions, answers.
 
 Does: define these values, and find the service of a model. Does not: tokenise, queue or compute (`service` and
 `engine.pooling` do), or know a wire format. Used by the APIs that offer embeddings and reranking, on the event loop.
 
-How an API is built on it: its operations are `GenerateOperation`s whose dialect answers in the opening's `answer`, so that
-keys, rate limits, admission, models that have to be loaded first, logs, metrics and clients that leave are the server's
-business as for generation. `set_up(profile)` makes the dialect, an `AnsweringDialect`, which keeps `profile.pooling`.
+An API on it has `GenerateOperation`s whose dialect answers in the opening's `answer`. So the server handles the rest as
+for generation: keys, rate limits, admission, loading of models, logs, metrics and clients that leave. `set_up(profile)`
+makes the dialect, an `AnsweringDialect`, which keeps `profile.pooling`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Text = str | tuple[int, ...]
 
 
 class PoolingKind(StrEnum):
-    """What a model was trained for. EMBED: a text becomes a vector. SCORE: a pair of texts becomes a number. CLASSIFY: a
+    """The purpose of a model. EMBED: a text becomes a vector. SCORE: a pair of texts becomes a number. CLASSIFY: a
     text becomes a number for each label. SPARSE: its words get weights. TOKENS: each of its tokens becomes a vector.
     """
 
@@ -54,7 +54,7 @@ _DOES = {
 
 
 class Truncation(StrEnum):
-    """What becomes of a text with too many tokens: it is refused, or loses its end (RIGHT) or its beginning (LEFT).
+    """The handling of a text with too many tokens: it is refused (NONE), or loses its end (RIGHT) or its beginning (LEFT).
 
     Special tokens are never cut off. Of a pair, the longer text loses tokens first.
     """
@@ -66,7 +66,7 @@ class Truncation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoolingFacts:
-    """What a model is.
+    """The facts about a model.
 
     `dimensions`: of its embeddings, or of its tokens'; 0 for any other model. `max_tokens`: of one text or pair, special
     tokens included. `pooling`: how tokens become one vector (cls, mean, max, last, ...). `is_normalized`: embeddings have
@@ -99,9 +99,9 @@ class EmbedRequest:
     """Texts to embed.
 
     `prompt_name`: one of the model's prompts, None = its default one; `prompt`: the prompt itself, "" = none, which excludes
-    a name. `truncation`, `max_tokens`: what becomes of texts longer than the model takes, or than that many tokens.
-    `dimensions`: keep so many of the first components (Matryoshka), normalised again if the embedding is. `normalize`: None
-    = as the model does. `add_special_tokens` False leaves them out.
+    a name. `truncation`: the handling of texts longer than the model takes, or than `max_tokens`. `dimensions`: the number
+    of first components to keep (Matryoshka), normalised again if the embedding is. `normalize`: None = as the model does.
+    `add_special_tokens` False leaves them out.
     """
 
     texts: Sequence[Text]
@@ -202,7 +202,7 @@ class PoolingService(Protocol):
 
     @property
     def facts(self) -> PoolingFacts:
-        """What the model is."""
+        """The facts about the model."""
         ...
 
     @property

@@ -244,7 +244,7 @@ class TextsService:
 
 
 def activated(values: Vectors, activation: str) -> Vectors:
-    """What becomes of outputs: each between 0 and 1 (sigmoid), all of a row together 1 (softmax), or what they are."""
+    """The activated outputs: each between 0 and 1 (sigmoid), each row with the sum 1 (softmax), or unchanged."""
     match activation:
         case "sigmoid":
             values = 0.5 * (1.0 + np.tanh(0.5 * values))
@@ -269,7 +269,7 @@ def normalized(vectors: Vectors) -> Vectors:
 
 
 def similarity(left: Vectors, right: Vectors, kind: str) -> Vectors:
-    """How alike the rows are, pair by pair; distances are negative. Source: sentence-transformers' similarity functions."""
+    """The similarity of rows, pair by pair; distances are negative. Source: sentence-transformers' similarity functions."""
     match kind:
         case "dot":
             values = np.einsum("ij,ij->i", left, right)

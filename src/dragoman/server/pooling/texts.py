@@ -26,7 +26,7 @@ _PLACES = re.compile(r"\{(?:instruction|query|document)\}")
 
 
 class PairQuestion(NamedTuple):
-    """How a model is asked about a pair as one text; `body` has {instruction}, {query} and {document}, in that order."""
+    """The form of a pair as one text for a model; `body` has {instruction}, {query} and {document}, in that order."""
 
     before: str
     body: str
@@ -36,10 +36,10 @@ class PairQuestion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LateWriting:
-    """How texts are written for late interaction: tokens before queries and documents, the most tokens of a document.
+    """The form of texts for late interaction: tokens before queries and documents, the most tokens of a document.
 
-    `query_length`: to which queries are filled up with `mask_id`, 0 = they are not; `sees_expansion`: whether other tokens
-    see those. `skipped`: tokens of documents whose vectors do not count.
+    `query_length`: the length to fill queries up to with `mask_id`, 0 = none; `sees_expansion`: other tokens see those.
+    `skipped`: tokens of documents whose vectors do not count.
     """
 
     query_prefix: tuple[int, ...]
@@ -90,7 +90,7 @@ class TextPreparer:
         return [replace(text, task=task) for text in made]
 
     def prompt(self, request: EmbedRequest) -> str:
-        """What goes before each text. Raises: InvalidParameter."""
+        """The text before each text. Raises: InvalidParameter."""
         if request.prompt is not None:
             if request.prompt_name is not None:
                 raise InvalidParameter("prompt must not be given beside prompt_name", param="prompt")
@@ -346,7 +346,7 @@ class TextPreparer:
         return "".join(kept if truncation is Truncation.RIGHT else reversed(kept))
 
     def longest_document(self, most: int, prompt_name: str | None) -> int:
-        """Tokens of a text that is embedded with so many tokens of its own, at most what the model takes."""
+        """The tokens of a text with `most` tokens and all that is put around it, at most what the model takes."""
         if self.late is not None:
             before: Sequence[int] = self.late.document_prefix
         else:
@@ -394,7 +394,7 @@ def parts_of(text: Text | tuple[str, str]) -> tuple[str, ...]:
 
 
 def _pieces(token_ids: Sequence[int], room: int, most: int) -> list[Sequence[int]]:
-    """At most so many pieces, one behind the other, none longer than there is room for."""
+    """At most `most` consecutive pieces of at most `room` tokens."""
     return [token_ids[begin : begin + room] for begin in range(0, len(token_ids), room)][:most]
 
 

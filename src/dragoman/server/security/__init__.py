@@ -1,1 +1,1 @@
-"""Who may ask for what: keys, signatures, scopes, limits, certificates, and pages of other origins."""
+"""Access control: keys, signatures, scopes, limits, certificates, and pages of other origins."""

@@ -25,7 +25,7 @@ _ID_FORM = re.compile(r"\w{1,128}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """What a client signs with. The secret is needed as it is: signatures are made with it. `session_token` "" = none."""
+    """A key pair to sign with. The secret is kept in clear: checking signatures needs it. `session_token` "" = none."""
 
     access_key_id: str
     secret: str = field(repr=False)

@@ -1,8 +1,8 @@
-"""Which requests of browsers are served where no key is needed: those of pages that may ask, and to this server's own name.
+"""Decides which requests of browsers are served without a key: those of allowed pages, to this server's own name.
 
-A browser sends requests of any page to this machine, too: it hides the answers of other origins, but what it asked for
-happens, and a page whose own name leads to 127.0.0.1 reads the answers as well (DNS rebinding). A key would stop both.
-Does: compare the header fields by which browsers tell. Does not: look at what other programs send, who send none of them.
+A browser sends requests of any page to this machine, too. It hides the answers of other origins, but the requests take
+effect. A page whose own name leads to 127.0.0.1 reads the answers as well (DNS rebinding). A key would stop both.
+Does: compare the header fields that browsers send. Does not: check other programs, which send none of them.
 Made by the app, used by it and by the gate, on the event loop.
 Source: Fetch Metadata Request Headers (W3C), "Sec-Fetch-Site"; Fetch Standard, "Origin".
 """
@@ -41,7 +41,7 @@ class AllowedHosts:
         )
 
     def names(self, host: str) -> bool:
-        """Whether the operator has listed this host by its name."""
+        """True if the operator has listed this host by its name."""
         return host != "" and (host in self._names or _without_port(host) in self._names or self._is_below(host))
 
     def _is_allowed(self, host: str) -> bool:
@@ -55,7 +55,7 @@ class AllowedHosts:
 
 
 class Visitors:
-    """Whose pages may have a browser ask."""
+    """Checks that a request comes from an allowed page, if a browser sends it."""
 
     def __init__(self, cors: Cors | None = None, hosts: AllowedHosts | None = None) -> None:
         """`cors` None = pages of this server only. `hosts`: whose pages count as its own."""

@@ -1,4 +1,4 @@
-"""Whoever has a key: the name, what it opens, how much it may ask for.
+"""The holder of a key: its name, its scopes, its limits.
 
 Does: hold that, and read the parts that all files of keys have in common. Does not: know keys. Made when keys are read, at
 the start and when their files change.
@@ -32,7 +32,7 @@ class KeysError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a caller may ask for. None = as much as it wants."""
+    """The limits of a caller. None = no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -46,7 +46,7 @@ UNLIMITED = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who has a key. `name` "" = nobody asks for keys."""
+    """The holder of a key. `name` "" = no keys are needed."""
 
     name: str
     scopes: frozenset[Scope] = ALL_SCOPES
@@ -55,13 +55,13 @@ class Caller:
 
 
 def unreadable(path: Path, error: OSError | UnicodeDecodeError) -> KeysError:
-    """What is said of a file of keys that cannot be read: nothing of what is in it."""
+    """The error for a file of keys that cannot be read; it cites nothing of the content."""
     why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
     return KeysError(f"{path}: must be a readable UTF-8 file: {why}")
 
 
 def read_caller(name: str, facts: Mapping[str, str], usual: Limits) -> Caller:
-    """The caller of that name. `facts`: what is said of its key; `usual`: the limits of those of whom nothing is said.
+    """The caller of that name. `facts`: the settings of its key; `usual`: the limits of keys without settings.
 
     Raises: KeysError.
     """
@@ -78,7 +78,7 @@ def read_caller(name: str, facts: Mapping[str, str], usual: Limits) -> Caller:
 
 
 def _standing(facts: Mapping[str, str]) -> Standing:
-    """How the caller's requests stand beside others'; priorities count as in requests, the smallest first."""
+    """The standing of the caller's requests among others; priorities count as in requests, the smallest first."""
     priority = None
     if PRIORITY in facts:
         if not re.fullmatch(r"-?[0-9]{1,10}", facts[PRIORITY]) or abs(int(facts[PRIORITY])) > _MAX_PRIORITY:

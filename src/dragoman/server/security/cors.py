@@ -1,7 +1,7 @@
-"""Which pages of other origins may read answers, and what their browsers are told.
+"""Decides which pages of other origins may read answers, and tells their browsers.
 
-Does: the header fields of CORS, of every answer and of preflights. Does not: refuse calls: what a browser does without
-reading the answer, keys and `browsers` refuse. Made by the app, used on the event loop.
+Does: the header fields of CORS, of every answer and of preflights. Does not: refuse calls: keys and `browsers`
+refuse those that do harm without the answer being read. Made by the app, used on the event loop.
 Source: Fetch Standard, "CORS protocol".
 """
 
@@ -23,7 +23,7 @@ ALWAYS_EXPOSED = (
 
 @dataclass(frozen=True, slots=True)
 class CorsRules:
-    """What the operator allows. `origins`: separated by commas, or `*`; "" = no page of another origin reads anything.
+    """The rules of the operator. `origins`: separated by commas, or `*`; "" = no page of another origin reads anything.
 
     `methods`, `headers`: what pages may send; "" = what the route answers to, and what the page asks for.
     `allows_credentials`: browsers may add cookies and certificates of their own; not with `*`.
@@ -58,7 +58,7 @@ class Cors:
         self._of_any = {"access-control-allow-origin": ANY, **self._static}
 
     def allows(self, origin: str | None) -> bool:
-        """Whether pages of that origin may read answers; None = the browser does not say whose page it is."""
+        """True if pages of that origin may read answers; None = the browser names no origin."""
         return ANY in self._origins or origin in self._origins
 
     def headers(self, origin: str | None) -> Mapping[str, str]:
@@ -70,9 +70,9 @@ class Cors:
         return {"access-control-allow-origin": origin, **self._static, **_VARY}
 
     def preflight(self, headers: Mapping[str, str], allow: str) -> Mapping[str, str]:
-        """What is told beside that to a browser which asks before it calls a route with these methods.
+        """The further fields of a preflight answer, for a route with the methods `allow`.
 
-        Empty unless it is a browser that asks, for a page that may.
+        Empty if this is not a preflight, or if the page may not read answers.
         """
         is_allowed = "access-control-allow-origin" in self.headers(headers.get("origin"))
         if not is_allowed or "access-control-request-method" not in headers:
@@ -85,4 +85,4 @@ class Cors:
 
 
 _VARY = {"vary": "origin"}
-"""An answer that depends on who asks must not be kept for others."""
+"""Header of answers that depend on the origin: caches must not reuse them for other origins."""

@@ -29,7 +29,7 @@ CheckBody = Callable[[bytes], Awaitable[None]]
 
 
 class Gate:
-    """What every call has to pass. `keyring` None = all are open. `open_scopes`: those that need no key nevertheless."""
+    """Checks every call. `keyring` None = no call needs a key. `open_scopes`: scopes that need no key even so."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Gate:
         self._visitors = visitors or Visitors()
 
     def needs_key(self, scope: Scope) -> bool:
-        """Whether calls of that scope have to carry a key."""
+        """True if calls of that scope have to carry a key."""
         return self.keyring is not None and scope not in self.open_scopes
 
     def check(self, exchange: Exchange, scope: Scope) -> CheckBody | None:
@@ -99,7 +99,7 @@ class Gate:
 
 
 def find_caller(keyring: Keyring, headers: Mapping[str, str]) -> Caller | None:
-    """Whose key the call carries, wherever clients of any of the APIs put it; one right key among several is enough."""
+    """The caller whose key the call carries, in a header field of any of the APIs; one right key among several is enough."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     named = [headers.get(name, "") for name in KEY_HEADERS]
     for text in [*named, token] if scheme.lower() == "bearer" else named:

@@ -33,7 +33,7 @@ class NamedKey:
 
 
 def hashed(key: str) -> bytes:
-    """What is kept of a key."""
+    """The hash that is kept of a key."""
     return hashlib.sha256(key.encode()).digest()
 
 

@@ -1,7 +1,7 @@
 """All keys that open something, at one moment.
 
-Does: find whose a key is, in a time that tells nothing of the keys; hold the key pairs of AWS clients. Does not: read
-files at requests. Made at the start and anew whenever a file of keys has changed; never changed itself.
+Does: find the caller of a key, in a time that reveals nothing of the keys; hold the key pairs of AWS clients. Does not: read
+files at requests. Made at the start, and again whenever a file of keys has changed; never changed itself.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Keyring:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the callers are called, sorted."""
+        """The names of the callers, sorted."""
         return tuple(sorted({one.name for one in (*self._callers.values(), *(x.caller for x in self.pairs.values()))}))
 
     def find(self, key: bytes) -> Caller | None:
-        """Whose key that is, None = nobody's."""
+        """The caller with that key, None = no caller."""
         return self._callers.get(self._hash(hashlib.sha256(key).digest()))
 
     def _hash(self, sha256: bytes) -> bytes:
@@ -51,7 +51,7 @@ class Keyring:
 
 @dataclass(frozen=True, slots=True)
 class KeySources:
-    """Where keys come from beside the bare ones. `aws`: a key pair as a text, "" = none.
+    """The sources of keys beside the bare ones. `aws`: a key pair as a text, "" = none.
 
     `usual`: the limits of callers whose key says none.
     """

@@ -1,8 +1,8 @@
-"""How many requests and tokens each caller may still ask for: buckets that fill steadily, a minute's worth at most.
+"""Limits the requests and tokens of each caller: buckets that fill steadily, a minute's worth at most.
 
-Does: count, refuse, tell what is left. Does not: know keys. Used by the gate, on the event loop. Tokens are known only when
-a call has ended: they are taken then, below zero if need be, and the next calls wait until the debt is paid; so the rate
-holds over time, and several calls at once may exceed it for a while.
+Does: count, refuse, report what is left. Does not: know keys. Used by the gate, on the event loop. Tokens are known only
+when a call has ended: they are taken then, below zero if necessary. The next calls are refused until the debt is paid.
+So the rate holds over time, and several calls at once may exceed it for a while.
 Source: OpenAI API reference, headers of rate limits.
 """
 
@@ -19,7 +19,7 @@ PERIOD_S = 60.0
 
 
 class Bucket:
-    """What one limit leaves. `size`: what comes in a minute, and what there is at the beginning."""
+    """A bucket of one limit. `size`: the amount added in a minute, and the amount at the beginning."""
 
     def __init__(self, size: int, now_s: float) -> None:
         self.size = size
@@ -27,7 +27,7 @@ class Bucket:
         self._at_s = now_s
 
     def left(self, now_s: float) -> float:
-        """What may be taken now; below zero, what was taken too much."""
+        """The amount that may be taken now; below zero, the debt."""
         self._level = min(self.size, self._level + max(0.0, now_s - self._at_s) * self.size / PERIOD_S)
         self._at_s = now_s
         return self._level
@@ -38,7 +38,7 @@ class Bucket:
         self.size = size
 
     def take(self, amount: float) -> None:
-        """Take that much, whether it is there or not."""
+        """Take `amount`, whether it is there or not."""
         self._level -= amount
 
     def until_s(self, level: float, now_s: float) -> float:
@@ -77,7 +77,7 @@ class RateLimits:
             bucket.take(num_tokens)
 
     def headers(self, caller: Caller) -> Mapping[str, str]:
-        """What is left of each limit, as OpenAI's clients read it."""
+        """Header fields with the rest of each limit, as OpenAI's clients read them."""
         now_s = self._clock()
         told = {}
         for name, bucket in self._of(caller, now_s).items():

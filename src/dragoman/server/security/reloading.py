@@ -1,7 +1,7 @@
-"""Files that count anew when they change: keys and certificates.
+"""Reloads files when they change: keys and certificates.
 
-Does: look at them from time to time, and at once when told to; have them read on a thread; tell what became of it. Does
-not: know what is in them. A task of its own on the event loop; no request waits for it.
+Does: look at them from time to time, and at once when told to; have them read on a thread; report the result. Does
+not: know their content. A task of its own on the event loop; no request waits for it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Reloader:
 
 
 def _marks(files: Sequence[Path]) -> _Marks:
-    """What tells that files have changed."""
+    """Marks of the files; other marks mean that a file has changed."""
     return tuple(_mark(path) for path in files)
 
 

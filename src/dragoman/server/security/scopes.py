@@ -1,4 +1,4 @@
-"""What keys open: each operation of the client APIs has one scope, each key any number of them.
+"""The scopes of keys: each operation of the client APIs has one scope, each key any number of them.
 
 Does: name them. Does not: check anything (`gate` does). Used by the operations' tables and wherever keys are read.
 """

@@ -1,6 +1,6 @@
 """Signatures of AWS clients, Signature Version 4, checked against the operator's key pairs.
 
-Does: read the header field, make the canonical request anew from what arrived, compare. Does not: take signatures in the
+Does: read the header field, rebuild the canonical request from the received one, compare. Does not: take signatures in the
 query (presigned URLs, which count as not signed); bodies that are not signed, or chunks that are signed one by one, are
 refused by name.
 Called by the gate, on the event loop: what the head tells before the body is read, the rest after it.
@@ -62,7 +62,7 @@ class SignedRequest:
     signature: str = field(repr=False)
 
     def check(self, body: bytes) -> Caller:
-        """Who has signed it. Raises: BadSignature."""
+        """The caller who signed it. Raises: BadSignature."""
         body_hash = hashlib.sha256(body).hexdigest()
         canonical = _canonical_request(self.head, self.names, body_hash)
         scope = "/".join((*self.scope, "aws4_request"))
@@ -79,14 +79,14 @@ class SignedRequest:
 
 
 def is_signed(authorization: str) -> bool:
-    """Whether a header field says that the request is signed."""
+    """True if a header field says that the request is signed."""
     return authorization.startswith(ALGORITHM)
 
 
 def read_signature(
     head: RawHead, pairs: Mapping[str, KeyPair], clock: Callable[[], float] = time.time
 ) -> SignedRequest:
-    """What the head tells of the signature, all of which is checked before the body is read.
+    """The signature in the head; all of it is checked before the body is read.
 
     `clock`: seconds since the epoch. Raises: BadSignature.
     """
@@ -137,7 +137,7 @@ def _check_names(head: RawHead, names: Sequence[str]) -> None:
 
 
 def _canonical_request(head: RawHead, names: Sequence[str], body_hash: str) -> bytes:
-    """What a client has signed, of what has arrived. Paths are not normalised: `a/../b` is routed as it is, too."""
+    """The signed part of the received request. Paths are not normalised: `a/../b` is routed as it is, too."""
     lines = [f"{name}:{','.join(_values(head.fields, name))}\n" for name in names]
     path = quote(head.path, safe="/-_.~")  # encoded a second time, as for all services but S3
     text = "\n".join((head.method, path, _canonical_query(head.query), "".join(lines), ";".join(names), body_hash))

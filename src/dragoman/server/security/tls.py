@@ -35,18 +35,18 @@ class TlsFiles:
 
 
 class Tls:
-    """What connections are encrypted with. Raises: TlsError if the files cannot be used."""
+    """The encryption of connections. Raises: TlsError if the files cannot be used."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._current = make_context(files)
         self.context = make_context(files)
-        """What the socket listens with. It lets the newest one take over as soon as a client has said hello."""
+        """The context of the listening socket. It hands over to the newest one once a client has said hello."""
         self.context.sni_callback = self._hand_over
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What it is made of."""
+        """The certificate and key files."""
         return self._files.all
 
     def reload(self) -> None:
@@ -72,8 +72,8 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
         ) from error
     if files.client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
-        # Whoever resumes a session is not asked for a certificate again, so none are resumed. TLS 1.2 resumes them by a
-        # number, too, out of a cache that Python cannot switch off.
+        # A client that resumes a session is not asked for a certificate again, so none are resumed. TLS 1.2 also resumes
+        # them by a number, out of a cache that Python cannot switch off.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0
         try:
