@@ -46,16 +46,7 @@ UNREVISED: tuple[str, ...] = (
     "src/dragoman/server/apis/responses",
     "src/dragoman/server/apis/responses/describe",
     "src/dragoman/server/apis/sagemaker",
-    "src/dragoman/server/apis/tei",
     "src/dragoman/server/apis/text",
-    "src/dragoman/server/batches",
-    "src/dragoman/server/describe",
-    "src/dragoman/server/explaining",
-    "src/dragoman/server/http",
-    "src/dragoman/server/observation",
-    "src/dragoman/server/openapi",
-    "src/dragoman/server/pooling",
-    "src/dragoman/server/security",
 )
 
 PHRASES = {
