@@ -1,6 +1,6 @@
-"""The kinds of errors, once for all APIs: the usual status of each, and when it is answered.
+"""The kinds of errors, once for all APIs: the usual status of each, and its meaning.
 
-Does: give every API the statuses of all kinds, from what it changes in the usual ones. Does not: write bodies, which each
+Does: give every API the statuses of all kinds, by its changes of the usual ones. Does not: write bodies, which each
 API does. Used by the APIs when they are imported, and by what describes them.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """One kind of error. `status`: where an API has no other for it. `meaning`: when it is answered, in words."""
+    """One kind of error. `status`: unless an API has another for it. `meaning`: the condition, in words."""
 
     status: int
     meaning: str
@@ -41,12 +41,12 @@ KINDS: Mapping[str, Kind] = {
     "hook_error": Kind(500, "the operator's own formatter failed"),
     "server_error": Kind(500, "a defect of the server; see its log"),
 }
-"""Every kind of `dragoman.errors`, by the word that its class has for it."""
+"""Every kind of `dragoman.errors`, by its name there."""
 
 INVALID = ("invalid_request", "invalid_payload", "invalid_parameter")
-"""The kinds that tell of a mistake in what the client wrote."""
+"""The kinds for a mistake in the client's request."""
 
 
 def statuses(**changes: int) -> dict[str, int]:
-    """The status of every kind under an API that answers those in `changes` with another than the usual one."""
+    """The status of every kind for an API; `changes` are those that differ from the usual ones."""
     return {kind: changes.get(kind, row.status) for kind, row in KINDS.items()}

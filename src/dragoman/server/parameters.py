@@ -145,7 +145,7 @@ ALIASES: Mapping[str, str] = {alias: name for name, one in PARAMETERS.items() fo
 
 
 def neutral_value(name: str) -> Any:
-    """The value of a parameter, or of an alias of one, where nobody says anything, as JSON has it."""
+    """The neutral value of a parameter, or of an alias, as in JSON."""
     name = ALIASES.get(name, name)
     value = getattr(NEUTRAL_SAMPLING if hasattr(NEUTRAL_SAMPLING, name) else _NEUTRAL_REQUEST, name)
     return list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""Answers one inference call, whatever its dialect: the only path from a parsed call to bytes on the wire.
+"""Answers one inference call of any dialect: the only path from a parsed call to bytes on the wire.
 
 Does: admission, running the requests of a call at once, streaming what is ready, errors before and after the head,
 aborting when the client leaves. Does not: know any wire format, route or engine, or limit time (the service does).
@@ -61,7 +61,7 @@ from dragoman.types import GenerationRequest, GenerationResult
 
 T = TypeVar("T")
 
-PROGRESS_S = 0.5  # between two looks at how far a prompt is
+PROGRESS_S = 0.5  # between two reports of a prompt's progress
 
 MAX_IGNORED_NAMES = 20  # the names are the client's own: they must not blow up the head
 MAX_IGNORED_NAME_LENGTH = 100
@@ -72,10 +72,10 @@ logger = logging.getLogger("dragoman.server")
 
 
 class FailingStream(Protocol):
-    """Tells failures in a stream whose head was sent while the call waited for its model."""
+    """Reports failures in a stream whose head was sent while the call waited for its model."""
 
     async def fail(self, error: Exception) -> None:
-        """Tell a failure as the stream's last bytes."""
+        """Send a failure as the stream's last bytes."""
         ...
 
 
@@ -83,12 +83,12 @@ class Responder:
     """Runs parsed calls."""
 
     def __init__(self, switches: Switches | None = None) -> None:
-        """`switches`: what holds for calls that say nothing of it."""
+        """`switches`: for calls that do not set them."""
         self._switches = switches or Switches()
         self._ids_in_flight: set[str] = set()
 
     def claim_id(self, request_id: str) -> str:
-        """An id that no other running call has, until it is freed: logs and some engines tell requests apart by it.
+        """An id that no other running call has, until it is freed: logs and some engines identify requests by it.
 
         It is the client's own unless two calls arrive with the same.
         """
@@ -97,7 +97,7 @@ class Responder:
         return call_id
 
     def free_id(self, call_id: str) -> None:
-        """The call of that id has been answered."""
+        """Free the id of a call that was answered."""
         self._ids_in_flight.discard(call_id)
 
     async def respond(
@@ -108,7 +108,7 @@ class Responder:
         http: HttpCall,
         waiting: FailingStream | None = None,
     ) -> None:
-        """Parse `http` with `dialect`, generate with `model`, answer. `waiting` tells failures of a stream begun before.
+        """Parse `http` with `dialect`, generate with `model`, answer. `waiting` reports failures of a stream begun before.
 
         Raises: ClientGone, and nothing else: every failure is answered, or ends the connection after it was logged.
         """
@@ -150,7 +150,7 @@ class Responder:
                 failure.retry_after_s = model.admission.retry_after_s()
             if exchange.is_started and waiting is not None:
                 await waiting.fail(failure)
-            elif exchange.is_started:  # the encoder itself failed while it told of a failure
+            elif exchange.is_started:  # the encoder itself failed on a failure
                 await exchange.cut()
             else:
                 await exchange.send_reply(error_reply(dialect, failure, http), headers)
@@ -169,7 +169,7 @@ class Responder:
         beside: ShownTimings,
         keep_alive_s: float,
     ) -> None:
-        """Write the events as they come; a failure after the head is told in-band, or by cutting the connection.
+        """Write the events as they come; a failure after the head is sent in-band, or cuts the connection.
 
         `beside`: timings that go into a trailer. `keep_alive_s`: the longest silence, 0 = any.
         """
@@ -191,7 +191,7 @@ class Responder:
 
 
 async def _answer(exchange: Exchange, answer: Awaitable[Reply | StreamedReply | None], http: HttpCall) -> bool:
-    """Send what is answered without generating; False if the call is left to generation. Raises: ClientGone."""
+    """Send an answer that needs no generation; False if the call needs it. Raises: ClientGone."""
     made = await run_unless_gone(exchange, answer)
     if made is None:
         return False
@@ -203,7 +203,7 @@ async def _answer(exchange: Exchange, answer: Awaitable[Reply | StreamedReply | 
 
 
 async def send_streamed(exchange: Exchange, made: StreamedReply, http: HttpCall) -> None:
-    """Send an answer that comes in pieces; a failure after the first is told as its last bytes. Raises: ClientGone."""
+    """Send an answer that comes in pieces; a failure after the first is sent as its last bytes. Raises: ClientGone."""
     last = b""
     async with aclosing(made.chunks):
         try:
@@ -216,11 +216,11 @@ async def send_streamed(exchange: Exchange, made: StreamedReply, http: HttpCall)
             failure = as_server_error(error, http)
             _note_failure(failure)
             last = made.stream_error(failure)
-    await exchange.finish(last)  # nothing is waited for behind it, see `_write_events`
+    await exchange.finish(last)  # nothing runs after it, see `_write_events`
 
 
 def note_patience(call: Call) -> None:
-    """An answer that comes whole has to come while its client waits for the first byte."""
+    """Limit an answer that comes whole to the time for which its client waits for the first byte."""
     record = current_call()
     if record is not None and record.timeout_s is None and not call.stream:
         record.timeout_s = record.patience_s
@@ -359,7 +359,7 @@ def _show_timings(call: Call) -> ShownTimings:
 
 
 def _timings_fields(beside: ShownTimings) -> dict[str, str]:
-    """The header or trailer of an answer that has no room for timings; {} if nobody wants them there."""
+    """The header or trailer of an answer that has no room for timings; {} if they are not wanted there."""
     if beside is NO_TIMINGS:
         return {}
     return {TIMINGS_HEADER: msgspec.json.encode(beside.of()).decode()}
@@ -424,7 +424,7 @@ async def _generate(service: GenerationService, request: GenerationRequest, labe
 
 
 async def run_unless_gone(exchange: Exchange, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled when nobody wants it any more.
+    """The result of `work`, which is cancelled when it is no longer wanted.
 
     Raises: ClientGone, what the call was cancelled with, or what `work` raises.
     """
@@ -440,7 +440,7 @@ async def run_unless_gone(exchange: Exchange, work: Awaitable[T]) -> T:
 
 
 async def cancel_all(tasks: Sequence[asyncio.Future[T] | asyncio.Future[Exception]]) -> None:
-    """Cancel what still runs and wait until it has wound up; results and errors are dropped."""
+    """Cancel the tasks that still run and wait for their end; results and errors are dropped."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -455,11 +455,11 @@ def as_server_error(error: Exception, http: HttpCall) -> ServerError:
 
 
 def error_reply(dialect: ErrorTeller, error: ServerError, http: HttpCall) -> Reply:
-    """The dialect's answer to `error`, with the headers that HTTP itself wants for it."""
+    """The dialect's answer to `error`, with the headers that HTTP requires for it."""
     reply = dialect.error_reply(error, http)
     headers, status = dict(reply.headers), reply.status
     if isinstance(error, UnsupportedCoding):
-        status = 415  # which no API's document knows, but every client of HTTP
+        status = 415  # not in any API's document, but known to every HTTP client
         headers.setdefault("accept-encoding", error.taken)
     if isinstance(error, Overloaded):
         headers.setdefault("retry-after", str(error.retry_after_s))

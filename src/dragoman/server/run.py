@@ -162,7 +162,7 @@ class HttpServer:
             yield Reloadable("certificates", self._listen.tls.files, self._listen.tls.reload)
 
     def _read_keys(self) -> None:
-        """Raises: KeysError, and then the keys are as they were."""
+        """Read the keys again. Raises: KeysError; the keys are as before then."""
         self._gate.keyring = self._config.read_keys()
 
     def stop(self) -> None:
@@ -210,14 +210,14 @@ class HttpServer:
             if self._load is not None:
                 await self._load(self._registry)
             self._registry.mark_ready()
-        except Exception as error:  # start-up boundary: whatever a model's loader raises ends the start, told once
+        except Exception as error:  # start-up boundary: any error of a model's loader ends the start, logged once
             logger.exception("loading failed")
             self._registry.mark_failed(f"{type(error).__name__}: {error}")
             return False
         return True
 
     async def _shut_down(self, http: asyncio.Task[None]) -> None:
-        """Readiness off, let requests finish, stop the engines (which fails the rest), close the port."""
+        """Turn readiness off, let requests finish, stop the engines (which fails the rest), close the port."""
         self._registry.announce_drain()
         await self._wait_for_balancers()
         await self._app.stop_background()
@@ -229,7 +229,7 @@ class HttpServer:
         await http
 
     async def _wait_for_balancers(self) -> None:
-        """Let `drain_delay_s` pass, or less after a second `stop`; nobody sends calls to a server that was not ready."""
+        """Let `drain_delay_s` pass, or less after a second `stop`; a server that was not ready gets no calls."""
         if self._listen.drain_delay_s and any(model.engine.health().is_alive for model in self._registry.models):
             logger.info(
                 "stopping: calls are taken for %g s more, until load balancers know", self._listen.drain_delay_s
@@ -321,7 +321,7 @@ async def _serve_with_signals(server: HttpServer) -> int:
 
 
 def _exit_later() -> None:
-    """End the process in FORCED_EXIT_S if it is still there: a step that runs, or a thread that hangs, keeps nobody."""
+    """End the process in FORCED_EXIT_S if it still runs, even during a step or with a thread that hangs."""
     timer = threading.Timer(FORCED_EXIT_S, os._exit, (1,))
     timer.daemon = True
     timer.start()
@@ -346,12 +346,12 @@ def bind(host: str, port: int, backlog: int = 2048) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=backlog)
     except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (while ")[0]  # Python adds the address once more
+        reason = (error.strerror or str(error)).partition(" (while ")[0]  # Python repeats the address
         raise OSError(error.errno, f"cannot listen on {host} port {port}: {reason}") from error
 
 
 def bind_unix(path: Path, backlog: int = 2048) -> socket.socket:
-    """A listening socket of that name; one that nobody listens on any more gives way. Raises: OSError naming the path."""
+    """A listening socket of that name; an abandoned one is replaced. Raises: OSError naming the path."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket():

@@ -1,4 +1,4 @@
-"""The samplers that no API's document has, for all APIs that take further fields: DRY, top-n sigma, XTC.
+"""Samplers in no API's document, for all APIs that take further fields: DRY, top-n sigma, XTC.
 
 Does: hold their fields as bodies have them; make neutral values of them; tell which parameters of any sampler change
 nothing, and why. Does not: read bodies, or declare ranges and meanings (`parameters` does).
@@ -47,7 +47,7 @@ BREAKERS_SCHEMA: Mapping[str, Any] = {
 
 
 class SamplerFields(msgspec.Struct, kw_only=True):
-    """The fields as bodies have them; None = not given."""
+    """The fields of bodies; None = not given."""
 
     dry_multiplier: float | None = None
     dry_base: float | None = None
@@ -61,7 +61,7 @@ class SamplerFields(msgspec.Struct, kw_only=True):
 
 
 class SamplingFields(SamplerFields, kw_only=True):
-    """The fields that several APIs' documents have under the same names; None = not given."""
+    """The fields that have the same names in several APIs' documents; None = not given."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -86,7 +86,7 @@ IDLE_REASONS: Mapping[str, str] = {
     "nsigma": "the most likely token is taken, none is drawn",
     "xtc_threshold": "nothing is left out unless tokens are drawn and xtc_probability is above 0",
 }
-"""Why the samplers' parameters may change nothing."""
+"""Reasons for which a sampler's parameter has no effect."""
 
 
 _COMMON = ("temperature", "top_k", "top_p", "min_p", "typical_p", *_PENALTIES)
@@ -123,12 +123,12 @@ def sampling_fields(
 
 
 def without_penalties(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values but for the penalties."""
+    """The values without the penalties."""
     return {name: value for name, value in found.items() if name not in _PENALTIES}
 
 
 def further_sampling(asked: object, place: str = "", *, is_drawn: bool = True) -> dict[str, Any]:
-    """The fields of a body, for SamplingParams; what belongs to a sampler that is off is left out.
+    """The fields of a body, for SamplingParams; those of a sampler that is off are left out.
 
     `asked`: has the fields as attributes. `place`: goes before their names in errors. `is_drawn`: tokens are drawn, which
     all but DRY is about. Raises: InvalidParameter.
@@ -149,7 +149,7 @@ def further_sampling(asked: object, place: str = "", *, is_drawn: bool = True) -
 
 
 def idle_samplers(sampling: SamplingParams, asked: object) -> set[str]:
-    """The samplers' parameters that change nothing though they say something, by the names they came under.
+    """The samplers' parameters that are set but have no effect, by the client's names.
 
     `asked`: the body that `sampling` was made of.
     """

@@ -1,9 +1,9 @@
-"""Lets a second signal end the process whatever it does, also while one call of C holds the interpreter's lock for minutes.
+"""Lets a second signal end the process at any time, even while a call of C holds the interpreter's lock for minutes.
 
-Does: have the kernel take a handler away when it has been called once, and end a loop that stands still. Does not: drain, or
+Does: have the kernel remove a handler after its first call, and end a process whose loop stands still. Does not: drain, or
 count signals (`run` does). Called on the main thread.
 
-Python runs a signal's handler only once it runs Python code again; nothing that is written in Python can change that.
+Python runs a signal's handler only once it runs Python code again; no Python code can change that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _SigAction(ctypes.Structure):
 
 
 def handle_once(number: signal.Signals) -> None:
-    """Let the handler that is there be called once; then the signal does what it does by default: it ends the process."""
+    """Let the present handler be called once; afterwards the signal has its default effect: it ends the process."""
     action = _SigAction()
     sigaction = ctypes.CDLL(None).sigaction
     if sigaction(ctypes.c_int(number), None, ctypes.byref(action)) == 0:
@@ -38,19 +38,19 @@ def handle_once(number: signal.Signals) -> None:
 
 
 class Watchdog:
-    """Ends the process when the event loop has stood still for so long, and says where. Needs no lock of the interpreter."""
+    """Ends the process when the event loop has stood still for `patience_s`, and prints where. Needs no interpreter lock."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._next: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Begin; the loop tells it from now on that it runs."""
+        """Begin; from now on the loop restarts the countdown while it runs."""
         faulthandler.dump_traceback_later(self._patience_s, exit=True, file=_STDERR)
         self._next = asyncio.get_running_loop().call_later(self._patience_s / 4, self.watch)
 
     def stop(self) -> None:
-        """End no process any more."""
+        """Stop watching."""
         if self._next is not None:
             self._next.cancel()
             faulthandler.cancel_dump_traceback_later()

@@ -1,10 +1,10 @@
-"""Waits for a model that is loaded first, while the call's stream is kept alive.
+"""Waits until a call's model is loaded, and keeps the call's stream alive.
 
-Does: watch the client, the call's deadline and the silence of its stream; tell a failure in the stream once that has begun.
+Does: watch the client, the call's deadline and the silence of its stream; report a failure in a stream that has begun.
 Does not: load, or answer; the hosting and the responder do. Made by the endpoints for each such call, on the event loop.
 
-The model's own dialect is not there yet: the stream's head, and what clients drop while nothing happens, are those of the
-dialect that answers where no model does. They depend on the API, not on the model.
+The model's own dialect does not exist yet. The stream's head and its keep-alive bytes come from the dialect that answers
+without a model: they depend on the API, not on the model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Waiting:
         self._pulse = b""
 
     async def until(self, work: Awaitable[T]) -> T:
-        """The result of `work`. Raises: ClientGone, RequestTimeout once the client's time is over, what `work` raises."""
+        """The result of `work`. Raises: ClientGone; RequestTimeout after the client's time limit; what `work` raises."""
         task, gone = asyncio.ensure_future(work), asyncio.ensure_future(self._exchange.wait_gone())
         try:
             while True:
@@ -52,7 +52,7 @@ class Waiting:
             await cancel_all((task, gone))
 
     async def fail(self, error: Exception) -> None:
-        """Tell a failure as the last of a stream that has begun."""
+        """Send a failure as the end of a stream that has begun."""
         failure = as_server_error(error, self._http)
         if (record := current_call()) is not None:
             record.error = failure
@@ -76,7 +76,7 @@ class Waiting:
         await self._exchange.send_chunk(self._pulse)
 
     def _left_s(self) -> float | None:
-        """Seconds that the client still waits; None = as long as it takes. Who gets no stream waits for its first byte."""
+        """Seconds that the client still waits; None = no limit. Without a stream, the wait for the first byte counts."""
         record = current_call()
         if record is None:
             return None
@@ -95,9 +95,9 @@ class Waiting:
 
 
 def _parsed(dialect: Dialect, http: HttpCall) -> Call | None:
-    """The call as it is without its model; None where that cannot be told: it waits in silence."""
+    """The call as parsed without its model; None where that fails: the call then waits in silence."""
     try:
         opening = dialect.open(http)
         return opening.parse() if opening.answer is None and opening.run_off_loop is None else None
-    except Exception:  # whatever is wrong, the model's own dialect tells
+    except Exception:  # the model's own dialect reports the error
         return None

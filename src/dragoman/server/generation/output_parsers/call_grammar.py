@@ -65,13 +65,13 @@ class CallGrammar:
     marks: Marks = field(default_factory=Marks)
 
     def forced(self, wish: Wish, opening: Opening) -> Grammar:
-        """The grammar of an answer that is calls and nothing else, but for reasoning before them."""
+        """The grammar of an answer of calls alone, perhaps with reasoning before them."""
         preamble = self._preamble(opening)
         lark = f"start: {preamble.lark}{self._calls(wish)}\n{preamble.rules}{self._call_rules(wish.tools)}"
         return Grammar("lark", lark, covers_tool_calls=True, param="tools")
 
     def optional(self, wish: Wish, opening: Opening) -> Grammar | None:
-        """The grammar of an answer that may call tools; None if calls cannot be told from text as they begin."""
+        """The grammar of an answer that may call tools; None if no mark separates calls from text."""
         preamble = self._preamble(opening)
         if wish.own is not None:
             start = f"start: {preamble.lark}({self._calls(wish)} | {self._around('@output')})\n"
@@ -147,7 +147,7 @@ def _text_rules(opens: Marker) -> str:
 
 
 def _first_rules(opens: Marker, thought: Marker) -> str:
-    """The same for text at the beginning of an answer, where it must not look like reasoning."""
+    """Free text at the beginning of an answer, where it must not look like reasoning."""
     other = f"~/\\s*{thought.regex}(?s:.*)/"
     text = f"TEXT_FIRST: TEXT & {other}\n"
     if opens.token_id is not None:

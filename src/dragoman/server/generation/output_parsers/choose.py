@@ -1,4 +1,4 @@
-"""Chooses how a model's output is read: by its chat template, or as the operator says.
+"""Chooses the format of a model's output: by its chat template, or by the operator's option.
 
 Does: recognise formats, find their control tokens. Does not: parse. Called by the composition root, once per model.
 """
@@ -95,7 +95,7 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
 }
 """Reasoning formats by the names that `option.reasoning_parser` takes; it also takes that of `harmony`."""
 
-# What a template that knows tools has to hold for a format, in the order in which they are asked.
+# The signs of each format in a template with tools, in the order in which they are tried.
 _TOOL_SIGNS: tuple[tuple[ToolFormat, tuple[str, ...]], ...] = (
     (KIMI_K2, ("<|tool_calls_section_begin|>",)),
     (GEMMA4, ("<|tool_call>", '<|"|>')),
@@ -129,7 +129,8 @@ _TOOL_SIGNS: tuple[tuple[ToolFormat, tuple[str, ...]], ...] = (
     (LLAMA3, ("<|python_tag|>",)),
     (LLAMA3, ('"parameters"', '{"name"')),
 )
-# What Qwen's models go on from where their reasoning is cut off. Source: Qwen3 Technical Report, arXiv:2505.09388, 4.3.
+# The text from which Qwen's models go on where their reasoning is cut off. Source: Qwen3 Technical Report, arXiv:2505.09388,
+# 4.3.
 _QWEN_SIGNS = ("<|im_start|>", "</think>", "last_query_index")
 _QWEN_WORDS = (
     "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now."

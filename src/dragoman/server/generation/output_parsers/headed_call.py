@@ -21,7 +21,7 @@ from dragoman.server.generation.output_parsers.json_call import ObjectScanner, a
 
 
 class HeadedCallReader(PiecewiseReader):
-    """One call. One of `headers` matches what stands before the object, with the groups `name` and perhaps `id`."""
+    """One call. One of `headers` matches the text before the object, with the groups `name` and perhaps `id`."""
 
     def __init__(self, start: CallStart, headers: Sequence[re.Pattern[str]]) -> None:
         super().__init__(start)

@@ -27,7 +27,7 @@ _OUTSIDE_STRINGS = frozenset(' \t\r\n{}[]:,"0123456789+-.eEtrufalsn')  # all tha
 
 
 class ObjectScanner:
-    """Follows a JSON object character by character. `depth`: of brackets; `is_wrong`: no JSON has such a character there."""
+    """Follows a JSON object character by character. `depth`: of brackets; `is_wrong`: it is not JSON."""
 
     __slots__ = ("_in_string", "_is_escaped", "depth", "is_wrong")
 
@@ -56,7 +56,7 @@ class ObjectScanner:
 
 
 class JsonCallReader:
-    """One call; implements `CallReader`. `name_key`: what the object calls the tool's name."""
+    """One call; implements `CallReader`. `name_key`: the object's key for the tool's name."""
 
     def __init__(self, start: CallStart, name_key: str = "name") -> None:
         self.progress = Progress.OPEN
@@ -69,7 +69,7 @@ class JsonCallReader:
         self._size = 0
         self._is_plausible = False  # the first key is one that calls have
         self._begin = self._end = -1  # of the arguments; -1 = not known
-        self._pieces: list[str] = []  # of the arguments, not given on yet
+        self._pieces: list[str] = []  # of the arguments, not passed on yet
 
     @property
     def raw(self) -> str:
@@ -79,7 +79,7 @@ class JsonCallReader:
         return self._chunks[0] if self._chunks else ""
 
     def feed(self, text: str) -> str:
-        """Take in text up to the object's end, or to the character that shows it is none; returns what comes after."""
+        """Take in text up to the object's end, or to a character that cannot be part of one. Returns the rest."""
         size = len(text)
         for position, character in enumerate(text):
             if self._scanner.step(character):

@@ -72,7 +72,7 @@ MISTRAL = ToolFormat(
     written_list(),
     new_id=mistral_id,
 )
-# meta-llama/Llama-3.1-8B-Instruct. Models write the mark or not, so that it decides nothing.
+# meta-llama/Llama-3.1-8B-Instruct. Models may leave out the mark, so it decides nothing.
 LLAMA3 = ToolFormat(
     "llama3_json",
     CallSyntax(opens=("<|python_tag|>",), separators=";,", is_bare=True),
@@ -80,7 +80,7 @@ LLAMA3 = ToolFormat(
     _separated,
     marked=False,
 )
-# For models whose format is unknown: what a grammar makes them write can be read back.
+# For models whose format is unknown: a grammar makes them write calls that can be read.
 PLAIN_JSON = ToolFormat("json", CallSyntax(separators=";,", is_bare=True), _object(), _separated, marked=False)
 # ibm-granite/granite-3.0 to 3.3. The mark of 3.1 is text.
 GRANITE = ToolFormat(

@@ -86,7 +86,7 @@ class PythonCallReader(PiecewiseReader):
             self._quote = ""
 
     def _end_argument(self, *, is_last: bool) -> bool:
-        """Write the argument that has ended; False if it is none."""
+        """Write the argument that has ended; False if it is not one."""
         text = "".join(self._piece)
         self._piece.clear()
         if is_last and not text.strip():
@@ -111,7 +111,7 @@ def _value_text(text: str) -> str | None:
         return written
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd escapes, which are the model's affair
+            warnings.simplefilter("ignore")  # about odd escapes
             value = _literal(ast.parse(written, mode="eval").body)
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -119,7 +119,7 @@ def _value_text(text: str) -> str | None:
 
 
 def _literal(node: ast.expr) -> Any:
-    """The value of a literal. Raises: ValueError for anything else, and for what JSON has no form for."""
+    """The value of a literal. Raises: ValueError for anything else, and for values that JSON does not have."""
     match node:
         case ast.Constant(value=str() | bool() | int() | float() | None):
             return node.value

@@ -101,7 +101,7 @@ class QuotedCallReader(PiecewiseReader):
             self._depth -= 1
 
     def _end_argument(self, *, is_last: bool) -> bool:
-        """Write the argument that has ended; False if it is none."""
+        """Write the argument that has ended; False if it is not one."""
         text = "".join(self._piece) + "}"
         self._piece.clear()
         try:
@@ -141,7 +141,7 @@ def _value(text: str, position: int, depth: int) -> tuple[str, int]:
 
 
 def _entries(text: str, position: int, depth: int) -> tuple[str, int]:
-    """The same for an object or an array."""
+    """The JSON text of the object or array at a position, and where it ends. Raises: as `_value`."""
     opening = text[position]
     closing, entries = "}" if opening == "{" else "]", []
     position = _after_space(text, position + 1)

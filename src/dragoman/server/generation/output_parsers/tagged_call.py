@@ -153,7 +153,7 @@ class TaggedCallReader(PiecewiseReader):
             self._state = _State.BETWEEN
             return True
         if size < 0:
-            # The line break before the end mark is none of the value's, so it waits as well.
+            # The line break before the end mark is not part of the value, so it waits as well.
             padded = ("\n" + end,) if self._syntax.is_padded else ()
             self._add(self._take(len(self._waiting) - num_open(self._waiting, end, *padded, *followers)))
             return False
@@ -171,7 +171,7 @@ class TaggedCallReader(PiecewiseReader):
         """Lines that end a value whose own end is missing: the next argument that the tool has, or the end of the call."""
         syntax = self._syntax
         if self._start.streams or not syntax.is_padded:
-            return []  # a grammar sees to the ends, or values are not on lines of their own
+            return []  # a grammar ensures the ends, or values are not on lines of their own
         known = argument_schemas(self._start.schemas.get(self._name, {}))
         nexts = [f"\n{syntax.key_begin}{key}{syntax.key_end}" for key in known if key != self._key]
         return [*nexts, f"\n{syntax.end}"]

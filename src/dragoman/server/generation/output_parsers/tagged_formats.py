@@ -108,7 +108,7 @@ def _opening(tags: TagSyntax, key: str, marks: Marks) -> str:
 
 
 def check_enforced(function: Function, key: str, schema: Any, root: Mapping[str, Any]) -> None:
-    """Raises: InvalidParameter if the function is strict and the schema asks more of a text than a grammar can see to."""
+    """Raises: InvalidParameter if the function is strict and the schema demands of a text what no grammar can enforce."""
     beyond = unenforced(schema, root)
     if beyond:
         raise InvalidParameter(

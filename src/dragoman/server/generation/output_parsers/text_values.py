@@ -81,7 +81,7 @@ def argument_schemas(root: Schema) -> Mapping[str, Any]:
 
 
 def unenforced(schema: Any, root: Schema) -> str:
-    """The keywords of a schema that `text_rule` does not see to, "" if there are none."""
+    """The keywords of a schema that `text_rule` does not enforce, "" if there are none."""
     allowed = kinds(schema, root)
     found = resolved(schema, root)
     if not isinstance(found, Mapping) or (allowed is not None and "string" not in allowed):
