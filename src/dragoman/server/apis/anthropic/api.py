@@ -48,7 +48,7 @@ def set_up(profile: ModelProfile) -> Dialects:
 
 
 async def count_tokens(http: HttpCall, server: Server) -> object:
-    """How many tokens a prompt has, as the model would see it. Raises: ServerError."""
+    """The number of tokens in a prompt, as the model would see it. Raises: ServerError."""
     raw, body = read_body(http, PromptBody)
     model = server.models.find(body.model)
     cache_ttl(body)  # of which nothing but its faults matters

@@ -44,7 +44,7 @@ _PIECE = 256  # lines that are sent together
 
 
 class MessageCounts(msgspec.Struct):
-    """What has become of a batch's requests; all are `processing` until the batch has ended."""
+    """The number of a batch's requests in each state; all are `processing` until the batch has ended."""
 
     processing: int = 0
     succeeded: int = 0
@@ -200,7 +200,7 @@ async def delete(http: HttpCall, server: Server) -> DeletedMessageBatch:
 
 
 async def results(http: HttpCall, server: Server) -> StreamedReply:
-    """What has become of each request, a line each, in no order. Raises: ServerError."""
+    """The outcome of each request, one per line, in any order. Raises: ServerError."""
     batch, store = _batch(http, server), desk_of(server).store
     if not batch.has_ended:
         raise InvalidRequest(f"Batch {batch.id} has no results yet: it has not ended", param="batch_id")

@@ -134,7 +134,7 @@ def _body(body: Schema, limits: Limits, required: list[str]) -> Schema:
 
 
 def _own_types(body: Schema, limits: Limits) -> dict[str, Schema]:
-    """What the checks after decoding narrow down."""
+    """Schemas of the fields that checks after decoding restrict further."""
     fields, word = body["properties"], {**NON_EMPTY_TEXT, "maxLength": limits.max_word_chars}
     text = an_object({"type": {"const": "text"}, "text": TEXT})
     return {

@@ -40,7 +40,7 @@ BodyT = TypeVar("BodyT", bound=PromptBody)
 
 
 class PromptOfBody(NamedTuple):
-    """What the model is shown. `ignored`: names of what it is not."""
+    """The prompt and tools for the model. `ignored`: names of what it does not get."""
 
     prompt: ChatPrompt
     tools: ToolUse
@@ -61,7 +61,7 @@ def read_body(http: HttpCall, kind: type[BodyT]) -> tuple[dict[str, Any], BodyT]
 def prompt_of(
     raw: Mapping[str, Any], body: PromptBody, limits: Limits, max_tokens: int | None = None, betas: str = ""
 ) -> PromptOfBody:
-    """What the model is shown of a body. Raises: InvalidRequest."""
+    """The prompt and tools that a body holds. Raises: InvalidRequest."""
     kwargs = thinking_kwargs(body, max_tokens, betas)
     said, tools = conversation(body, limits), tool_use(body, raw)
     return PromptOfBody(ChatPrompt(said.messages, tools.tools, said.continues, kwargs), tools, said.ignored)

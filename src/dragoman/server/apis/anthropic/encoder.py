@@ -50,9 +50,9 @@ _CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT)
 
 @dataclass(frozen=True, slots=True)
 class MessageFacts:
-    """What the encoder needs to know of a call. `shows_thinking` False = thinking blocks come without their text.
+    """Facts about a call that the encoder needs. `shows_thinking` False = thinking blocks come without their text.
 
-    `cache_ttl`: for how long the prompt is kept; None = nobody asks for it.
+    `cache_ttl`: the time to keep the prompt; None = the client did not ask for it.
     """
 
     request_id: str
@@ -139,7 +139,7 @@ class MessagesEncoder(Encoder):
             self._thought.update(sequence.reasoning.encode())
             shown = sequence.reasoning if self._facts.shows_thinking else ""
             blocks.append(AnthropicThinking(shown, self._signature()))
-        if sequence.content.strip() or (sequence.content and not calls):  # white space around calls is no text
+        if sequence.content.strip() or (sequence.content and not calls):  # white space around calls is not text
             blocks.append(AnthropicText(sequence.content))
         return blocks + [AnthropicToolUse(call.id, call.name, tool_input(call.arguments)) for call in calls]
 
@@ -208,7 +208,7 @@ class MessagesEncoder(Encoder):
         return opened + (self._delta(InputJsonDelta(delta.arguments)) if delta.arguments else b"")
 
     def _end_of_blocks(self) -> bytes:
-        """What is still to be told when the answer has ended."""
+        """The text held back until the end of the answer, and the end of the open block."""
         left = self._held if not self._is_calling else ""
         self._held = ""
         opened = self._open("text", AnthropicText("")) + self._delta(AnthropicTextDelta(left)) if left else b""

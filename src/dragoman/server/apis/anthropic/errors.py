@@ -36,14 +36,14 @@ class ThreadsNotOffered(UnsupportedFeature):
 
 
 class ErrorCause(msgspec.Struct):
-    """What is wrong, for clients that do without it."""
+    """The feature that is not offered, for clients that go on without it."""
 
     error_code: str
     unsupported: list[str]
 
 
 class ErrorDetails(msgspec.Struct):
-    """What is wrong, for programs and for people."""
+    """An error, for programs and people."""
 
     type: str
     message: str
@@ -96,7 +96,7 @@ class ForEitherClient:
         self._owner = owner
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed, in the words of whoever calls."""
+        """The answer to a call that failed, in the form that the client expects."""
         teller = AnthropicErrors() if VERSION in http.headers else self._owner
         return teller.error_reply(error, http)
 

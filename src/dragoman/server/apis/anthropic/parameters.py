@@ -118,9 +118,10 @@ def check_words(body: MessagesBody, limits: Limits) -> None:
 
 
 def thinking_kwargs(body: PromptBody, max_tokens: int | None = None, betas: str = "") -> dict[str, Any]:
-    """What chat templates are told of thinking, under the names that they know. Raises: InvalidRequest.
+    """Template variables for thinking, under the names that templates know. Raises: InvalidRequest.
 
-    Without `thinking` they decide. `max_tokens`: of the answer, which the budget must be below; None = it has none.
+    Without `thinking` the template decides. `max_tokens`: the answer's limit, which the budget must be below; None = no
+    limit.
     """
     kwargs: dict[str, Any] = {}
     if body.thinking is not None:
@@ -150,7 +151,7 @@ def output_grammar(body: PromptBody) -> Grammar | None:
 
 
 def cache_ttl(body: PromptBody) -> str | None:
-    """How long the prompt is to be kept: the longest that any of its marks asks for; None = none does.
+    """The time to keep the prompt: the longest that any of its marks asks for; None = none does.
 
     Raises: InvalidRequest.
     """

@@ -21,7 +21,7 @@ class CacheControl(msgspec.Struct, kw_only=True):
 
 
 class ImageSource(msgspec.Struct, kw_only=True):
-    """Where an image is: `base64` with its `data` and `media_type`, or `url`."""
+    """The source of an image: `base64` with its `data` and `media_type`, or `url`."""
 
     type: str | None = None
     media_type: str | None = None
@@ -140,7 +140,7 @@ class AnthropicText(msgspec.Struct, tag_field="type", tag="text"):
 
 
 class AnthropicThinking(msgspec.Struct, tag_field="type", tag="thinking"):
-    """What the model thought. `signature`: a fingerprint of the text."""
+    """The model's reasoning. `signature`: a fingerprint of the text."""
 
     thinking: str
     signature: str
@@ -235,7 +235,7 @@ class InputJsonDelta(msgspec.Struct, tag_field="type", tag="input_json_delta"):
 
 
 class BlockDelta(msgspec.Struct, tag_field="type", tag="content_block_delta"):
-    """What is added to the block."""
+    """An addition to the block."""
 
     index: int
     delta: AnthropicTextDelta | AnthropicThinkingDelta | SignatureDelta | InputJsonDelta

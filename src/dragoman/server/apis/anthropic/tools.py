@@ -24,7 +24,7 @@ _WISHES: Mapping[str, ToolChoice] = {"auto": "auto", "any": "required", "none": 
 
 
 def refuse_built_in(raw: Mapping[str, Any]) -> None:
-    """Raises: UnsupportedFeature for a tool that is no custom one: it has no schema that a model could follow."""
+    """Raises: UnsupportedFeature for a tool of another type than custom: it has no schema that a model could follow."""
     tools = raw.get("tools")
     for position, tool in enumerate(tools if isinstance(tools, list) else ()):
         kind = tool.get("type") if isinstance(tool, dict) else None
@@ -52,7 +52,7 @@ def tool_use(body: PromptBody, raw: Mapping[str, Any]) -> ToolUse:
 
 
 def has_parallel_calls(body: PromptBody) -> bool:
-    """Whether more than one tool may be called at a time."""
+    """True if the model may call more than one tool at a time."""
     return body.tool_choice is None or not body.tool_choice.disable_parallel_tool_use
 
 

@@ -29,7 +29,7 @@ class AppliedAdapter:
 
 
 class _Dialect(LlamaErrors, PureDialect):
-    """What both have in common."""
+    """Shared by both dialects."""
 
     def __init__(self, profile: ModelProfile, applied: AppliedAdapter) -> None:
         self._profile = profile

@@ -2,7 +2,7 @@
 
 Does: read the texts, ask the model's service, scale the vectors. Does not: compute.
 Set up for each served model; called on the event loop.
-Source: llama.cpp, tools/server/README.md, "POST /embedding"; its `common_embd_normalize`.
+Source: llama.cpp, tools/server/README.md, "POST /embedding"; its function common_embd_normalize.
 """
 
 from __future__ import annotations

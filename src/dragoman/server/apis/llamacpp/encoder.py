@@ -55,11 +55,11 @@ _NO_PROMPT = PromptInfo("", ())
 
 @dataclass(frozen=True, slots=True)
 class AnswerFacts:
-    """What the encoder needs to know of a call.
+    """Facts about a call that the encoder needs.
 
-    `settings`: as the answer tells them, but for the seed. `num_answers`: to each prompt. `is_list`: a whole answer is a
-    list. `measure`: how long each request took, None = nobody measures. `fields`: of the answer, () = all. `are_drawn`:
-    probabilities are those of drawing.
+    `settings`: as in the answer, without the seed. `num_answers`: to each prompt. `is_list`: a whole answer is a list.
+    `measure`: returns the times of each request, None = not measured. `fields`: of the answer, () = all. `are_drawn`:
+    probabilities are those of sampling.
     """
 
     model: str
@@ -78,7 +78,7 @@ class AnswerFacts:
 
 @dataclass(slots=True)
 class _Progress:
-    """What is known of one answer in a stream."""
+    """The state of one answer in a stream."""
 
     num_tokens: int = 0
     has_new_line: bool = False
@@ -117,7 +117,7 @@ class LlamaEncoder(Encoder):
         return sse(_ENCODER.encode(piece))
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """What one step added, token by token where they have probabilities; and the end, if it is one."""
+        """The text of one step, token by token where tokens have probabilities; and the end, if this is the last step."""
         if event.prompt is not None:
             self._prompts[request_index] = event.prompt
         index = request_index * self._facts.num_answers + event.index

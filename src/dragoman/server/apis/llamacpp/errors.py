@@ -31,7 +31,7 @@ ErrorType = Literal[
 
 
 class LlamaErrorDetails(msgspec.Struct):
-    """What is wrong. `n_prompt_tokens`, `n_ctx`: of a prompt that is too long."""
+    """An error. `n_prompt_tokens`, `n_ctx`: of a prompt that is too long."""
 
     code: int
     message: str

@@ -52,7 +52,7 @@ def _model(http: HttpCall, server: Server) -> ServedModel:
 
 
 async def props(http: HttpCall, server: Server) -> LlamaProps:
-    """What the model is, and what holds where calls say nothing. Raises: ServerError."""
+    """The model's properties and the defaults of calls. Raises: ServerError."""
     model = _model(http, server)
     profile, service = model.profile, model.service
     tokenizer = service.tokenizer if isinstance(service, TextService) else None

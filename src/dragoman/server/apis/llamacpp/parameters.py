@@ -102,10 +102,10 @@ REASONS: Mapping[str, str] = {
 
 
 class Parameters(NamedTuple):
-    """What a body says, in neutral words. `ignored`: names of what it says without effect, in its order;
+    """The parameters of a body, in neutral words. `ignored`: names without effect, in the body's order;
     `reasons`: why some of them do nothing.
 
-    `max_tokens` None = as many as fit. `settings`: what an answer tells of it, but for the seed. `adapter`: as in requests.
+    `max_tokens` None = as many as fit. `settings`: as in the answer, without the seed. `adapter`: as in requests.
     """
 
     sampling: SamplingParams
@@ -154,7 +154,7 @@ def read_parameters(
 
 
 def tells_progress(body: LlamaSharedBody, profile: ModelProfile) -> bool:
-    """Whether its stream is to tell how far the prompts are, and can."""
+    """True if the stream is asked to report progress on prompts, and can."""
     return bool(body.stream and body.return_progress and profile.tells_progress)
 
 
@@ -204,7 +204,7 @@ def _num_probs(body: LlamaSharedBody, profile: ModelProfile) -> int | None:
 
 
 def _grammar(body: LlamaSharedBody) -> Grammar | None:
-    """What the answer has to be. Raises: InvalidRequest."""
+    """The grammar that the answer must match. Raises: InvalidRequest."""
     if body.grammar and body.json_schema is not None:
         message = "json_schema cannot be used together with grammar: give one of them"
         raise WORDS.fault("json_schema", "conflict", message)
@@ -281,7 +281,7 @@ def _settings(
     stop: tuple[str, ...],
     bias: _Bias,
 ) -> dict[str, Any]:
-    """What an answer tells of how it was made, in llama.cpp's words."""
+    """The settings that an answer reports, in llama.cpp's words."""
     biases = [{"token": key, "bias": None if one == BANNED else one} for key, one in bias.token_ids.items()]
     if sampling.ignore_eos:
         biases += [{"token": token_id, "bias": None} for token_id in sorted(profile.end_token_ids)]

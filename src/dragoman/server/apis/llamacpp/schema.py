@@ -27,7 +27,7 @@ class LlamaFile(msgspec.Struct):
 
 
 class LlamaSharedBody(SamplingFields, kw_only=True):
-    """What bodies of `/completion` and `/infill` have in common, as far as it has an effect; None = not given."""
+    """Fields that `/completion` and `/infill` share and that have an effect; None = not given."""
 
     model: str | None = None
     stream: bool | None = None
@@ -156,7 +156,7 @@ class LlamaTemplated(msgspec.Struct):
 
 
 class LlamaNext(msgspec.Struct):
-    """How far a slot's answer is."""
+    """The progress of a slot's answer."""
 
     has_next_token: bool
     n_remain: int
@@ -164,7 +164,7 @@ class LlamaNext(msgspec.Struct):
 
 
 class LlamaSlot(msgspec.Struct, kw_only=True):
-    """Room for one sequence, and how far the one in it is."""
+    """Room for one sequence, and the progress of the sequence in it."""
 
     id: int
     id_task: int = -1
@@ -175,14 +175,14 @@ class LlamaSlot(msgspec.Struct, kw_only=True):
 
 
 class LlamaModalities(msgspec.Struct):
-    """What a model takes besides text."""
+    """The inputs that a model takes besides text."""
 
     vision: bool
     audio: bool = False
 
 
 class LlamaDefaults(msgspec.Struct):
-    """What holds where a call says nothing."""
+    """The defaults of calls."""
 
     n_ctx: int
     params: dict[str, Any]

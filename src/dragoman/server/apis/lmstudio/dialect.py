@@ -45,7 +45,7 @@ _STOPS: Mapping[FinishReason, StopReason] = {
 
 
 def arch_of(profile: ModelProfile) -> str:
-    """What kind of model it is, "" if its files do not say."""
+    """The `model_type` of the model's configuration, "" if it has none."""
     kind = profile.card.config.get("model_type")
     return kind if isinstance(kind, str) else ""
 

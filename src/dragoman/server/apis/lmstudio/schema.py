@@ -1,4 +1,4 @@
-"""What LM Studio's answers have beside OpenAI's, and its list of models.
+"""LM Studio's additions to OpenAI's answers, and its list of models.
 
 Does: name the fields. Does not: fill them in. Used on the event loop, and when the document is built.
 Source: LM Studio's documentation, REST API v0.
@@ -20,7 +20,7 @@ StopReason = Literal[
 
 
 class LmStats(msgspec.Struct, kw_only=True):
-    """How the answer came about; times in seconds, null where none passed."""
+    """Statistics of the answer; times in seconds, null where none passed."""
 
     tokens_per_second: float | None
     time_to_first_token: float | None
@@ -29,7 +29,7 @@ class LmStats(msgspec.Struct, kw_only=True):
 
 
 class LmModelInfo(msgspec.Struct):
-    """What answered."""
+    """The model that answered."""
 
     arch: str
     quant: str
@@ -38,7 +38,7 @@ class LmModelInfo(msgspec.Struct):
 
 
 class LmRuntime(msgspec.Struct):
-    """What the model runs on."""
+    """The runtime of the model."""
 
     name: str
     version: str
@@ -46,7 +46,7 @@ class LmRuntime(msgspec.Struct):
 
 
 class LmDetails(msgspec.Struct):
-    """What stands beside OpenAI's fields, and is a stream's last event before its end."""
+    """The additions to OpenAI's fields; in a stream, the last event before its end."""
 
     stats: LmStats
     model_info: LmModelInfo

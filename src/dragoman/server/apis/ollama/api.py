@@ -34,7 +34,7 @@ from dragoman.server.security.scopes import Scope
 
 NAME = "ollama"
 TAG = "Ollama"
-_MODEL = "model"  # which every server has: whoever does not care which one answers
+_MODEL = "model"  # the default name, for clients that take any model
 
 NOT_OFFERED: dict[tuple[str, str], str] = {
     ("POST", "/api/push"): "models are not pushed anywhere",

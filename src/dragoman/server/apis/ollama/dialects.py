@@ -57,7 +57,7 @@ CLOCK = Clock(time.time, time.perf_counter)
 
 
 class _Dialect(OllamaErrors):
-    """What both have in common."""
+    """Shared by both dialects."""
 
     def __init__(self, profile: ModelProfile, clock: Clock = CLOCK) -> None:
         self._profile = profile
@@ -170,7 +170,7 @@ class GenerateDialect(_Dialect):
 
 
 def _refuse(body: OllamaGenerateBody) -> None:
-    """Raises: InvalidRequest for what cannot be had, or not together."""
+    """Raises: InvalidRequest for parameters that are not supported, or not together."""
     if body.template:
         reason = "it is a Go template; the model's own chat template is used"
         raise UnsupportedFeature(f"template is not supported: {reason}", param="template")
@@ -253,7 +253,7 @@ class _Calls:
         return entries
 
     def answered(self, message: OllamaMessage) -> Mapping[str, str]:
-        """Which call a tool's message answers: the one that it names, else the first of that function, or of any."""
+        """The call that a tool's message answers: the one that it names, else the first of its function, or of any."""
         named, function = message.tool_call_id, message.tool_name
         found = (
             next((one for one in self._waiting if one[0] == named), None)

@@ -54,7 +54,7 @@ _ENCODER = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What tells the time: `now` in seconds since the epoch; `timer` on the monotonic clock."""
+    """The clocks: `now` in seconds since the epoch; `timer` on the monotonic clock."""
 
     now: Callable[[], float]
     timer: Callable[[], float]
@@ -62,10 +62,10 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFacts:
-    """What the encoder needs to know of a call.
+    """Facts about a call that the encoder needs.
 
-    `model`: as the client called it. `begin_s`: when the call came, on the monotonic clock. `measure`: how long its parts
-    took, None = nobody measures. `top_logprobs` None = no log-probabilities. `has_context`: the tokens are told at the end.
+    `model`: the name in the call. `begin_s`: when the call came, on the monotonic clock. `measure`: returns the times of its
+    parts, None = not measured. `top_logprobs` None = no log-probabilities. `has_context`: the last object holds the tokens.
     """
 
     model: str
@@ -84,7 +84,7 @@ def rfc3339(seconds: float) -> str:
 
 @dataclass(slots=True)
 class _Piece:
-    """What one object says."""
+    """The content of one object."""
 
     text: str = ""
     thinking: str = ""
@@ -195,7 +195,7 @@ class OllamaEncoder(Encoder):
 
 
 class _OpenCalls:
-    """The tool calls of a stream, which are told when they are whole. `num_told`: so far."""
+    """The tool calls of a stream, each sent when it is whole. `num_told`: the number sent so far."""
 
     def __init__(self) -> None:
         self._open: ToolCall | None = None
@@ -204,11 +204,11 @@ class _OpenCalls:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is one that has not been told."""
+        """True if a call has begun and is not sent yet."""
         return self._open is not None
 
     def push(self, deltas: Sequence[ToolCallDelta], *, is_last: bool) -> list[ToolCall]:
-        """Those that have ended with these pieces: another one begins, or nothing follows."""
+        """The calls that end with these pieces: because another one begins, or nothing follows."""
         ended: list[ToolCall] = []
         for delta in deltas:
             if delta.name is not None:

@@ -41,7 +41,7 @@ class OllamaErrors:
 
 
 def told(error: ServerError, http: HttpCall) -> str:
-    """What is wrong, in one line; places of the neutral request by the names that they have in this API."""
+    """The error in one line, with places in the neutral request replaced by their names in this API."""
     if error.kind == "not_found" and error.param == "model" and (name := asked_name(http)):
         return not_found(name)
     if not error.param or not error.param.startswith("messages"):
@@ -58,5 +58,5 @@ def asked_name(http: HttpCall) -> str:
 
 
 def not_found(name: str) -> str:
-    """What is told of a model that is not served; the name is cut where it is long."""
+    """The error for a model that is not served; a long name is cut."""
     return f"model '{' '.join(name[:MAX_SHOWN_LENGTH].split())}' not found"

@@ -137,7 +137,7 @@ def _loaded(model: ServedModel, name: str, status: ModelStatus | None) -> Ollama
 
 
 def _shown_away(model: UnloadedModel) -> OllamaShown:
-    """What its files say of a model that is not loaded."""
+    """The description of a model that is not loaded, from its files."""
     card = model.card
     return OllamaShown(
         modelfile=_modelfile(model.name, {}),
@@ -212,7 +212,7 @@ def _family(card: ModelCard) -> str:
 
 
 def _size(num_parameters: int | None) -> str:
-    """How many, in Ollama's way: 494.03M, 8.0B."""
+    """The number of parameters, in Ollama's way: 494.03M, 8.0B."""
     for unit, letter in _UNITS:
         if num_parameters is not None and num_parameters >= unit:
             digits = 1 if unit >= 1e9 else 2

@@ -1,4 +1,4 @@
-"""What `/api/generate` and `/api/chat` read alike: everything but the prompt.
+"""Reads everything but the prompt, for `/api/generate` and `/api/chat`.
 
 Does: decode a body, check it, make the neutral request around a prompt, name what has no effect.
 Does not: read prompts or messages, or encode. Called by both dialects, on the event loop.
@@ -69,12 +69,12 @@ class Sent(Generic[BodyT]):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the answer comes line by line, as it does by default."""
+        """True if the answer comes line by line, as it does by default."""
         return self.body.stream is not False
 
     @property
     def wants_unload(self) -> bool:
-        """Whether the model is not to be kept."""
+        """True if the model is to be unloaded."""
         return keep_s(self.body.keep_alive) == 0
 
 
@@ -96,7 +96,7 @@ def named_model(name: str | None) -> str:
 
 
 def note_keep_alive(value: float | str | None) -> None:
-    """Tell the model's owner how long it is to stay after this call. Raises: InvalidParameter for what is no duration."""
+    """Record how long the model is to stay after this call. Raises: InvalidParameter if `value` is not a duration."""
     seconds = keep_s(value)
     record = current_call()
     if record is not None:
@@ -104,7 +104,7 @@ def note_keep_alive(value: float | str | None) -> None:
 
 
 def keep_s(value: float | str | None) -> float | None:
-    """Seconds to keep the model, inf where they are negative, None where nothing is said. Raises: InvalidParameter."""
+    """Seconds to keep the model, inf if `value` is negative, None if it is not given. Raises: InvalidParameter."""
     if value is None or value == "":
         return None
     try:
@@ -149,7 +149,7 @@ def neutral_request(
 
 
 def format_grammar(value: str | dict[str, Any] | None) -> Grammar | None:
-    """What the answer has to be. Raises: InvalidParameter."""
+    """The grammar that the answer must match. Raises: InvalidParameter."""
     if value is None or value == "":
         return None
     if value == "json":
@@ -163,7 +163,7 @@ def format_grammar(value: str | dict[str, Any] | None) -> Grammar | None:
 
 
 def thinking_kwargs(think: bool | str | None, profile: ModelProfile) -> dict[str, Any]:
-    """What the template is told of reasoning; both names are in use. Raises: InvalidRequest."""
+    """Template variables for reasoning; both names are in use. Raises: InvalidRequest."""
     if isinstance(think, str):
         think = {"true": True, "false": False}.get(think.lower(), think)
     if isinstance(think, str) and think not in LEVELS:

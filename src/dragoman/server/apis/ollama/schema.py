@@ -22,10 +22,10 @@ Rfc3339 = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class OllamaBody(msgspec.Struct, kw_only=True):
-    """What `/api/generate` and `/api/chat` share; None = not given. `stream` absent = true.
+    """Fields that `/api/generate` and `/api/chat` share; None = not given. `stream` absent = true.
 
-    `format`: "json", or a JSON schema. `think`: whether, or how much, the model reasons first. `keep_alive`: seconds, or a
-    duration like "5m".
+    `format`: "json", or a JSON schema. `think`: true, false, or how much the model reasons first. `keep_alive`: seconds, or
+    a duration like "5m".
     """
 
     model: str | None = None
@@ -226,7 +226,7 @@ class OllamaEmbedding(msgspec.Struct):
 
 
 class OllamaDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What kind of model it is. `parameter_size`: "" where that is not known; `quantization_level`: what it runs in."""
+    """A model's kind. `parameter_size`: "" if not known; `quantization_level`: the data type it runs in."""
 
     parent_model: str
     format: str
