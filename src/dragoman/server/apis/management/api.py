@@ -1,4 +1,4 @@
-"""What every operator asks, whatever API is spoken: health, metrics, the description of all APIs."""
+"""Operations for operators, whatever API clients use: health, metrics, the description of all APIs."""
 
 from __future__ import annotations
 

@@ -38,14 +38,14 @@ Statuses = Mapping[str, ModelStatus]
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Whether every model takes requests, as KServe's clients read it."""
+    """Readiness, as KServe's clients read it. `ready`: every model takes requests."""
 
     ready: bool
     models: Statuses
 
 
 class Liveness(msgspec.Struct, frozen=True):
-    """Whether only a restart helps; `live` is what KServe's clients read."""
+    """Unhealthy if only a restart helps; KServe's clients read `live`."""
 
     status: Literal["Healthy", "Unhealthy"]
     live: bool

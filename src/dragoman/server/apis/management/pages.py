@@ -34,7 +34,7 @@ PAGE_HEADERS = {
 
 
 class Index(msgspec.Struct, frozen=True):
-    """What `GET /` tells programs. `routes`: calls by kind."""
+    """The answer of `GET /` for programs. `routes`: calls by kind."""
 
     server: str
     version: str
@@ -72,14 +72,14 @@ async def docs(http: HttpCall, server: Server) -> Reply:
 
 
 async def metrics(http: HttpCall, server: Server) -> Reply:
-    """What the engines and calls have come to, for Prometheus."""
+    """Metrics of engines and calls, for Prometheus."""
     as_openmetrics = accepts(http.accept, OPENMETRICS)
     text = server.shared(Metrics).registry.render(as_openmetrics=as_openmetrics)
     return Reply(200, text, OPENMETRICS_MEDIA_TYPE if as_openmetrics else METRICS_MEDIA_TYPE, {"vary": "accept"})
 
 
 def accepts(accept: str, media_type: str) -> bool:
-    """Whether an Accept header names a media type, and not to exclude it."""
+    """True if an Accept header names a media type, and not to exclude it."""
     for one in accept.split(","):
         named, *parameters = (part.strip() for part in one.split(";"))
         if named == media_type:
@@ -88,7 +88,7 @@ def accepts(accept: str, media_type: str) -> bool:
 
 
 async def index(http: HttpCall, server: Server) -> Reply:
-    """What people and load balancers see who know only the address: the page, or what is here; as ready as `/ping`."""
+    """The page for browsers, or an index for programs, with the status of `/ping`."""
     status, statuses = readiness(server.models)
     if "text/html" in http.accept:
         reply = await _for_browsers(http, server, status)
@@ -99,7 +99,7 @@ async def index(http: HttpCall, server: Server) -> Reply:
 
 
 async def _for_browsers(http: HttpCall, server: Server, status: int) -> Reply:
-    """The way to the playground; the page itself with the status of a server that is not ready, which it tells about."""
+    """A redirect to the playground; if the server is not ready, its page with `status`; without a playground, another page."""
     operations = [one for api in server.apis for one in api.operations]
     found = next((one for one in operations if one.path == PLAYGROUND and isinstance(one, AnswerOperation)), None)
     if found is None:
@@ -112,7 +112,7 @@ async def _for_browsers(http: HttpCall, server: Server, status: int) -> Reply:
 
 
 def index_of(server: Server, statuses: Statuses) -> Index:
-    """What `GET /` tells programs: calls that the models can answer, or all where others may be loaded."""
+    """The answer of `GET /` for programs: calls that the models can answer, or all if other models may be loaded."""
     models = server.models.models
     does = {model.pooling is not None for model in models} if models and server.hosting is None else {True, False}
     calls: dict[str, list[str]] = {}

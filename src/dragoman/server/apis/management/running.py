@@ -1,7 +1,6 @@
 """`GET /debug/requests` and `POST /cancel/{request_id}`: the calls that run or wait at this moment, and their end.
 
-Does: tell what is known of each, end one. Does not: tell what was asked: no prompts. On the event loop, for whoever has a
-key.
+Does: report the progress of each, end one. Does not: show prompts. On the event loop, for callers with a key.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class RunningCall(msgspec.Struct, frozen=True):
 
 
 class CancelledCalls(msgspec.Struct, frozen=True):
-    """How many calls of that id were told to end."""
+    """The number of calls with that id that were told to end."""
 
     cancelled: int
 
@@ -71,7 +70,7 @@ async def running_calls(http: HttpCall, server: Server) -> list[RunningCall]:
 
 
 def _progress(server: Server) -> dict[int, ToldProgress | None]:
-    """How far those are that wait for an engine which tells, by their records' identities; None = not known yet."""
+    """The progress of calls that wait for an engine which reports it, by their records' identities; None = not known yet."""
     found: dict[int, ToldProgress | None] = {}
     for record in server.watch.running:
         model = server.models.get(record.model)

@@ -64,7 +64,7 @@ class BatchBody(msgspec.Struct, kw_only=True):
 
 
 class BatchError(msgspec.Struct):
-    """What is wrong with a batch."""
+    """An error in a batch."""
 
     code: str
     message: str
@@ -73,14 +73,14 @@ class BatchError(msgspec.Struct):
 
 
 class BatchErrors(msgspec.Struct):
-    """Everything that is wrong with a batch."""
+    """All errors in a batch."""
 
     data: list[BatchError]
     object: Literal["list"] = "list"
 
 
 class RequestCounts(msgspec.Struct):
-    """How many of a batch's requests are answered."""
+    """The number of requests in a batch, and how many are answered."""
 
     total: int
     completed: int

@@ -145,7 +145,7 @@ async def delete_file(http: HttpCall, server: Server) -> DeletedFile:
 
 
 async def file_content(http: HttpCall, server: Server) -> StreamedReply:
-    """What is in a file. Raises: ServerError."""
+    """The content of a file. Raises: ServerError."""
     store = desk_of(server).store
     file = store.file(http.path_params["file_id"], http.caller)
     path = store.content(file.id)

@@ -36,7 +36,7 @@ ONLY_VERSION = "1"  # of a model whose configuration names none
 
 
 class VersionError(msgspec.Struct, frozen=True):
-    """What is wrong with a version of a model, OK if nothing is."""
+    """The error of a version of a model; OK if there is none."""
 
     error_code: Literal["OK", "UNKNOWN"] = "OK"
     error_message: str = "OK"

@@ -37,7 +37,7 @@ class KserveServer(msgspec.Struct, frozen=True):
 
 
 class KserveReady(msgspec.Struct, frozen=True):
-    """Whether a model is ready; where it is not, an error is told instead."""
+    """The answer for a model that is ready; for another one, the answer is an error."""
 
     name: str
     ready: bool
@@ -166,7 +166,7 @@ OPERATIONS = (
         answers=merged(
             {200: json_answer(ModelVersions)},
             ERRORS.answers(("not_found", *LOADING)),
-            OPENAI_ERRORS.answers(_FOUND),  # of whoever owns the paths around it
+            OPENAI_ERRORS.answers(_FOUND),  # of the API that owns the paths around it
         ),
         parameters=_BY_VERSION,
         answer=_status,

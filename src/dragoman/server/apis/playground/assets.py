@@ -33,7 +33,7 @@ POLICY = (
     "frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
 HEADERS: Mapping[str, str] = {
-    "cache-control": "no-cache",  # kept, and asked for anew: a server that was updated has another page
+    "cache-control": "no-cache",  # kept, but checked again each time: an updated server has another page
     "content-security-policy": POLICY,
     "cross-origin-opener-policy": "same-origin",
     "referrer-policy": "no-referrer",
@@ -80,7 +80,7 @@ def reply_of(name: str, http: HttpCall) -> Reply:
 
 
 def takes_gzip(accept_encoding: str) -> bool:
-    """Whether an Accept-Encoding header names gzip, and not to exclude it."""
+    """True if an Accept-Encoding header names gzip, and not to exclude it."""
     for one in accept_encoding.lower().split(","):
         name, *parameters = (part.strip() for part in one.split(";"))
         if name in ("gzip", "x-gzip"):
@@ -98,6 +98,6 @@ def _kind(name: str) -> str:
 
 
 def _matches(if_none_match: str, tag: str) -> bool:
-    """Whether an If-None-Match header names the tag, or all there are (RFC 9110, 13.1.2: weak comparison)."""
+    """True if an If-None-Match header names the tag, or all tags (RFC 9110, 13.1.2: weak comparison)."""
     known = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
     return tag in known or known == ["*"]

@@ -1,4 +1,4 @@
-"""What a call of this API has at hand beside its bytes: the server's store of responses, and the server.
+"""The context of a call besides its bytes: the server's store of responses, and the server.
 
 Does: hand it from the operation to the dialect, which is set up for a model and knows no server; keep, for errors, which
 message of the conversation came from which item. Does not: store. On the event loop; one per call.
@@ -18,7 +18,7 @@ from dragoman.server.operations import Server
 class Asking:
     """One call. `paths`: for each message of its conversation, the name of the item that it came from.
 
-    `begun`: where somebody wants to know that the response is being made; `is_streamed`: it is, in events.
+    `begun`: set to the running response when it begins, if a caller waits for that. `is_streamed`: as a stream of events.
     """
 
     store: ResponseStore
@@ -28,7 +28,7 @@ class Asking:
     is_streamed: bool = False
 
     def begin(self, running: Running, *, is_streamed: bool) -> None:
-        """The response is being made from now on."""
+        """Record that the response is running."""
         self.store.begin(running)
         self.is_streamed = is_streamed
         if self.begun is not None:
@@ -39,10 +39,10 @@ _ASKING: ContextVar[Asking | None] = ContextVar("dragoman_responses_asking", def
 
 
 def current_asking() -> Asking | None:
-    """That of the call that is being answered; None outside of calls, as in a test of the dialect."""
+    """The context of the call that is being answered; None outside of calls, as in a test of the dialect."""
     return _ASKING.get()
 
 
 def set_asking(asking: Asking) -> None:
-    """From now on it is what this call has at hand, and what begins in it."""
+    """Make `asking` the context of this call and of the tasks that begin in it."""
     _ASKING.set(asking)

@@ -32,7 +32,7 @@ logger = logging.getLogger("dragoman.server")
 
 @dataclass(slots=True)
 class _Run:
-    """What one call has been answered so far. `events`: of a stream, each by its number, without comments."""
+    """The answer of one call so far. `events`: of a stream, each by its number, without comments."""
 
     status: int = 0
     media_type: str = ""
@@ -61,7 +61,7 @@ class _Run:
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is answered in events."""
+        """True if the answer is a stream of events."""
         return self.media_type.startswith(SSE_MEDIA_TYPE)
 
     def tell(self) -> None:
@@ -159,7 +159,7 @@ class _Body(msgspec.Struct):
 
 
 def _message_of(body: bytes) -> str:
-    """What the body of an error says."""
+    """The message in the body of an error."""
     try:
         return msgspec.json.decode(body, type=_Body).error.message
     except msgspec.DecodeError:

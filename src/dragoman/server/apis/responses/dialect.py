@@ -72,7 +72,7 @@ NewId = Callable[[str, bool], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsesOptions(OpenAiOptions):
-    """What one route is configured with."""
+    """Configuration of one route."""
 
     profile: ResponsesProfile = OPENAI_RESPONSES
 
@@ -90,7 +90,7 @@ class Parsed(NamedTuple):
 
 @dataclass(slots=True)
 class _Fit:
-    """What became of a conversation that was to be made to fit; None = it was not."""
+    """The prompt after the conversation was made to fit; None = it was not."""
 
     prompt: ChatPrompt | None = field(default=None)
 
@@ -141,7 +141,7 @@ class ResponsesDialect:
         return self._profile.wire.errors.reply(self._renamed(error, current_asking()))
 
     def understood(self, http: HttpCall, asking: Asking | None) -> Parsed:
-        """What a body asks for; nothing is noted of it. Raises: InvalidRequest."""
+        """The parsed body; records nothing. Raises: InvalidRequest."""
         profile, options = self._profile.wire, self._options
         raw = decode_object(http, profile)
         check_refused(raw)

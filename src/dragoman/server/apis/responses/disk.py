@@ -49,7 +49,8 @@ class ResponseDisk:
         self.secret = secret.read_bytes()
 
     def read(self) -> list[tuple[ResponseDocument, int]]:
-        """What an earlier process has kept, with its bytes, the longest unused first; what it was making has failed.
+        """The responses that an earlier process kept, with their bytes, the longest unused first; unfinished ones have
+        failed.
 
         Called once, on a thread, before anything is kept.
         """

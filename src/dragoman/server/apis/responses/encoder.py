@@ -55,9 +55,9 @@ Ended = Callable[[Response], None]
 
 @dataclass(frozen=True, slots=True)
 class ResponseFacts:
-    """What the encoder needs to know of a call.
+    """Facts about a call that the encoder needs.
 
-    `response`: as it begins. `ended` is told of it as it ends. `ends_with_done`: OpenVINO Model Server's framing.
+    `response`: as it begins. `ended` is called when it ends. `ends_with_done`: OpenVINO Model Server's framing.
     """
 
     response: Response
@@ -81,7 +81,7 @@ class _OpenItem:
 
     @property
     def text(self) -> str:
-        """What it has so far."""
+        """The text so far."""
         return "".join(self.texts)
 
 
@@ -314,7 +314,7 @@ class ResponseEncoder:
         return pieces
 
     def _done_of(self, opened: _OpenItem) -> list[bytes]:
-        """What is told of an item's content before the item's own end."""
+        """The events that end an item's content, before the item's own end."""
         own_id, index, text = opened.item.id, opened.index, opened.text
         match opened.item:
             case MessageItem():
@@ -367,7 +367,7 @@ class ResponseEncoder:
         return number
 
     def _take_logprobs(self, num_chars: int) -> list[OutputLogprob]:
-        """Those of the last tokens, which wrote that many characters; others before them were signs of the model's."""
+        """Log-probabilities of the last tokens, which wrote `num_chars` characters; those before were the model's markup."""
         if self._form.top_logprobs is None:
             return []
         first = first_of_last(self._pending, num_chars)

@@ -125,12 +125,12 @@ class Conversation:
 
     @property
     def num_messages(self) -> int:
-        """How many there are so far."""
+        """The number of messages so far."""
         return len(self._messages)
 
     @property
     def messages(self) -> tuple[dict[str, Any], ...]:
-        """What there is so far."""
+        """The messages so far."""
         return tuple(map(_joined, self._messages))
 
     def add(self, item: InputItem, path: str) -> None:
@@ -203,7 +203,7 @@ class Conversation:
                 turn["reasoning_content"] = _Texts("\n", text)
 
     def _open_turn(self, *, is_new: bool = False) -> dict[str, Any]:
-        """The assistant's turn: what it thought, said and called until somebody else comes."""
+        """The assistant's turn: its reasoning, text and calls until a message of another role."""
         if self._turn is None or is_new or ("tool_calls" in self._turn and self._messages[-1] is not self._turn):
             self._turn = {"role": "assistant", "content": ""}
             self._messages.append(self._turn)

@@ -1,4 +1,4 @@
-"""What a response consists of: its items from a whole result, its usage, its end.
+"""The parts of a response: its items from a whole result, its usage, its end.
 
 Does: the parts that whole answers and streams share. Does not: frame or send. Used by the encoder, on the event loop.
 """
@@ -35,7 +35,7 @@ _CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT, FinishReason.REPETITION)
 
 
 class OutputForm(NamedTuple):
-    """How items are shown. `top_logprobs` None = no log-probabilities. `has_summary`: reasoning stands in its place."""
+    """The form of items. `top_logprobs` None = no log-probabilities. `has_summary`: reasoning stands in its place."""
 
     response_id: str
     top_logprobs: int | None = None
@@ -44,7 +44,7 @@ class OutputForm(NamedTuple):
 
 
 def is_cut_short(reason: FinishReason | None) -> bool:
-    """Whether an answer that ended so is not whole."""
+    """True if an answer that ended for `reason` is not whole."""
     return reason in _CUT_SHORT
 
 
@@ -54,7 +54,7 @@ def item_id(kind: str, form: OutputForm, index: int) -> str:
 
 
 def items_of(sequence: SequenceResult, form: OutputForm, first_index: int) -> list[OutputItem]:
-    """The items of one answer: what was thought, said and called; a message even if it is empty. The last may be cut."""
+    """The items of one answer: reasoning, message (even if empty) and calls. The last may be cut."""
     items: list[OutputItem] = []
     calls = list(sequence.tool_calls) if form.has_parallel_calls else list(sequence.tool_calls[:1])
 
@@ -74,7 +74,7 @@ def items_of(sequence: SequenceResult, form: OutputForm, first_index: int) -> li
 
 
 def reasoning_item(own_id: str, text: str, form: OutputForm, status: ItemStatus) -> ReasoningItem:
-    """What was thought; with no text while it has just begun."""
+    """The reasoning; without text when it has just begun."""
     if form.has_summary:
         return ReasoningItem(own_id, status, [SummaryText(text)] if text else [])
     return ReasoningItem(own_id, status, [], [ReasoningText(text)] if text else [])
@@ -114,7 +114,7 @@ def failure_of(error: ServerError) -> ResponseFailure:
 
 
 def logprobs_of(tokens: Sequence[TokenOutput], top_n: int) -> list[OutputLogprob]:
-    """The tokens' log-probabilities; those that are no text, as the end of sequence, have none."""
+    """The tokens' log-probabilities; special tokens, such as the end of sequence, have none."""
     return [
         OutputLogprob(
             token.token_text,
@@ -128,7 +128,7 @@ def logprobs_of(tokens: Sequence[TokenOutput], top_n: int) -> list[OutputLogprob
 
 
 def first_of_last(tokens: Sequence[TokenOutput], num_chars: int) -> int:
-    """From which of the tokens on that many characters, the last, were written; also the beginnings of a first character."""
+    """Index of the first token of the last `num_chars` characters, including tokens of a partial character before it."""
     first, written = len(tokens), 0
     while first and (written < num_chars or not tokens[first - 1].text):
         first -= 1
@@ -137,7 +137,7 @@ def first_of_last(tokens: Sequence[TokenOutput], num_chars: int) -> int:
 
 
 def _content_logprobs(sequence: SequenceResult, top_n: int) -> list[OutputLogprob]:
-    """Those of the tokens that wrote the answer, not of what was thought before or called after it."""
+    """Log-probabilities of the answer's tokens, without the reasoning before and the calls after it."""
     tokens = sequence.tokens
     if sequence.reasoning or sequence.tool_calls:
         begin = end_of(sequence.text, sequence.reasoning) or 0 if sequence.reasoning else 0

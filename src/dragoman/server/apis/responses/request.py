@@ -108,7 +108,7 @@ def _check_metadata(metadata: Mapping[str, str], profile: Profile) -> None:
 
 
 def top_logprobs(body: ResponsesBody, reading: Reading, profile: ResponsesProfile) -> int | None:
-    """How many candidates to show per token; None = no log-probabilities. Raises: InvalidRequest."""
+    """Number of candidates to show per token; None = no log-probabilities. Raises: InvalidRequest."""
     body.top_logprobs = logprob_count("top_logprobs", body.top_logprobs, reading)
     if body.logprobs and body.stream and profile.refuses_streamed_logprobs:
         message = "logprobs cannot be true with stream: true"
@@ -137,13 +137,13 @@ def response_format(body: ResponsesBody, profile: Profile) -> tuple[ResponseForm
 
 
 def template_kwargs(body: ResponsesBody) -> dict[str, Any]:
-    """What the template gets by name besides the conversation: the effort, and whether to think at all."""
+    """Template variables besides the conversation: the effort, whether to think, and the body's `chat_template_kwargs`."""
     effort = None if body.reasoning is None else body.reasoning.effort
     return {**effort_switches(effort), **(body.chat_template_kwargs or {})}
 
 
 def idle_names(raw: Mapping[str, Any], body: ResponsesBody, logprobs: int | None) -> list[str]:
-    """Names of what this API knows and that changes nothing here, in the order of `IGNORED`."""
+    """Names of known fields without effect, in the order of `IGNORED`."""
     given = {name for name in IGNORED if name in raw}
     if logprobs is not None or not body.top_logprobs:
         given.discard("top_logprobs")

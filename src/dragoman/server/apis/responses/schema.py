@@ -144,7 +144,7 @@ class SummaryText(msgspec.Struct, tag_field="type", tag="summary_text"):
 
 
 class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
-    """What the model says."""
+    """A message of the model."""
 
     id: str
     status: ItemStatus
@@ -163,7 +163,7 @@ class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
 
 
 class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
-    """What the model thought before it answered."""
+    """The model's reasoning before its answer."""
 
     id: str
     status: ItemStatus
@@ -293,7 +293,7 @@ class ItemList(msgspec.Struct, kw_only=True):
 
 
 class InputTokens(msgspec.Struct):
-    """How many tokens an input has, for the model."""
+    """The number of tokens in an input, for the model."""
 
     input_tokens: int
     object: Literal["response.input_tokens"] = "response.input_tokens"

@@ -1,7 +1,7 @@
-"""What is kept of responses: those that run, so that they can be cancelled, and those that were stored, to go on from.
+"""Keeps responses: running ones, so that they can be cancelled, and stored ones, so that others can continue them.
 
-Does: keep a bounded number and size for a bounded time, each for the caller who asked; make ids by which it can be told
-later whether a response has gone or never was. Does not: know HTTP. Where the server keeps files, what is stored outlives it
+Does: keep a bounded number and size for a bounded time, each for its caller; make ids that show later
+whether a response has gone or never was. Does not: know HTTP. Where the server keeps files, stored responses outlive it
 (`disk`). One per server (`server.shared`), on the event loop.
 """
 
@@ -36,7 +36,7 @@ _NOT_STORED = b"not stored"
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """How much is kept. `max_age_s`: since a response was last used; None = for ever. `max_responses` 0 = nothing is."""
+    """Limits on stored responses. `max_age_s`: since the last use; None = for ever. `max_responses` 0 = none are stored."""
 
     max_responses: int = 1000
     max_size_bytes: int = 256 * 2**20
@@ -146,17 +146,17 @@ class ResponseStore:
 
     @property
     def size_bytes(self) -> int:
-        """What all stored responses count for together."""
+        """The total size of stored responses, in bytes."""
         return self._size_bytes
 
     def __len__(self) -> int:
-        """How many responses are stored."""
+        """The number of stored responses."""
         return len(self._places)
 
     # --- ids ----------------------------------------------------------------------------------------------------------
 
     def new_id(self, caller: str, *, is_stored: bool) -> str:
-        """An id that tells this store, later, whose response it was and whether it was stored."""
+        """An id from which this store can tell later whose response it was, and whether it was stored."""
         body = secrets.token_hex(16)
         return f"resp_{body}{self._signature(body, caller, is_stored=is_stored)}"
 

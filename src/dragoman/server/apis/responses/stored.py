@@ -124,7 +124,7 @@ def _limit(query: Mapping[str, str]) -> int:
 
 
 def _begin(query: Mapping[str, str], items: Sequence[Item]) -> int:
-    """Where the page begins: after the item that `after` names."""
+    """The index where the page begins: after the item that `after` names."""
     after = query.get("after")
     if not after:
         return 0
@@ -135,7 +135,7 @@ def _begin(query: Mapping[str, str], items: Sequence[Item]) -> int:
 
 
 def _check_include(query: Mapping[str, str]) -> None:
-    """What is asked to be included is there anyway, or is not offered."""
+    """Raises: UnsupportedFeature for a value of `include` not in `INCLUDES`; those in it are always included."""
     for name in ("include", "include[]"):
         if name in query and query[name] not in INCLUDES:
             message = f"include {shown(query[name])} is not supported: it must be {', '.join(INCLUDES[:-1])} or "

@@ -41,7 +41,7 @@ def read_tools(body: ResponsesBody, limits: Limits, profile: Profile) -> ToolUse
 
 
 def _place(tool: Mapping[str, Any], path: str) -> str:
-    """Where the function is told of: OpenVINO Model Server also takes the nested form that conversations have."""
+    """The place of the function's fields: OpenVINO Model Server also takes the nested form that conversations have."""
     return path if tool.get("function") is None else f"{path}.function"
 
 

@@ -19,7 +19,7 @@ NAME = "text"
 
 
 def options_of(profile: ModelProfile) -> TextOptions:
-    """What the operator decided about the service."""
+    """The options that the operator chose for the service."""
     default = TextOptions()
     return TextOptions(
         hold_ms=profile.settings.get("text_status_hold_ms", default.hold_ms),

@@ -47,9 +47,9 @@ class TextError(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class TextOptions:
-    """What the operator decides. `sampling` is the model's default.
+    """Options of the operator. `sampling` is the model's default.
 
-    `hold_ms`: how long the head of a streamed answer waits for the outcome, so that short answers carry the exact status.
+    `hold_ms`: the time that a streamed answer's head waits for the outcome, so that short answers carry the exact status.
     """
 
     hold_ms: int = 200
@@ -156,7 +156,7 @@ class BatchEncoder(Encoder):
         return Reply(status, self.end(), JSON_MEDIA_TYPE)
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """How the texts will end is not known before they have."""
+        """A partial status: the finish reasons are not known yet."""
         return Head(JSON_MEDIA_TYPE, PARTIAL)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:

@@ -70,7 +70,7 @@ def parse_batch(body: bytes, max_prompts: int) -> Payload:
 
 
 def label_of(entry_id: msgspec.Raw) -> str:
-    """What errors call the prompt with this id."""
+    """The name in errors for the prompt with this id."""
     return f"id {_shown(bytes(entry_id))}"
 
 

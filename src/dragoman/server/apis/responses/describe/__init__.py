@@ -1,1 +1,1 @@
-"""How Responses is described."""
+"""The description of Responses for OpenAPI."""

@@ -108,7 +108,7 @@ def request_body(profile: ResponsesProfile, model: ModelProfile) -> Schema:
 
 
 def _own_types(profile: ResponsesProfile, limits: Limits) -> dict[str, Schema]:
-    """What the checks after decoding narrow down."""
+    """Schemas of the fields that checks after decoding restrict further."""
     objects = {"type": "object"}
     text: Schema = {"type": "string", "minLength": 1} if profile.wire.refuses_empty_prompt else TEXT
     return {
