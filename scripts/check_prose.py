@@ -33,16 +33,9 @@ UNREVISED: tuple[str, ...] = (
     "src/dragoman/server/apis/lmi/hooks",
     "src/dragoman/server/apis/lmi/operator",
     "src/dragoman/server/apis/lmi_wire/parameters",
-    "src/dragoman/server/apis/management",
-    "src/dragoman/server/apis/openai",
-    "src/dragoman/server/apis/ovms",
-    "src/dragoman/server/apis/playground",
     "src/dragoman/server/apis/pooling",
     "src/dragoman/server/apis/rerank",
-    "src/dragoman/server/apis/responses",
-    "src/dragoman/server/apis/responses/describe",
     "src/dragoman/server/apis/sagemaker",
-    "src/dragoman/server/apis/text",
 )
 
 PHRASES = {

@@ -99,7 +99,7 @@ async def index(http: HttpCall, server: Server) -> Reply:
 
 
 async def _for_browsers(http: HttpCall, server: Server, status: int) -> Reply:
-    """A redirect to the playground; if the server is not ready, its page with `status`; without a playground, another page."""
+    """A redirect to the playground; if not ready, its page with `status`; without a playground, another page."""
     operations = [one for api in server.apis for one in api.operations]
     found = next((one for one in operations if one.path == PLAYGROUND and isinstance(one, AnswerOperation)), None)
     if found is None:
