@@ -35,7 +35,7 @@ NAMES = (
 
 
 def all_apis() -> tuple[Api, ...]:
-    """Every API that is served. Raises: ImportError, AttributeError for a name that is no module with an `API`."""
+    """Every API that is served. Raises: ImportError, AttributeError for a name that is not a module with an `API`."""
     return load_apis(NAMES)
 
 

@@ -1,4 +1,4 @@
-"""How a call of LMI's names the adapters of its prompts.
+"""Reads the adapters that a call of LMI's names for its prompts.
 
 Does: header, query and body, in this order. Does not: know which adapters there are (the service does).
 Source: LMI's adapters schema; the header is SageMaker's, for inference components with adapters.

@@ -20,7 +20,7 @@ CHAT = "lmi.chat"
 V1_CHAT = "lmi.v1_chat"
 COMPLETIONS = "lmi.completions"
 
-# `curl -d` calls its body a form whatever it holds; a real form is no JSON object and goes to LMI
+# `curl -d` calls its body a form whatever it holds; a real form is not a JSON object and goes to LMI
 _JSON_TYPES = ("", "application/json", "application/x-www-form-urlencoded")
 
 _NULL = msgspec.Raw(b"null")

@@ -129,9 +129,9 @@ class LmiDialect(PureDialect):
         return ErrorContext(is_stream, self._options.is_dynamic, self._shape.is_tgi)
 
     def _is_stream(self, asked: bool | None, formatter: str | None) -> bool:
-        """Whether the answer streams: `stream` decides where it is given, else the formatter of request or operator.
+        """True if the answer streams: `asked` decides where it is given, else the formatter of request or operator.
 
-        What the operator switches on for every dynamic request nobody can switch off.
+        No request can switch off streaming that the operator switched on for all dynamic requests.
         """
         if self._options.is_dynamic and self._options.enable_streaming:
             return True
@@ -141,7 +141,7 @@ class LmiDialect(PureDialect):
         return chosen in ("jsonlines", "sse")
 
     def _framing(self, formatter: str | None, accept: str) -> Framing:
-        """How a stream is framed: the request's formatter, its Accept header, the operator's formatter, the shape."""
+        """The framing of a stream: by the request's formatter, its Accept header, the operator's formatter, the shape."""
         for name in (formatter, _accepted(accept), self._options.output_formatter):
             if name == "sse":
                 return "sse"
@@ -150,7 +150,7 @@ class LmiDialect(PureDialect):
         return "sse" if self._shape.is_tgi else "jsonlines"
 
     def _asked_for_stream(self, http: HttpCall) -> bool:
-        """Whether a call asked for a stream, as far as its body can be read."""
+        """True if a call asked for a stream, as far as its body can be read."""
         try:
             payload = read_payload(http)
         except ServerError:

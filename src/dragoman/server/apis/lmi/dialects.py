@@ -45,9 +45,9 @@ CHAT_ROUTE = ChatRoute(
 
 @dataclass(frozen=True, slots=True)
 class OperatorCode:
-    """What an operator's file brought for one model: its functions, and where its handler runs.
+    """The functions of an operator's file for one model, and the runtime of its handler.
 
-    `options` are for formatters, None = there is no model that they could be called for. `service` generates for a handler.
+    `options`: for formatters, None = there is no model to call them for. `service` generates for a handler.
     """
 
     hooks: Hooks
@@ -58,7 +58,7 @@ class OperatorCode:
 
 
 def options_of(profile: ModelProfile) -> LmiOptions:
-    """What the operator decided about LMI's schema; a formatter that is the operator's own is not one of LMI's."""
+    """The operator's options for LMI's schema, without a formatter that is the operator's own."""
     options = profile.options(
         LmiOptions,
         generation_defaults=profile.overriding_defaults,

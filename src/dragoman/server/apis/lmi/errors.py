@@ -24,7 +24,7 @@ MODEL_ERROR = 424  # what LMI answers for everything that its handlers refuse or
 
 
 class ErrorContext(msgspec.Struct, frozen=True):
-    """Which form the call asked for, and so its error has."""
+    """The form that the call asked for; its error has the same."""
 
     is_stream: bool = False
     is_dynamic: bool = False
@@ -63,7 +63,7 @@ class LmiBatchError(msgspec.Struct):
 
 
 class FailedDetails(msgspec.Struct):
-    """What the details of a failed generation can tell."""
+    """The details of a failed generation."""
 
     finish_reason: Literal["error"]
     generated_tokens: None

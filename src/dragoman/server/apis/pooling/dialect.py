@@ -123,7 +123,7 @@ class PoolingDialect(ClassifyDialect):
         return json_reply(200, answer, headers)
 
     def _task(self, raw: dict[str, Any]) -> str:
-        """What is asked for. Raises: UnsupportedFeature if the model does not do that."""
+        """The task asked for. Raises: UnsupportedFeature if the model does not do that."""
         task = raw.get("task")
         if task is not None and task not in TASKS:
             message = f"task must be one of {', '.join(TASKS)}, got {shown(task)}"

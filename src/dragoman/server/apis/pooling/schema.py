@@ -67,7 +67,7 @@ class ClassList(msgspec.Struct):
 
 
 class PoolingItem(msgspec.Struct):
-    """What is made of one text: a vector, probabilities, or a vector of each token; numbers or their base64."""
+    """The result of one text: a vector, probabilities, or a vector of each token; numbers or their base64."""
 
     index: int
     object: Literal["pooling"]
@@ -78,7 +78,7 @@ class PoolingItem(msgspec.Struct):
 
 
 class PoolingList(msgspec.Struct):
-    """What is made of the texts, in their order."""
+    """The results of the texts, in their order."""
 
     id: str
     object: Literal["list"]

@@ -93,7 +93,7 @@ class ScoreDialect(AnsweringDialect):
 
 
 def names_of_sides(raw: Mapping[str, Any]) -> tuple[str, str]:
-    """What the call names the two sides. Raises: InvalidRequest if one is missing."""
+    """The names that the call uses for the two sides. Raises: InvalidRequest if one is missing."""
     for first, second in SIDES:
         if first in raw and second in raw:
             return first, second

@@ -1,6 +1,6 @@
-"""What SageMaker's runtime puts around a container's answers, for AWS clients whose `endpoint_url` points here.
+"""The envelope of SageMaker's runtime around a container's answers, for AWS clients whose `endpoint_url` points here.
 
-Does: wrap any dialect: its errors become ModelErrors; on the streaming operation its bytes travel in event-stream messages
+Does: wrap any dialect. Its errors become ModelErrors; on the streaming operation its bytes travel in event-stream messages,
 and a failure in mid-stream is a ModelStreamError. Does not: check signatures (the gate does), or know the dialect it wraps.
 Made by the endpoints for each call, used on the event loop.
 Source: the SageMaker runtime API reference, InvokeEndpoint, InvokeEndpointWithResponseStream and "Common Errors".
@@ -103,7 +103,7 @@ class SageMakerDialect:
         return msgspec.structs.replace(call, encoder=_Encoder(call.encoder, _invoked(http), self.is_stream))
 
     async def _answer(self, answer: Answerer, http: HttpCall, switches: CallSwitches) -> Reply | StreamedReply | None:
-        """What is answered without generating, as SageMaker delivers it; None = the call is to be generated for."""
+        """The answer of a call that needs no generation, as SageMaker delivers it; None = the call needs it."""
         made = await answer(switches)
         if made is None:
             return None
@@ -113,10 +113,10 @@ class SageMakerDialect:
         return model_error(made) if made.status >= 400 else _wrapped_reply(made, headers, is_stream=self.is_stream)
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The container's own error inside a ModelError, except what SageMaker finds out itself.
+        """The container's own error inside a ModelError, except errors that SageMaker finds itself.
 
-        That is a call that is no operation of the runtime, a target model that does not exist, a signature that does not
-        hold, and what a key does not open.
+        Those are: an unknown operation, a target model that does not exist, an invalid signature, and a path that a key
+        does not open.
         """
         if isinstance(error, NotFound) and target_of(http):
             return _front_error(400, "ValidationError", error)

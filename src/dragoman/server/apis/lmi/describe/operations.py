@@ -1,4 +1,4 @@
-"""What the operations of LMI's routes have in common in their descriptions; SageMaker's wrap the same bodies and answers.
+"""Shared descriptions of the operations on LMI's routes; SageMaker's wrap the same bodies and answers.
 
 Does: hold answers, bodies, words and components. Does not: answer. Used when the APIs are imported.
 """
@@ -91,7 +91,7 @@ CONTENT: Content = {
     JSONLINES_MEDIA_TYPE: _STREAM,
     SSE_MEDIA_TYPE: (*_STREAM, OpenAiError),
 }
-# Chat that asks for server-sent events is told of errors as OpenAI's clients expect it.
+# Chat that asks for server-sent events gets errors in OpenAI's form.
 ANSWERS = merged(answered(CONTENT), DEFERRED, REFUSED_BY_FRONT, LMI_ERRORS.answers(), OPENAI_ERRORS.answers())
 
 PARAMETERS = {

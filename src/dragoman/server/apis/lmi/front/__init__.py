@@ -1,1 +1,1 @@
-"""What LMI's front end does before a model is asked."""
+"""LMI's front end: the steps before a call reaches a model."""

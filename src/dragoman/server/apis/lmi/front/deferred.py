@@ -46,7 +46,7 @@ Work = Callable[[Exchange], Awaitable[None]]
 
 @dataclass(slots=True)
 class _Record:
-    """What one call has been answered so far. An item is one record of a stream, or a whole body."""
+    """The answer of one call so far. An item is one record of a stream, or a whole body."""
 
     touched_s: float
     caller: str = ""  # the key whose answer it is
@@ -122,9 +122,9 @@ class DeferredAnswers:
         return Reply(200, b"", TEXT_MEDIA_TYPE, _token_headers(token))
 
     def poll(self, http: HttpCall, caller: str = "") -> Polled:
-        """What has been recorded since the token in `http` was made: 202 if that is nothing yet, 400 for a bad token.
+        """The items recorded since the token in `http` was made: 202 if there are none yet, 400 for a bad token.
 
-        A token of another caller's is a bad one.
+        A token of another caller is a bad one.
 
         The same token gives the same items again: a poll whose answer was lost can be repeated.
         """
@@ -204,7 +204,7 @@ def _token(token: str, position: int) -> str:
 
 
 def _parse_token(text: str) -> tuple[str, int]:
-    """Identifier and position; what is no token at all has an identifier that nobody has."""
+    """The identifier and position of a token; ("", 0) if `text` is not a token."""
     match = re.fullmatch(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-([0-9]{1,9}))?", text.strip())
     return (match[1], int(match[2] or 0)) if match else ("", 0)
 

@@ -45,13 +45,13 @@ from dragoman.server.security.scopes import Scope
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What was done, in a sentence."""
+    """The action done, in a sentence."""
 
     status: str
 
 
 def in_front_shape(answer: AnswerCall) -> AnswerCall:
-    """The same, with what is wrong with the call told as the front end does: no model was asked."""
+    """The same operation, with errors of the call in the front end's form: no model was asked."""
 
     @wraps(answer)
     async def told(http: HttpCall, server: Server) -> Any:
@@ -173,7 +173,7 @@ def _is_loading(name: str) -> Conflict:
 
 
 def _status(server: Server, name: str) -> ModelStatus | None:
-    """What is known of a model, served or not; None if there is none, or models do not come and go."""
+    """The status of a model, served or not; None if it is unknown, or models do not come and go."""
     if server.hosting is None:
         return None
     try:

@@ -41,7 +41,7 @@ class ModelPage(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """What a worker group runs on."""
+    """The device of a worker group."""
 
     device_type: str
     device_id: int = -1
@@ -82,7 +82,7 @@ class DescribedModel(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 class Workflow(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """What djl-serving calls the models of one name."""
+    """The models of one name; djl-serving calls them a workflow."""
 
     workflow_name: str
     models: list[DescribedModel]

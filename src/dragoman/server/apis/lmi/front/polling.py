@@ -33,7 +33,7 @@ def _as_is(reply: Reply) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """What is done before a call. `wrap_refusal`: the shape that the operation gives to the front end's refusals."""
+    """The step before a call. `wrap_refusal`: the shape that the operation gives to the front end's refusals."""
 
     wrap_refusal: Callable[[Reply], Reply] = _as_is
 

@@ -40,7 +40,7 @@ _ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")  # of which a model's name has n
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a call asks for. `source.url` "" = no other model.
+    """The registration that a call asks for. `source.url` "" = no other model.
 
     `min_workers`, `max_workers`: as djl-serving shows them, -1 = not given. `given`: the names of all parameters.
     `ignored`: those without effect, in the order they came.
@@ -55,7 +55,7 @@ class Registration:
 
 
 def read_registration(http: HttpCall) -> Registration:
-    """What `http` asks for; the query goes before the body. Raises: InvalidRequest naming the parameter."""
+    """The registration that `http` asks for; the query goes before the body. Raises: InvalidRequest naming the parameter."""
     fields = {**_body_fields(http), **{name: text for name, text in http.query.items() if text}}
     counts = {name: _count(name, fields[name]) for name in COUNTS_WITHOUT_EFFECT if name in fields}
     url = fields.get(URL, "")
@@ -71,7 +71,7 @@ def read_registration(http: HttpCall) -> Registration:
 
 
 def name_of(url: str) -> str:
-    """What LMI calls a model of which only the URL is known: the last part of the path; "" if that says nothing."""
+    """LMI's name for a model of which only the URL is known: the last part of the path; "" if that is not a name."""
     path = unquote(urlsplit(url).path) if "://" in url else url
     name = PurePosixPath(path).name
     suffix = next((suffix for suffix in _ARCHIVES if name.lower().endswith(suffix)), "")

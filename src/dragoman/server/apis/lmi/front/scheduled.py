@@ -1,4 +1,4 @@
-"""Models that are being loaded without a client that waits: what became of them, until somebody asks.
+"""Models that are being loaded without a client that waits: their outcome, until a client asks.
 
 Does: remember the load and how it failed, for as long as `hosting` does not tell it itself. Does not: load.
 Used by LMI's management operations, on the event loop.
@@ -48,11 +48,11 @@ class Scheduled:
         return tuple(self._statuses.values())
 
     def status(self, name: str) -> ModelStatus | None:
-        """What is remembered of one name."""
+        """The status remembered for `name`; None if there is none."""
         return self._statuses.get(name)
 
     def forget(self, name: str) -> None:
-        """Remember nothing of that name any more."""
+        """Forget the status of `name`."""
         self._statuses.pop(name, None)
 
     async def _run(self, name: str, load: Coroutine[Any, Any, ModelStatus]) -> None:

@@ -35,10 +35,10 @@ class Signature(Enum):
 
 
 def signature_of(function: Callable[..., Any]) -> Signature:
-    """How an output formatter wants to be called.
+    """The form in which to call an output formatter.
 
-    LMI takes every function whose first argument is not annotated with RequestOutput or TextGenerationOutput for a legacy
-    one; a function without annotations that takes one argument can only be meant as a new one.
+    To LMI a function is legacy if its first argument is not annotated with RequestOutput or TextGenerationOutput.
+    A function without annotations that takes one argument can only be meant as a new one.
     Raises: TypeError if it fits none of the forms.
     """
     parameters = list(inspect.signature(function).parameters.values())
@@ -115,7 +115,7 @@ class InputFormatter:
     def _call(self, read: Any) -> Any:
         try:
             return self._function(read, **self._context)
-        except Exception as error:  # hook call: whatever the operator's code raises fails this request only
+        except Exception as error:  # hook call: any error of the operator's code fails this request only
             logger.warning("the input formatter %s failed", function_name(self._function), exc_info=error)
             raise bad_input(_reason(error)) from error
 
@@ -126,7 +126,7 @@ def bad_input(reason: str) -> HookError:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong, for the client; a KeyError's text alone would be a bare name."""
+    """The reason of `error`, for the client; a KeyError's text alone would be a bare name."""
     return f"Invalid Request Property: {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
 
 
@@ -138,10 +138,10 @@ class OutputFormatter:
         self.signature = signature_of(function)
 
     def call(self, output: TextGenerationOutput) -> bytes:
-        """What it returns for the next token, or for this step. Raises: HookError."""
+        """The formatter's output for the next token, or for this step. Raises: HookError."""
         try:
             written = self._call(output)
-        except Exception as error:  # hook call: whatever the operator's code raises fails this request only
+        except Exception as error:  # hook call: any error of the operator's code fails this request only
             logger.warning("the output formatter %s failed", function_name(self.function), exc_info=error)
             raise HookError(
                 f"Output formatter {function_name(self.function)} failed: {type(error).__name__}: {error}"

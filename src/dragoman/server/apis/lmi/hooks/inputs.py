@@ -25,7 +25,7 @@ _NPZ_MAGIC, _NPY_MAGIC = b"PK", b"\x93NUMPY"
 
 
 class Properties(dict[str, str]):
-    """Header fields and query parameters by name; the case of a name does not matter when it is looked up."""
+    """Header fields and query parameters by name; looking up a name ignores its case."""
 
     def __init__(self, values: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
         super().__init__(values)
@@ -70,7 +70,7 @@ class Content(list[tuple[str, bytes]]):
         return any(name == key for name, _ in self)
 
     def size(self) -> int:
-        """How many there are."""
+        """The number of entries."""
         return len(self)
 
     def is_empty(self) -> bool:

@@ -4,8 +4,10 @@ Does: bytes to numpy arrays and back. Does not: sparse arrays, or names of array
 Called by `Input` and `Output`, on a hook thread. Source: DJL's NDArray serialisation, version 3.
 
 Layout, integers big-endian, texts with a 16-bit length before them:
-  i32 number of arrays, then for each: text "NDAR" · i32 version · u8 has a name [text name] · text sparse format · text type
-  · i32 n, n x i64 shape · i32 m, m x u16 layout · u8 byte order ("<" or ">") · i32 length · the numbers, row by row
+  i32 number of arrays, then for each:
+  - text "NDAR" · i32 version · u8 has a name [text name] · text sparse format · text type;
+  - i32 n, n x i64 shape · i32 m, m x u16 layout;
+  - u8 byte order ("<" or ">") · i32 length · the numbers, row by row
 """
 
 from __future__ import annotations

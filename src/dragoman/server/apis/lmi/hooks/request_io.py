@@ -139,10 +139,10 @@ class TextInput(RequestInput):
 
 @dataclass
 class RequestOutput:
-    """What has become of a request so far. `finished`: nothing more will be generated."""
+    """The state of a request. `finished`: nothing more will be generated."""
 
     request_id: int | None
-    input: Any  # the RequestInput, of whatever subclass the operator made it
+    input: Any  # the RequestInput, or the operator's subclass of it
     finished: bool = False
 
 

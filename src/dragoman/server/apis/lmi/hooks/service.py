@@ -19,7 +19,7 @@ logger = logging.getLogger("dragoman.hooks")
 
 
 class ParsedInput(NamedTuple):
-    """What `parse_input` gives: prompts, how many each request has, parameters, errors by request, the requests."""
+    """The result of `parse_input`: prompts, their number by request, parameters, errors by request, the requests."""
 
     input_data: list[Any]
     input_size: list[int]

@@ -13,7 +13,7 @@ from dragoman.types import ChatPrompt
 
 
 class TextTokenizer(Protocol):
-    """What is needed of the model's tokenizer."""
+    """The part of the model's tokenizer that hooks need."""
 
     @property
     def vocab_size(self) -> int: ...

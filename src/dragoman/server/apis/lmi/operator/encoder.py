@@ -93,7 +93,7 @@ class HookedEncoder:
         return Head(JSONLINES_MEDIA_TYPE)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """What the formatter writes for the event's tokens; only the first sequence is streamed. Raises: HookError."""
+        """The formatter's output for the event's tokens; only the first sequence is streamed. Raises: HookError."""
         if event.index:
             return b""
         state = self._states[request_index]

@@ -141,7 +141,7 @@ class HookedDialect:
 
 
 def _payload_of(described: RequestInput) -> Payload:
-    """What an input formatter's request asks for; a function in `output_formatter` is not for the parser."""
+    """The payload of an input formatter's request; a function in `output_formatter` is not for the parser."""
     if not isinstance(described.parameters, dict):
         raise bad_input(f"'parameters' must be a dict, got {type(described.parameters).__name__}")
     parameters = dict(described.parameters)

@@ -141,7 +141,7 @@ class HandlerCaller:
 
 
 def _pieces_of(output: Any, *, is_begun: bool) -> list[Piece]:
-    """What one Output of a stream sends; a first one that is an error is a whole answer."""
+    """The pieces that one Output of a stream sends; if the first one is an error, it is the whole answer."""
     if not isinstance(output, Output):
         raise TypeError(f"Invalid output type: {type(output)}")
     if is_begun:
@@ -154,7 +154,7 @@ def _pieces_of(output: Any, *, is_begun: bool) -> list[Piece]:
 
 
 def _chunk(item: Any) -> bytes:
-    """What a stream's formatter wrote, as bytes. Raises: TypeError."""
+    """The output of a stream's formatter, as bytes. Raises: TypeError."""
     if isinstance(item, str):
         return item.encode("utf-8", "replace")
     if isinstance(item, bytes | bytearray):

@@ -50,7 +50,7 @@ class HandlerModel:
         self._is_closed = False
 
     def generate(self, body: Mapping[str, Any]) -> Any:
-        """What the LMI routes answer to such a body (`inputs`, `parameters`) without a handler, as Python values.
+        """The answer of the LMI routes without a handler to a body (`inputs`, `parameters`), as Python values.
 
         Blocks. Raises: ServerError.
         """
@@ -106,7 +106,7 @@ class HandlerModel:
         return encoder.full(_result(self._start(generate_all(self._service, call.requests))))
 
     def _pieces(self, write: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]]) -> Iterator[T]:
-        """What `write`, on the server's event loop, hands to the function that it is given."""
+        """The values that `write`, on the server's event loop, passes to the function that it gets."""
         pieces: SimpleQueue[T | None] = SimpleQueue()
         running = self._start(write(pieces.put))
         running.add_done_callback(lambda _: pieces.put(None))

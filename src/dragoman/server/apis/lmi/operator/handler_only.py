@@ -1,4 +1,4 @@
-"""What stands in for engine and service of a model that has only an operator's handler, and nothing to generate with.
+"""The engine and service of a model that has only an operator's handler, and nothing to generate with.
 
 Does: refuse generation by name, be healthy. Does not: run the handler. Made by the composition root, used on the event loop.
 """

@@ -37,10 +37,10 @@ class ModelAccess(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HandlerRuntime:
-    """Where a model's handler runs, shared by its dialects.
+    """The place where a model's handler runs, shared by its dialects.
 
     `properties` are the options by name, which the first call gets. `timeout_s` bounds a call from its start to its last
-    byte, None = nothing does. `make_access`: gives a call its use of the model.
+    byte, None = without bound. `make_access`: gives a call its use of the model.
     """
 
     handler: Handler
@@ -109,7 +109,7 @@ class HandlerDialect:
         return self._inner.error_reply(error, http)
 
     async def answer(self, http: HttpCall, switches: CallSwitches) -> Reply | StreamedReply | None:
-        """What the handler answers; None = it leaves the call to generation. Raises: ServerError."""
+        """The handler's answer; None = it leaves the call to generation. Raises: ServerError."""
         run = _Run(self._runtime, http)
         try:
             opening = await run.opening()

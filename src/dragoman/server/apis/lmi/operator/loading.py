@@ -49,7 +49,7 @@ def load_operator_file(config: Config) -> Hooks | None:
 
 
 def _code_directories(config: Config) -> tuple[Path, ...]:
-    """Where an operator's file is looked for; a name that was typed at a prompt may be one of the directory there."""
+    """The directories to search for an operator's file; a name from the command line may also be in the current one."""
     beside = (config.directory, config.model_dir)
     is_typed = config.origins["entry_point"].source == COMMAND_LINE and is_own_entry_point(config.clients.entry_point)
     return (*beside, Path.cwd()) if is_typed else beside
@@ -96,7 +96,7 @@ def _degree(config: Config) -> dict[str, str]:
 
 
 def hook_options(config: Config, tokenizer: HfTokenizer, template: ChatTemplate | None) -> HookOptions:
-    """What input formatters are called with, by LMI's names; what does not exist here is empty or None."""
+    """Arguments for input formatters, by LMI's names; those without a counterpart here are empty or None."""
     clients = config.clients
     values = {option.name: config.value(option) for option in OPTIONS if not option.row.is_secret}
     context = {

@@ -51,7 +51,7 @@ def head_of(output: Output) -> Head:
 
 
 def error_reply(error: BaseException) -> Reply:
-    """What LMI answers when a handler raises: 424, or 507 where memory ran out."""
+    """LMI's answer when a handler raises: 424, or 507 where memory ran out."""
     is_out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if is_out_of_memory or any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS):
         return reply_of(Output(OUT_OF_MEMORY, reason(error)))
@@ -64,7 +64,7 @@ def async_error_reply(error: BaseException) -> Reply:
 
 
 def reason(error: BaseException) -> str:
-    """What is wrong, for the client; a KeyError's text alone would be a bare name."""
+    """The reason of `error`, for the client; a KeyError's text alone would be a bare name."""
     named = isinstance(error, KeyError) or not str(error)
     return f"{type(error).__name__}: {error}".rstrip(": ") if named else str(error)
 

@@ -1,1 +1,1 @@
-"""What `parameters` may hold."""
+"""The values that `parameters` may hold."""

@@ -55,7 +55,7 @@ class Sent(NamedTuple):
 
 
 class Parsed(msgspec.Struct, frozen=True):
-    """What a `parameters` object said. `unused`: names that are unknown, or that another name for the same overrode."""
+    """The content of a `parameters` object. `unused`: names that are unknown, or that another name for the same overrode."""
 
     values: Parameters
     sent: tuple[Sent, ...] = ()

@@ -1,7 +1,7 @@
 """Reads one parameter value as the type its row in the table names, the way the LMI containers coerce.
 
 Does: turn JSON values into Python values ("256" -> 256, "true" -> True), or say what is allowed instead.
-Does not: know any parameter or range. Called by `lmi_params`, on the event loop.
+Does not: know any parameter or range. Called by `reader`, on the event loop.
 """
 
 from __future__ import annotations
