@@ -24,9 +24,6 @@ MOST_WORDS = 30
 # Left is history, generated from elsewhere, or a page of measurements.
 NOT_PROSE = ("CHANGELOG.md", "docs/options.md", "docs/performance-log.md")
 
-# Folders whose own files still wait for plain English. Nothing is added here.
-UNREVISED: tuple[str, ...] = ()
-
 PHRASES = {
     r"whoever\b": "name who it is",
     r"(?:it|they) (?:is|are) looked\b": "say who looks",
@@ -186,13 +183,7 @@ def main(words: list[str]) -> int:
     files = tracked()
     names, paths = known_names(files), frozenset(map(str, files))
     wanted = [path for path in files if not words or any(path.is_relative_to(word) for word in words)]
-    found = [
-        breach
-        for path in wanted
-        if words or str(path.parent) not in UNREVISED
-        for text in texts(path)
-        for breach in breaches(text, names, paths)
-    ]
+    found = [breach for path in wanted for text in texts(path) for breach in breaches(text, names, paths)]
     print(*found, sep="\n", end="\n" if found else "")
     print(f"{len(found)} breaches of the rules of prose" if found else "prose: clean")
     return 1 if found else 0
