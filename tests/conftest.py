@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import importlib
 from collections.abc import Collection, Generator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 
+from dragoman.errors import ModelError
+from dragoman.kernels import presence
 from tests.support import tiers
 from tests.support.differences import lacking
 
@@ -83,6 +85,31 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
             return True
         raise
     raise AssertionError(f"{engine} has {', '.join(lacked)}, which docs/scaling.md says that it lacks")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """A module's fixture may load a model that needs the library of kernels."""
+    with _skipped_without_library():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """A test may load a model that needs the library of kernels."""
+    with _skipped_without_library():
+        return (yield)
+
+
+@contextmanager
+def _skipped_without_library() -> Generator[None]:
+    """Skip a test that fails because a model needs the library of kernels, where it is missing or switched off."""
+    try:
+        yield
+    except ModelError as error:
+        if presence.why_not() and "only dragoman's own kernels compute" in str(error):
+            pytest.skip(str(error))
+        raise
 
 
 @pytest.fixture

@@ -72,7 +72,8 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
         "bash": "tests/plan/test_scaling_page.py: reads the planner's commands; the benchmarks take hours"
     },
     "docs/testing.md": {
-        "apt-get download prometheus && dpkg -x prometheus_*.deb /tmp/prometheus": "internet: Debian's package"
+        "apt-get download prometheus && dpkg -x prometheus_*.deb /tmp/prometheus": "internet: Debian's package",
+        "python scripts/llamacpp_cases.py ~/llama.cpp   # all of them, some minutes": "needs a checkout of llama.cpp",
     },
     "docs/vllm.md": {"bash": "GPU: make test-vllm runs it on the processor"},
     "examples/monitoring/README.md": {
