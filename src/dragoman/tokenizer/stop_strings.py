@@ -1,7 +1,7 @@
 """Finds stop strings in text that grows token by token, and tells how much of it must not be shown yet.
 
 Does: earliest match across tokens, the held tail, the same test on token ids for engines that rank sequences.
-Does not: cut tokens (`server.sequence_text` does). `StopScanner` has one owner; `StopOnTokens` is used on engine threads.
+Does not: cut tokens (`generation.sequence_text` does). `StopScanner` has one owner; `StopOnTokens` serves engine threads.
 
 A match ends where any stop string becomes complete first; of several that end there, the longest counts, as it starts
 earliest.
