@@ -57,9 +57,11 @@ def naive_sequence(request: EngineRequest, index: int, vocab_size: int, model: F
             result.logprobs.append(logprob)
         if (top := sampled.top_logprobs[0]) is not None:
             result.top_logprobs.append(top)
-        if token_id in request.eos_token_ids and not sampling.ignore_eos:
+        # Before `min_tokens` an end is banned; what closes the reasoning comes all the same, and ends nothing then.
+        may_end = len(result.token_ids) >= sampling.min_tokens or state.masker is not None
+        if may_end and token_id in request.eos_token_ids and not sampling.ignore_eos:
             result.finish_reason = FinishReason.EOS
-        elif token_id in sampling.stop_token_ids:
+        elif may_end and token_id in sampling.stop_token_ids:
             result.finish_reason = FinishReason.STOP_TOKEN
         elif is_loop:
             result.finish_reason = FinishReason.REPETITION

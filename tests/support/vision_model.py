@@ -63,7 +63,8 @@ class SeeingModel:
     def __init__(self, name: str, directory: Path, options: ModelOptions) -> None:
         self.name = name
         self.case = read_vision_case(name)
-        self.reference = np.load(CASES / f"{recorded_name(CASES, name)}.npz")
+        with np.load(CASES / f"{recorded_name(CASES, name)}.npz") as arrays:
+            self.reference = dict(arrays)
         self._directory = write_vision_case(name, self.case, directory)
         self._options = options
 
