@@ -89,7 +89,7 @@ class _Startup:
         problem = write_to(self.stdout, banner(self._facts(composed)) if composed else self._empty())
         if problem:  # a full disk, or a closed pipe
             logger.warning("what is served cannot be told on the standard output: %s", problem)
-        # What reading files and tokenizers has freed, some 30 MB, lies in the heaps of the threads that loaded.
+        # The heaps of the threads that loaded keep some 30 MB that reading files and tokenizers has freed.
         await asyncio.to_thread(return_freed_memory)
 
     def _place(self) -> dict[str, Any]:
