@@ -23,33 +23,34 @@ class AdapterSettings:
     merge_lora: bool = option(
         False,
         Switch(),
-        "Merge the one adapter of option.lora into the weights while loading; it is then the model, at no cost.",
+        "Merge the one adapter of option.lora into the weights while loading. It then costs nothing and cannot be "
+        "switched off.",
         open_to="load",
     )
     enable_lora: bool = option(
         False,
         Switch(),
-        "Make room for adapters that come while the server runs, which costs memory and may change any linear layer; those "
-        "in the folder adapters beside the model are there from the start.",
+        "Reserve memory for adapters that are loaded while the server runs; they may change any linear layer. "
+        "Adapters in the folder adapters beside the model are loaded at the start.",
         open_to="load",
     )
     max_loras: int = option(
         4,  # LMI's default
         Integer(1, 64),
-        "Adapters that option.enable_lora makes room for.",
+        "Adapters that option.enable_lora reserves memory for.",
         unit="adapters",
         open_to="load",
     )
     max_lora_rank: int | None = option(
         None,
         Integer(1, 1024, auto=True),
-        "Largest rank of adapters that come while the server runs.",
-        unset="16, or the largest of those at the start",
+        "Largest rank of adapters that are loaded while the server runs.",
+        unset="16, or the largest rank loaded at the start",
         open_to="load",
     )
     lora_store: Path | None = option(
         None,
         FilePath("DIRECTORY", "directory"),
-        "Directory from which clients may have adapters loaded while the server runs.",
+        "Directory that clients may load adapters from while the server runs.",
         unset="the folder adapters beside the model",
     )

@@ -108,20 +108,20 @@ class ModelSettings:
     model_id: Path | None = option(
         None,
         ModelPath("MODEL"),
-        "Directory of the model, a GGUF file, or its name on the hub (ORG/NAME or ORG/NAME@REVISION) where no such path is "
-        "there. A directory may hold a serving.properties, whose option.model_id may name another model. "
-        "demo and demo-vision are the bundled models, where no directory of that name is there.",
+        "A model directory, a GGUF file, or a model's name on the hub (ORG/NAME or ORG/NAME@REVISION) if no such path "
+        "exists. option.model_id in the directory's serving.properties may name another model. demo and demo-vision "
+        "are the bundled models, unless directories of these names exist.",
         unset="the bundled demo model", env=(Alias("HF_MODEL_ID"), Alias("MODEL_ID")),
         open_to="model",
     )  # fmt: skip
     revision: str | None = option(
-        None, Text("REVISION"), "Branch, tag or commit of a model of the hub, where its name says none.",
+        None, Text("REVISION"), "Branch, tag or commit of a model on the hub, if its name gives none.",
         unset="main", env=(Alias("HF_REVISION"), Alias("HF_MODEL_REVISION")),
     )  # fmt: skip
     name: tuple[str, ...] = option(
         (),
         Names(),
-        "Name clients call the model by; further names are aliases.",
+        "Name that clients call the model by; further names are aliases.",
         key="option.served_model_name",
         unset="the directory's name",
         open_to="model",
@@ -130,9 +130,9 @@ class ModelSettings:
     dtype: str = option(
         "auto",
         DTYPES,
-        "Type of the weight matrices; the int types compress them while loading. What a checkpoint has packed as integers "
-        "(AWQ, GPTQ, compressed-tensors) stays as it is, but for f32: that is the numbers they stand for. auto: int8, and "
-        "MXFP4 (gpt-oss) keeps its values in groups, where int8 by name stores them by row, a little faster.",
+        "Type of the weight matrices; int8 and int4 compress them while loading. Integers that a checkpoint already "
+        "holds (AWQ, GPTQ, compressed-tensors) are kept, except with f32, which expands them. auto: int8, except that "
+        "MXFP4 (gpt-oss) keeps its own values.",
         open_to="load",
     )
     kv_dtype: str = option(
@@ -147,16 +147,15 @@ class ModelSettings:
     kernels: str = option(
         "auto",
         Choice(("auto", "own", "openvino")),
-        "Whose kernels compute products with weight matrices, and attention: own, dragoman's, for all weights but f32, with "
-        "GGUF files' values as they are; they need the library that is built where there is a C++ compiler. openvino: the "
-        "runtime's. "
-        "auto: own, but openvino's where the library is missing, on Arm and processors with AMX, and for bf16 and f16 where "
-        "the processor computes in bf16.",
+        "Which kernels compute matrix products and attention. own: dragoman's, for all weights except f32; they keep "
+        "the values of GGUF files and need the native library, which a C++ compiler builds. openvino: the runtime's. "
+        "auto: own, but openvino if the library is missing, on Arm, on processors with AMX, and for bf16 and f16 "
+        "weights on processors that compute in bf16.",
     )
     max_model_len: int | None = option(
         None,
         Integer(1, auto=True),
-        "Longest sequence: prompt and completion tokens together.",
+        "Longest sequence, counting prompt and completion tokens.",
         unit="tokens",
         unset="the model's context length",
         open_to="load",
@@ -165,14 +164,14 @@ class ModelSettings:
     chat_template: str | None = option(
         None,
         Text("FILE|TEMPLATE"),
-        "Jinja chat template to use instead of the model's own: a file, or the template itself.",
+        "Jinja chat template that replaces the model's: a file, or the template itself.",
         unset="the model's own",
         flags=("--chat-template-file",),
     )
     default_chat_template_kwargs: str | None = option(
         None,
         JsonObject('{"enable_thinking": false}', ("messages", "tools", "add_generation_prompt")),
-        "What the chat template is told by name where a request does not say it, as JSON; requests override each key.",
+        "Default variables of the chat template, as JSON; a request overrides them key by key.",
         unset="nothing",
         flags=("--chat-template-kwargs",),
         env=(Alias("LLAMA_ARG_CHAT_TEMPLATE_KWARGS"), Alias("LLAMA_CHAT_TEMPLATE_KWARGS")),
@@ -181,25 +180,28 @@ class ModelSettings:
     tokenize_content: str = option(
         "as_is",
         Choice(("as_is", "plain")),
-        "Whether texts of control tokens in messages become such tokens: as_is, they do; plain, they are texts like others.",
+        "How control tokens spelled out in a message's text are read. as_is: as control tokens; plain: as ordinary "
+        "text.",
         open_to="load",
     )
     tool_call_parser: str = option(
         "auto",
         TOOL_PARSERS,
-        "How the model writes tool calls; auto recognises it in the chat template, none leaves them in the text.",
+        "Format in which the model writes tool calls. auto detects it from the chat template; none leaves the calls "
+        "in the text.",
         open_to="load",
     )
     reasoning_parser: str = option(
         "auto",
         REASONING_PARSERS,
-        "How the model marks its reasoning; auto recognises it in the chat template, none leaves it in the text.",
+        "Format in which the model marks its reasoning. auto detects it from the chat template; none leaves it in the "
+        "text.",
         open_to="load",
     )
     task: str = option(
         "auto",
         TASKS,
-        "What the model is for; auto: what its architecture, and modules.json if there is one, say (see "
+        "The model's task. auto reads it from the architecture and, if present, modules.json (see "
         "dialects/embeddings.md).",
         env=(Alias("HF_TASK"),),
         open_to="load",
@@ -207,19 +209,19 @@ class ModelSettings:
     pooling: str = option(
         "auto",
         POOLINGS,
-        "How a model that embeds makes one vector of a text's tokens; auto: as 1_Pooling/config.json says.",
+        "How an embedding model turns a text's token vectors into one. auto follows 1_Pooling/config.json.",
         open_to="load",
     )
     normalize: str = option(
         "auto",
         Choice(("auto", "true", "false"), {"1": "true", "0": "false", "yes": "true", "no": "false"}),
-        "Whether embeddings have length 1 where a request does not say it; auto: as modules.json says.",
+        "Scale embeddings to length 1 unless the request says otherwise. auto follows modules.json.",
         open_to="load",
     )
     threads: int | None = option(
         None,
         Integer(1, 4096, auto=True),
-        "Threads of the model's kernels.",
+        "Threads that run the model's kernels.",
         unset="one per core",
         open_to="load",
         flags=("-t",),
@@ -227,15 +229,15 @@ class ModelSettings:
     cache_dir: Path | None = option(
         None,
         FilePath(),
-        "Directory where packed weights and compiled graphs are kept, so that the next start only maps them. It is made "
-        "for the server's user alone; nothing is kept in one that others may write to.",
-        unset="dragoman in the user's cache directory, if it can be written",
+        "Directory for packed weights and compiled graphs, which later starts map instead of building. It is created "
+        "for the server's user alone; a directory that other users can write to is not used.",
+        unset="dragoman in the user's cache directory, if it is writable",
     )
     cache_max_gb: float = option(
         64.0,
         Number(0),
-        "The most that kept models take in that directory; the least recently used ones are removed first, never "
-        "the newest. 0: none is kept.",
+        "Size limit of the cache directory. The least recently used models are removed first, and the newest never. 0 "
+        "keeps none.",
         unit="GiB",
     )
 
@@ -247,21 +249,22 @@ class EngineSettings:
     engine: str = option(
         "rolling",
         WordOrAddress(("rolling", "remote", "vllm", "ray")),
-        "What runs the model: the built-in engine, servers elsewhere (remote), vLLM in this process, replicas on Ray Serve "
-        "(ray), or the engine factory of a Python module that can be imported.",
+        "What runs the model: the built-in engine (rolling), other servers (remote), vLLM in this process, replicas "
+        "on Ray Serve (ray), or an engine factory of an importable Python module.",
     )
     kv_cache_gb: float | None = option(
         None,
         Number(0, auto=True),
         "Memory for the key/value cache.",
         unit="GiB",
-        unset="from the memory that is free after loading",
+        unset="chosen from the memory that is free after loading",
         open_to="load",
     )
     max_batch_tokens: int = option(
         512,
         Integer(16),
-        "Tokens one step computes at most; longer prompts come in pieces: of this size, or smaller where that is faster.",
+        "Most tokens computed in one step. Longer prompts are computed in chunks of this size, or smaller ones if "
+        "that is faster.",
         unit="tokens",
         key="option.max_rolling_batch_prefill_tokens",
         keys=(Alias("option.max_num_batched_tokens"), Alias("option.max_num_tokens")),
@@ -271,15 +274,15 @@ class EngineSettings:
     max_step_slowdown: float = option(
         2.5,
         Number(0, inclusive=True),
-        "How many times longer than a step that only decodes a step may take because it also computes prompts, so that "
-        "streams stay even while long prompts come in; 0 = no limit. A step that computes prompts computes 16 "
-        "tokens of them in any case, however long that takes: in smaller pieces they would cost more than they need.",
+        "How much longer a step may take because it also computes prompts, as a multiple of a step that only decodes; "
+        "this keeps streams even while long prompts arrive. 0 = no limit. Such a step always computes at least 16 "
+        "prompt tokens, since smaller chunks cost more than they save.",
         open_to="load",
     )
     max_num_seqs: int = option(
         64,  # more only slow each other down on the cores of one machine; LMI's defaults are 32 and 256
         Integer(1, 4096),
-        "Sequences that run at the same time; more requests wait.",
+        "Most sequences that run at the same time; further requests wait.",
         unit="sequences",
         key="option.max_rolling_batch_size",
         keys=(Alias("option.max_num_seqs"),),
@@ -300,32 +303,33 @@ class EngineSettings:
     prefix_cache_per_key: bool | None = option(
         None,
         Switch(),
-        "Requests reuse prompts of their own API key only; else the cached tokens that an answer counts tell what other "
-        "keys have asked. Where the servers of --engine remote take no cache_salt, cached tokens are not counted instead.",
-        unset="on where keys are set",
+        "Let requests reuse only prompts of their own API key. Otherwise the count of cached tokens in an answer "
+        "reveals what other keys have asked. If the servers of --engine remote do not accept cache_salt, the count is "
+        "withheld instead.",
+        unset="on if keys are set",
     )
     prefix_store_gb: float | None = option(
         None,
         Number(0),
-        "The most that the computed beginnings of prompts take on disk, where later starts and requests behind them find "
-        "them: of all servers that use the directory together. They can be turned back into the prompts (see "
+        "Size limit on disk for computed beginnings of prompts, which later starts and other servers can reuse. It "
+        "covers all servers that share the directory. The prompts can be recovered from these files (see "
         "prefix_store.md).",
         unit="GB",
-        unset="nothing of prompts is written",
+        unset="nothing is stored",
     )
     prefix_store_dir: Path | None = option(
         None,
         FilePath("DIR"),
-        "Directory of what --prefix-store-gb keeps. It is made for the server's user alone; another user's is refused.",
+        "Directory for --prefix-store-gb. It is created for the server's user alone; another user's directory is "
+        "refused.",
         unset="prefixes in --cache-dir",
     )
     step_log: Path | None = option(
         None,
         FilePath("FILE"),
-        "File to which a line of JSON is written for each step: when it began, how long it took, what it computed. "
-        "`dragoman plan --costs-from FILE` plans by it (see scaling.md). "
-        "With --numa each engine has a file: FILE.node0, FILE.node1.",
-        unset="none is written",
+        "File that receives one line of JSON per step: start, duration, and work done. `dragoman plan --costs-from "
+        "FILE` reads it (see scaling.md). With --numa each engine writes its own file: FILE.node0, FILE.node1.",
+        unset="no log",
     )
 
 
@@ -336,21 +340,21 @@ class SpeculationSettings:
     speculation: str = option(
         "auto",
         Choice(("auto", "off", "lookup", "suffix", "draft")),
-        "Who guesses tokens that the model then verifies at once; the same request gets the same answer. lookup: what "
-        "followed earlier in the same text. suffix: that, and what followed in texts of requests before. draft: "
-        "draft_model. auto: all of them, where the model allows it. However many are guessed, as many are verified as pay.",
+        "Where guessed tokens come from; the model verifies them, so answers stay the same. lookup: earlier "
+        "occurrences in the same text. suffix: these, and the texts of earlier requests. draft: draft_model. auto: "
+        "every source the model allows. Only as many guesses are verified as pay off.",
         keys=(Alias("option.prompt_lookup", _lookup_mode, "true or false"),),
         open_to="load",
     )
     speculation_across_keys: bool = option(
         False,
         Switch(),
-        "Guess from texts of requests with other API keys, too; how long an answer takes may then tell what others asked.",
+        "Also guess from texts of requests with other API keys. Response times may then reveal what others asked.",
     )
     draft_model: Path | None = option(
         None,
         ModelPath("MODEL"),
-        "A smaller model with the same vocabulary guesses tokens as well.",
+        "A smaller model with the same vocabulary that guesses tokens.",
         unset="no draft model",
         keys=(Alias("option.speculative_draft_model"), Alias("option.speculative_model")),
         open_to="model",
@@ -359,8 +363,8 @@ class SpeculationSettings:
     num_assistant_tokens: int | None = option(
         None,
         Integer(1, 32),
-        "Tokens guessed per step for a request that does not say how many.",
-        unset="as many as pay",
+        "Tokens guessed per step, unless the request says how many.",
+        unset="as many as pay off",
         unit="tokens",
         keys=(Alias("option.num_speculative_tokens"), Alias("option.speculative_length")),
         open_to="load",
@@ -368,8 +372,8 @@ class SpeculationSettings:
     max_ngram_size: int | None = option(
         None,
         Integer(1, 16),
-        "Longest run of equal tokens by which the same text is searched, for a request that does not say it.",
-        unset="however long",
+        "Longest run of matching tokens to search for in the same text, unless the request says it.",
+        unset="no limit",
         unit="tokens",
         keys=(Alias("option.ngram_prompt_lookup_max"),),
         open_to="load",
@@ -377,8 +381,8 @@ class SpeculationSettings:
     speculative_max_batch: int = option(
         8,
         Integer(1, 4096),
-        "With more running sequences no number of guesses is kept to that a request or num_assistant_tokens asks for: as "
-        "many are verified as pay.",
+        "Most running sequences for which num_assistant_tokens (the option's or a request's) is followed; with more, "
+        "only as many guesses are verified as pay off.",
         unit="sequences",
         keys=(Alias("option.speculative_disable_by_batch_size"),),
         open_to="load",
@@ -392,21 +396,21 @@ class UpstreamSettings:
     upstream: tuple[str, ...] = option(
         (),
         Urls(),
-        "Servers that answer OpenAI's completions, each with the same model (see remote.md); http://HOST:PORT means "
+        "Servers with an OpenAI completions API, all serving the same model (see remote.md); http://HOST:PORT means "
         "http://HOST:PORT/v1.",
-        unset="none; needed with --engine remote, without effect otherwise",
+        unset="none; required by --engine remote",
         keys=(Alias("option.upstreams"),),
     )
     upstream_model: str | None = option(
         None,
         Text("NAME"),
-        "Name of the model to ask the servers for.",
-        unset="the first that a server lists",
+        "Model name to request from the servers.",
+        unset="the first model that a server lists",
     )
     upstream_api_key: str | None = option(
         None,
         Text("KEY"),
-        "Key that is sent to the servers as `Authorization: Bearer KEY`.",
+        "Key sent to the servers as `Authorization: Bearer KEY`.",
         unset="no key is sent",
         env=(Alias("DRAGOMAN_UPSTREAM_API_KEY"),),
         is_secret=True,
@@ -414,21 +418,26 @@ class UpstreamSettings:
     upstream_timeout: float = option(
         300.0,
         Number(0),
-        "Longest time without a sign of a server: before the first token of an answer, and between two of them.",
+        "Longest silence of a server before the first token of an answer, and between two tokens.",
         unit="seconds",
     )
     hedge_after_ms: float | None = option(
-        None, Number(1), "Ask a second server too if the first token takes longer.", unset="never", unit="milliseconds"
+        None,
+        Number(1),
+        "Send the request to a second server too if the first token takes longer than this.",
+        unset="never",
+        unit="milliseconds",
     )
     ray_address: str = option(
         "auto",
         Text("ADDRESS"),
-        "With --engine ray: the cluster, as HOST:PORT of its head; auto is the one that this machine is part of.",
+        "With --engine ray: the cluster's address, as HOST:PORT of its head node; auto means the cluster this machine "
+        "belongs to.",
     )
     ray_application: str = option(
         "default",
         Text("NAME"),
-        "With --engine ray: the application of Ray Serve whose engines run the model (see ray.md).",
+        "With --engine ray: the Ray Serve application whose engines run the model (see ray.md).",
     )
 
 
@@ -442,19 +451,21 @@ class ClientSettings:
             ("auto", "vllm", "lmi-dist", "trtllm", "scheduler", "deepspeed", "disable"),
             {"lmi_dist": "lmi-dist", "tensorrt-llm": "trtllm", "hf-accelerate": "scheduler", "tnx": "auto"},
         ),
-        "LMI: whose parameter names and defaults apply; auto accepts all, disable gives the dynamic-batch shapes.",
+        "LMI: backend whose parameter names and defaults apply. auto accepts those of every backend; disable selects "
+        "the dynamic-batch schemas.",
         open_to="load",
     )
     lmi_version: str = option(
         "0.31",
         Choice(("0.26", "0.31", "0.32")),
-        "LMI: release whose shapes and defaults apply.",
+        "LMI: release whose schemas and defaults apply.",
         open_to="load",
     )
     batch_size: int = option(
         1,
         Integer(1),
-        "LMI: a value over 1 means rolling_batch=disable, whatever that says; requests are still batched continuously.",
+        "LMI: a value above 1 selects rolling_batch=disable, whatever that option says; requests are still batched "
+        "continuously.",
         unit="requests",
         key="batch_size",
         keys=(Alias("max_dynamic_batch_size"),),
@@ -463,8 +474,9 @@ class ClientSettings:
     output_formatter: str | None = option(
         None,
         FunctionOr(OUTPUT_FORMATTERS),
-        "LMI: jsonlines or sse streams every answer in that form; json leaves it to the request; a function writes it.",
-        unset="as the request asks",
+        "LMI: output format. jsonlines and sse stream every answer; json leaves it to the request; a function of "
+        "model.py writes its own.",
+        unset="the request decides",
     )
     enable_streaming: bool = option(
         False,
@@ -472,87 +484,90 @@ class ClientSettings:
         "LMI: with rolling_batch=disable, stream every answer.",
         open_to="load",
     )
-    tgi_compat: bool = option(False, Switch(), "LMI: answer in the shape of Text Generation Inference.", open_to="load")
+    tgi_compat: bool = option(
+        False, Switch(), "LMI: answer in the format of Text Generation Inference.", open_to="load"
+    )
     lmi_strict: bool = option(
         False,
         Switch(),
-        "LMI chat: reproduce the documented slips (logprobs as an array, 30 tokens by default).",
+        "LMI chat: reproduce the documented quirks (logprobs as an array, 30 tokens by default).",
         open_to="load",
     )
     entry_point: str | None = option(
         None,
         Text("FILE"),
-        "LMI: Python file with formatters or a handler, in the model directory or anywhere (see hooks.md).",
-        unset="model.py in the model directory, if there is one",
+        "LMI: Python file with formatters or a handler, in the model directory or elsewhere (see hooks.md).",
+        unset="model.py in the model directory, if it exists",
         key="option.entryPoint",
         env=(Alias("DJL_ENTRY_POINT"),),
     )
     hooks: bool = option(
         True,
         Switch(),
-        "LMI: run the formatters and the handler of model.py; without, the file is not even read.",
+        "LMI: run the formatters and the handler of model.py. If off, the file is not read at all.",
         key="option.enable_hooks",
     )
     hook_timeout_s: float = option(
         30.0,
         Number(0),
-        "LMI: longest time one call of a formatter may take; the request is then answered 424.",
+        "LMI: time limit of one formatter call; a request that exceeds it is answered 424.",
         unit="seconds",
     )
     handler: str = option(
         "handle",
         Text("FUNCTION"),
-        "LMI: function of model.py that answers requests in place of generation, if there is one (see hooks.md).",
+        "LMI: function of model.py that answers requests instead of the model, if it exists (see hooks.md).",
     )
     handler_threads: int = option(
         4,
         Integer(1, 1024),
-        "LMI: calls of the handler that may run at the same time; 1 = one after the other, as in one worker of LMI.",
+        "LMI: handler calls that may run at the same time; 1 runs them one after another, like one LMI worker.",
         unit="calls",
     )
     generation_config: str = option(
         "auto",
         Choice(("auto", "none", "all"), {"vllm": "none", "api": "none"}),
-        "Whose clients get the sampling of the model's generation_config.json where they leave it out. auto: those of APIs "
-        "whose documents fix no defaults (OpenAI, Anthropic, Responses, Ollama); all: those of LMI, OVMS and TGI, too.",
+        "Which APIs take sampling defaults from the model's generation_config.json. auto: those whose documents "
+        "define no defaults (OpenAI, Anthropic, Responses, Ollama); all: LMI, OVMS and TGI too.",
         open_to="load",
     )
     chat_format: str = option(
         "auto",
         Choice(("auto", "lmi", "openai")),
-        "Shape of /v1/chat/completions. auto: LMI's where the server is configured as LMI's containers are (a "
-        "serving.properties, or an OPTION_ or SERVING_ variable that LMI has) and for curl without a key; else OpenAI's.",
+        "Response format of /v1/chat/completions. auto: LMI's if the server is configured like an LMI container (a "
+        "serving.properties, or an OPTION_ or SERVING_ variable of LMI) and for curl without a key; otherwise "
+        "OpenAI's.",
         open_to="load",
     )
     allow_token_ids: bool = option(
         False,
         Switch(),
-        "Embeddings on /v1, /v3: take token ids, which must be the model's own, from every request; without, a request with "
-        "token ids has to say allow_token_ids: true.",
+        "Embeddings on /v1 and /v3: accept token ids of this model's tokenizer from every request. Otherwise a "
+        "request with token ids must set allow_token_ids: true.",
         open_to="load",
     )
     max_stored_responses: int = option(
         1000,
         Integer(0, 1_000_000),
-        "Responses: how many are kept to go on from, those used last; 0 keeps none.",
+        "Responses API: most stored responses, keeping the most recently used; 0 stores none.",
         unit="responses",
     )
     max_stored_responses_mb: int = option(
         256,
         Integer(1, 1_000_000),
-        "Responses: the memory that those kept may take together.",
+        "Responses API: memory limit of the stored responses.",
         unit="MiB",
     )
     stored_responses_max_age_s: float = option(
         3600.0,
         Number(1),
-        "Responses: how long one is kept after its last use.",
+        "Responses API: how long a stored response is kept after its last use.",
         unit="seconds",
     )
     text_status_hold_ms: int = option(
         200,
         Integer(0, 60_000),
-        "Text service: how long the head of a streamed answer waits for the outcome, to carry the exact status.",
+        "Text service: how long a streamed answer's headers are held back so that they can carry the exact status.",
         unit="milliseconds",
         open_to="load",
     )
@@ -565,37 +580,38 @@ class ClientSettings:
     max_best_of: int = option(
         _LIMITS.max_best_of,
         Integer(1, 1024),
-        "Largest n, best_of and num_beams a client may ask for.",
+        "Largest n, best_of and num_beams that a request may ask for.",
         unit="sequences",
     )
     max_stop_strings: int = option(
         _LIMITS.max_stop_strings,
         Integer(1, 4096),
-        "Most stop strings one request may have (16 on /v3, whatever this says).",
+        "Most stop strings per request (always 16 on /v3).",
         unit="strings",
     )
     max_logprobs: int = option(
         _LIMITS.max_logprobs,
         Integer(0, 1_000_000),
-        "Most log-probabilities per token a client may ask for; beyond some hundred they delay everybody.",
+        "Most log-probabilities per token that a request may ask for; more than a few hundred slow down all requests.",
     )
     max_grammar_s: float = option(
         10.0,
         Number(maximum=86_400),
-        "Most time of a processor that following the grammar of one request may take, for all of its tokens; beyond, the "
-        "request fails. Compiling has a bound of its own. Engine rolling.",
+        "Processor time that one request may spend following its grammar, over all its tokens; a request that exceeds "
+        "it fails. Compiling a grammar has its own limit. Engine rolling only.",
         unit="seconds",
     )
     max_prompts: int = option(
         _LIMITS.max_prompts,
         Integer(1, 1024),
-        "Most prompts of one call.",
+        "Most prompts per call.",
         unit="prompts",
     )
     min_priority: int = option(
         _LIMITS.min_priority,
         Integer(-1_000_000, 0),
-        "Smallest `priority` a request may have; the smallest is served first. 0: clients can only let others go before.",
+        "Smallest `priority` a request may have; smaller values are served first. With 0, clients can only lower "
+        "their own priority.",
     )
 
 

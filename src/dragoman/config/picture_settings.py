@@ -27,8 +27,8 @@ class PictureSettings:
     mmproj: Path | None = option(
         None,
         FilePath("FILE"),
-        "GGUF file of what sees of a GGUF model, which llama.cpp calls mmproj.",
-        unset="the one beside the model with mmproj in its name",
+        "GGUF file with the vision part of a GGUF model (llama.cpp's mmproj).",
+        unset="a file beside the model with mmproj in its name",
         flags=("-mm",),
         env=(Alias("LLAMA_ARG_MMPROJ"),),
         open_to="model",
@@ -36,28 +36,28 @@ class PictureSettings:
     limit_mm_per_prompt: int | None = option(
         None,
         ImageLimit(),
-        "Most images one prompt may have. image=0: none, and the part of the model that sees is not even loaded.",
+        "Most images per prompt. With image=0 the vision part of the model is not loaded.",
         unset="as many as fit into the context",
         open_to="load",
     )
     mm_processor_kwargs: str | None = option(
         None,
         JsonObject(),
-        "Keys of preprocessor_config.json that count otherwise here, as JSON; max_pixels, say, bounds time and tokens.",
-        unset="the file as it is",
+        "JSON that overrides keys of preprocessor_config.json; max_pixels, for example, limits time and tokens.",
+        unset="no overrides",
         open_to="load",
     )
     allow_image_hosts: tuple[str, ...] = option(
         (),
         Hosts(),
-        "Hosts from which images are fetched for clients, at public addresses only (see pictures.md).",
+        "Hosts whose images the server may fetch for clients, at public addresses only (see pictures.md).",
         unset="none: clients send images as data",
         keys=(Alias("option.allowed_media_domains", _listed, "hosts separated by commas, or a JSON array of them"),),
     )
     image_fetch_timeout_s: float = option(
         5.0,  # 5: default of VLLM_IMAGE_FETCH_TIMEOUT
         Number(0, maximum=600),
-        "Longest time that fetching one image may take, with all redirects.",
+        "Time limit for fetching one image, redirects included.",
         unit="seconds",
         env=(Alias("VLLM_IMAGE_FETCH_TIMEOUT"),),
     )
@@ -70,7 +70,7 @@ class PictureSettings:
     max_image_pixels: int = option(
         50_000_000,  # the largest of today's telephones; 150 MB once decoded
         Integer(1, 178_956_970),  # past it Pillow refuses by itself
-        "Most pixels of one image; those of one request may have four times as many together. A larger JPEG is decoded at "
-        "half its sides.",
+        "Most pixels per image; all images of one request may have four times as many. A larger JPEG is decoded at "
+        "half its width and height.",
         unit="pixels",
     )

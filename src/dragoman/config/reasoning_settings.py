@@ -51,24 +51,24 @@ class ReasoningSettings:
     reasoning_budget: int | None = option(
         None,
         Integer(-1),
-        "Most tokens of reasoning in conversations that do not say so themselves; then its end is forced, and the answer "
-        "follows. 0: none, -1: as many as the model likes.",
+        "Most reasoning tokens in conversations that set no budget themselves. When it is spent, the server ends the "
+        "reasoning and the answer follows. 0: no reasoning; -1: no limit.",
         unit="tokens",
-        unset="as many as the model likes",
+        unset="no limit",
         env=(Alias("LLAMA_ARG_THINK_BUDGET"),),
         open_to="load",
     )
     reasoning_budget_message: str | None = option(
         None,
         Text(),
-        "What the model is made to say where its reasoning is ended.",
-        unset="what it was trained to go on from, where that is known",
+        "Text appended to reasoning that the server ends.",
+        unset="the text the model was trained with, if known",
         env=(Alias("LLAMA_ARG_THINK_BUDGET_MESSAGE"),),
     )
     reasoning_repetition_detection: str = option(
         '{"max_pattern_size": 512, "min_pattern_size": 128, "min_count": 4}',
         Repetition(),
-        "When reasoning has begun to repeat itself, which ends it as a budget does: its last tokens are one pattern, of "
-        "some size in tokens, so many times in a row. Requests may say otherwise.",
+        "When to end reasoning that repeats itself, as a spent budget would: its last tokens are one pattern, of a "
+        "size between the two bounds, repeated min_count times. Requests may override it.",
         open_to="load",
     )
