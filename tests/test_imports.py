@@ -133,7 +133,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.schemas",
         "dragoman.metrics",
     ),
-    "dragoman.server.http.framing": (),
     "dragoman.server.api": ("dragoman.types", "dragoman.errors", "dragoman.server.json_body"),
     "dragoman.host": (
         "dragoman.errors",

@@ -44,3 +44,12 @@ class CatchPanics:
 
 
 CATCH_PANICS = CatchPanics()
+
+
+def failure_of(error: BaseException) -> Exception:
+    """The failure of a request: `error`, or what stands for a panic. Raises: `error` if it ends a task or the process."""
+    try:
+        with CATCH_PANICS:
+            raise error
+    except Exception as failure:
+        return failure

@@ -13,11 +13,10 @@ import httpx
 import pytest
 
 from dragoman.errors import EngineFailed, Overloaded
-from dragoman.server.api import Head, HttpCall, Reply
+from dragoman.server.api import Head, HttpCall, Reply, json_reply
 from dragoman.server.apis.lmi.front.deferred import RETENTION_S, STARTING_TOKEN, DeferredAnswers
 from dragoman.server.app import ServerConfig
 from dragoman.server.http.exchange import Exchange, HeaderRules
-from dragoman.server.http.replies import json_reply
 from dragoman.server.security.keyring import KeySources
 from tests.support.aws import aws_runtime
 from tests.support.fake_service import PATIENCE_S, Gate, Script

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import EngineFailed
+from dragoman.server.admission import LEAST_RETRY_S, MOST_RETRY_S, Costs, Forecast
 from dragoman.server.observation.record import CallRecord, RequestRecord, SequenceRecord
-from dragoman.server.pressure import LEAST_RETRY_S, MOST_RETRY_S, Costs, Forecast
 
 PROMPT_S, TOKEN_S = 0.001, 0.05  # of a made-up machine that computes one call after the other
 

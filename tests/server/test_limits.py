@@ -14,13 +14,12 @@ import openai
 import pytest
 
 from dragoman.errors import DeadlineTooShort, QueueTimeout, ServerError
-from dragoman.server.admission import Admission, QueueBounds
+from dragoman.server.admission import Admission, Forecast, QueueBounds
 from dragoman.server.apis.tgi.api import tgi_info
 from dragoman.server.app import ServerConfig
 from dragoman.server.generation.prepare import ServiceLimits
 from dragoman.server.generation.service import Service
 from dragoman.server.observation.record import CallRecord, RequestRecord, enter_call
-from dragoman.server.pressure import Forecast
 from dragoman.server.registry import ServedModel
 from dragoman.server.security.keyring import KeySources
 from dragoman.tokenizer.chat_template import ChatTemplate

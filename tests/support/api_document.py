@@ -9,8 +9,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
+from dragoman.server.api import JSONLINES_MEDIA_TYPE, NDJSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.describe.json_schema import used_components
-from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, NDJSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 
 Document = Mapping[str, Any]
 

@@ -8,6 +8,8 @@ import msgspec
 
 from dragoman.errors import InvalidPayload, ServerError
 from dragoman.server.api import (
+    JSON_MEDIA_TYPE,
+    JSONLINES_MEDIA_TYPE,
     Call,
     Dialects,
     Encoder,
@@ -17,13 +19,13 @@ from dragoman.server.api import (
     ModelProfile,
     PureDialect,
     Reply,
+    json_reply,
+    jsonline,
     model_of_body,
 )
 from dragoman.server.describe.answers import Answer, json_answer, json_errors, merged
 from dragoman.server.describe.components import IGNORED
 from dragoman.server.error_kinds import statuses
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, jsonline
-from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
 from dragoman.server.security.scopes import Scope
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, TextPrompt

@@ -1,6 +1,7 @@
 """Types that the server and its client APIs share: calls, answers, encoders, and the dialects of one model.
 
-Does: define these values and protocols. Does not: any I/O, or know one API; operations are in `operations`.
+Does: define these values and protocols; frame the objects of streams. Does not: any I/O, or know one API; operations are in
+`operations`.
 Imported by all of `server`. Dialects and encoders are called on the event loop.
 """
 
@@ -25,6 +26,15 @@ T = TypeVar("T")
 
 MAX_INLINE_BYTES = 64 * 1024
 """Of bodies that are decoded on the event loop: at most some milliseconds."""
+
+SSE_MEDIA_TYPE = "text/event-stream"
+JSONLINES_MEDIA_TYPE = "application/jsonlines"  # exact: djl's own client compares it, so no charset
+NDJSON_MEDIA_TYPE = "application/x-ndjson"  # what Ollama calls JSON lines
+JSON_MEDIA_TYPE = "application/json"
+TEXT_MEDIA_TYPE = "text/plain; charset=utf-8"
+
+SSE_COMMENT = b": keep-alive\n\n"  # WHATWG HTML, 9.2.7: readers drop it, and what is between sees that the line lives
+SSE_DONE = b"data: [DONE]\n\n"
 
 
 # --- calls and answers ------------------------------------------------------------------------------------------------
@@ -121,12 +131,27 @@ class Reply(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
+def json_reply(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Reply:
+    """A JSON answer."""
+    return Reply(status, msgspec.json.encode(value), JSON_MEDIA_TYPE, headers or {})
+
+
 class Head(msgspec.Struct, frozen=True):
     """The head of a streamed answer."""
 
     media_type: str
     status: int = 200
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+def sse(payload: bytes) -> bytes:
+    """One server-sent event. Exactly one space after the colon: several clients slice at offset 6."""
+    return b"data: " + payload + b"\n\n"
+
+
+def jsonline(payload: bytes) -> bytes:
+    """One JSON line; the newline is never left out, line readers wait for it for ever."""
+    return payload + b"\n"
 
 
 class Chunks(Protocol):

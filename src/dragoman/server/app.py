@@ -13,16 +13,22 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from dragoman.errors import UnknownPath, WrongMethod
-from dragoman.panics import CATCH_PANICS
-from dragoman.server.api import Reply
+from dragoman.panics import failure_of
+from dragoman.server.api import Reply, json_reply
 from dragoman.server.apis import all_apis
 from dragoman.server.batches.store import Store, StoreConfig
 from dragoman.server.describe.components import HEADERS
 from dragoman.server.endpoints import Endpoints
 from dragoman.server.hosting import ModelHosting, ModelPulling
-from dragoman.server.http.bodies import DEFAULT_BODY_MEMORY_BYTES
-from dragoman.server.http.exchange import ClientGone, Exchange, HeaderRules, Receive, Scope, Send
-from dragoman.server.http.replies import json_reply
+from dragoman.server.http.exchange import (
+    DEFAULT_BODY_MEMORY_BYTES,
+    ClientGone,
+    Exchange,
+    HeaderRules,
+    Receive,
+    Scope,
+    Send,
+)
 from dragoman.server.http.routes import RouteTable, joined_routes, shown
 from dragoman.server.http.switches import Switches
 from dragoman.server.observation.request_log import LogForm, RequestLog
@@ -30,9 +36,8 @@ from dragoman.server.observation.tracing import TraceExport, open_tracing
 from dragoman.server.observation.watch import Watch
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import as_server_error, error_reply
-from dragoman.server.security.browsers import ANY, AllowedHosts, Visitors
 from dragoman.server.security.cors import NO_PAGES, Cors, CorsRules
-from dragoman.server.security.gate import Gate
+from dragoman.server.security.gate import ANY, AllowedHosts, Gate, Visitors
 from dragoman.server.security.keyring import NO_FILES, Keyring, KeySources
 from dragoman.server.security.scopes import Scope as KeyScope
 
@@ -127,13 +132,14 @@ class App:
         if self._cors is not None:
             exchange.also_sent = self._cors.headers(exchange.headers.get("origin"))
         try:
-            with CATCH_PANICS:
-                await self._dispatch(exchange)
+            await self._dispatch(exchange)
         except ClientGone:
             return
-        except Exception as error:  # request boundary: whatever a handler raises is answered, or ends the connection
+        except (
+            BaseException
+        ) as error:  # request boundary: whatever a handler raises is answered, or ends the connection
             http = exchange.http_call()
-            failure = as_server_error(error, http)
+            failure = as_server_error(failure_of(error), http)
             if exchange.is_started:
                 await exchange.cut()
             else:
@@ -197,7 +203,7 @@ def build_app(
         naming=("x-request-id", *(name for api in apis for name in api.request_id_headers)),
         folded=tuple(name for api in apis for name in api.folded_headers),
     )
-    log = RequestLog(config.log_requests, shows_prompts=config.log_prompts)
+    log = None if config.log_requests == "off" else RequestLog(config.log_requests, shows_prompts=config.log_prompts)
     watch = Watch(log, config.metrics_compat, None if config.traces is None else open_tracing(config.traces))
     declared = [name for api in apis for name in (*HEADERS, *api.headers)]
     cors = Cors(config.cors, declared) if config.cors.origins else None

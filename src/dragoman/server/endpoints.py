@@ -16,15 +16,15 @@ import msgspec
 
 from dragoman import __version__
 from dragoman.errors import NotFound, NotLoaded, ServerError, UnknownModel, UnknownPath
-from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply
+from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply, json_reply
 from dragoman.server.hosting import ModelHosting, ModelPulling
-from dragoman.server.http.bodies import Bodies, Body, unpacked
-from dragoman.server.http.deadlines import name_of, patience_of, timeout_of
-from dragoman.server.http.exchange import ClientGone, Exchange, HeaderRules
+from dragoman.server.http.deadlines import FIELDS as DEADLINE_FIELDS
+from dragoman.server.http.deadlines import waits_of
+from dragoman.server.http.exchange import Bodies, Body, ClientGone, Exchange, HeaderRules
 from dragoman.server.http.inner import InnerCall
-from dragoman.server.http.replies import json_reply
 from dragoman.server.http.routes import Handler, PathParams, Route
 from dragoman.server.http.switches import Switches
+from dragoman.server.http.unpacking import unpacked
 from dragoman.server.observation.record import CallRecord
 from dragoman.server.observation.watch import Watch
 from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server, Teller
@@ -229,7 +229,8 @@ class Endpoints:
     ) -> None:
         record.is_kept = self.hosting is not None
         try:
-            record.timeout_s, record.patience_s, record.timeout_name = waits_of(http)
+            if not DEADLINE_FIELDS.isdisjoint(http.headers):
+                record.timeout_s, record.patience_s, record.timeout_name = waits_of(http.headers)
             found = None if operation.borrow is None else operation.borrow(http, self)
             model = found or await self._found(lambda: operation.model(http, self))
             if not isinstance(model, ServedModel):
@@ -347,16 +348,6 @@ def dialect_of(operation: GenerateOperation, dialects: Dialects, http: HttpCall)
     """The dialect by which the operation answers `http`."""
     name = operation.dialect if isinstance(operation.dialect, str) else operation.dialect(http)
     return dialects[name] if operation.wrap is None else operation.wrap(dialects[name])
-
-
-def waits_of(http: HttpCall) -> tuple[float | None, float | None, str]:
-    """Seconds that the client waits for the answer, seconds for its next byte, and the header field with the limit.
-
-    Raises: InvalidParameter for a wrong value.
-    """
-    timeout_s = timeout_of(http.headers)
-    patience_s, name = patience_of(http.headers)
-    return timeout_s, patience_s, name if timeout_s is None else name_of(http.headers)
 
 
 def check_version(model: ServedModel, http: HttpCall) -> None:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile
 from dragoman.server.describe.answers import Answers, Content
 from dragoman.server.hosting import ModelHosting, ModelPulling
-from dragoman.server.http.bodies import Bodies
-from dragoman.server.http.exchange import Exchange
+from dragoman.server.http.exchange import Bodies, Exchange
 from dragoman.server.http.switches import Switches
 from dragoman.server.observation.watch import Watch
 from dragoman.server.registry import ModelRegistry, ServedModel

@@ -33,6 +33,8 @@ from dragoman.errors import (
     WrongMethod,
 )
 from dragoman.server.api import (
+    SSE_COMMENT,
+    SSE_MEDIA_TYPE,
     Call,
     CallSwitches,
     Dialect,
@@ -49,7 +51,6 @@ from dragoman.server.api import (
 )
 from dragoman.server.generation.call_events import CallEvents
 from dragoman.server.http.exchange import ClientGone, Exchange
-from dragoman.server.http.framing import SSE_COMMENT, SSE_MEDIA_TYPE
 from dragoman.server.http.silence import Silence
 from dragoman.server.http.switches import STRICT_HEADER, Switches, refuse_ignored
 from dragoman.server.observation.measured import measure_of

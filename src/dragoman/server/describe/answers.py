@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dragoman.server.api import JSON_MEDIA_TYPE
 from dragoman.server.describe.json_schema import Schema, any_of, schema_of
 from dragoman.server.error_kinds import KINDS
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
 
 _ELSEWHERE = ("unknown_path", "wrong_method", "conflict", "no_memory")
 

@@ -16,8 +16,8 @@ import msgspec
 
 from dragoman.engine.base import check_request
 from dragoman.errors import InvalidPayload, NotLoaded, ServerError, WrongMethod
-from dragoman.server.api import Call, ErrorTeller, HttpCall, ModelProfile, on_thread
-from dragoman.server.endpoints import check_version, dialect_of, waits_of
+from dragoman.server.api import JSON_MEDIA_TYPE, Call, ErrorTeller, HttpCall, ModelProfile, on_thread
+from dragoman.server.endpoints import check_version, dialect_of
 from dragoman.server.explaining.report import (
     ExplainedCall,
     ExplainedLimits,
@@ -29,8 +29,8 @@ from dragoman.server.explaining.report import (
 )
 from dragoman.server.explaining.sources import told
 from dragoman.server.generation.prepare import PreparedRequest
+from dragoman.server.http.deadlines import waits_of
 from dragoman.server.http.exchange import unfolded
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.http.routes import Route, RouteTable
 from dragoman.server.http.switches import refuse_ignored
 from dragoman.server.json_body import NotJson, decode_json
@@ -136,7 +136,7 @@ async def _follow(way: _Way, server: Server) -> None:
     http, explanation = way.http, way.explanation
     explanation.model = way.record.model = model.name
     record = way.record
-    record.timeout_s, record.patience_s, record.timeout_name = waits_of(http)
+    record.timeout_s, record.patience_s, record.timeout_name = waits_of(http.headers)
     record.is_kept = server.hosting is not None
     check_version(model, http)
     way.teller = dialect = dialect_of(way.operation, model.dialects, http)

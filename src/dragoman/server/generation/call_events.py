@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from dragoman.errors import Cancelled
-from dragoman.panics import CATCH_PANICS
+from dragoman.panics import failure_of
 from dragoman.server.api import IndexedEvent
 from dragoman.server.registry import GenerationService
 from dragoman.types import GenerationEvent, GenerationRequest
@@ -164,10 +164,9 @@ class CallEvents:
 
     async def _run(self, index: int, request: GenerationRequest) -> None:
         try:
-            with CATCH_PANICS:  # else the request would seem to have ended
-                await self.service.run(request, partial(self._put, index))
-        except Exception as error:  # request boundary: carried to the writer, which answers it
-            self._error = self._error or error
+            await self.service.run(request, partial(self._put, index))
+        except BaseException as error:  # request boundary: carried to the writer, which answers it
+            self._error = self._error or failure_of(error)
         finally:
             self._num_running -= 1
             self._notify()

@@ -18,10 +18,10 @@ import msgspec
 
 from dragoman.engine.base import Capabilities
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, UnsupportedFeature
+from dragoman.server.admission import num_characters
 from dragoman.server.generation.pictures import Encoder, PicturePrompts, PlacedPicture
 from dragoman.server.generation.sequence_text import ParserFactory, parser_of
 from dragoman.server.generation.thinking import NO_BOUNDS, ThinkingBounds, ThinkingPlan, told_of
-from dragoman.server.pressure import num_characters
 from dragoman.tokenizer.base import FimTokens, Tokenizer, TokenPieces
 from dragoman.tokenizer.breakers import BreakerFinder
 from dragoman.tokenizer.chat_template import ChatTemplate

@@ -21,6 +21,7 @@ import msgspec
 
 from dragoman.engine.base import Engine, PromptProgress, TellingProgress, deliver
 from dragoman.errors import DeadlineTooShort, EngineFailed, InvalidPayload, QueueTimeout, RequestTimeout
+from dragoman.server.admission import num_characters
 from dragoman.server.generation.fold import ResultFold
 from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.prepare import (
@@ -36,7 +37,6 @@ from dragoman.server.generation.prepare import (
 from dragoman.server.generation.sequence_text import ParserFactory, SequenceText, parser_of, prompt_info
 from dragoman.server.generation.thinking import FindThought, ThinkingPlan
 from dragoman.server.observation.record import CallRecord, RequestRecord, current_call, new_request
-from dragoman.server.pressure import num_characters
 from dragoman.server.registry import TakeEvent
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.breakers import BreakerFinder

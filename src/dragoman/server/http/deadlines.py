@@ -15,12 +15,25 @@ from dragoman.errors import InvalidParameter
 
 MILLISECONDS, GRPC = "x-request-timeout-ms", "grpc-timeout"
 READS = ("x-stainless-read-timeout", "x-stainless-timeout")
+FIELDS = frozenset((MILLISECONDS, GRPC, *READS))
 
 _GRPC_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _GRPC_FORM = re.compile(r"([0-9]{1,8})([HMSmun])")
 
 
-def timeout_of(headers: Mapping[str, str]) -> float | None:
+def waits_of(headers: Mapping[str, str]) -> tuple[float | None, float | None, str]:
+    """Seconds that the client waits for the answer, seconds for its next byte, and the header field with the limit.
+
+    Raises: InvalidParameter for a wrong value.
+    """
+    timeout_s = _timeout_of(headers)
+    patience_s, name = _patience_of(headers)
+    if timeout_s is not None:
+        name = MILLISECONDS if MILLISECONDS in headers else GRPC
+    return timeout_s, patience_s, name
+
+
+def _timeout_of(headers: Mapping[str, str]) -> float | None:
     """Seconds for the whole answer; None = the client names none. The first of the two fields that is there counts.
 
     Raises: InvalidParameter for a field that says something else.
@@ -42,12 +55,7 @@ def timeout_of(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-def name_of(headers: Mapping[str, str]) -> str:
-    """The field that `timeout_of` reads, "" if there is none."""
-    return MILLISECONDS if MILLISECONDS in headers else GRPC if GRPC in headers else ""
-
-
-def patience_of(headers: Mapping[str, str]) -> tuple[float | None, str]:
+def _patience_of(headers: Mapping[str, str]) -> tuple[float | None, str]:
     """Seconds that a client waits for the next byte, as its library says by itself, and the field that says it.
 
     (None, "") = it says none, or no number. The first field that holds one counts.

@@ -1,6 +1,7 @@
 """One HTTP request and the means to answer it, over the ASGI messages.
 
-Does: read the body within a limit, send heads, bodies and trailers, cut the connection, notice that the client left.
+Does: read the body within a limit, and count the bytes of all bodies until their calls have ended; send heads, bodies and
+trailers, cut the connection, notice that the client left.
 Does not: know routes, models or dialects. Made by the app for every request, used on the event loop by one task.
 """
 
@@ -12,12 +13,12 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qsl
 
-from dragoman.errors import ServerError, TooLarge
+from dragoman.errors import Overloaded, ServerError, TooLarge
 from dragoman.server.api import Head, HttpCall, Reply
-from dragoman.server.http.bodies import Body
 from dragoman.server.http.protocol import CUT_EXTENSION, REFUSED, TRAILERS_EXTENSION
 from dragoman.types import USUAL_STANDING
 
@@ -26,6 +27,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+DEFAULT_BODY_MEMORY_BYTES = 256 * 1024 * 1024  # four of the largest bodies that are allowed by default
 MAX_REQUEST_ID_LENGTH = 256  # longer ids are replaced: they would travel through every log line and answer
 BODILESS = (204, 304)  # RFC 9110, 15.3.5 and 15.4.5: no body, so no length either
 _LEADING = re.compile(r"^/{2,}")  # of a base address that ends in a slash
@@ -48,6 +50,55 @@ class HeaderRules:
     def encoded(self) -> dict[bytes, bytes]:
         """`sent`, as it goes out."""
         return {name.encode("ascii"): value.encode("latin-1") for name, value in self.sent.items()}
+
+
+class Bodies:
+    """The bodies that are held now. `max_bytes`: of all together; one alone may have more."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.num_bytes = 0
+
+    def hold(self) -> Body:
+        """A body of which nothing is here yet."""
+        return Body(self)
+
+
+class Body:
+    """One body. It counts inside of `with`, which may be entered again by who goes on with the call."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._num_bytes = 0
+        self._num_holders = 0
+
+    def __enter__(self) -> Body:
+        if not self._num_holders:
+            self._bodies.num_bytes += self._num_bytes
+        self._num_holders += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._num_holders -= 1
+        if not self._num_holders:
+            self._bodies.num_bytes -= self._num_bytes
+
+    def check(self, count: int) -> None:
+        """Raises: Overloaded if there is no room for `count` more bytes beside those of other bodies."""
+        num_all, most = self._bodies.num_bytes, self._bodies.max_bytes
+        if num_all > self._num_bytes and num_all + count > most:
+            raise Overloaded(
+                f"The bodies of requests in flight take {num_all} bytes, {most} allowed (--max-body-memory); "
+                f"this one needs at least {count} more"
+            )
+
+    def add(self, count: int) -> None:
+        """Count more bytes that have come. Raises: Overloaded."""
+        self.check(count)
+        self._num_bytes += count
+        self._bodies.num_bytes += count
 
 
 class ClientGone(Exception):

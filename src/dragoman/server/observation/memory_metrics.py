@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from dragoman.pictures.memory import num_lent_bytes
-from dragoman.server.http.bodies import Bodies
+from dragoman.server.http.exchange import Bodies
 
 
 class MemoryMetrics:

@@ -37,7 +37,7 @@ class RequestLog:
 
     def write(self, record: CallRecord) -> None:
         """The line of a call that has ended."""
-        if self._form == "off" or not logger.isEnabledFor(logging.INFO):
+        if not logger.isEnabledFor(logging.INFO):
             return
         if self._form in ("short", "coloured"):
             logger.info("%s", _short(record, has_colours=self._form == "coloured"))

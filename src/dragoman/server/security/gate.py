@@ -1,28 +1,38 @@
 """The door of every operation: whose key a call has, whether that opens it, and how much its caller may still ask for.
 
 Does: check the head before the body is read, and a signed body after it; note the caller on the exchange; know how large
-bodies may be, one and all. Does not: read bodies or files. Made by the app, used by the endpoints on the event loop;
-`keyring` is replaced when keys have changed.
+bodies may be, one and all; decide which requests of browsers are served without a key. Does not: read bodies or files.
+Made by the app, used by it and the endpoints on the event loop; `keyring` is replaced when keys have changed.
+
+A browser sends requests of any page to this machine, too. It hides the answers of other origins, but the requests take
+effect. A page whose own name leads to 127.0.0.1 reads the answers as well (DNS rebinding). A key would stop both. Without
+one, the header fields that browsers send tell their requests from those of other programs.
+Source: Fetch Metadata Request Headers (W3C), "Sec-Fetch-Site"; Fetch Standard, "Origin".
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from ipaddress import ip_address
 
 from dragoman.errors import Forbidden, RateLimited, Unauthorized
 from dragoman.server.api import MAX_INLINE_BYTES
-from dragoman.server.http.bodies import DEFAULT_BODY_MEMORY_BYTES, Bodies
-from dragoman.server.http.exchange import Exchange
-from dragoman.server.security.browsers import Visitors
+from dragoman.server.http.exchange import DEFAULT_BODY_MEMORY_BYTES, Bodies, Exchange
 from dragoman.server.security.callers import Caller
+from dragoman.server.security.cors import Cors
 from dragoman.server.security.keyring import Keyring
 from dragoman.server.security.rate_limits import RateLimits
 from dragoman.server.security.scopes import Scope
 from dragoman.server.security.sigv4 import RawHead, SignedRequest, is_signed, read_signature
 
 KEY_HEADERS = ("api-key", "x-api-key")  # beside `Authorization: Bearer`: those of Azure's and of Anthropic's clients
+
+ANY = "*"
+MAX_SHOWN = 80  # characters of a host or origin that an error repeats
+
+_OTHERS = frozenset({"cross-site", "same-site"})  # of Sec-Fetch-Site: the page has another origin
 
 CheckBody = Callable[[bytes], Awaitable[None]]
 """Lets a call pass whose body is signed. Raises: as `Gate.check`."""
@@ -106,3 +116,82 @@ def find_caller(keyring: Keyring, headers: Mapping[str, str]) -> Caller | None:
         if text and (caller := keyring.find(text.strip().encode("latin-1", "replace"))) is not None:
             return caller
     return None
+
+
+# --- browsers ---------------------------------------------------------------------------------------------------------
+
+
+class AllowedHosts:
+    """The names that this server goes by, beside those of this machine itself. `*` = any."""
+
+    def __init__(self, names: Sequence[str] = (ANY,)) -> None:
+        """`names`: hosts, `*.DOMAIN` for all names below one; with a port where only that one is meant."""
+        self._names = frozenset(names)
+        self._allows = lru_cache(maxsize=256)(self._is_allowed)
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Raises: Forbidden if the request is meant for another host."""
+        host = headers.get("host")
+        if host is None or ANY in self._names or self._allows(host):
+            return
+        raise Forbidden(
+            f"Host {host[:MAX_SHOWN]} is not served here: only localhost and addresses of this machine are, and what "
+            "--allowed-hosts names"
+        )
+
+    def names(self, host: str) -> bool:
+        """True if the operator has listed this host by its name."""
+        return host != "" and (host in self._names or _without_port(host) in self._names or self._is_below(host))
+
+    def _is_allowed(self, host: str) -> bool:
+        return _is_this_machine(_without_port(host.lower())) or self.names(host.lower())
+
+    def _is_below(self, host: str) -> bool:
+        whole, bare = host, _without_port(host)
+        return any(
+            name.startswith("*.") and (whole.endswith(name[1:]) or bare.endswith(name[1:])) for name in self._names
+        )
+
+
+class Visitors:
+    """Checks that a request comes from an allowed page, if a browser sends it."""
+
+    def __init__(self, cors: Cors | None = None, hosts: AllowedHosts | None = None) -> None:
+        """`cors` None = pages of this server only. `hosts`: whose pages count as its own."""
+        self._cors = cors
+        self._hosts = hosts or AllowedHosts()
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Raises: Forbidden for what a browser sends on behalf of a page of another origin, unless CORS lets that read."""
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if (origin is None and site is None) or not self._is_foreign(origin, site, headers):
+            return
+        if self._cors is not None and self._cors.allows(origin):
+            return
+        page = "a page of another site" if origin in (None, "null") else f"a page of {origin[:MAX_SHOWN]}"
+        raise Forbidden(
+            f"a browser asks on behalf of {page}, which is not served where no key is needed: --cors-allowed-origin names "
+            "the origins that may"
+        )
+
+    def _is_foreign(self, origin: str | None, site: str | None, headers: Mapping[str, str]) -> bool:
+        if site is not None:  # the browser has compared by itself, also where a proxy has changed the host
+            return site.strip().lower() in _OTHERS
+        host = (origin or "").partition("://")[2].lower()
+        ours = (headers.get("host", "").lower(), headers.get("x-forwarded-host", "").lower())
+        return host == "" or (host not in ours and not self._hosts.names(host))
+
+
+def _is_this_machine(name: str) -> bool:
+    if name == "localhost":
+        return True
+    try:
+        return ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _without_port(host: str) -> str:
+    """The host as it stands before `:PORT`, without the dot at its end that names may have."""
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdigit() and not name.endswith(":") else host).rstrip(".")

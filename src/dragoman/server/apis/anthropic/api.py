@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
+from dragoman.server.api import (
+    JSON_MEDIA_TYPE,
+    SSE_MEDIA_TYPE,
+    Dialects,
+    HttpCall,
+    ModelProfile,
+    json_reply,
+    model_of_body,
+)
 from dragoman.server.apis.anthropic.batches import BATCH_OPERATIONS, BATCH_PARAMETERS, batch_schemas
 from dragoman.server.apis.anthropic.describe import schemas
 from dragoman.server.apis.anthropic.dialect import MessagesDialect, prompt_of, read_body
@@ -29,8 +37,6 @@ from dragoman.server.describe.answers import COUNTING, Answer, json_answer, merg
 from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, header
 from dragoman.server.describe.json_schema import ref
 from dragoman.server.generation.text_service import text_service
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
 from dragoman.server.responder import note_ignored
 from dragoman.server.security.scopes import Scope

@@ -18,7 +18,7 @@ import msgspec
 
 from dragoman.batch.requests import key_of, numbered_lines, read_line
 from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest, NotFound
-from dragoman.server.api import Head, HttpCall, StreamedReply
+from dragoman.server.api import JSON_MEDIA_TYPE, Head, HttpCall, StreamedReply
 from dragoman.server.apis.anthropic.errors import ANTHROPIC_ERRORS
 from dragoman.server.batches.desk import AnswerLine, NewBatch
 from dragoman.server.batches.keeping import PageNames, desk_of, page_of
@@ -26,7 +26,6 @@ from dragoman.server.batches.store import StoredBatch, lines_of
 from dragoman.server.describe.answers import Answer, json_answer, merged
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import TEXT, Schema, an_object, array, ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.json_body import NotJson
 from dragoman.server.operations import AnswerOperation, Server
 from dragoman.server.security.scopes import Scope

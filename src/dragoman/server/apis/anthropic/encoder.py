@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Encoder, Head, IndexedEvent, Reply
+from dragoman.server.api import SSE_MEDIA_TYPE, Encoder, Head, IndexedEvent, Reply, json_reply
 from dragoman.server.apis.anthropic.errors import REQUEST_ID, error_body
 from dragoman.server.apis.anthropic.schema import (
     AnthropicMessage,
@@ -39,8 +39,6 @@ from dragoman.server.apis.anthropic.schema import (
     StopWord,
 )
 from dragoman.server.apis.openai_wire.common import TextChunk
-from dragoman.server.http.framing import SSE_MEDIA_TYPE
-from dragoman.server.http.replies import json_reply
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, SequenceResult, ToolCallDelta
 
 _ENCODER = msgspec.json.Encoder()

@@ -13,10 +13,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import CapacityError, ServerError, UnsupportedFeature
-from dragoman.server.api import ErrorTeller, HttpCall, Reply
+from dragoman.server.api import ErrorTeller, HttpCall, Reply, json_reply
 from dragoman.server.describe.answers import json_errors
 from dragoman.server.error_kinds import statuses
-from dragoman.server.http.replies import json_reply
 
 STATUSES = statuses(unavailable=529, cancelled=500, engine_dead=500)
 TYPES: Mapping[int, str] = {

@@ -15,13 +15,12 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.api import HttpCall
+from dragoman.server.api import HttpCall, json_reply
 from dragoman.server.apis.anthropic.errors import ANTHROPIC_ERRORS, REQUEST_ID, VERSION
 from dragoman.server.apis.openai_wire.fields import shown
 from dragoman.server.describe.answers import LOADING, ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import TEXT
-from dragoman.server.http.replies import json_reply
 from dragoman.server.model_facts import ModelFacts, facts_of_all, facts_of_name
 from dragoman.server.operations import AnswerOperation, Server, looked_at
 

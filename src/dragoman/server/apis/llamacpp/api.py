@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dragoman.server.api import Dialects, ModelProfile
+from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Dialects, ModelProfile
 from dragoman.server.apis.llamacpp.describe import PARAMETERS, schemas
 from dragoman.server.apis.llamacpp.dialect import AppliedAdapter, CompletionDialect, InfillDialect
 from dragoman.server.apis.llamacpp.embed import EmbedDialect
@@ -36,7 +36,6 @@ from dragoman.server.apis.llamacpp.schema import (
 from dragoman.server.describe.answers import LOADING, Answer, json_answer, merged
 from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, PoolingOperation
 from dragoman.server.security.scopes import Scope
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Encoder, Head, IndexedEvent, Reply
+from dragoman.server.api import SSE_MEDIA_TYPE, Encoder, Head, IndexedEvent, Reply, json_reply, sse
 from dragoman.server.apis.llamacpp.errors import error_body
 from dragoman.server.apis.llamacpp.schema import (
     LlamaAnswer,
@@ -25,8 +25,6 @@ from dragoman.server.apis.llamacpp.schema import (
     LlamaTopToken,
 )
 from dragoman.server.apis.openai_wire.common import json_logprob
-from dragoman.server.http.framing import SSE_MEDIA_TYPE, sse
-from dragoman.server.http.replies import json_reply
 from dragoman.server.progress import ToldProgress
 from dragoman.server.timings import Measure, ShownTimings, Timings
 from dragoman.types import (

@@ -13,10 +13,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import CapacityError, ServerError
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import HttpCall, Reply, json_reply
 from dragoman.server.describe.answers import json_errors
 from dragoman.server.error_kinds import statuses
-from dragoman.server.http.replies import json_reply
 
 ErrorType = Literal[
     "invalid_request_error",

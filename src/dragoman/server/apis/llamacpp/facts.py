@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from dragoman import __version__
 from dragoman.errors import Unavailable, UnsupportedFeature
-from dragoman.server.api import HttpCall, Reply, model_of_body
+from dragoman.server.api import HttpCall, Reply, json_reply, model_of_body
 from dragoman.server.apis.llamacpp.dialect import AppliedAdapter, CompletionDialect
 from dragoman.server.apis.llamacpp.parameters import WORDS, default_settings
 from dragoman.server.apis.llamacpp.schema import (
@@ -29,7 +29,6 @@ from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, shown
 from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora, applied_adapter
 from dragoman.server.generation.text_service import TextService, text_service
-from dragoman.server.http.replies import json_reply
 from dragoman.server.json_body import NotJson
 from dragoman.server.operations import Server
 from dragoman.server.registry import ServedModel

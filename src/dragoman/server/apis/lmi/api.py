@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from dragoman.server.api import HttpCall, ModelProfile, model_of_body, model_of_query_or_header
+from dragoman.server.api import (
+    JSONLINES_MEDIA_TYPE,
+    SSE_MEDIA_TYPE,
+    HttpCall,
+    ModelProfile,
+    model_of_body,
+    model_of_query_or_header,
+)
 from dragoman.server.apis.lmi.choose import INPUTS, V1_CHAT, dialect_of_body, sole_model_if_unknown
 from dragoman.server.apis.lmi.conversations import LMI
 from dragoman.server.apis.lmi.describe.bodies import request_bodies
@@ -33,7 +40,6 @@ from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
 from dragoman.server.describe.answers import GENERATING, Content, merged
 from dragoman.server.describe.components import BY_NAME, VERSIONED
 from dragoman.server.describe.json_schema import Schema
-from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.operations import Api, GenerateOperation, Server
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dragoman.server.api import Dialect, Dialects, HttpCall, ModelProfile
+from dragoman.server.api import SSE_MEDIA_TYPE, Dialect, Dialects, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.adapters import WithAdapters
 from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS, V1_CHAT
 from dragoman.server.apis.lmi.conversations import LMI
@@ -25,7 +25,6 @@ from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
 from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.http.framing import SSE_MEDIA_TYPE
 from dragoman.server.registry import GenerationService
 
 

@@ -14,11 +14,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Reply
+from dragoman.server.api import JSON_MEDIA_TYPE, Reply, json_reply
 from dragoman.server.describe.answers import Content, ErrorFamily
 from dragoman.server.error_kinds import KINDS, statuses
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
-from dragoman.server.http.replies import json_reply
 
 MODEL_ERROR = 424  # what LMI answers for everything that its handlers refuse or fail at
 

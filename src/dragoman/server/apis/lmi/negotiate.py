@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.server.api import HttpCall
+from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, HttpCall
 from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
 from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
-from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.security.gate import KEY_HEADERS
 
 _KEYS = ("authorization", *KEY_HEADERS)

@@ -14,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import CapacityError, InvalidPayload, InvalidRequest, ServerError
-from dragoman.server.api import CallSwitches, HttpCall, Reply
+from dragoman.server.api import CallSwitches, HttpCall, Reply, json_reply
 from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, front_error
 from dragoman.server.apis.lmi_wire.body import Payload, read_payload
 from dragoman.server.apis.openai_wire.fields import check_count, shown
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
 from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_texts, told_as
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import (
     AnsweringDialect,
     EmbedRequest,

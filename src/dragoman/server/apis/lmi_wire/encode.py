@@ -14,7 +14,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Head, IndexedEvent, Reply
+from dragoman.server.api import (
+    JSONLINES_MEDIA_TYPE,
+    SSE_MEDIA_TYPE,
+    Head,
+    IndexedEvent,
+    Reply,
+    json_reply,
+    jsonline,
+    sse,
+)
 from dragoman.server.apis.lmi_wire.objects import (
     NO_TOKEN,
     Line,
@@ -29,13 +38,6 @@ from dragoman.server.apis.lmi_wire.objects import (
     best_first,
 )
 from dragoman.server.apis.lmi_wire.request import AnswerPlan
-from dragoman.server.http.framing import (
-    JSONLINES_MEDIA_TYPE,
-    SSE_MEDIA_TYPE,
-    jsonline,
-    sse,
-)
-from dragoman.server.http.replies import json_reply
 from dragoman.server.timings import NO_TIMINGS, ShownTimings
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, TokenOutput
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
+from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Dialects, HttpCall, ModelProfile, model_of_body
 from dragoman.server.apis.lmstudio.dialect import StatsDialect, arch_of
 from dragoman.server.apis.lmstudio.schema import LmChatCompletion, LmCompletion, LmDetails, LmModel, LmModelList
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
@@ -22,7 +22,6 @@ from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.answers import LOADING, Answer, Answers, json_answer, merged
 from dragoman.server.describe.components import GENERATED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import INTEGER, Schema, any_of, ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.model_facts import facts_by_name
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server, looked_at
 from dragoman.server.registry import ServedModel, UnloadedModel

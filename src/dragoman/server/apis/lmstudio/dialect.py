@@ -15,6 +15,7 @@ import msgspec
 from dragoman import __version__
 from dragoman.errors import ServerError
 from dragoman.server.api import (
+    SSE_DONE,
     Call,
     Dialect,
     Encoder,
@@ -24,9 +25,9 @@ from dragoman.server.api import (
     ModelProfile,
     Opening,
     Reply,
+    sse,
 )
 from dragoman.server.apis.lmstudio.schema import LmDetails, LmModelInfo, LmRuntime, LmStats, StopReason
-from dragoman.server.http.framing import SSE_DONE, sse
 from dragoman.server.observation.measured import measure_of
 from dragoman.server.observation.record import current_call
 from dragoman.server.progress import ProgressEncoder, ToldProgress

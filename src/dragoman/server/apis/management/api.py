@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from dragoman.metrics import METRICS_MEDIA_TYPE, OPENMETRICS_MEDIA_TYPE
+from dragoman.server.api import JSON_MEDIA_TYPE
 from dragoman.server.apis.management.errors import ERRORS, PlainErrors
 from dragoman.server.apis.management.health import Liveness, ModelStatus, Readiness, health, live, ping, ready
 from dragoman.server.apis.management.pages import HTML_MEDIA_TYPE, Index, docs, document, index, metrics
@@ -14,7 +15,6 @@ from dragoman.server.describe.components import QUESTION, header, parameter
 from dragoman.server.describe.json_schema import TEXT, Schema, any_of, ref
 from dragoman.server.explaining.explain import explain
 from dragoman.server.explaining.report import ExplainedCall, Explanation
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api
 from dragoman.server.security.scopes import Scope
 

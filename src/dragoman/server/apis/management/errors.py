@@ -8,10 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from dragoman.errors import ServerError
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import HttpCall, Reply, json_reply
 from dragoman.server.describe.answers import json_errors
 from dragoman.server.error_kinds import statuses
-from dragoman.server.http.replies import json_reply
 
 STATUSES = statuses(overloaded=503, cancelled=500, engine_dead=500)
 

@@ -14,8 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from dragoman.server.api import HttpCall, Reply
-from dragoman.server.http.replies import json_reply
+from dragoman.server.api import HttpCall, Reply, json_reply
 from dragoman.server.operations import Server
 from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
 

@@ -14,10 +14,8 @@ import msgspec
 
 from dragoman import __version__
 from dragoman.metrics import METRICS_MEDIA_TYPE, OPENMETRICS, OPENMETRICS_MEDIA_TYPE, MetricsRegistry
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, Reply, json_reply
 from dragoman.server.apis.management.health import Statuses, readiness
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
-from dragoman.server.http.replies import json_reply
 from dragoman.server.observation.memory_metrics import MemoryMetrics
 from dragoman.server.openapi import openapi_document
 from dragoman.server.operations import AnswerOperation, Server

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.api import Dialects, HttpCall, ModelProfile
+from dragoman.server.api import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE, Dialects, HttpCall, ModelProfile
 from dragoman.server.apis.ollama.describe import schemas
 from dragoman.server.apis.ollama.dialects import ChatDialect, GenerateDialect, answer_unload
 from dragoman.server.apis.ollama.embed import EmbedDialect, EmbeddingsDialect
@@ -28,7 +28,6 @@ from dragoman.server.apis.ollama.schema import (
 from dragoman.server.describe.answers import LOADING, Answer, Answers, Content, json_answer, merged
 from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, NDJSON_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation, PoolingOperation, Server
 from dragoman.server.security.scopes import Scope
 

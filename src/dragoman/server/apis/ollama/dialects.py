@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Opening, Reply, runner_for
+from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Opening, Reply, json_reply, runner_for
 from dragoman.server.apis.ollama.encoder import AnswerFacts, Clock, OllamaEncoder, rfc3339
 from dragoman.server.apis.ollama.errors import OllamaErrors
 from dragoman.server.apis.ollama.names import model_meant
@@ -46,7 +46,6 @@ from dragoman.server.apis.openai_wire.chat.messages import tool_use
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.fields import check_count
 from dragoman.server.http.exchange import Exchange
-from dragoman.server.http.replies import json_reply
 from dragoman.server.observation.measured import measure_of
 from dragoman.server.observation.record import current_call
 from dragoman.server.operations import Proceed, Server

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from dragoman.errors import ServerError
-from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply, json_reply
 from dragoman.server.apis.ollama.dialects import CLOCK
 from dragoman.server.apis.ollama.encoder import Clock, nanoseconds
 from dragoman.server.apis.ollama.errors import OllamaErrors
@@ -24,7 +24,6 @@ from dragoman.server.apis.ollama.schema import (
     OllamaEmbeddingsBody,
 )
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, unknown_names
-from dragoman.server.http.replies import json_reply
 from dragoman.server.observation.record import current_call
 from dragoman.server.pooling import AnsweringDialect, Embeddings, EmbedRequest, Truncation, embedder
 from dragoman.server.responder import note_ignored

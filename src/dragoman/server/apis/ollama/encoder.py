@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Encoder, Head, IndexedEvent, Reply
+from dragoman.server.api import NDJSON_MEDIA_TYPE, Encoder, Head, IndexedEvent, Reply, json_reply, jsonline
 from dragoman.server.apis.ollama.errors import OllamaError
 from dragoman.server.apis.ollama.schema import (
     DoneReason,
@@ -29,8 +29,6 @@ from dragoman.server.apis.ollama.schema import (
     OllamaTopLogprob,
 )
 from dragoman.server.apis.openai_wire.common import json_logprob
-from dragoman.server.http.framing import NDJSON_MEDIA_TYPE, jsonline
-from dragoman.server.http.replies import json_reply
 from dragoman.server.timings import Timings
 from dragoman.types import (
     FinishReason,

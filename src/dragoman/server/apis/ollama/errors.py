@@ -12,11 +12,10 @@ import re
 import msgspec
 
 from dragoman.errors import ServerError
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import HttpCall, Reply, json_reply
 from dragoman.server.apis.openai_wire.fields import MAX_SHOWN_LENGTH
 from dragoman.server.describe.answers import json_errors
 from dragoman.server.error_kinds import statuses
-from dragoman.server.http.replies import json_reply
 
 STATUSES = statuses(overloaded=503, engine_dead=500)
 

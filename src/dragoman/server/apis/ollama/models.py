@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import UNSET
 
 from dragoman.errors import NotFound
-from dragoman.server.api import HttpCall, ModelCard, ModelProfile, Reply
+from dragoman.server.api import HttpCall, ModelCard, ModelProfile, Reply, json_reply
 from dragoman.server.apis.ollama.encoder import rfc3339
 from dragoman.server.apis.ollama.errors import not_found
 from dragoman.server.apis.ollama.names import model_shown, tagged
@@ -32,7 +32,6 @@ from dragoman.server.apis.ollama.schema import (
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, unknown_names
 from dragoman.server.generation.text_service import TextService
 from dragoman.server.hosting import ModelStatus
-from dragoman.server.http.replies import json_reply
 from dragoman.server.model_facts import facts_by_name
 from dragoman.server.operations import Server, looked_at
 from dragoman.server.registry import ServedModel, UnloadedModel

@@ -14,7 +14,7 @@ from contextlib import aclosing
 import msgspec
 
 from dragoman.errors import ServerError, UnsupportedFeature
-from dragoman.server.api import Head, HttpCall, Reply, StreamedReply
+from dragoman.server.api import NDJSON_MEDIA_TYPE, Head, HttpCall, Reply, StreamedReply, json_reply, jsonline
 from dragoman.server.apis.ollama.errors import OllamaError
 from dragoman.server.apis.ollama.names import LATEST, meant
 from dragoman.server.apis.ollama.options import WORDS
@@ -22,8 +22,6 @@ from dragoman.server.apis.ollama.request import named_model
 from dragoman.server.apis.ollama.schema import OllamaPullBody, OllamaPulled
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, unknown_names
 from dragoman.server.hosting import PullStep
-from dragoman.server.http.framing import NDJSON_MEDIA_TYPE, jsonline
-from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import Server
 from dragoman.server.registry import PLACEHOLDER_MODELS
 from dragoman.server.responder import note_ignored

@@ -12,14 +12,13 @@ import msgspec
 
 from dragoman.errors import Conflict, InvalidPayload, InvalidRequest, NotFound
 from dragoman.server.adapters import ServedAdapters
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, Reply
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.changes import Changes
 from dragoman.server.describe.answers import Answer, merged
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Server
 from dragoman.server.security.scopes import Scope
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.server.api import Dialects, ModelProfile, model_of_body
+from dragoman.server.api import SSE_MEDIA_TYPE, Dialects, ModelProfile, model_of_body
 from dragoman.server.apis.openai.adapters import ADAPTER_OPERATIONS, adapter_schemas
 from dragoman.server.apis.openai.batches import BATCH_OPERATIONS, BATCH_PARAMETERS, batch_schemas
 from dragoman.server.apis.openai.tokens import TOKEN_OPERATIONS, token_schemas
@@ -18,7 +18,6 @@ from dragoman.server.apis.openai_wire.embeddings.schema import embeddings_body
 from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.json_schema import Schema
-from dragoman.server.http.framing import SSE_MEDIA_TYPE
 from dragoman.server.operations import Api
 
 CHAT = "openai.chat"

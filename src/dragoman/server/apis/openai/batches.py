@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.batch.requests import PATHS
 from dragoman.errors import InvalidParameter, InvalidRequest, NotFound
-from dragoman.server.api import HttpCall
+from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, json_reply
 from dragoman.server.apis.openai.files import (
     DeletedFile,
     FileList,
@@ -34,9 +34,7 @@ from dragoman.server.batches.store import StoredBatch
 from dragoman.server.describe.answers import Answer, json_answer, merged
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import INTEGER, TEXT, Schema, an_object, ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.http.multipart import MULTIPART
-from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerCall, AnswerOperation, Server
 from dragoman.server.security.scopes import Scope
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.api import CallSwitches, HttpCall, Reply, model_of_body
+from dragoman.server.api import JSON_MEDIA_TYPE, CallSwitches, HttpCall, Reply, json_reply, model_of_body
 from dragoman.server.apis.openai_wire.chat.messages import CONVERSATION_FIELDS, conversation
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.errors import ERRORS
@@ -35,8 +35,6 @@ from dragoman.server.describe.json_schema import (
 )
 from dragoman.server.generation.prepare import check_num_chars
 from dragoman.server.generation.text_service import TextService, text_service
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
-from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Server
 from dragoman.server.responder import note_ignored
 from dragoman.server.security.scopes import Scope

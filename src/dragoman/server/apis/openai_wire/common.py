@@ -15,10 +15,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.errors import ServerError
-from dragoman.server.api import ModelProfile, ProposerKind, Reply
+from dragoman.server.api import JSON_MEDIA_TYPE, SSE_DONE, ModelProfile, ProposerKind, Reply, jsonline, sse
 from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
 from dragoman.server.registry import PLACEHOLDER_MODELS
 from dragoman.types import (
     LOWEST_LOGPROB,

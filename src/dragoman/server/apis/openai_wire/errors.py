@@ -14,10 +14,9 @@ from typing import Literal
 import msgspec
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Reply
+from dragoman.server.api import JSON_MEDIA_TYPE, SSE_DONE, Reply, jsonline, sse
 from dragoman.server.describe.answers import json_errors
 from dragoman.server.error_kinds import statuses
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
 
 BodyBuilder = Callable[[ServerError], msgspec.Struct]
 

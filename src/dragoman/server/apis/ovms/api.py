@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
+from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Dialects, HttpCall, ModelProfile, model_of_body
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
 from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
@@ -25,7 +25,6 @@ from dragoman.server.apis.ovms_wire.profile import V3, V3_CHAT
 from dragoman.server.describe.answers import COUNTING, json_answer, merged
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api
 from dragoman.server.security.scopes import Scope
 

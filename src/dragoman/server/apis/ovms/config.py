@@ -14,12 +14,11 @@ from typing import Literal
 import msgspec
 
 from dragoman.errors import NotFound
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import HttpCall, Reply, json_reply
 from dragoman.server.apis.ovms_wire.errors import ERRORS, OvmsError
 from dragoman.server.changes import Changes
 from dragoman.server.describe.answers import json_answer, merged
 from dragoman.server.hosting import ModelState, ModelStatus, SyncResult
-from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Server
 from dragoman.server.registry import ServerState
 from dragoman.server.security.scopes import Scope

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import HttpCall, Reply, json_reply
 from dragoman.server.apis.openai_wire.fields import (
     check_count,
     check_number,
@@ -24,7 +24,6 @@ from dragoman.server.apis.ovms_wire.profile import V3
 from dragoman.server.bounds import Bounds
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, any_of, array, nullable
 from dragoman.server.generation.text_service import TextService, text_service
-from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import Server
 from dragoman.server.responder import note_ignored
 from dragoman.tokenizer.base import Tokenizer

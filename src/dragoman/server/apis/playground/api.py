@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import TEXT_MEDIA_TYPE, HttpCall, Reply
 from dragoman.server.apis.playground.assets import INDEX, MEDIA_TYPES, reply_of
 from dragoman.server.describe.answers import Answer, Answers
 from dragoman.server.describe.components import header, parameter
 from dragoman.server.describe.json_schema import TEXT
-from dragoman.server.http.framing import TEXT_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api, Server
 from dragoman.server.security.scopes import Scope
 

@@ -14,8 +14,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 
-from dragoman.server.api import HttpCall, Reply
-from dragoman.server.http.framing import TEXT_MEDIA_TYPE
+from dragoman.server.api import TEXT_MEDIA_TYPE, HttpCall, Reply
 
 INDEX = "index.html"
 

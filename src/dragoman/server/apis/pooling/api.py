@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.server.api import Dialects, ModelProfile, model_of_body
+from dragoman.server.api import JSON_MEDIA_TYPE, Dialects, ModelProfile, model_of_body
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.pooling.dialect import ClassifyDialect, PoolingDialect
 from dragoman.server.apis.pooling.schema import ClassList, PoolingList, bodies
 from dragoman.server.describe.answers import json_answer, merged
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import Api, PoolingOperation
 
 NAME = "pooling"

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import ServerError, UnsupportedFeature
-from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply, json_reply
 from dragoman.server.apis.openai_wire.embeddings.dialect import check_token_ids
 from dragoman.server.apis.openai_wire.embeddings.schema import FORMATS, TextUsage
 from dragoman.server.apis.openai_wire.errors import OPENAI
@@ -34,7 +34,6 @@ from dragoman.server.apis.pooling.schema import (
     PoolingItem,
     PoolingList,
 )
-from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import (
     AnsweringDialect,
     Classes,

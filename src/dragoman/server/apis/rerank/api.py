@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dragoman.server.api import Dialects, ModelProfile, model_of_body
+from dragoman.server.api import JSON_MEDIA_TYPE, Dialects, ModelProfile, model_of_body
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
@@ -26,7 +26,6 @@ from dragoman.server.apis.rerank_wire.schema import (
 from dragoman.server.describe.answers import ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import Api, PoolingOperation
 
 NAME = "rerank"

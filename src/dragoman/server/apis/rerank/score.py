@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dragoman.errors import ServerError
-from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply, json_reply
 from dragoman.server.apis.openai_wire.embeddings.schema import TextUsage
 from dragoman.server.apis.openai_wire.errors import OPENAI
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
@@ -25,7 +25,6 @@ from dragoman.server.apis.openai_wire.pooling.texts import (
 )
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.rerank_wire.schema import SIDES, ScoreBody, ScoreItem, ScoreList
-from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import AnsweringDialect, ScoreRequest, scorer
 from dragoman.server.responder import note_ignored
 

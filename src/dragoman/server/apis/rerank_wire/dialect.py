@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.errors import InvalidRequest, ServerError, UnsupportedFeature
-from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply, json_reply
 from dragoman.server.apis.openai_wire.embeddings.schema import TextUsage
 from dragoman.server.apis.openai_wire.fields import (
     check_count,
@@ -36,7 +36,6 @@ from dragoman.server.apis.rerank_wire.schema import (
     RerankVersion,
 )
 from dragoman.server.bounds import Bounds
-from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import AnsweringDialect, ScoreRequest, Truncation, scorer
 from dragoman.server.responder import note_ignored
 from dragoman.types import Limits

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from dragoman.server.api import Dialects, HttpCall, ModelProfile, StreamedReply, model_of_body
+from dragoman.server.api import (
+    JSON_MEDIA_TYPE,
+    SSE_MEDIA_TYPE,
+    Dialects,
+    HttpCall,
+    ModelProfile,
+    StreamedReply,
+    model_of_body,
+)
 from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
@@ -22,7 +30,6 @@ from dragoman.server.describe.answers import COUNTING, Answer, ErrorFamily, json
 from dragoman.server.describe.components import GENERATED, IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
 from dragoman.server.http.exchange import Exchange
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation, Proceed, Server
 from dragoman.server.responder import send_streamed
 from dragoman.server.security.scopes import Scope

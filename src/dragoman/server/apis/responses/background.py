@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dragoman.server.api import Head, Reply, StreamedReply
+from dragoman.server.api import SSE_MEDIA_TYPE, Head, Reply, StreamedReply
 from dragoman.server.apis.responses.asking import Asking
 from dragoman.server.apis.responses.schema import ResponseFailure
 from dragoman.server.apis.responses.store import Running
 from dragoman.server.http.exchange import Exchange, Message
-from dragoman.server.http.framing import SSE_MEDIA_TYPE
 from dragoman.server.operations import Proceed
 
 MAX_KEPT_BYTES = 64 << 20  # of the events of responses that have ended

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dragoman.errors import Cancelled, ServerError
-from dragoman.server.api import Head, IndexedEvent, Reply
+from dragoman.server.api import JSON_MEDIA_TYPE, SSE_DONE, SSE_MEDIA_TYPE, Head, IndexedEvent, Reply, sse
 from dragoman.server.apis.openai_wire.common import ReasoningCounter, UsageCounter, num_reasoning_tokens
 from dragoman.server.apis.openai_wire.common import usage_of as counted_usage
 from dragoman.server.apis.openai_wire.errors import ErrorShape, OpenAiError
@@ -43,7 +43,6 @@ from dragoman.server.apis.responses.schema import (
     ResponseUsage,
     SummaryText,
 )
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_DONE, SSE_MEDIA_TYPE, sse
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, TokenOutput, ToolCall, ToolCallDelta
 
 _ENCODER = msgspec.json.Encoder()

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidRequest, NotFound, ServerError, UnsupportedFeature
-from dragoman.server.api import HttpCall, Reply, StreamedReply
+from dragoman.server.api import HttpCall, Reply, StreamedReply, json_reply
 from dragoman.server.apis.openai_wire.errors import OpenAiError, OpenAiErrorDetails
 from dragoman.server.apis.openai_wire.fields import shown
 from dragoman.server.apis.responses.asking import Asking
@@ -22,7 +22,6 @@ from dragoman.server.apis.responses.request import COMPACTED, INCLUDES
 from dragoman.server.apis.responses.schema import DeletedResponse, InputTokens, ItemList, Response, ResponseFailure
 from dragoman.server.apis.responses.store import Item, ResponseStore, Running
 from dragoman.server.generation.text_service import text_service
-from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import Server
 from dragoman.server.responder import note_ignored
 

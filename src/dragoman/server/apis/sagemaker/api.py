@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dragoman.errors import ALL_KINDS, Forbidden, RateLimited
-from dragoman.server.api import Dialect, HttpCall, model_of_query_or_header
+from dragoman.server.api import JSON_MEDIA_TYPE, Dialect, HttpCall, model_of_query_or_header
 from dragoman.server.apis.lmi.api import schemas as lmi_schemas
 from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body
 from dragoman.server.apis.lmi.describe.operations import (
@@ -33,7 +33,6 @@ from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE
 from dragoman.server.describe.answers import Answers, Content, ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import BY_NAME, VERSIONED, header, parameter
 from dragoman.server.describe.json_schema import TEXT, Schema
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import Api, GenerateOperation, Server
 
 ERRORS = ErrorFamily(

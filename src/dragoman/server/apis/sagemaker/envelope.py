@@ -25,6 +25,8 @@ from dragoman.errors import (
     WrongMethod,
 )
 from dragoman.server.api import (
+    JSON_MEDIA_TYPE,
+    JSONLINES_MEDIA_TYPE,
     Answerer,
     Call,
     CallSwitches,
@@ -40,7 +42,6 @@ from dragoman.server.api import (
 )
 from dragoman.server.apis.lmi.front.target import target_of
 from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE, exception, payload_parts
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
 from dragoman.server.timings import ShownTimings, TimedEncoder
 from dragoman.types import GenerationEvent, GenerationResult
 

@@ -5,7 +5,14 @@ Bodies of `/rerank` may be Cohere's and Jina's as well.
 
 from __future__ import annotations
 
-from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body, model_of_query_or_header
+from dragoman.server.api import (
+    JSON_MEDIA_TYPE,
+    Dialects,
+    HttpCall,
+    ModelProfile,
+    model_of_body,
+    model_of_query_or_header,
+)
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.rerank_wire.dialect import RerankDialect, told_by_all
@@ -22,7 +29,6 @@ from dragoman.server.apis.tei_wire.schema import TeiPrediction, TeiRank, TeiWord
 from dragoman.server.describe.answers import Answers, json_answer, merged
 from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED
 from dragoman.server.describe.json_schema import any_of, ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import Api, PoolingOperation, Server
 
 NAME = "tei"

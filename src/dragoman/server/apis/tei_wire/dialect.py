@@ -15,7 +15,7 @@ import numpy.typing as npt
 from msgspec import UNSET
 
 from dragoman import __version__
-from dragoman.server.api import CallSwitches, Dialect, HttpCall, ModelProfile, Reply
+from dragoman.server.api import CallSwitches, Dialect, HttpCall, ModelProfile, Reply, json_reply
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, shown, unknown_names
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_arrays, encoded_rows
 from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_strings, read_texts, told_as
@@ -34,7 +34,6 @@ from dragoman.server.apis.tei_wire.schema import (
     TeiRerankBody,
     TeiWord,
 )
-from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import (
     AnsweringDialect,
     ClassifyRequest,

@@ -12,10 +12,9 @@ from typing import Literal
 import msgspec
 
 from dragoman.errors import InvalidPayload, ServerError
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import HttpCall, Reply, json_reply
 from dragoman.server.describe.answers import json_errors
 from dragoman.server.error_kinds import INVALID, statuses
-from dragoman.server.http.replies import json_reply
 
 TeiErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.server.api import Dialects, ModelProfile, model_of_query_or_header
+from dragoman.server.api import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE, Dialects, ModelProfile, model_of_query_or_header
 from dragoman.server.apis.text.describe import BATCH_ERRORS, ONE_ERRORS, schemas
 from dragoman.server.apis.text.dialect import BATCH_PATH, ONE_PATH, TextDialect, TextOptions
 from dragoman.server.apis.text.schema import BatchAnswerItem
 from dragoman.server.describe.answers import Answer, Answers, Shape, merged
 from dragoman.server.describe.components import BY_NAME, GENERATED, QUESTION, VERSIONED, header, parameter
 from dragoman.server.describe.json_schema import TEXT, ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.server.operations import Api, GenerateOperation
 
 NAME = "text"

@@ -5,6 +5,7 @@ Does: describe. Does not: answer. Used when the document is built.
 
 from __future__ import annotations
 
+from dragoman.server.api import TEXT_MEDIA_TYPE
 from dragoman.server.apis.text.dialect import ERROR_STATUS, TextError, TextOptions
 from dragoman.server.describe.answers import ErrorFamily, json_errors
 from dragoman.server.describe.json_schema import (
@@ -18,7 +19,6 @@ from dragoman.server.describe.json_schema import (
     described,
     nullable,
 )
-from dragoman.server.http.framing import TEXT_MEDIA_TYPE
 
 ONE_ERRORS = ErrorFamily(ERROR_STATUS, lambda status: {TEXT_MEDIA_TYPE: TEXT})
 BATCH_ERRORS = json_errors(ERROR_STATUS, TextError)

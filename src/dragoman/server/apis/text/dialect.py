@@ -12,10 +12,19 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dragoman.errors import InvalidParameter, ServerError
-from dragoman.server.api import Call, Encoder, Head, HttpCall, IndexedEvent, PureDialect, Reply
+from dragoman.server.api import (
+    JSON_MEDIA_TYPE,
+    TEXT_MEDIA_TYPE,
+    Call,
+    Encoder,
+    Head,
+    HttpCall,
+    IndexedEvent,
+    PureDialect,
+    Reply,
+)
 from dragoman.server.apis.text.schema import BatchAnswerItem, Payload, PromptEntry, label_of, parse_batch, parse_one
 from dragoman.server.error_kinds import statuses
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.types import (
     ChatPrompt,
     FinishReason,

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman import __version__
-from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_query_or_header
+from dragoman.server.api import (
+    JSON_MEDIA_TYPE,
+    SSE_MEDIA_TYPE,
+    Dialects,
+    HttpCall,
+    ModelProfile,
+    model_of_query_or_header,
+)
 from dragoman.server.apis.lmi_wire.body import FORM
 from dragoman.server.apis.lmi_wire.objects import LMI_RESULTS, LmiResult, LmiResultOfSeveral, TgiLine
 from dragoman.server.apis.tei_wire.dialect import root_dialect, tei_info
@@ -24,7 +31,6 @@ from dragoman.server.apis.tgi.dialect import (
 from dragoman.server.describe.answers import LOADING, Answer, Content, merged
 from dragoman.server.describe.components import BY_NAME, GENERATED, QUESTION, VERSIONED
 from dragoman.server.describe.json_schema import TEXT, ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.http.multipart import MULTIPART
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
 from dragoman.server.registry import ServedModel

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidPayload, ServerError
-from dragoman.server.api import Call, HttpCall, PureDialect, Reply
+from dragoman.server.api import Call, HttpCall, PureDialect, Reply, json_reply
 from dragoman.server.apis.lmi_wire.body import Payload, read_payload
 from dragoman.server.apis.lmi_wire.encode import TokenEncoder
 from dragoman.server.apis.lmi_wire.objects import Shape
@@ -22,7 +22,6 @@ from dragoman.server.apis.lmi_wire.parameters.table import TGI
 from dragoman.server.apis.lmi_wire.request import Rules, joined_names, make_plan, read_prompts
 from dragoman.server.describe.answers import json_errors
 from dragoman.server.error_kinds import INVALID, statuses
-from dragoman.server.http.replies import json_reply
 from dragoman.types import Limits
 
 STREAM_PATH = "/generate_stream"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dragoman.server.api import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, LmiBatchError, LmiShortError, LmiStreamFailure
 from dragoman.server.apis.lmi_wire.body import FORM
 from dragoman.server.apis.lmi_wire.objects import (
@@ -24,7 +25,6 @@ from dragoman.server.apis.openai_wire.errors import OpenAiError
 from dragoman.server.describe.answers import Answer, Answers, Content, json_answer, merged
 from dragoman.server.describe.components import GENERATED, QUESTION, header, parameter
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, any_of, array, ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.server.http.multipart import MULTIPART
 
 EXAMPLE = {"inputs": QUESTION, "parameters": {"max_new_tokens": 32, "details": True}, "stream": True}

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound
 from dragoman.server.adapters import ServedAdapter, ServedAdapters
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import HttpCall, Reply, json_reply
 from dragoman.server.apis.lmi.errors import (
     LMI_ERRORS,
     MODEL_ERROR,
@@ -29,7 +29,6 @@ from dragoman.server.changes import Changes
 from dragoman.server.describe.answers import LOADING, Answers, json_answer, merged
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT
-from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Server
 from dragoman.server.security.scopes import Scope
 

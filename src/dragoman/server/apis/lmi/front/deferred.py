@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dragoman.errors import Overloaded
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE, HttpCall, Reply
 from dragoman.server.apis.lmi.errors import bad_request, front_error
 from dragoman.server.http.exchange import Exchange, Message
-from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.server.http.protocol import CUT_EXTENSION
 
 SYNCHRONOUS = "x-synchronous"

@@ -23,7 +23,7 @@ from dragoman.errors import (
     ServerError,
     Unavailable,
 )
-from dragoman.server.api import HttpCall, Reply
+from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, Reply, json_reply
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, bad_request, front_error
 from dragoman.server.apis.lmi.front.models import DEFAULT_PAGE_SIZE, ModelPage, Workflow, lmi_model, lmi_models
 from dragoman.server.apis.lmi.front.registration import Registration, read_registration
@@ -34,8 +34,6 @@ from dragoman.server.describe.answers import LOADING, Answers, json_answer, merg
 from dragoman.server.describe.components import IGNORED, parameter
 from dragoman.server.describe.json_schema import BOOLEAN, INTEGER, TEXT, Schema, an_object, any_of, described, ref
 from dragoman.server.hosting import ModelHosting, ModelSource, ModelState, ModelStatus
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
-from dragoman.server.http.replies import json_reply
 from dragoman.server.http.switches import refuse_ignored
 from dragoman.server.model_facts import ModelFacts, facts_of, facts_of_status
 from dragoman.server.operations import AnswerCall, AnswerOperation, Server

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Call, Dialect, Dialects, HttpCall, Opening, Reply, Runner
+from dragoman.server.api import JSON_MEDIA_TYPE, Call, Dialect, Dialects, HttpCall, Opening, Reply, Runner
 from dragoman.server.apis.lmi.choose import dialect_of_body
 from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect
 from dragoman.server.apis.lmi.hooks import HookLoadError, Hooks, RequestInput, TextInput
@@ -27,7 +27,6 @@ from dragoman.server.apis.lmi.hooks.formatter import InputFormatter, OutputForma
 from dragoman.server.apis.lmi.operator.encoder import HookedEncoder, make_state
 from dragoman.server.apis.lmi.operator.items import make_input
 from dragoman.server.apis.lmi_wire.body import Payload, read_payload
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
 
 logger = logging.getLogger("dragoman.hooks")
 

@@ -12,10 +12,9 @@ import re
 from collections.abc import Mapping
 
 from dragoman.errors import HookError, ServerError
-from dragoman.server.api import Head, Reply
+from dragoman.server.api import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Head, Reply, jsonline, sse
 from dragoman.server.apis.lmi.errors import MODEL_ERROR
 from dragoman.server.apis.lmi.hooks import Output
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, jsonline, sse
 
 logger = logging.getLogger("dragoman.hooks")
 

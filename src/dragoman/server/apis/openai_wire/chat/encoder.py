@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Head, IndexedEvent, Reply
+from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Head, IndexedEvent, Reply
 from dragoman.server.apis.openai_wire.chat.schema import (
     AnswerMessage,
     ChatChoice,
@@ -41,7 +41,6 @@ from dragoman.server.apis.openai_wire.common import (
     usage_of,
 )
 from dragoman.server.apis.openai_wire.errors import ErrorShape
-from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.progress import ToldProgress
 from dragoman.server.timings import NO_TIMINGS, ShownTimings
 from dragoman.types import (

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Call, HttpCall, PureDialect, Reply
+from dragoman.server.api import SSE_MEDIA_TYPE, Call, HttpCall, PureDialect, Reply
 from dragoman.server.apis.openai_wire.common import OpenAiOptions
 from dragoman.server.apis.openai_wire.completions.encoder import CompletionEncoder, CompletionFacts
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
@@ -32,7 +32,6 @@ from dragoman.server.apis.openai_wire.sampling import (
     without_effect,
 )
 from dragoman.server.bounds import Bounds
-from dragoman.server.http.framing import SSE_MEDIA_TYPE
 from dragoman.server.parameters import UINT32_MAX
 from dragoman.types import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from dragoman.server.api import HttpCall, model_of_body
+from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, HttpCall, model_of_body
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion
 from dragoman.server.apis.openai_wire.completions.schema import Completion, CompletionChunk
 from dragoman.server.apis.openai_wire.errors import ERRORS
@@ -17,7 +17,6 @@ from dragoman.server.apis.openai_wire.models import OpenAiModel, OpenAiModelList
 from dragoman.server.describe.answers import LOADING, Answer, Answers, Content, ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import GENERATED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.model_facts import facts_of_all, facts_of_name
 from dragoman.server.operations import AnswerOperation, GenerateOperation, Server, looked_at
 from dragoman.server.security.scopes import Scope

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import ServerError, UnsupportedFeature
-from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply, json_reply
 from dragoman.server.apis.openai_wire.embeddings.schema import (
     FORMATS,
     NO_EFFECT,
@@ -29,7 +29,6 @@ from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
 from dragoman.server.apis.openai_wire.pooling.texts import CUT, read_cut, read_texts, told_as
 from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.apis.openai_wire.staying import NAME, is_idle, note_ttl
-from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import AnsweringDialect, Embeddings, EmbedRequest, embedder
 from dragoman.server.pooling.base import Text
 from dragoman.server.responder import note_ignored

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.server.api import model_of_body
+from dragoman.server.api import JSON_MEDIA_TYPE, model_of_body
 from dragoman.server.apis.openai_wire.embeddings.schema import EmbeddingList
 from dragoman.server.describe.answers import Answers, json_answer, merged
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import ref
-from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import PoolingOperation
 
 

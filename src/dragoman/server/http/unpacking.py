@@ -1,9 +1,8 @@
-"""The bodies of requests: the memory that they take, of all calls together, and how packed ones are unpacked.
+"""Unpacks bodies that clients have packed.
 
-Does: count bytes from the first that arrives until their call has ended; refuse what exceeds the bound; unpack gzip,
-deflate and zstd, within the limit of a body and a bounded ratio. Unpacked pieces count as they come. Unpacking that takes
-time is done away from the event loop. Does not: read, know whose bodies they are, or pack answers. Made by the gate, used by
-the endpoints on the event loop; a body is unpacked once its signature, which covers the packed bytes, was checked.
+Does: unpack gzip, deflate and zstd, within the limit of a body and a bounded ratio. Unpacked pieces count as they come.
+Unpacking that takes time is done away from the event loop. Does not: read, or pack answers. Called by the endpoints on the
+event loop, once a body's signature, which covers the packed bytes, was checked.
 Sources: RFC 9110, 8.4 and 15.5.16; RFC 1950 to 1952; RFC 8878 and 9659.
 """
 
@@ -14,12 +13,10 @@ import sys
 import zlib
 from collections.abc import Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any
 
-from dragoman.errors import InvalidPayload, Overloaded, TooLarge, UnsupportedCoding
-
-DEFAULT_BODY_MEMORY_BYTES = 256 * 1024 * 1024  # four of the largest that are allowed by default
+from dragoman.errors import InvalidPayload, TooLarge, UnsupportedCoding
+from dragoman.server.http.exchange import Body
 
 TAKEN = ("gzip", "deflate", "zstd")
 MAX_RATIO = 100  # unpacked to packed bytes; JSON reaches 20, what reaches 1,000 was made for it
@@ -31,55 +28,6 @@ _SLICE_BYTES = 256 * 1024  # packed, that are looked at together
 _INLINE_BYTES = 8 * 1024  # packed: nothing that unpacks to more than `FREE_BYTES`
 _ZSTD_WINDOW_LOG = 23  # 8 MB, which RFC 9659 lets a body ask for
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
-
-
-class Bodies:
-    """The bodies that are held now. `max_bytes`: of all together; one alone may have more."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.num_bytes = 0
-
-    def hold(self) -> Body:
-        """A body of which nothing is here yet."""
-        return Body(self)
-
-
-class Body:
-    """One body. It counts inside of `with`, which may be entered again by who goes on with the call."""
-
-    def __init__(self, bodies: Bodies) -> None:
-        self._bodies = bodies
-        self._num_bytes = 0
-        self._num_holders = 0
-
-    def __enter__(self) -> Body:
-        if not self._num_holders:
-            self._bodies.num_bytes += self._num_bytes
-        self._num_holders += 1
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._num_holders -= 1
-        if not self._num_holders:
-            self._bodies.num_bytes -= self._num_bytes
-
-    def check(self, count: int) -> None:
-        """Raises: Overloaded if there is no room for `count` more bytes beside those of other bodies."""
-        num_all, most = self._bodies.num_bytes, self._bodies.max_bytes
-        if num_all > self._num_bytes and num_all + count > most:
-            raise Overloaded(
-                f"The bodies of requests in flight take {num_all} bytes, {most} allowed (--max-body-memory); "
-                f"this one needs at least {count} more"
-            )
-
-    def add(self, count: int) -> None:
-        """Count more bytes that have come. Raises: Overloaded."""
-        self.check(count)
-        self._num_bytes += count
-        self._bodies.num_bytes += count
 
 
 async def unpacked(body: bytes, headers: Mapping[str, str], max_size_bytes: int, held: Body) -> bytes:
