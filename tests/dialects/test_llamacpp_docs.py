@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.errors import ALL_KINDS
 from dragoman.server.apis.llamacpp.errors import error_body
-from dragoman.server.apis.llamacpp.parameters import NEUTRAL, RANGES
+from dragoman.server.apis.llamacpp.parameters import NEUTRAL, WORDS
 from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaEmbedBody, LlamaInfillBody
 from tests.support.golden import Failure
 from tests.support.tables import table
@@ -27,7 +27,7 @@ def test_every_parameter_without_effect_is_documented_with_its_reason() -> None:
 
 
 def test_every_range_is_of_a_parameter() -> None:
-    assert set(RANGES) <= set(LlamaCompletionBody.__struct_fields__)
+    assert set(WORDS.bounds) <= set(LlamaCompletionBody.__struct_fields__)
 
 
 def test_every_status_and_type_is_documented() -> None:

@@ -112,6 +112,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
     ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "thing"}}}}, "text.format.schema"),
     ({"text": {"format": {"type": "text"}}, "response_format": {"type": "text"}}, "response_format"),
+    ({"text": {"format": {"type": "json_object"}}, "guided_regex": "a+"}, "guided_regex"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
     ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type"),
     ({"tools": [{"type": "function"}]}, "tools[0].name"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.server.apis.llamacpp.parameters import RANGES
+from dragoman.server.apis.llamacpp.parameters import WORDS
 from dragoman.server.apis.lmi_wire.parameters.table import TABLE
-from dragoman.server.apis.ollama.options import OPTION_BOUNDS
+from dragoman.server.apis.ollama.options import OPTIONS
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.bounds import Bounds
 from dragoman.server.parameters import ALIASES, PARAMETERS, neutral_value
@@ -38,8 +38,8 @@ def test_what_a_parameter_is_where_nobody_says_anything_is_in_its_range() -> Non
 def test_every_range_of_an_api_that_is_not_the_parameters_own_is_a_difference_that_its_document_makes() -> None:
     told: dict[str, dict[str, Bounds]] = {
         "OpenAI": dict(BOUNDS),
-        "Ollama": dict(OPTION_BOUNDS),
-        "llama.cpp": dict(RANGES),
+        "Ollama": {**BOUNDS, **OPTIONS.bounds},
+        "llama.cpp": {**BOUNDS, **WORDS.bounds},
     }
     differing = {
         api: {name for name, bounds in ranges.items() if name in PARAMETERS and bounds != PARAMETERS[name].bounds}

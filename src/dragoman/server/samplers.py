@@ -7,8 +7,7 @@ Used by the dialects, on the event loop, and by what describes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -79,7 +78,6 @@ _OF_DRY = tuple(name for name, one in PARAMETERS.items() if one.needs is Need.DR
 _READ_OWN = attrgetter(*FIELDS)
 _NEUTRAL = _READ_OWN(NEUTRAL_SAMPLING)
 _READ_FIELDS, _NOTHING = attrgetter(*SAMPLER_EFFECTS), (None,) * len(SAMPLER_EFFECTS)
-_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 IDLE_REASONS: Mapping[str, str] = {
     **dict.fromkeys(_DRAWING, "the most likely token is taken, none is drawn"),
     **dict.fromkeys(_OF_DRY, "nothing is penalised unless dry_multiplier is above 0 and dry_penalty_last_n is not 0"),
@@ -87,44 +85,6 @@ IDLE_REASONS: Mapping[str, str] = {
     "xtc_threshold": "nothing is left out unless tokens are drawn and xtc_probability is above 0",
 }
 """Reasons for which a sampler's parameter has no effect."""
-
-
-_COMMON = ("temperature", "top_k", "top_p", "min_p", "typical_p", *_PENALTIES)
-_NOTHING_COMMON = (None,) * len(_COMMON)
-
-
-@cache
-def _reader_of_common(repetition: str) -> Callable[[SamplingFields], tuple[Any, ...]]:
-    """Reads the fields that bodies of all kinds have. `repetition`: the name of one of them there, "" = the neutral one."""
-    return attrgetter(*(repetition if repetition and name == "repetition_penalty" else name for name in _COMMON))
-
-
-def sampling_fields(
-    asked: SamplingFields, model: Mapping[str, Any], defaults: Mapping[str, Any], place: str = "", repetition: str = ""
-) -> dict[str, Any]:
-    """The values of samplers and penalties, for SamplingParams: from a body, else the model's file, else the API's document.
-
-    What none of them says is left out. `model`, `defaults`: by neutral names. `place`: goes before names in errors.
-    `repetition`: the body's name of `repetition_penalty`. Raises: InvalidParameter.
-    """
-    found = further_sampling(asked, place)
-    said = _reader_of_common(repetition)(asked)
-    if said == _NOTHING_COMMON and not model and not defaults:
-        return found
-    for name, given in zip(_COMMON, said, strict=True):
-        value = model.get(name, defaults.get(name)) if given is None else given
-        if value is not None:
-            found[name] = value
-    if "top_k" in found:
-        found["top_k"] = max(0, found["top_k"])  # -1 and 0 both mean all tokens
-    if "top_p" in found:
-        found["top_p"] = max(found["top_p"], 1e-9)  # the smallest nucleus has one token
-    return found
-
-
-def without_penalties(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The values without the penalties."""
-    return {name: value for name, value in found.items() if name not in _PENALTIES}
 
 
 def further_sampling(asked: object, place: str = "", *, is_drawn: bool = True) -> dict[str, Any]:

@@ -89,31 +89,6 @@ def range_of(bounds: Bounds) -> Schema:
     return keywords
 
 
-def fields_of(
-    made: Mapping[str, Any],
-    *,
-    own: Mapping[str, Schema] | None = None,
-    ranges: Mapping[str, Bounds] | None = None,
-    words: Mapping[str, str] | None = None,
-    defaults: Mapping[str, Any] | None = None,
-    required: Sequence[str] = (),
-) -> dict[str, Schema]:
-    """The fields of a body: types of the Struct that was `made` into a schema, narrowed, with words and defaults.
-
-    `own`: schemas that replace those of the types. What is not `required` may be null; booleans may be numbers and texts.
-    """
-    properties: dict[str, Schema] = {}
-    for name, typed in made["properties"].items():
-        schema = dict((own or {}).get(name) or without_null(typed))
-        if name in (ranges or {}):
-            schema |= range_of((ranges or {})[name])
-        if schema == BOOLEAN:
-            schema = dict(LENIENT_BOOLEAN)
-        shown = schema if name in required else nullable(schema)
-        properties[name] = described(shown, (words or {}).get(name, ""), (defaults or {}).get(name))
-    return properties
-
-
 def struct_schemas(types: Sequence[Any]) -> dict[str, Schema]:
     """The components of these Structs and of all that they refer to, by class name."""
     _, components = msgspec.json.schema_components(types, ref_template=f"{REFERENCE}{{name}}")

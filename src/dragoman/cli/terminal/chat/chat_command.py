@@ -24,7 +24,7 @@ from dragoman.cli.terminal.servers.answers import AskFailed
 from dragoman.cli.terminal.servers.opening import open_server
 from dragoman.config.generation import generation_defaults
 from dragoman.config.resolve import Config
-from dragoman.server.apis.ollama.options import DEFAULTS
+from dragoman.server.apis.ollama.options import OPTIONS
 
 FAILURES = (AskFailed,)
 PROMPT, RESULT_PROMPT = "> ", "result of {}> "
@@ -61,7 +61,7 @@ def _usual_sampling(config: Config | None) -> Mapping[str, Any]:
     """
     if config is None or generation_defaults(config.model_dir):
         return {}
-    return dict(DEFAULTS)
+    return dict(OPTIONS.defaults)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Called when the document is built.
 
 from __future__ import annotations
 
+from dragoman.server.api import ModelProfile
 from dragoman.server.apis.anthropic.conversation import ALLOWED, IMAGE_TYPES
 from dragoman.server.apis.anthropic.parameters import (
     ANTHROPIC,
@@ -21,7 +22,8 @@ from dragoman.server.apis.anthropic.parameters import (
 from dragoman.server.apis.anthropic.schema import MessagesBody, PromptBody
 from dragoman.server.apis.anthropic.tools import CHOICES, TOOL_NAME
 from dragoman.server.apis.openai_wire.caching import NOT_KEPT
-from dragoman.server.apis.openai_wire.fields import BOUNDS
+from dragoman.server.apis.openai_wire.describe.bodies import field_schemas
+from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS
 from dragoman.server.describe.json_schema import (
     LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,
@@ -30,22 +32,20 @@ from dragoman.server.describe.json_schema import (
     an_object,
     any_of,
     array,
-    fields_of,
     nullable,
     ref,
     struct_schemas,
     without_null,
 )
-from dragoman.server.parameters import PARAMETERS
 from dragoman.types import Limits
 
 _EFFECTS = {
+    **EFFECTS,
     "messages": "the conversation; if its last message is the assistant's, the answer continues it",
     "model": "which model answers; the default model if absent, or a placeholder such as `default`",
     "system": "the system prompt",
     "max_tokens": "most tokens to generate; 0 only reads the prompt into the prefix cache",
     "stream": "send the answer while it is generated",
-    **{name: PARAMETERS[name].effect for name in ("temperature", "top_p")},
     "top_k": "only the k most likely tokens; 0 means all",
     "stop_sequences": "texts that end the answer",
     "tools": "the tools that the model may call",
@@ -55,10 +55,9 @@ _EFFECTS = {
     "output_format": "the form of the answer, as older clients ask for it",
     "cache_control": f"for how long the prompt is kept, as in any of its blocks; without effect where {NOT_KEPT}",
 }
-_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "stream": False}
 
 
-def schemas(limits: Limits) -> dict[str, Schema]:
+def schemas(model: ModelProfile) -> dict[str, Schema]:
     """The components of both bodies."""
     parts = struct_schemas([MessagesBody, PromptBody])
     messages, prompt = parts.pop("MessagesBody"), parts.pop("PromptBody")
@@ -92,8 +91,8 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     parts["OutputConfig"]["properties"]["effort"] = nullable({"enum": list(EFFORTS)})
     return {
         **parts,
-        "MessagesRequest": _body(messages, limits, ["max_tokens", "messages"]),
-        "CountTokensRequest": _body(prompt, limits, ["messages"]),
+        "MessagesRequest": _body(messages, model, ["max_tokens", "messages"]),
+        "CountTokensRequest": _body(prompt, model, ["messages"]),
     }
 
 
@@ -115,14 +114,10 @@ def _blocks() -> Schema:
     )
 
 
-def _body(body: Schema, limits: Limits, required: list[str]) -> Schema:
-    properties = fields_of(
-        body,
-        own={name: schema for name, schema in _own_types(body, limits).items() if name in body["properties"]},
-        ranges={**BOUNDS, **ANTHROPIC.bounds},
-        words={**{name: f"without effect: {reason}" for name, reason in IGNORED.items()}, **_EFFECTS},
-        defaults=_DEFAULTS,
-        required=required,
+def _body(body: Schema, model: ModelProfile, required: list[str]) -> Schema:
+    effects = {**{name: f"without effect: {reason}" for name, reason in IGNORED.items()}, **_EFFECTS}
+    properties = field_schemas(
+        body, effects, ANTHROPIC, model, required=required, defaults={"top_k": 0}, own=_own_types(body, model.limits)
     )
     refused = "; ".join(f"`{name}`: {reason}" for name, reason in REFUSED.items())
     ignored = ", ".join(f"`{name}`" for name in IGNORED)

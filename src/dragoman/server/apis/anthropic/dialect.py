@@ -122,13 +122,15 @@ class MessagesDialect(PureDialect):
         )
         reading = Reading(ANTHROPIC, self._options)
         request = shared_request(
-            shared, reading, request_id=http.request_id, prompt=shown.prompt, logprobs=None, max_tokens=None
+            shared,
+            reading,
+            request_id=http.request_id,
+            prompt=shown.prompt,
+            logprobs=None,
+            grammar=output_grammar(body),
         )
-        grammar = output_grammar(body)
-        sampling = request.sampling
         return msgspec.structs.replace(
             request,
-            sampling=sampling if grammar is None else msgspec.structs.replace(sampling, grammar=grammar),
             parse_tool_calls=shown.tools.is_parsed,
             parse_reasoning=True,
             tool_choice=shown.tools.choice,

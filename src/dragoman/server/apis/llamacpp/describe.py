@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.llamacpp.parameters import INT32_MAX, NEUTRAL, RANGES
+from dragoman.server.apis.llamacpp.parameters import INT32_MAX, WORDS
 from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaInfillBody
+from dragoman.server.apis.openai_wire.describe.bodies import field_schemas
+from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS
 from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora
 from dragoman.server.apis.openai_wire.pooling.texts import MODEL, texts_schema
 from dragoman.server.bounds import Bounds
@@ -23,13 +25,12 @@ from dragoman.server.describe.json_schema import (
     an_object,
     any_of,
     array,
-    fields_of,
     nullable,
     range_of,
     ref,
     struct_schemas,
+    without_null,
 )
-from dragoman.server.samplers import BREAKERS_SCHEMA, SAMPLER_EFFECTS
 from dragoman.types import Limits
 
 PARAMETERS: Mapping[str, dict[str, Any]] = {
@@ -38,22 +39,12 @@ PARAMETERS: Mapping[str, dict[str, Any]] = {
     "llama_fail_query": parameter("query", "fail_on_no_slot", "answer 503 if all slots are in use", TEXT),
 }
 
-_TEXTS: Mapping[str, str] = {
+_EFFECTS: Mapping[str, str] = {
+    **EFFECTS,
     "prompt": "what to go on with",
-    "n_predict": "the most tokens to generate; -1: as many as fit, 0: only compute the prompt",
-    "n_cmpl": "answers to each prompt",
-    "n_indent": "end before a line that is indented by fewer blanks and tabs",
-    "t_max_predict_ms": "end at the first end of a line that comes later after the first token",
-    "cache_prompt": "false: neither use nor keep cached parts of the prompt",
-    "return_progress": "with stream: tell how far the prompt is, and who is before it",
-    "return_tokens": "tell the token ids of the answer",
-    "response_fields": "the fields of the answer; a slash leads into an object",
-    "samplers": "those that are on",
     "logit_bias": "pairs of a token id or text and its bias, or an object of them; false: never",
-    "n_probs": "tell so many of the most likely tokens in the place of each",
-    "post_sampling_probs": "these are of what each was drawn from",
-    "grammar": "in GBNF, or in Lark after %llguidance",
-    "lora": "the adapter of this answer, by its place in the list",
+    "timings_per_token": "`timings` in every piece of a stream",
+    "response_fields": "the fields of the answer; a slash leads into an object",
 }
 
 
@@ -63,8 +54,8 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
     limits = profile.limits
     return {
         **{name: made[name] for name in ("LlamaLora", "LlamaFile")},
-        "LlamaCompletionRequest": _body(made["LlamaCompletionBody"], limits, {"prompt": _prompts(limits)}),
-        "LlamaInfillRequest": _body(made["LlamaInfillBody"], limits, {}),
+        "LlamaCompletionRequest": _body(made["LlamaCompletionBody"], profile, {"prompt": _prompts(limits)}),
+        "LlamaInfillRequest": _body(made["LlamaInfillBody"], profile, {}),
         "LlamaEmbedRequest": an_object(
             {},
             {
@@ -87,23 +78,11 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
     }
 
 
-def _body(made: Schema, limits: Limits, changed: Mapping[str, Schema]) -> Schema:
-    ranges = {
-        **RANGES,
-        "n_cmpl": Bounds(1, limits.max_best_of),
-        "n": Bounds(1, limits.max_best_of),
-        "n_probs": Bounds(0, limits.max_logprobs),
-        "logprobs": Bounds(0, limits.max_logprobs),
-    }
-    properties = fields_of(
-        made,
-        own={"dry_sequence_breakers": dict(BREAKERS_SCHEMA), **changed},
-        ranges=ranges,
-        words={**SAMPLER_EFFECTS, **_TEXTS},
-        required=(*made.get("required", ()), *changed),
-    )
-    idle = {name: {"description": f"no effect: {reason}"} for name, (_, reason) in NEUTRAL.items()}
-    return {**made, "properties": {**properties, **idle}}
+def _body(made: Schema, model: ModelProfile, changed: Mapping[str, Schema]) -> Schema:
+    own = {name: without_null(made["properties"][name]) for name in ("logit_bias", "stop")}  # are read otherwise here
+    required = (*made.get("required", ()), *changed)
+    properties = field_schemas(made, _EFFECTS, WORDS, model, required=required, own={**own, **changed})
+    return {**made, "properties": properties}
 
 
 def _prompts(limits: Limits) -> Schema:

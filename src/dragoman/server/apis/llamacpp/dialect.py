@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect
 from dragoman.server.apis.llamacpp.encoder import AnswerFacts, LlamaEncoder
 from dragoman.server.apis.llamacpp.errors import LlamaErrors
-from dragoman.server.apis.llamacpp.parameters import WORDS, max_tokens_of, read_parameters, refuse_lazy, tells_progress
+from dragoman.server.apis.llamacpp.parameters import WORDS, max_tokens_of, read_parameters, tells_progress
 from dragoman.server.apis.llamacpp.prompts import read_prompts
 from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaInfillBody, LlamaSharedBody
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct
 from dragoman.server.observation.measured import measure_of
 from dragoman.server.observation.record import current_call
-from dragoman.types import GenerationRequest, InfillPrompt, Prompt
+from dragoman.types import InfillPrompt, Prompt
 
 
 class AppliedAdapter:
@@ -38,22 +40,12 @@ class _Dialect(LlamaErrors, PureDialect):
     def _call(
         self, http: HttpCall, raw: Mapping[str, Any], body: LlamaSharedBody, prompts: Sequence[Prompt], *, is_list: bool
     ) -> Call:
-        refuse_lazy(raw)
-        found = read_parameters(raw, body, self._profile, self.applied.name)
+        found = read_parameters(raw, body, self._profile, self.applied.name, http.request_id)
+        request, sampling = found.request, found.request.sampling
         ids = [http.request_id] if len(prompts) == 1 else [f"{http.request_id}-{i}" for i in range(len(prompts))]
         requests = tuple(
-            GenerationRequest(
-                request_id=request_id,
-                prompt=prompt,
-                sampling=found.sampling,
-                max_tokens=found.max_tokens,
-                stop=found.stop,
-                on_overflow="clip",
-                model=None if body.model is None or body.model not in self._profile.adapter_names() else body.model,
-                adapter=found.adapter,
-                cache_salt=request_id if body.cache_prompt is False else "",
-                biased_texts=found.biased_texts,
-                lines=found.lines,
+            msgspec.structs.replace(
+                request, request_id=request_id, prompt=prompt, cache_salt=request_id if request.cache_salt else ""
             )
             for request_id, prompt in zip(ids, prompts, strict=True)
         )
@@ -61,13 +53,13 @@ class _Dialect(LlamaErrors, PureDialect):
         facts = AnswerFacts(
             model=self._profile.name if body.model is None else body.model,
             settings=found.settings,
-            num_answers=found.sampling.n,
-            max_tokens=found.max_tokens,
-            is_list=is_list or found.sampling.n > 1,
+            num_answers=sampling.n,
+            max_tokens=request.max_tokens,
+            is_list=is_list or sampling.n > 1,
             is_streamed=bool(body.stream),
             measure=None if record is None else measure_of(record, ids),
-            are_drawn=found.sampling.post_sampling_probs,
-            num_probs=found.sampling.logprobs or 0,
+            are_drawn=sampling.post_sampling_probs,
+            num_probs=sampling.logprobs or 0,
             fields=tuple(body.response_fields or ()),
             shows_tokens=bool(body.return_tokens),
             shows_timings=bool(body.timings_per_token),

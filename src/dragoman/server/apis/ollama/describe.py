@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.ollama.options import IGNORED_OPTIONS, OPTION_BOUNDS, OllamaOptions
+from dragoman.server.apis.ollama.options import OPTIONS, OllamaOptions
 from dragoman.server.apis.ollama.request import LEVELS
 from dragoman.server.apis.ollama.schema import OllamaChatBody, OllamaGenerateBody
+from dragoman.server.apis.openai_wire.describe.bodies import field_schemas
+from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS
 from dragoman.server.bounds import Bounds
 from dragoman.server.describe.json_schema import (
     LENIENT_BOOLEAN,
-    NON_EMPTY_TEXT,
     NUMBER,
     TEXT,
     Schema,
@@ -23,15 +24,12 @@ from dragoman.server.describe.json_schema import (
     any_of,
     array,
     described,
-    fields_of,
     nullable,
     range_of,
     ref,
     struct_schemas,
     without_null,
 )
-from dragoman.server.parameters import neutral_value
-from dragoman.server.samplers import BREAKERS_SCHEMA, SAMPLER_EFFECTS
 from dragoman.types import Limits
 
 _COMPONENTS = {
@@ -46,6 +44,7 @@ _TEXTS: Mapping[str, str] = {
     "shift": "true is named as without effect: an answer ends where the context does",
     "logprobs": "tell the log-probabilities of the tokens",
 }
+_OPTION_EFFECTS = {**EFFECTS, "num_predict": "most tokens to generate; 0, -1 and -2: up to the context"}
 
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:
@@ -54,7 +53,8 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
     told = {kind.__name__ for kind in _COMPONENTS.values()} | {OllamaOptions.__name__}  # with more than their types
     parts = {name: schema for name, schema in made.items() if name.startswith("Ollama") and name not in told}
     bodies = {name: _body(made[kind.__name__], profile.limits) for name, kind in _COMPONENTS.items()}
-    options = _options(made[OllamaOptions.__name__], profile.limits)
+    made_options = made[OllamaOptions.__name__]
+    options = {**made_options, "properties": field_schemas(made_options, _OPTION_EFFECTS, OPTIONS, profile)}
     return {**parts, **bodies, **_other_bodies(), "OllamaRequestOptions": options}
 
 
@@ -96,19 +96,6 @@ def _body(schema: Schema, limits: Limits) -> Schema:
     properties["format"] = {"anyOf": [{"enum": ["json", ""]}, {"type": "object"}, {"type": "null"}]}
     properties["think"] = {"anyOf": [LENIENT_BOOLEAN, {"enum": list(LEVELS)}, {"type": "null"}]}
     return {**schema, "properties": properties, "required": ["model"]}
-
-
-def _options(schema: Schema, limits: Limits) -> Schema:
-    texts = array(NON_EMPTY_TEXT, maxItems=limits.max_stop_strings)
-    properties = fields_of(
-        schema,
-        own={"stop": any_of(NON_EMPTY_TEXT, texts), "dry_sequence_breakers": dict(BREAKERS_SCHEMA)},
-        ranges=OPTION_BOUNDS,
-        words=SAMPLER_EFFECTS,
-        defaults={name: neutral_value(name) for name in SAMPLER_EFFECTS},
-    )
-    idle = {name: {"description": f"without effect: {reason}"} for name, reason in IGNORED_OPTIONS.items()}
-    return {**schema, "properties": {**properties, **idle}}
 
 
 def _without_default(schema: Schema) -> Schema:

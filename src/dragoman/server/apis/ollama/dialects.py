@@ -22,6 +22,7 @@ from dragoman.server.apis.ollama.names import model_meant
 from dragoman.server.apis.ollama.options import WORDS
 from dragoman.server.apis.ollama.request import (
     KEPT,
+    Asked,
     BodyT,
     Sent,
     content_of,
@@ -50,7 +51,7 @@ from dragoman.server.observation.measured import measure_of
 from dragoman.server.observation.record import current_call
 from dragoman.server.operations import Proceed, Server
 from dragoman.server.responder import note_ignored
-from dragoman.types import ChatPrompt, GenerationRequest, Prompt, TextPrompt
+from dragoman.types import ChatPrompt, Prompt, TextPrompt
 
 CLOCK = Clock(time.time, time.perf_counter)
 
@@ -65,14 +66,14 @@ class _Dialect(OllamaErrors):
     def _call(
         self,
         sent: Sent[BodyT],
-        request: GenerationRequest,
+        asked: Asked,
         ignored: Sequence[str] = (),
         *,
         is_chat: bool,
         has_context: bool,
     ) -> Call:
         """The call, with what its answer has to tell."""
-        record = current_call()
+        record, request = current_call(), asked.request
         facts = AnswerFacts(
             model=sent.name,
             clock=self._clock,
@@ -82,13 +83,13 @@ class _Dialect(OllamaErrors):
             top_logprobs=request.sampling.logprobs,
             has_context=has_context,
         )
-        names = [*without_effect(sent, request), *ignored]
+        names = [*without_effect(sent), *ignored]
         return Call(
             (request,),
             OllamaEncoder(facts),
             stream=sent.is_streamed,
-            ignored=tuple(names),
-            reasons=reasons_of(names),
+            ignored=(*names, *asked.ignored),
+            reasons={**reasons_of(names), **asked.reasons},
         )
 
     def _done(self, sent: Sent[BodyT], switches: CallSwitches, *, is_chat: bool) -> Reply:
@@ -144,14 +145,12 @@ class GenerateDialect(_Dialect):
         _refuse(sent.body)
         prompt = self._prompt(sent.body)
         is_chat = isinstance(prompt, ChatPrompt)
-        request = neutral_request(
-            sent, self._profile, request_id=http.request_id, prompt=prompt, is_conversation=is_chat
-        )
+        asked = neutral_request(sent, self._profile, request_id=http.request_id, prompt=prompt, is_conversation=is_chat)
         body = sent.body
         said = {"system": bool(body.system), "think": body.think is not None}
         idle = [] if is_chat else [name for name, is_said in said.items() if is_said]
         has_context = not (body.raw or body.suffix or body.images)
-        return self._call(sent, request, idle, is_chat=False, has_context=has_context)
+        return self._call(sent, asked, idle, is_chat=False, has_context=has_context)
 
     def _prompt(self, body: OllamaGenerateBody) -> Prompt:
         """One turn of a conversation, where the model holds any; else the text itself."""
@@ -210,11 +209,11 @@ class ChatDialect(_Dialect):
             and "tool_calls" not in last,
             template_kwargs=thinking_kwargs(sent.body.think, self._profile),
         )
-        request = neutral_request(sent, self._profile, request_id=http.request_id, prompt=prompt, is_conversation=True)
+        asked = neutral_request(sent, self._profile, request_id=http.request_id, prompt=prompt, is_conversation=True)
         request = msgspec.structs.replace(
-            request, parse_tool_calls=tools.is_parsed, tool_choice=tools.choice, passed_over=tools.passed_over
+            asked.request, parse_tool_calls=tools.is_parsed, tool_choice=tools.choice, passed_over=tools.passed_over
         )
-        return self._call(sent, request, is_chat=True, has_context=False)
+        return self._call(sent, asked._replace(request=request), is_chat=True, has_context=False)
 
     def _check_sizes(self, body: OllamaChatBody) -> None:
         """Raises: InvalidRequest for more of anything than one conversation may have."""

@@ -11,26 +11,29 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from dragoman.durations import seconds_of
 from dragoman.errors import InvalidRequest, UnsupportedFeature
 from dragoman.server.api import HttpCall, ModelProfile
 from dragoman.server.apis.ollama.names import served_name
-from dragoman.server.apis.ollama.options import (
-    REASONS,
-    WORDS,
-    OllamaOptions,
-    check_options,
-    idle_options,
-    max_tokens_of,
-    sampling_params,
-    stop_strings,
-)
+from dragoman.server.apis.ollama.options import OPTIONS, WORDS, OllamaOptions
 from dragoman.server.apis.ollama.schema import OllamaBody
-from dragoman.server.apis.openai_wire.common import requested_model
-from dragoman.server.apis.openai_wire.fields import check_number, decode_object, read_struct, shown, unknown_names
+from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
+from dragoman.server.apis.openai_wire.fields import (
+    check_bounds,
+    check_number,
+    decode_object,
+    read_struct,
+    shown,
+    unknown_names,
+)
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
+from dragoman.server.apis.openai_wire.sampling import Reading, shared_body, shared_request
+from dragoman.server.apis.openai_wire.sampling import reasons_of as reasons_of_options
+from dragoman.server.apis.openai_wire.sampling import without_effect as options_without_effect
 from dragoman.server.bounds import Bounds
 from dragoman.server.observation.record import current_call
 from dragoman.types import GenerationRequest, Grammar, Prompt
@@ -83,7 +86,7 @@ def read_body(http: HttpCall, kind: type[BodyT]) -> Sent[BodyT]:
     raw = decode_object(http, WORDS)
     body = read_struct(raw, kind, WORDS)
     name = named_model(body.model)
-    check_options(body.options or OllamaOptions())
+    check_bounds(_given_options(raw), body.options or OllamaOptions(), OPTIONS)
     note_keep_alive(body.keep_alive)
     return Sent(raw, body, name)
 
@@ -131,21 +134,29 @@ def has_no_effect(name: str) -> bool:
     return name == KEPT and not (record is not None and record.is_kept)
 
 
+class Asked(NamedTuple):
+    """The request, and which of the options changed nothing, with the reasons."""
+
+    request: GenerationRequest
+    ignored: list[str]
+    reasons: dict[str, str]
+
+
 def neutral_request(
     sent: Sent[BodyT], profile: ModelProfile, *, request_id: str, prompt: Prompt, is_conversation: bool
-) -> GenerationRequest:
+) -> Asked:
     """The request around a prompt; only of a conversation reasoning is told apart. Raises: InvalidRequest."""
     grammar, logprobs = format_grammar(sent.body.format), _logprobs(sent.body, profile)
-    return GenerationRequest(
-        request_id=request_id,
-        prompt=prompt,
-        sampling=sampling_params(sent.options, profile.generation_defaults, logprobs, grammar),
-        max_tokens=max_tokens_of(sent.options),
-        stop=stop_strings(sent.options, profile.limits),
-        on_overflow="clip",
-        model=requested_model(served_name(sent.name, profile)),
-        parse_reasoning=is_conversation,
-    )
+    options, reading = sent.options, Reading(OPTIONS, OpenAiOptions(**shared_options(profile)))
+    limit = options.num_predict or 0  # 0, -1 and -2 all mean as many as fit
+    shared = shared_body(options, model=served_name(sent.name, profile), max_tokens=limit if limit > 0 else None)
+    request = shared_request(shared, reading, request_id=request_id, prompt=prompt, logprobs=logprobs, grammar=grammar)
+    raw = _given_options(sent.raw)
+    ignored = options_without_effect(raw, shared, request, reading, OllamaOptions)
+    reasons = {f"options.{name}": reason for name, reason in reasons_of_options(ignored, shared, reading).items()}
+    if is_conversation:
+        request = msgspec.structs.replace(request, parse_reasoning=True)
+    return Asked(request, [f"options.{name}" for name in ignored], reasons)
 
 
 def format_grammar(value: str | dict[str, Any] | None) -> Grammar | None:
@@ -195,8 +206,8 @@ def content_of(text: str, images: list[str] | None, path: str) -> str | list[dic
     return [*parts, {"type": "text", "text": text}] if text else parts
 
 
-def without_effect(sent: Sent[BodyT], request: GenerationRequest) -> list[str]:
-    """Names of what was sent and changes nothing, in the order in which it was sent."""
+def without_effect(sent: Sent[BodyT]) -> list[str]:
+    """Names of what was sent beside the options and changes nothing, in the order in which it was sent."""
     body = sent.body
     idle = set(unknown_names(sent.raw, type(body)))
     if has_no_effect(KEPT):
@@ -207,28 +218,26 @@ def without_effect(sent: Sent[BodyT], request: GenerationRequest) -> list[str]:
         idle.add("shift")
     if not body.logprobs and body.top_logprobs:
         idle.add("top_logprobs")
-    names = [name for name in sent.raw if name in idle]
-    return names + idle_options(_options(sent), body.options or OllamaOptions(), request.sampling)
+    return [name for name in sent.raw if name in idle]
 
 
 def idle_without_text(sent: Sent[BodyT]) -> list[str]:
     """The same of a call that asks for no text, of which the model's name counts."""
     unknown = unknown_names(sent.raw, type(sent.body))
     return [name for name in sent.raw if name in unknown or has_no_effect(name)] + [
-        f"options.{name}" for name in _options(sent)
+        f"options.{name}" for name in _given_options(sent.raw)
     ]
 
 
-def _options(sent: Sent[BodyT]) -> dict[str, Any]:
-    """The options as they were sent; the text "null" is none."""
-    options = sent.raw.get("options")
-    return options if isinstance(options, dict) else {}
+def _given_options(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as they were sent, but for what is null; the text "null" is none."""
+    options = raw.get("options")
+    return {name: one for name, one in options.items() if one is not None} if isinstance(options, dict) else {}
 
 
 def reasons_of(names: list[str]) -> dict[str, str]:
     """Why these have no effect; those that are unknown have no reason."""
-    known = {**IGNORED, **REASONS}
-    return {name: known[name] for name in names if name in known}
+    return {name: IGNORED[name] for name in names if name in IGNORED}
 
 
 def _logprobs(body: OllamaBody, profile: ModelProfile) -> int | None:

@@ -258,8 +258,8 @@ class OpenAiOptions:
     """Configuration that a model's completions and conversations share.
 
     `proposer`: the kind that guesses tokens for speculative decoding, if any. `keeps_prompts`, `has_cache_keys`,
-    `tells_progress`, `generation_defaults` and `overriding_defaults`: as in `ModelProfile`. `vocab_size`: the number that -1
-    candidates mean, 0 = not known. `thinks`: the model's reasoning can be told from its answer.
+    `tells_progress`, `lacks`, `generation_defaults` and `overriding_defaults`: as in `ModelProfile`. `vocab_size`: the
+    number that -1 candidates mean, 0 = not known. `thinks`: the model's reasoning can be told from its answer.
     """
 
     names: ServedNames = field(default_factory=ServedNames)
@@ -268,6 +268,7 @@ class OpenAiOptions:
     keeps_prompts: bool = False
     has_cache_keys: bool = False
     tells_progress: bool = False
+    lacks: Collection[str] = ()
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
     overriding_defaults: Mapping[str, Any] = field(default_factory=dict)
     vocab_size: int = 0
@@ -292,6 +293,7 @@ def shared_options(profile: ModelProfile) -> dict[str, Any]:
         "keeps_prompts": profile.keeps_prompts,
         "has_cache_keys": profile.has_cache_keys,
         "tells_progress": profile.tells_progress,
+        "lacks": profile.lacks,
         "generation_defaults": profile.generation_defaults,
         "overriding_defaults": profile.overriding_defaults,
         "vocab_size": profile.vocab_size,

@@ -7,7 +7,7 @@ Called by the dialects, on the event loop. Source: llama.cpp, tools/server/READM
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -191,8 +191,13 @@ def adopt_aliases(body: LlamaFields, max_n: int, profile: Profile) -> None:
             setattr(body, own, value)
 
 
-def without_unlisted(sampling: SamplingParams, body: LlamaFields, profile: Profile) -> SamplingParams:
-    """The parameters with everything off that llama.cpp's fields turn off. Raises: InvalidParameter."""
+def without_unlisted(
+    sampling: SamplingParams, body: LlamaFields, profile: Profile, lacks: Collection[str]
+) -> SamplingParams:
+    """The parameters with everything off that llama.cpp's fields turn off, and the engine `lacks`.
+
+    Raises: InvalidParameter.
+    """
     if body.samplers is None and body.repeat_last_n is None and not body.post_sampling_probs:  # as nearly always
         return sampling
     listed = read_samplers(body.samplers, profile)
@@ -203,25 +208,30 @@ def without_unlisted(sampling: SamplingParams, body: LlamaFields, profile: Profi
     return msgspec.structs.replace(
         sampling,
         **{name: getattr(NEUTRAL_SAMPLING, name) for name in names},
-        infill="infill" in listed,
+        infill="infill" in listed and "infill" not in lacks,
         post_sampling_probs=bool(body.post_sampling_probs and sampling.logprobs),
     )
 
 
-def idle_llama_names(raw: Mapping[str, Any], body: LlamaFields, sampling: SamplingParams, profile: Profile) -> set[str]:
+def idle_llama_names(
+    raw: Mapping[str, Any], body: LlamaFields, sampling: SamplingParams, profile: Profile, lacks: Collection[str]
+) -> set[str]:
     """Its fields that change nothing, and fields of any name whose sampler is off."""
     idle = {name for name in ALIASES.keys() & raw.keys() if any(one in raw for one in ALIASES[name])}
     if body.repeat_last_n not in (None, -1, 0) and has_penalty(sampling):
         idle.add("repeat_last_n")
     if body.post_sampling_probs and not sampling.logprobs:
         idle.add("post_sampling_probs")
-    return idle | unlisted_names(raw, body, profile)
+    return idle | unlisted_names(raw, body, profile, lacks)
 
 
-def unlisted_names(raw: Mapping[str, Any], body: LlamaFields, profile: Profile) -> set[str]:
+def unlisted_names(
+    raw: Mapping[str, Any], body: LlamaFields, profile: Profile, lacks: Collection[str] = ()
+) -> set[str]:
     """Fields whose sampler is not listed, and `samplers` where it has an order of its own or names one we lack."""
     if body.samplers is None:
         return set()
     listed = read_samplers(body.samplers, profile)
     idle = {name for one in ORDER if one not in listed for name in (*OF_SAMPLERS[one], *_SWITCHED_OFF[one])} & set(raw)
-    return idle if listed == in_order(listed) else {*idle, "samplers"}
+    is_done = listed == in_order(listed) and not set(listed) & set(lacks)
+    return idle if is_done else {*idle, "samplers"}

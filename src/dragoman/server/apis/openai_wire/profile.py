@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest
 from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
@@ -60,6 +60,13 @@ class Profile:
     chunk_object: ChunkName = "text_completion"
     fixes_defaults: bool = False  # the API's document says how is sampled by default, whatever the model's file says
     restricted_beside_images: str = ""  # what no text of a conversation with images may hold
+    place: str = ""  # of the parameters in a body, as errors name it before them
+    defaults: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # of the API's document; the model's file goes before them
+    random_seeds: frozenset[int] = frozenset()  # with which a client asks to have one drawn
+    ignored: Mapping[str, str] = field(default_factory=dict)  # parameters that are known and have no effect, and why
+    asks_nothing: Mapping[str, object] = field(default_factory=dict)  # of these, the values that are not worth a word
 
     def fault(self, param: str, problem: str, message: str, **values: object) -> InvalidRequest:
         """The error for one parameter in this profile's words, into which `values` go where it names them.
@@ -70,10 +77,9 @@ class Profile:
         own = self.texts.get(f"{place}.{problem}")
         if own is None and problem == "negative":
             own = self.texts.get(f"{place}.low")
-        text = message if own is None else own.format(**values)
-        if param in self.payload_params:
-            return InvalidPayload(text, param=param)
-        return InvalidParameter(text, param=param)
+        text = self.place + (message if own is None else own.format(**values))
+        kind = InvalidPayload if param in self.payload_params else InvalidParameter
+        return kind(text, param=self.place + param)
 
     def payload_fault(
         self, problem: str, message: str, *, param: str | None = None, **values: object

@@ -8,6 +8,7 @@ Sources: OVMS v2025.0, completions API (`/v3`), OpenAI API reference (`/v1`), vL
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -27,7 +28,6 @@ from dragoman.server.apis.openai_wire.fields import (
 )
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_grammar
 from dragoman.server.apis.openai_wire.llamacpp_names import (
-    ALIASES,
     NOT_LISTED,
     LlamaFields,
     adopt_aliases,
@@ -49,7 +49,7 @@ from dragoman.server.apis.openai_wire.thinking import (
 )
 from dragoman.server.apis.openai_wire.thinking import REASONS as THINKING_REASONS
 from dragoman.server.bounds import Bounds
-from dragoman.server.samplers import IDLE_REASONS, idle_samplers, sampling_fields
+from dragoman.server.samplers import IDLE_REASONS, further_sampling, idle_samplers
 from dragoman.types import GenerationRequest, Grammar, Prompt, SamplingParams
 
 ValueT = TypeVar("ValueT")
@@ -164,6 +164,12 @@ class _Search(NamedTuple):
     is_greedy: bool
 
 
+def shared_body(body: msgspec.Struct, **changed: Any) -> SharedBody:
+    """The fields that the body of another API has in common with those here, but for what it says otherwise."""
+    given = {name: getattr(body, name) for name in SharedBody.__struct_fields__ if hasattr(body, name)}
+    return SharedBody(**{**given, **changed})
+
+
 def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, exempt: Collection[str] = ()) -> None:
     """Everything that can be wrong with the shared fields one by one, except what `shared_request` finds.
 
@@ -182,8 +188,6 @@ def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, 
     check_bounds(raw, body, profile, exempt)
     if body.ttl is not None:
         note_ttl(body.ttl, profile)
-    if not raw.keys().isdisjoint(ALIASES):
-        adopt_aliases(body, reading.options.limits.max_best_of, profile)
     if body.top_k == 0 and profile.name == "v3":
         raise profile.fault("top_k", "low", "top_k must be -1 or at least 1, got 0")
     if body.num_assistant_tokens is not None and body.assistant_confidence_threshold is not None:
@@ -192,13 +196,21 @@ def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, 
 
 
 def shared_request(
-    body: SharedBody, reading: Reading, *, request_id: str, prompt: Prompt, logprobs: int | None, max_tokens: int | None
+    body: SharedBody,
+    reading: Reading,
+    *,
+    request_id: str,
+    prompt: Prompt,
+    logprobs: int | None,
+    max_tokens: int | None = None,
+    grammar: Grammar | None = None,
 ) -> GenerationRequest:
     """The neutral request for `body`; `max_tokens` is the limit that applies where the client set none.
 
-    Raises: InvalidRequest.
+    `grammar`: of a parameter that only the caller knows. Raises: InvalidRequest.
     """
     profile = reading.profile
+    adopt_aliases(body, reading.options.limits.max_best_of, profile)
     given = body.max_tokens
     limit = _ignore_eos_limit(body, profile) if given is None and max_tokens is None else max_tokens
     if body.ignore_eos and given is not None and given > (profile.max_ignore_eos_tokens or given):
@@ -208,7 +220,9 @@ def shared_request(
     return GenerationRequest(
         request_id=request_id,
         prompt=prompt,
-        sampling=without_unlisted(_sampling_params(body, reading, logprobs), body, profile),
+        sampling=without_unlisted(
+            _sampling_params(body, reading, logprobs, grammar), body, profile, reading.options.lacks
+        ),
         max_tokens=limit if given is None else given,
         stop=_stop_strings(body, reading),
         include_stop_in_text=_include_stop(body, profile),
@@ -257,9 +271,19 @@ def _model(named: str | None, reading: Reading) -> str | None:
     return requested_model(named)
 
 
-def without_effect(raw: Mapping[str, Any], body: SharedBody, request: GenerationRequest, reading: Reading) -> list[str]:
-    """Names of the fields of `raw` that were accepted and change nothing, in the order the client sent them."""
-    idle = set(unknown_names(raw, type(body)))
+def without_effect(
+    raw: Mapping[str, Any],
+    body: SharedBody,
+    request: GenerationRequest,
+    reading: Reading,
+    kind: type[msgspec.Struct] | None = None,
+) -> list[str]:
+    """Names of the fields of `raw` that were accepted and change nothing, in the order the client sent them.
+
+    `kind`: the Struct that `raw` was read as, where `body` has only a part of it.
+    """
+    idle = set(unknown_names(raw, kind or type(body)))
+    idle -= {name for name, nothing in reading.profile.asks_nothing.items() if raw.get(name) == nothing}
     idle |= _idle_speculation(request.sampling, reading)
     if reading.profile.ignores_model and not reading.options.names.knows(body.model):
         idle.add("model")
@@ -273,7 +297,7 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
     idle.update(idle_samplers(request.sampling, body))
     if body.ttl is not None and staying.is_idle():
         idle.add(staying.NAME)
-    idle |= idle_llama_names(raw, body, request.sampling, reading.profile)
+    idle |= idle_llama_names(raw, body, request.sampling, reading.profile, served.lacks)
     if not reading.options.thinks:
         idle.update(BUDGETS)
     names = [name for name in raw if name in idle]
@@ -300,12 +324,9 @@ def has_continuous_usage(body: SharedBody) -> bool:
 
 def reasons_of(names: Collection[str], body: SharedBody, reading: Reading) -> dict[str, str]:
     """The reasons why these fields change nothing; unknown fields have none."""
-    unlisted = unlisted_names(dict.fromkeys(names), body, reading.profile)
-    return {
-        name: NOT_LISTED if name in unlisted and name != "samplers" else _REASONS[name]
-        for name in names
-        if name in _REASONS or name in unlisted
-    }
+    unlisted = unlisted_names(dict.fromkeys(names), body, reading.profile) - {"samplers"}
+    known = {**_REASONS, **reading.profile.ignored, **dict.fromkeys(unlisted, NOT_LISTED)}
+    return {name: known[name] for name in names if name in known}
 
 
 def _idle_speculation(sampling: SamplingParams, reading: Reading) -> set[str]:
@@ -326,10 +347,35 @@ def _check_min_tokens(body: SharedBody, profile: Profile, max_tokens: int | None
         raise profile.fault("min_tokens", "high", message)
 
 
-def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -> SamplingParams:
+_COMMON = (
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+_READ_COMMON, _NOTHING_COMMON = attrgetter(*_COMMON), (None,) * len(_COMMON)
+
+
+def _sampling_fields(body: SharedBody, place: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of samplers and penalties: from a body, else from `defaults`. What neither says is left out."""
+    found = further_sampling(body, place)
+    said = _READ_COMMON(body)
+    if said == _NOTHING_COMMON and not defaults:
+        return found
+    for name, given in zip(_COMMON, said, strict=True):
+        value = defaults.get(name) if given is None else given
+        if value is not None:
+            found[name] = value
+    if "top_k" in found:
+        found["top_k"] = max(0, found["top_k"])  # -1 and 0 both mean all tokens
+    if "top_p" in found:
+        found["top_p"] = max(found["top_p"], 1e-9)  # the smallest nucleus has one token
+    return found
+
+
+def _sampling_params(
+    body: SharedBody, reading: Reading, logprobs: int | None, grammar: Grammar | None
+) -> SamplingParams:
     search, options = _search(body, reading), reading.options
     model = options.overriding_defaults if reading.profile.fixes_defaults else options.generation_defaults
-    found = sampling_fields(body, model, {})
+    found = _sampling_fields(body, reading.profile.place, {**reading.profile.defaults, **model})
     if search.is_greedy:
         found["temperature"] = 0.0
     if (
@@ -358,7 +404,7 @@ def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -
         early_stopping=_or(body.early_stopping, False),
         logprobs=logprobs,
         prompt_logprobs=logprob_count("prompt_logprobs", body.prompt_logprobs, reading),
-        grammar=_grammar(body, reading.profile),
+        grammar=_grammar(body, reading.profile, grammar),
         thinking_token_budget=thinking_budget(body, reading.profile, body.reasoning_tokens()),
         repetition_detection=repetition_detection(body.repetition_detection, reading.profile),
         num_assistant_tokens=body.num_assistant_tokens if reading.options.proposer else None,
@@ -367,14 +413,16 @@ def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -
     )
 
 
-def _grammar(body: SharedBody, profile: Profile) -> Grammar | None:
+def _grammar(body: SharedBody, profile: Profile, read: Grammar | None) -> Grammar | None:
+    """The grammar that was `read` already, else that of the body, in which there may be one at most."""
     guided = (body.guided_json, body.guided_regex, body.guided_grammar, body.guided_choice)
     if (body.response_format, body.structured_outputs, body.grammar, body.json_schema, *guided) == (
         None,
     ) * 8:  # as nearly always
-        return None
+        return read
     try:
-        return read_grammar(body)
+        found = read_grammar(body)
+        return found if read is None else read
     except GrammarFault as fault:
         raise profile.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
 
@@ -385,7 +433,9 @@ def _or(value: ValueT | None, default: ValueT) -> ValueT:
 
 def _seed(body: SharedBody, profile: Profile) -> int | None:
     seed = _or(body.seed, profile.default_seed)
-    return None if seed is None else seed % 2**64  # negative seeds are as good as others, generators want them unsigned
+    return (
+        None if seed is None or seed in profile.random_seeds else seed % 2**64
+    )  # negative seeds are as good as others, generators want them unsigned
 
 
 def _search(body: SharedBody, reading: Reading) -> _Search:

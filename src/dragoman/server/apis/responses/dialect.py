@@ -162,12 +162,10 @@ class ResponsesDialect:
         prompt = self._prompt(body, before, new, tools, asking)
         body.response_format, grammar = response_format(body, profile)
         request = shared_request(
-            body, reading, request_id=http.request_id, prompt=prompt, logprobs=logprobs, max_tokens=None
+            body, reading, request_id=http.request_id, prompt=prompt, logprobs=logprobs, grammar=grammar
         )
-        sampling = request.sampling
         request = msgspec.structs.replace(
             request,
-            sampling=sampling if grammar is None else msgspec.structs.replace(sampling, grammar=grammar),
             parse_tool_calls=tools.is_parsed,
             parse_reasoning=True,
             tool_choice=tools.choice,

@@ -1,4 +1,4 @@
-"""The request bodies of completions and chat, one schema per family of routes.
+"""The request bodies of completions and chat, one schema per family of routes; the fields of other APIs' bodies.
 
 Does: take types from the Structs that parse, ranges from the tables that check, words and defaults from
 `parameters`. Does not: describe answers. Called when the document is built.
@@ -6,8 +6,7 @@ Does: take types from the Structs that parse, ranges from the tables that check,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from dragoman.server.apis.openai_wire.caching import RETENTIONS
 from dragoman.server.apis.openai_wire.chat.messages import FUNCTION_NAME
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
-from dragoman.server.apis.openai_wire.describe.parameters import CHAT, COMPLETIONS, NO_DEFAULT, SHARED, Row
+from dragoman.server.apis.openai_wire.describe.parameters import CHAT_EFFECTS, COMPLETION_EFFECTS, defaults_of
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.apis.openai_wire.grammars import MAX_CHOICES
 from dragoman.server.apis.openai_wire.profile import Profile
@@ -30,6 +29,7 @@ from dragoman.server.describe.json_schema import (
     an_object,
     any_of,
     array,
+    described,
     nullable,
     range_of,
     struct_schemas,
@@ -37,9 +37,6 @@ from dragoman.server.describe.json_schema import (
 )
 from dragoman.server.samplers import BREAKERS_SCHEMA
 from dragoman.types import Limits
-
-COMPLETION_ROWS: Mapping[str, Row] = {**SHARED, **COMPLETIONS}
-CHAT_ROWS: Mapping[str, Row] = {**SHARED, **CHAT}
 
 _TOKEN_ID = {"type": "integer", "minimum": 0}
 _SIZES = Limits()  # of which only those are used here that no option sets
@@ -96,10 +93,8 @@ def _content_part(part: Schema) -> Schema:
 def completion_body(profile: Profile, model: ModelProfile) -> Schema:
     """The body of a completion."""
     body = struct_schemas([CompletionBody])["CompletionBody"]
-    rows = dict(COMPLETION_ROWS)
-    if profile.name == "v3":
-        rows["max_tokens"] = replace(rows["max_tokens"], effect=f"{SHARED['max_tokens'].effect}; 0 only with `echo`")
-    schema = body_schema(body, rows, profile, model, required="prompt")
+    defaults = {"max_tokens": profile.default_max_tokens}
+    schema = body_schema(body, COMPLETION_EFFECTS, profile, model, required="prompt", defaults=defaults)
     _limit(schema["properties"]["max_tokens"], {"minimum": 0})
     choices = schema["properties"]["prompt"]["anyOf"]
     choices[2]["maxItems"] = model.limits.max_prompts
@@ -110,10 +105,10 @@ def completion_body(profile: Profile, model: ModelProfile) -> Schema:
 
 
 def chat_body(profile: Profile, model: ModelProfile, defaults: Mapping[str, Any]) -> Schema:
-    """The body of a conversation. `defaults`: by parameter, where they differ from the rows'."""
+    """The body of a conversation. `defaults`: by parameter, where they are not the usual ones."""
     body = struct_schemas([ChatBody])["ChatBody"]
-    rows = {name: replace(row, default=defaults.get(name, row.default)) for name, row in CHAT_ROWS.items()}
-    schema = body_schema(body, rows, profile, model, required="messages")
+    defaults = {"logprobs": False, **defaults}
+    schema = body_schema(body, CHAT_EFFECTS, profile, model, required="messages", defaults=defaults)
     schema["properties"]["messages"] |= {"minItems": 1, "maxItems": model.limits.max_messages}
     for name in ("tools", "functions"):
         _bound_array(schema["properties"][name], model.limits.max_tools)
@@ -121,18 +116,16 @@ def chat_body(profile: Profile, model: ModelProfile, defaults: Mapping[str, Any]
 
 
 def body_schema(
-    body: Schema, rows: Mapping[str, Row], profile: Profile, model: ModelProfile, *, required: str
+    body: Schema,
+    effects: Mapping[str, str],
+    profile: Profile,
+    model: ModelProfile,
+    *,
+    required: str,
+    defaults: Mapping[str, Any],
 ) -> Schema:
-    """The schema of a body: types of the Struct, words of the rows, ranges of the tables that check."""
+    """The schema of a body of OpenAI's shape, with what is refused and ignored in words."""
     needed = {required, *(("model",) if profile.requires_model else ())}
-    properties: dict[str, Schema] = {}
-    for name, typed in body["properties"].items():
-        schema = _narrowed(name, without_null(typed), profile, model)
-        row = rows.get(name, Row(""))
-        schema = schema if name in needed else nullable(schema)
-        default = row.default_on(profile.name)
-        extra = {"description": row.effect} if row.effect else {}
-        properties[name] = {**extra, **schema, **({} if default is NO_DEFAULT else {"default": default})}
     refused = "; ".join(f"`{name}`: {reason}" for name, reason in REFUSED.items())
     ignored = ", ".join(f"`{name}`" for name in IGNORED)
     words = [
@@ -144,9 +137,35 @@ def body_schema(
     return {
         "type": "object",
         "description": " ".join(word for word in words if word),
-        "properties": properties,
+        "properties": field_schemas(body, effects, profile, model, required=needed, defaults=defaults),
         "required": sorted(needed),
     }
+
+
+def field_schemas(
+    body: Schema,
+    effects: Mapping[str, str],
+    profile: Profile,
+    model: ModelProfile,
+    *,
+    required: Collection[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+    own: Mapping[str, Schema] | None = None,
+) -> dict[str, Schema]:
+    """The fields of any API's body: types of the Struct that was made into `body`, ranges of the tables that check.
+
+    `own`: schemas that replace those of the types. What is not `required` may be null. Parameters that are known and have
+    no effect are added.
+    """
+    told = {**defaults_of(profile), **(defaults or {})}
+    properties: dict[str, Schema] = {}
+    for name, typed in body["properties"].items():
+        found = (own or {}).get(name)
+        schema = _narrowed(name, without_null(typed), profile, model) if found is None else found
+        shown = schema if name in required else nullable(schema)
+        properties[name] = described(shown, effects.get(name, ""), told.get(name))
+    idle = {name: {"description": f"without effect: {reason}"} for name, reason in profile.ignored.items()}
+    return {**idle, **properties}
 
 
 def _narrowed(name: str, schema: Schema, profile: Profile, model: ModelProfile) -> Schema:
@@ -169,17 +188,17 @@ def _narrowed(name: str, schema: Schema, profile: Profile, model: ModelProfile) 
     if name == "top_p" and profile.refuses_zero_top_p:
         del schema["minimum"]
         schema["exclusiveMinimum"] = 0.0
-    if name == "top_k":
+    if name == "top_k" and not profile.place:
         return any_of({**schema, "not": {"const": 0}} if profile.name == "v3" else schema, {"const": ""})
     return schema
 
 
 def _bounds(name: str, schema: Schema, profile: Profile, model: ModelProfile) -> Bounds | None:
     limits = model.limits
-    if name in ("n", "best_of"):
+    if name in ("n", "n_cmpl", "best_of"):
         return Bounds(1, limits.max_best_of - (1 if profile.is_best_of_limit_exclusive else 0))
-    if name in ("logprobs", "top_logprobs", "prompt_logprobs") and schema.get("type") == "integer":
-        takes_all = name != "logprobs" and 0 < model.vocab_size <= limits.max_logprobs
+    if name in ("logprobs", "n_probs", "top_logprobs", "prompt_logprobs") and schema.get("type") == "integer":
+        takes_all = name in ("top_logprobs", "prompt_logprobs") and 0 < model.vocab_size <= limits.max_logprobs
         return Bounds(-1 if takes_all else 0, limits.max_logprobs)
     if name == "priority":
         return Bounds(limits.min_priority, BOUNDS[name].high)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.openai_wire.describe.bodies import body_schema
-from dragoman.server.apis.openai_wire.describe.parameters import SHARED, Row
+from dragoman.server.apis.openai_wire.describe.bodies import field_schemas
+from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS as SHARED
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.apis.openai_wire.sampling import REFUSED as SHARED_REFUSED
 from dragoman.server.apis.responses.items import ROLES
@@ -49,62 +49,68 @@ from dragoman.types import Limits
 _UINT32 = {"type": "integer", "minimum": 1, "maximum": 4294967295}
 _IGNORED = "; told back, and named in `x-dragoman-ignored`"
 
-ROWS: Mapping[str, Row] = {
-    **{name: row for name, row in SHARED.items() if name not in ("prompt_logprobs", "stream_options", "max_tokens")},
-    "stream_options": Row("without effect: the last event always tells the usage; refused on `/v3`"),
-    "max_tokens": Row("the same as `max_output_tokens`, which wins"),
-    "input": Row("a text, which the user says, or items: messages, function calls and their outputs, reasoning"),
-    "instructions": Row("a system message before everything else; not carried over by `previous_response_id`"),
-    "max_output_tokens": Row("most tokens to generate, reasoning included; without it, what the context has room for"),
-    "max_tool_calls": Row(f"counts calls of built-in tools, of which there are none{_IGNORED}"),
-    "tools": Row("the functions that the model may call, flat or in the nested form of conversations"),
-    "tool_choice": Row("whether it calls: none, auto, required, one function, or only some (`allowed_tools`)"),
-    "parallel_tool_calls": Row("false: only the first call is answered", True),
-    "text": Row("`format`: text, json_object or json_schema; `verbosity` is told back and has no effect"),
-    "reasoning": Row(
+EFFECTS: Mapping[str, str] = {
+    **SHARED,
+    "stream_options": ("without effect: the last event always tells the usage; refused on `/v3`"),
+    "max_tokens": ("the same as `max_output_tokens`, which wins"),
+    "input": ("a text, which the user says, or items: messages, function calls and their outputs, reasoning"),
+    "instructions": ("a system message before everything else; not carried over by `previous_response_id`"),
+    "max_output_tokens": ("most tokens to generate, reasoning included; without it, what the context has room for"),
+    "max_tool_calls": (f"counts calls of built-in tools, of which there are none{_IGNORED}"),
+    "tools": ("the functions that the model may call, flat or in the nested form of conversations"),
+    "tool_choice": ("whether it calls: none, auto, required, one function, or only some (`allowed_tools`)"),
+    "parallel_tool_calls": ("false: only the first call is answered"),
+    "text": ("`format`: text, json_object or json_schema; `verbosity` is told back and has no effect"),
+    "reasoning": (
         "`effort` reaches the template; with `summary` the reasoning stands in the summary's place; `max_tokens` is "
         "`thinking_token_budget`"
     ),
-    "include": Row("`message.output_text.logprobs`: the log-probabilities of the output; the others change nothing"),
-    "top_logprobs": Row(
-        "with log-probabilities, this many likeliest tokens at each place; -1: all, if --max-logprobs allows as many", 0
+    "include": ("`message.output_text.logprobs`: the log-probabilities of the output; the others change nothing"),
+    "top_logprobs": (
+        "with log-probabilities, this many likeliest tokens at each place; -1: all, if --max-logprobs allows as many"
     ),
-    "logprobs": Row("the same as including `message.output_text.logprobs`; not in streams on `/v3`", False),
-    "background": Row(
-        "whether the call is answered at once, the response made meanwhile; not with `store: false`", False
-    ),
-    "truncation": Row("auto: the oldest items go, until the input fits; disabled: it is refused", "disabled"),
-    "previous_response_id": Row("the stored response that this one goes on from"),
-    "store": Row("whether the response can be fetched and gone on from", True),
-    "metadata": Row("labels, told back"),
-    "user": Row(f"a label of the end user{_IGNORED}"),
-    "safety_identifier": Row(f"a label of the end user{_IGNORED}"),
-    "service_tier": Row("there is one tier, and the answer says `default`; named in `x-dragoman-ignored`"),
-    "chat_template_kwargs": Row("reaches the model's template"),
+    "logprobs": ("the same as including `message.output_text.logprobs`; not in streams on `/v3`"),
+    "background": ("whether the call is answered at once, the response made meanwhile; not with `store: false`"),
+    "truncation": ("auto: the oldest items go, until the input fits; disabled: it is refused"),
+    "previous_response_id": ("the stored response that this one goes on from"),
+    "store": ("whether the response can be fetched and gone on from"),
+    "metadata": ("labels, told back"),
+    "user": (f"a label of the end user{_IGNORED}"),
+    "safety_identifier": (f"a label of the end user{_IGNORED}"),
+    "service_tier": ("there is one tier, and the answer says `default`; named in `x-dragoman-ignored`"),
+    "chat_template_kwargs": ("reaches the model's template"),
 }
+"""The meanings of its fields."""
+_DEFAULTS = {"logprobs": False, "background": False, "truncation": "disabled", "store": True}
 
 
 def request_body(profile: ResponsesProfile, model: ModelProfile) -> Schema:
     """The body of POST /v1/responses or /v3/responses."""
     struct = struct_schemas([ResponsesBody])["ResponsesBody"]
-    struct["properties"] = {name: one for name, one in struct["properties"].items() if name in ROWS}
-    schema = body_schema(struct, ROWS, profile.wire, model, required="model")
-    properties = schema["properties"]
-    if not profile.wire.requires_model:
-        del schema["required"]
-        properties["model"] = {**nullable(TEXT), "description": properties["model"]["description"]}
-    for name, own in _own_types(profile, model.limits).items():
-        kept = {key: properties[name][key] for key in ("description", "default") if key in properties[name]}
-        properties[name] = {**nullable(own), **kept}
-    names = ("input", "previous_response_id")  # null is as good as absent
-    schema["anyOf"] = [{"required": [name], "properties": {name: {"not": NULL}}} for name in names]
+    struct["properties"] = {name: one for name, one in struct["properties"].items() if name not in REFUSED}
+    required = ["model"] if profile.wire.requires_model else []
+    properties = field_schemas(
+        struct,
+        EFFECTS,
+        profile.wire,
+        model,
+        required=required,
+        defaults=_DEFAULTS,
+        own=_own_types(profile, model.limits),
+    )
     refused = "; ".join(f"`{name}`: {reason}" for name, reason in {**SHARED_REFUSED, **REFUSED}.items())
     ignored = ", ".join(f"`{name}`" for name in IGNORED)
-    schema["description"] = (
-        f"null means not given, for every field. Refused by name: {refused}; built-in tools. "
-        f"Accepted without effect, like every unknown field, and named in `x-dragoman-ignored`: {ignored}."
-    )
-    return schema
+    names = ("input", "previous_response_id")  # null is as good as absent
+    return {
+        "type": "object",
+        "description": (
+            f"null means not given, for every field. Refused by name: {refused}; built-in tools. "
+            f"Accepted without effect, like every unknown field, and named in `x-dragoman-ignored`: {ignored}."
+        ),
+        "properties": properties,
+        **({"required": required} if required else {}),
+        "anyOf": [{"required": [name], "properties": {name: {"not": NULL}}} for name in names],
+    }
 
 
 def _own_types(profile: ResponsesProfile, limits: Limits) -> dict[str, Schema]:
