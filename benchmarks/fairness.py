@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from benchmarks.admission import BLOCK_SIZE, VOCAB_SIZE, compute, step_ms
+from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
-from dragoman.engine.rolling.blocks.window import CachePool
 from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.forward.batch import ScheduledBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
-from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import SequenceGroup
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.types import EngineRequest, FinishReason, SamplingParams

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 
+from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
-from dragoman.engine.rolling.blocks.window import CachePool
 
 Chain = list[bytes]  # the digests of a prompt's blocks
 Traffic = Callable[[random.Random], Iterator[Chain]]

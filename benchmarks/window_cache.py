@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from dragoman.engine.rolling.blocks.window import blocks_for, most_blocks
+from dragoman.engine.rolling.blocks.block_manager import blocks_for, most_blocks
 from dragoman.engine.rolling.cache_size import CacheShape, CacheUse, choose_num_blocks
 from dragoman.engine.rolling.needs import block_bytes
 from dragoman.models import BLOCK_SIZE

@@ -89,7 +89,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.engine.base",
         "dragoman.engine.beams",
         "dragoman.engine.factory",
-        "dragoman.engine.life",
     ),
     "dragoman.engine.vllm": (
         "dragoman.extras",
@@ -103,7 +102,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.engine.base",
         "dragoman.engine.beams",
         "dragoman.engine.factory",
-        "dragoman.engine.life",
     ),
     "dragoman.engine.base": ("dragoman.types", "dragoman.errors", "dragoman.histogram"),
     "dragoman.engine.beams": ("dragoman.types", "dragoman.errors", "dragoman.coroutines"),

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from benchmarks.serving.model import BenchShape, model_config
 from benchmarks.shapes import RandomSource
-from dragoman.engine.rolling.blocks.window import CachePool
+from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.models import BLOCK_SIZE, LoadedModel, ModelOptions

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.long_context.filled_runner import MAX_POSITION, prompt_batch
 from benchmarks.serving.model import BenchShape, model_config
 from benchmarks.shapes import RandomSource
-from dragoman.engine.rolling.blocks.window import blocks_for, first_visible_block
+from dragoman.engine.rolling.blocks.block_manager import blocks_for, first_visible_block
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 from dragoman.models import BLOCK_SIZE, ModelOptions

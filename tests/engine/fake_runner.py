@@ -19,7 +19,7 @@ from hashlib import blake2b, shake_128
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.blocks.window import CachePool
+from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.config import PrefixCacheMode
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.engine.rolling.core import EngineCore
-from dragoman.engine.rolling.inbox import AddRequest
+from dragoman.engine.rolling.core import AddRequest, EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import Prepared
 from dragoman.errors import ServerError

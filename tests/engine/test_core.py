@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
-from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import CapacityError, EngineFailed, InvalidRequest
 from dragoman.types import EngineRequest, FinishReason, TokenMasker

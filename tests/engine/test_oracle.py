@@ -9,10 +9,9 @@ import msgspec
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from dragoman.engine.rolling.blocks.window import CachePool, longest_sequence
+from dragoman.engine.rolling.blocks.block_manager import CachePool, longest_sequence
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import EngineCore
-from dragoman.engine.rolling.inbox import AbortRequest
+from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.types import EngineRequest, RepetitionDetection, Thinking
 from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner

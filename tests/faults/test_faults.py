@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dragoman.engine.base import EngineTools
-from dragoman.engine.rolling import inbox
+from dragoman.engine.rolling import core
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampled, Sampler
@@ -297,8 +297,7 @@ def test_a_clock_that_is_set_ends_no_request_and_keeps_none(jump_s: float, monke
             while server.engine.num_open < len(CALLS):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             monkeypatch.setattr(time, "time", lambda: now() + jump_s)
-            for module in (inbox,):
-                monkeypatch.setattr(module, "time", lambda: now() + jump_s)
+            monkeypatch.setattr(core, "time", lambda: now() + jump_s)
             gate.open()
             for call in calls:
                 assert (await call.ended()).status < 300

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.blocks.window import CachePool
+from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from tests.support.byte_tokenizer import VOCAB_SIZE
 from tests.support.fake_service import PATIENCE_S

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from dragoman.engine.rolling.core import Inbox
 from dragoman.engine.rolling.engine import RollingEngine
-from dragoman.engine.rolling.inbox import Inbox
 from dragoman.server.generation.service import Service
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.responder import Responder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dragoman.engine.rolling.blocks.window import CachePool
+from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.tools.plan.costs import StepCosts
 from dragoman.tools.plan.replica import Replica

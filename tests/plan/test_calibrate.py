@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from dragoman.engine.rolling.blocks.window import CachePool
+from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.forward.step_work import StepWork
 from dragoman.tools.plan.calibrate import Answer, Asked, CalibrationFailed, Cases, ask_all, costs_of
 from dragoman.tools.plan.costs import StepCosts

@@ -9,11 +9,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.blocks.window import CachePool
-from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.blocks.block_manager import CachePool
+from dragoman.engine.rolling.core import AbortRequest, AddRequest, EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.forward.step_work import StepWork
-from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.step_log import LoggedStep
 from dragoman.tools.plan.calibrate import Answer

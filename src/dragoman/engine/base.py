@@ -1,7 +1,7 @@
 """The protocol every engine implements; all that the server half knows about engines.
 
-Does: name what an engine can do, how it is driven and what it promises. Does not: contain an engine. Called by the service,
-on the event loop. What is promised here, `tests/contract` asks of every engine.
+Does: name what an engine can do, how it is driven and what it promises; hold the state by which it takes requests. Does not:
+contain an engine. Called by the service, on the event loop. What is promised here, `tests/contract` asks of every engine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from dragoman.errors import InvalidParameter, UnsupportedFeature
+from dragoman.errors import EngineDead, InvalidParameter, Overloaded, UnsupportedFeature
 from dragoman.histogram import Histogram
 from dragoman.types import (
     AnswerWatch,
@@ -445,6 +445,27 @@ class Deaths:
 
 
 DEATHS = Deaths()
+
+NOT_STARTED = "the engine was not started"
+
+
+class Life:
+    """The state of an engine, by which requests are taken or refused. `death`: why none can run, "" while they can."""
+
+    def __init__(self) -> None:
+        self.death = NOT_STARTED
+        self.is_draining = False
+
+    def check_open(self) -> None:
+        """Raises EngineDead or Overloaded if no request can be taken."""
+        if self.death:
+            raise EngineDead(self.death)
+        if self.is_draining:
+            raise Overloaded("the server is shutting down")
+
+    def end(self) -> None:
+        """Let no request run any more; the reason of an earlier death is kept."""
+        self.death = self.death or "the engine was shut down"
 
 
 Take = Callable[[EngineOutput], bool]

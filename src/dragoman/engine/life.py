@@ -1,7 +1,7 @@
-"""The state of an engine: not started, running, draining, shut down or dead, and why no request can run.
+"""The life of an engine that computes on a thread of its own.
 
-Does: refuse requests by it; own the thread of an engine that computes on one, and report its death. Does not: know
-requests, or the parts of an engine. Called by the engines, on event loops; `OnThread` also runs on its thread.
+Does: own the thread, and report its death. Does not: know requests, or the parts of an engine. Called by the engines, on
+event loops; it also runs on its thread.
 """
 
 from __future__ import annotations
@@ -12,31 +12,10 @@ import threading
 from collections.abc import Callable
 
 from dragoman.cores.placement import enter_kernels
-from dragoman.engine.base import DEATHS
-from dragoman.errors import EngineDead, Overloaded
+from dragoman.engine.base import DEATHS, Life
+from dragoman.errors import EngineDead
 
 logger = logging.getLogger(__name__)
-
-NOT_STARTED = "the engine was not started"
-
-
-class Life:
-    """The state of an engine, by which requests are taken or refused. `death`: why none can run, "" while they can."""
-
-    def __init__(self) -> None:
-        self.death = NOT_STARTED
-        self.is_draining = False
-
-    def check_open(self) -> None:
-        """Raises EngineDead or Overloaded if no request can be taken."""
-        if self.death:
-            raise EngineDead(self.death)
-        if self.is_draining:
-            raise Overloaded("the server is shutting down")
-
-    def end(self) -> None:
-        """Let no request run any more; the reason of an earlier death is kept."""
-        self.death = self.death or "the engine was shut down"
 
 
 class OnThread(Life):

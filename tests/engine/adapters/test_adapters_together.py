@@ -15,9 +15,8 @@ import pytest
 from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
-from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.core import AddRequest, EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
-from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import Prepared
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer

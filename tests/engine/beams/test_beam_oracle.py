@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from dragoman.engine.beams.beam_search import BeamCandidates, BeamSearch, num_candidates
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
-from dragoman.engine.rolling.core import EngineCore
-from dragoman.engine.rolling.inbox import AbortRequest
+from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.sample.logits_filters import ranked
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState

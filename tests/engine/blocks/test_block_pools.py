@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dragoman.engine.rolling.blocks.block_manager import extend_digests
+from dragoman.engine.rolling.blocks.block_manager import CachePool, extend_digests
 from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
-from dragoman.engine.rolling.blocks.window import CachePool
 from tests.support.tiers import examples
 
 SIZE = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.engine.rolling.blocks.window import (
+from dragoman.engine.rolling.blocks.block_manager import (
     MIN_CHUNK,
     CachePool,
     first_visible_block,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
-from dragoman.engine.rolling.blocks.window import CachePool
-from dragoman.engine.rolling.forward.batch import BatchBuffers, build_forward_batch
+from dragoman.engine.rolling.forward.batch import BatchBuffers, ScheduledBatch, ScheduledSequence, build_forward_batch
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
 from tests.engine.naive import make_request
 

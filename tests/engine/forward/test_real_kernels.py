@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.core import AddRequest, EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
-from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams

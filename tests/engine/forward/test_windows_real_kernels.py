@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.blocks.window import CachePool
+from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
-from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.core import AddRequest, EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
-from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer

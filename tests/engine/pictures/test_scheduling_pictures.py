@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import EngineCore
-from dragoman.engine.rolling.inbox import AddRequest
+from dragoman.engine.rolling.core import AddRequest, EngineCore
 from dragoman.engine.rolling.pictures.prompt_pictures import EmbeddedPicture, PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import Prepared

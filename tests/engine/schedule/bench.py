@@ -7,13 +7,13 @@ from collections.abc import Sequence as Rows
 from time import perf_counter
 from typing import Any
 
+from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
-from dragoman.engine.rolling.blocks.window import CachePool
 from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.forward.batch import ScheduledBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
-from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import Prepared, Sequence, SequenceGroup
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.types import FinishReason, TokenMasker

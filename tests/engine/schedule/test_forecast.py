@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.engine.rolling.schedule.block_forecast import Forecast, Growing
+from dragoman.engine.rolling.schedule.capacity import Forecast, Growing
 
 BLOCK_SIZE = 4
 

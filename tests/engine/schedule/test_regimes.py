@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.engine.rolling.blocks.block_manager import root_digest
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
+from dragoman.engine.rolling.forward.batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import SequenceStatus
 from dragoman.types import FinishReason
 from tests.engine.schedule.bench import Bench

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
-from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
+from dragoman.engine.rolling.forward.batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import SequenceGroup, SequenceStatus
 from tests.engine.naive import make_request
 from tests.engine.schedule.bench import Bench

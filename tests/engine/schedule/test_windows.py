@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.engine.rolling.blocks.window import longest_chunk, most_blocks
+from dragoman.engine.rolling.blocks.block_manager import longest_chunk, most_blocks
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.sequence import SequenceStatus
 from tests.engine.schedule.bench import Bench

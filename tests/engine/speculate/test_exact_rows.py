@@ -20,9 +20,8 @@ from dragoman.compose import engine_tools
 from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.base import EngineTools
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
-from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.core import AddRequest, EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
-from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import Prepared
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig, SpeculationConfig
-from dragoman.engine.rolling.core import EngineCore
-from dragoman.engine.rolling.inbox import AbortRequest
+from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer

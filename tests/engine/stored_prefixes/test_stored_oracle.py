@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
-from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.stored_prefixes.store import BlockStore, StoredModel
 from dragoman.engine.rolling.stored_prefixes.stored import Storage

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import EngineCore
-from dragoman.engine.rolling.inbox import AbortRequest
+from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.stored_prefixes.read_costs import ReadCosts
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel

@@ -15,9 +15,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from dragoman.engine.affinity import prefix_key
-from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
+from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health, Life
 from dragoman.engine.beams.one_token import OneTokenBeams
-from dragoman.engine.life import Life
 from dragoman.engine.remote.answer import Ranking, SequenceAnswer, prompt_logprobs, told_ids
 from dragoman.engine.remote.fleet import Fleet, Route
 from dragoman.engine.remote.places import Places

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dragoman.engine.rolling.blocks.window import blocks_for, most_blocks
+from dragoman.engine.rolling.blocks.block_manager import blocks_for, most_blocks
 
 _GIB = 1024**3
 

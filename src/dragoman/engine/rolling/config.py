@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dragoman.engine.rolling.blocks.window import MIN_CHUNK
+from dragoman.engine.rolling.blocks.block_manager import MIN_CHUNK
 
 PrefixCacheMode = Literal["prompt", "all", "off"]
 

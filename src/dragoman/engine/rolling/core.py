@@ -2,42 +2,140 @@
 
 Does: take in new and aborted requests, schedule, run the model, sample, apply the result, make outputs; contain failures
 to the requests they touch. Does not: own a thread, know asyncio, or decide anything that its parts decide. Called by
-`engine.RollingEngine` on the engine thread, or by a test in a plain loop.
+`engine.RollingEngine` on the engine thread, or by a test in a plain loop; commands for it are put into its inbox on any
+thread.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from time import perf_counter
+from time import perf_counter, time
 
-from dragoman.engine.rolling.batch_sampler import BatchSampler, StepResult
+import msgspec
+
 from dragoman.engine.rolling.beams.beam_group import BeamGroup
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.forward.batch import BatchBuffers, build_forward_batch
+from dragoman.engine.rolling.forward.batch import BatchBuffers, ScheduledBatch, ScheduledSequence, build_forward_batch
 from dragoman.engine.rolling.forward.runner import ModelRunner
-from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox, RunBetween, due_on
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray
 from dragoman.engine.rolling.schedule.capacity import check_capacity, context_length
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.progress_board import ProgressBoard
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
-from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
-from dragoman.engine.rolling.sequence import SequenceGroup, SequenceStatus, end_reasons
+from dragoman.engine.rolling.sequence import Prepared, SequenceGroup, SequenceStatus, end_reasons
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.engine.rolling.stored_prefixes.stored import Storage, StoredPrefixes
-from dragoman.engine.rolling.update import Delivery, Updater, failure_of
+from dragoman.engine.rolling.update import BatchSampler, Delivery, StepResult, Updater, failure_of
 from dragoman.errors import DeadlineTooShort, EngineFailed, QueueTimeout, RequestTimeout
+from dragoman.types import EngineRequest
 
 logger = logging.getLogger(__name__)
+
+
+# --- the way in -------------------------------------------------------------------------------------------------------
+
+Due = tuple[float | None, float | None]
+"""A request's deadline, and when it must have begun, in seconds; None = no such time."""
+
+
+def due_on(clock: Callable[[], float], request: EngineRequest) -> Due:
+    """The request's times by another clock than that on the wall, which may be set."""
+    if request.deadline_s is None and request.start_by_s is None:
+        return None, None
+    ahead_s = clock() - time()
+    return (
+        None if request.deadline_s is None else request.deadline_s + ahead_s,
+        None if request.start_by_s is None else request.start_by_s + ahead_s,
+    )
+
+
+class AddRequest(msgspec.Struct):
+    """Start `request`; its outputs are marked with `key`. `prepared`: what was made of it; None = nothing was.
+
+    `due`: its times by the engine's clock, None = they were not looked up.
+    """
+
+    key: int
+    request: EngineRequest
+    prepared: Prepared | None = None
+    due: Due | None = None
+
+
+class AbortRequest(msgspec.Struct, frozen=True):
+    """Stop the request added with `key`, if it still runs, and free its blocks."""
+
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunBetween:
+    """Call this on the engine thread, between two steps. It does not raise."""
+
+    action: Callable[[], None]
+
+
+Command = AddRequest | AbortRequest | RunBetween
+
+
+class Inbox:
+    """A thread-safe queue of commands, which can be closed.
+
+    `put` and `close` are called on any thread, everything else on the engine thread.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._commands: list[Command] = []
+        self._is_closed = False
+
+    def put(self, command: Command) -> bool:
+        """Hand over a command; False if the inbox is closed and nobody will read it."""
+        with self._condition:
+            if self._is_closed:
+                return False
+            self._commands.append(command)
+            self._condition.notify()
+            return True
+
+    def drain(self) -> list[Command]:
+        """All commands since the last call, in order."""
+        if not self._commands:  # unlocked: a command that slips by is seen in the next step
+            return []
+        with self._condition:
+            commands, self._commands = self._commands, []
+            return commands
+
+    def wait(self, has_work: Callable[[], bool]) -> bool:
+        """Block until there are commands or `has_work()`; False once the inbox is closed."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._is_closed or bool(self._commands) or has_work())
+            return not self._is_closed
+
+    def close(self) -> None:
+        """Refuse further commands and let `wait` return False."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
+
+    @property
+    def num_pending_requests(self) -> int:
+        """Requests that the engine thread has not seen yet."""
+        with self._condition:
+            return sum(isinstance(command, AddRequest) for command in self._commands)
+
+
+# --- the step ---------------------------------------------------------------------------------------------------------
 
 
 class EngineCore:

@@ -28,9 +28,8 @@ from dragoman.engine.life import OnThread
 from dragoman.engine.rolling.adapters.table import AdapterTable
 from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.core import AbortRequest, AddRequest, Due, EngineCore, RunBetween, due_on
 from dragoman.engine.rolling.forward.runner import ModelRunner
-from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Due, RunBetween, due_on
 from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
 from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler

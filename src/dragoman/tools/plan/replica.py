@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError, EngineSetup
-from dragoman.engine.rolling.blocks.window import CachePool, blocks_for, most_blocks
+from dragoman.engine.rolling.blocks.block_manager import CachePool, blocks_for, most_blocks
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.needs import expected_engine, settled_options
 

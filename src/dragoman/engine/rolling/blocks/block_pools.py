@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from dragoman.engine.rolling.blocks.block_manager import BlockManager
-from dragoman.engine.rolling.blocks.window import CachePool
+from dragoman.engine.rolling.blocks.block_manager import BlockManager, CachePool
 
 Copies = list[tuple[int, list[tuple[int, int]]]]
 """For each kind that has any: its number, and the (source, destination) blocks to copy."""

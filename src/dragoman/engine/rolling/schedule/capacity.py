@@ -1,16 +1,45 @@
-"""Refuses what could never run: requests that do not fit even if they have the whole cache to themselves.
+"""The room for requests: what could never run is refused, and who starts is expected to be able to stay.
 
-Does: compare a request with the model's context, the cache and the number of sequences that run at once. Does not: look at
-what runs now (the scheduler does). Called by `core` for every new request, on the engine thread only.
+Does: compare a new request with the model's context, the cache and the number of sequences that run at once; learn how
+long answers become, and say whether one more sequence fits for as long as it is expected to run, in every cache kind. Does
+not: choose sequences, take blocks, or promise anything: one that outgrows the forecast may cost another a preemption.
+Called by `core` for every new request and by the scheduler, on the engine thread only.
+
+Admission by what is free now lets in sequences that all grow at once, and throws most of them out again, to compute their
+tokens a second time. Reserving `max_tokens` for each leaves most of the cache idle, because few answers become that long.
+Source: the past-future scheduler, arXiv:2507.10150.
 """
 
 from __future__ import annotations
 
-from dragoman.engine.rolling.blocks.window import blocks_for, chunk_blocks, longest_sequence, most_blocks
+from collections import deque
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dragoman.engine.rolling.blocks.block_manager import (
+    BlockManager,
+    blocks_for,
+    chunk_blocks,
+    longest_sequence,
+    most_blocks,
+)
+from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.runner import ModelRunner
+from dragoman.engine.rolling.sequence import Sequence
 from dragoman.errors import CapacityError, InvalidRequest
 from dragoman.types import EngineRequest
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+_WINDOW = 512  # finished answers that are remembered
+_FEWEST = 8  # of them, before they count
+
+
+# --- refusing what could never run ------------------------------------------------------------------------------------
 
 
 def check_capacity(request: EngineRequest, runner: ModelRunner, config: RollingConfig) -> None:
@@ -75,3 +104,163 @@ def num_beam_blocks(request: EngineRequest, runner: ModelRunner, config: Rolling
         each = min(longest, most_blocks(pool.window, size)) if chunk else longest
         needed.append(num_shared + num_beams * (each - num_shared) + min(chunk, longest - each))
     return needed
+
+
+# --- the forecast -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Growing:
+    """A sequence, or several that start as one: `num_copies` of them.
+
+    `num_held` blocks are in its table, `num_released` of them become free when it finishes.
+    """
+
+    num_tokens: int
+    num_generated: int
+    max_generated: int
+    num_held: int
+    num_released: int
+    num_copies: int = 1
+
+
+class Forecast:
+    """Knows the lengths of the last answers. `first_guess` counts as their length until there are some."""
+
+    def __init__(self, block_size: int, first_guess: int) -> None:
+        self._block_size = block_size
+        self._first_guess = first_guess
+        self._lengths: deque[int] = deque(maxlen=_WINDOW)
+        self._sorted: Array | None = None  # of the lengths; None = to be made
+        self._means: Array = np.zeros(0)  # entry i: of the sorted lengths from i on
+
+    def note(self, num_generated: int) -> None:
+        """An answer has ended with this many tokens."""
+        self._lengths.append(num_generated)
+        self._sorted = None
+
+    def fits(self, newcomer: Growing, running: Rows[Growing], num_spare: int, most: int | None = None) -> bool:
+        """True if the blocks should suffice while `newcomer` runs; it holds its first ones, `num_spare` are free then.
+
+        `most`: the blocks of a sequence, however long it becomes; None = it needs blocks for all its tokens.
+        """
+        everyone = [newcomer, *running]
+        tokens = np.array([one.num_tokens for one in everyone])
+        held = np.array([one.num_held for one in everyone])
+        copies = np.array([one.num_copies for one in everyone])
+        released = np.array([one.num_released for one in everyone])
+        remaining = self._remaining(everyone)
+        # The demand is highest just before a sequence finishes: at these steps, as far as the newcomer is still there.
+        steps = np.unique(remaining[remaining <= remaining[0]])[:, None]
+        num_slots = tokens + steps - 1  # the newest token is not computed yet
+        wanted = -(-num_slots // self._block_size)
+        # Copies share what they begin with; but what they share their windows pass.
+        growth = (wanted - held) * copies if most is None else np.minimum(wanted, most) * copies - held
+        growth += copies - 1  # a copy that writes needs a block of its own
+        demand = np.where(remaining >= steps, growth, -released).sum(axis=1)
+        return bool(demand.max() <= num_spare)
+
+    def remaining(self, everyone: Rows[Growing]) -> list[int]:
+        """As `_remaining`, as numbers."""
+        return [int(one) for one in self._remaining(everyone)]
+
+    def _remaining(self, everyone: Rows[Growing]) -> Array:
+        """The tokens that each is expected to generate yet, at least 1: an answer becomes as long as others of its age did.
+
+        A sequence longer than all that are remembered is expected to become twice as long.
+        """
+        generated = np.array([one.num_generated for one in everyone])
+        limit = np.array([one.max_generated for one in everyone])
+        expected = np.maximum(2 * generated, self._first_guess)
+        if len(self._lengths) >= _FEWEST:
+            lengths = self._sort()
+            position = np.searchsorted(lengths, generated, side="right")
+            is_known = position < len(lengths)
+            expected = np.where(is_known, self._means[np.minimum(position, len(lengths) - 1)], 2 * generated)
+        remaining: Array = np.minimum(np.ceil(expected).astype(np.int64), limit) - generated
+        return np.maximum(remaining, 1)
+
+    def _sort(self) -> Array:
+        if self._sorted is None:
+            self._sorted = np.sort(np.array(self._lengths))
+            counts = np.arange(len(self._sorted), 0, -1)
+            self._means = np.cumsum(self._sorted[::-1])[::-1] / counts
+        return self._sorted
+
+
+class Admission:
+    """Says who may start. Knows the blocks, and the lengths of the last answers."""
+
+    def __init__(self, config: RollingConfig, blocks: BlockPools) -> None:
+        self._blocks = blocks
+        self._forecast = Forecast(blocks.block_size, config.assumed_output_tokens)
+        # Of each kind: what a sequence holds at most while it decodes, None = as much as it grows; and how much is left free
+        # for pieces of prompts that are longer than the window.
+        self._most: list[int | None] = []
+        self._reserves: list[int] = []
+        for pool in blocks.pools:
+            self._most.append(most_blocks(pool.window, blocks.block_size) if pool.window else None)
+            reserve = chunk_blocks(pool, blocks.block_size, config.max_batch_tokens) if pool.window else 0
+            self._reserves.append(reserve)
+
+    def note(self, num_generated: int) -> None:
+        """An answer has ended with this many tokens."""
+        self._forecast.note(num_generated)
+
+    def remaining(self, running: Rows[Sequence]) -> list[int]:
+        """The tokens that each of these is expected to generate yet."""
+        return self._forecast.remaining([_growing(one, 0) for one in running])
+
+    def can_stay(self, sequence: Sequence, prefix: Prefix, end: int, running: Rows[Sequence]) -> bool:
+        """True if the blocks of `sequence` are there beside those of `running`, and are expected to be while it runs.
+
+        It starts behind `prefix`, and its first step ends before position `end`.
+        """
+        spares = self._blocks.num_spare_blocks(sequence.num_tokens, prefix, end)
+        if min(spares) < 0 or not running:
+            return min(spares) >= 0
+        return all(
+            self._suffices(
+                kind,
+                self._newcomer(kind, sequence, prefix, end),
+                running,
+                num_spare - self._reserve(kind, (sequence, *running)),
+            )
+            for kind, num_spare in enumerate(spares)
+        )
+
+    def _newcomer(self, kind: int, sequence: Sequence, prefix: Prefix, end: int) -> Growing:
+        wanted = sequence.num_tokens if self._most[kind] is None else end
+        num_passed = prefix.length - len(prefix.blocks[kind])
+        return _growing(sequence, blocks_for(wanted, self._blocks.block_size) - num_passed)
+
+    def _reserve(self, kind: int, everyone: Rows[Sequence]) -> int:
+        """Blocks that pieces of these sequences' tokens may take besides their windows."""
+        most, reserve = self._most[kind], self._reserves[kind]
+        if most is None or not reserve:
+            return 0
+        longest = max(one.num_prompt_tokens + one.group.request.max_tokens - 1 for one in everyone)
+        return min(reserve, max(blocks_for(longest, self._blocks.block_size) - most, 0))
+
+    def _suffices(self, kind: int, newcomer: Growing, running: Rows[Sequence], num_spare: int) -> bool:
+        manager: BlockManager = self._blocks.managers[kind]
+        most = self._most[kind]
+        # Without what finishing sequences release, which takes longer to count, and usually does not matter.
+        others = [_growing(one, manager.num_held_blocks(one.sequence_id)) for one in running]
+        if self._forecast.fits(newcomer, others, num_spare, most):
+            return True
+        releases = [manager.num_own_blocks(one.sequence_id) for one in running]
+        others = [replace(one, num_released=release) for one, release in zip(others, releases, strict=True)]
+        return self._forecast.fits(newcomer, others, num_spare, most)
+
+
+def _growing(sequence: Sequence, num_held: int) -> Growing:
+    group = sequence.group
+    return Growing(
+        sequence.num_tokens,
+        sequence.num_generated_tokens,
+        group.request.max_tokens,
+        num_held,
+        num_released=0,
+        num_copies=1 + group.num_unforked,
+    )

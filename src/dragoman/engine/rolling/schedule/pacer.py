@@ -1,8 +1,8 @@
 """Paces prompts, so that the sequences which decode keep their rhythm while others prefill.
 
-Does: learn from the durations of the steps what decoding and a prompt token cost, and say how many prompt tokens the next
-step may compute beside the decode rows. Does not: schedule, or read a clock. Called by the scheduler, on the engine thread
-only.
+Does: learn from the durations of the steps what a step, decoding and a prompt token cost, and say how many prompt tokens the
+next step may compute beside the decode rows. Does not: schedule, or read a clock. Called by the scheduler, on the engine
+thread only.
 
 A step that computes a long prompt's piece takes as long as that piece needs, and every stream waits for it. A fixed piece
 is too long on a slow machine, or when one stream decodes, and too short on a fast one; durations tell which. Where many
@@ -51,6 +51,8 @@ class Pacer:
         self._decode_s: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_NUM_KEPT))
         self._ages: dict[int, int] = {}
         self._prompt_token_s: float | None = None
+        self.step_s: float | None = None  # of the last steps; None = not known, as below
+        self.whole_prompt_token_s: float | None = None  # in steps with prompts, all that decodes beside them included
         self._full_step_tokens = full_step_tokens
         self._full_token_s: deque[float] = deque(maxlen=_NUM_FULL_STEPS)
 
@@ -82,6 +84,9 @@ class Pacer:
 
     def observe(self, num_rows: int, num_prompt_tokens: int, duration_s: float) -> None:
         """Learn from a step: its rows that decode, its prompt tokens, its duration."""
+        self.step_s = _mixed(self.step_s, duration_s)
+        if num_prompt_tokens:
+            self.whole_prompt_token_s = _mixed(self.whole_prompt_token_s, duration_s / num_prompt_tokens)
         size = num_rows.bit_length()
         known = self._decode_s[size]
         is_known = bool(known) and self._ages[size] < _MAX_AGE

@@ -1,7 +1,7 @@
 """Tells those who wait how far they are: their place in the queue, the part of their prompt that is read, the time left.
 
-Does: learn what steps take, and when asked write down all requests without a token, a few times a second at most. Does
-not: schedule, or promise anything. Written by the scheduler on the engine thread; `ask` and `rows` are for any thread.
+Does: when asked, write down all requests without a token, a few times a second at most. Does not: schedule, measure, or
+promise anything. Written by the scheduler on the engine thread; `ask` and `rows` are for any thread.
 
 The time until the first token is a forecast: prompts are read in the order of the queue at the pace of the last steps, and
 where all places are taken, answers become as long as others did.
@@ -13,52 +13,48 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Rows
 
 from dragoman.engine.base import PromptProgress
-from dragoman.engine.rolling.schedule.block_forecast import Admission
+from dragoman.engine.rolling.schedule.capacity import Admission
 from dragoman.engine.rolling.schedule.fair_queue import FairQueue
+from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.sequence import Sequence
 
 _LEAST_S = 0.25  # between two looks
 _SHARE = 50  # a look costs a fiftieth of the time at most, however long the queue is
-_WEIGHT = 0.25  # of the newest step
 
 
 class ProgressBoard:
-    """`rows`: by a group's key, as of the last look. `running` and `queue` are the scheduler's own."""
+    """`rows`: by a group's key, as of the last look. `is_asked`: the next step is to look.
+
+    `running`, `queue` and `pacer` are the scheduler's own.
+    """
 
     def __init__(
-        self, max_num_seqs: int, running: list[Sequence], queue: FairQueue, admission: Admission,
+        self, max_num_seqs: int, running: list[Sequence], queue: FairQueue, admission: Admission, pacer: Pacer,
         clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._max_num_seqs = max_num_seqs
         self._running = running
         self._queue = queue
         self._admission = admission
+        self._pacer = pacer
         self._clock = clock
-        self._is_asked = False
+        self.is_asked = False
         self._next_s = 0.0
-        self._step_s: float | None = None  # of the last steps
-        self._token_s: float | None = None  # for a prompt token, whatever decodes beside it
         self.rows: Mapping[int, PromptProgress] = {}
 
     def ask(self) -> None:
         """Have the next step look; any thread."""
-        self._is_asked = True
-
-    def observe(self, num_prompt_tokens: int, duration_s: float) -> None:
-        """Learn from a step."""
-        self._step_s = _mixed(self._step_s, duration_s)
-        if num_prompt_tokens:
-            self._token_s = _mixed(self._token_s, duration_s / num_prompt_tokens)
+        self.is_asked = True
 
     def look(self, returning: Rows[Sequence]) -> None:
-        """Write the rows, if they were asked for since the last time and that was a while ago.
+        """Write the rows, which were asked for since the last time, if that was a while ago.
 
         `returning`: those that have begun and do not run.
         """
         now_s = self._clock()
-        if not self._is_asked or now_s < self._next_s:
+        if now_s < self._next_s:
             return
-        self._is_asked = False
+        self.is_asked = False
         self.rows = dict(self._rows(now_s, returning))
         self._next_s = now_s + max(_LEAST_S, _SHARE * (self._clock() - now_s))
 
@@ -97,7 +93,8 @@ class ProgressBoard:
         return PromptProgress(num_prompt, num_cached, num_read, since_s, has_begun, num_ahead, expected_s)
 
     def _prompt_s(self, num_tokens: int) -> float | None:
-        return None if self._token_s is None else num_tokens * self._token_s
+        token_s = self._pacer.whole_prompt_token_s
+        return None if token_s is None else num_tokens * token_s
 
     def _ends_s(self, *, is_stuck: bool) -> Callable[[int], float | None]:
         """The seconds until a number of further sequences have places, as a function. `is_stuck`: they wait for blocks."""
@@ -108,13 +105,9 @@ class ProgressBoard:
             num_ends = num_sequences - num_free
             if num_ends <= 0 or not left:
                 return 0.0
-            if self._step_s is None:
+            if self._pacer.step_s is None:
                 return None
             rounds, place = divmod(num_ends - 1, len(left))
-            return (rounds * left[-1] + left[place]) * self._step_s
+            return (rounds * left[-1] + left[place]) * self._pacer.step_s
 
         return ends_s
-
-
-def _mixed(known: float | None, new: float) -> float:
-    return new if known is None else known + _WEIGHT * (new - known)

@@ -24,7 +24,8 @@ from time import perf_counter
 from dragoman.engine.rolling.background import BackgroundAccount
 from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.schedule.block_forecast import Admission
+from dragoman.engine.rolling.forward.batch import ScheduledBatch, ScheduledSequence
+from dragoman.engine.rolling.schedule.capacity import Admission
 from dragoman.engine.rolling.schedule.fair_queue import FairQueue
 from dragoman.engine.rolling.schedule.mask_turns import MaskTurns
 from dragoman.engine.rolling.schedule.outlook import Outlook
@@ -32,7 +33,6 @@ from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.progress_board import ProgressBoard
 from dragoman.engine.rolling.schedule.prompts import Pieces, Prefixes
 from dragoman.engine.rolling.schedule.suspects import Suspects
-from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
@@ -86,14 +86,17 @@ class Scheduler:
         self._beginnings = count()
         match_stored = None if stored is None else stored.loads.match
         self._outlook = Outlook(config, blocks, self.running, self.queue, match_stored)
-        self.progress = ProgressBoard(config.max_num_seqs, self.running, self.queue, self._admission, clock)
+        self.progress = ProgressBoard(
+            config.max_num_seqs, self.running, self.queue, self._admission, self._pacer, clock
+        )
         self._suspects = Suspects()
         self._has_suspects = False  # then nobody else runs, and nobody begins
         self._parked: list[Sequence] = []  # while there are suspects: begun sequences but those of the current one
 
     def note_progress(self) -> None:
         """Write down the progress of all requests, if it was asked for."""
-        self.progress.look((*self.returning, *self._loading))
+        if self.progress.is_asked:
+            self.progress.look((*self.returning, *self._loading))
 
     @property
     def has_work(self) -> bool:
@@ -312,7 +315,6 @@ class Scheduler:
         """The batch was computed and sampled just now: its duration paces the next ones."""
         duration_s = self._clock() - batch.begin_s
         self._pacer.observe(batch.num_decode_rows, batch.num_prefill_tokens, duration_s)
-        self.progress.observe(batch.num_prefill_tokens, duration_s)
         if self._has_background:
             is_wanted = any(group.is_background for group in self.groups.values())
             self._background.observe(batch.parts, self._pacer.prompt_token_s, duration_s, is_wanted=is_wanted)

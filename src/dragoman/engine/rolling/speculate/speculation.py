@@ -28,8 +28,8 @@ from time import perf_counter
 
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.config import SpeculationConfig
+from dragoman.engine.rolling.forward.batch import ScheduledBatch
 from dragoman.engine.rolling.forward.runner import ModelRunner
-from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import Sequence
 from dragoman.engine.rolling.speculate.acceptance import Acceptance
 from dragoman.engine.rolling.speculate.draft_depth import DraftDepth

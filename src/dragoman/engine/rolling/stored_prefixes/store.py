@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.blocks.window import CachePool
+from dragoman.engine.rolling.blocks.block_manager import CachePool
 
 Bytes = npt.NDArray[np.uint8]
 
