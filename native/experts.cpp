@@ -16,7 +16,7 @@ constexpr int64_t kBytesAtOnce = 64 << 20;  // of what comes out of products: of
 // A chosen expert of a row is a pair; `places` of pairs among all that are sorted by expert, `rows_of`: whose row lies there.
 struct Scratch {
     RowMemory rows, sorted, inner;
-    std::vector<float> values, gate, up, results;
+    std::vector<float> values, gate, up, results;  // `up` without a gate: ones, of one row
     std::vector<int64_t> places, rows_of;
 };
 
@@ -77,8 +77,8 @@ void copy_codes(const Rows& from, const Rows& to) {
 }
 
 // Gives each group its rows: where they lie beside each other as they are, else copied to their places.
-void give_rows(std::vector<Group>& groups, const Rows& rows, const GatedMlp& mlp, int64_t num_pairs, const int64_t* rows_of,
-               const ParallelFor& parallel_for) {
+void give_rows(std::vector<Group>& groups, const Rows& rows, int64_t columns, bool reads_floats, int64_t num_pairs,
+               const int64_t* rows_of, const ParallelFor& parallel_for) {
     std::vector<Group*> scattered;
     for (Group& group : groups) {
         const int64_t* its = rows_of + group.first;
@@ -88,8 +88,7 @@ void give_rows(std::vector<Group>& groups, const Rows& rows, const GatedMlp& mlp
         if (beside < group.count) scattered.push_back(&group);
     }
     if (scattered.empty()) return;
-    const int64_t columns = mlp.gate.columns;
-    float* values = mlp.gate.is_float() || mlp.up.is_float() ? held(scratch().values, num_pairs * columns) : nullptr;
+    float* values = reads_floats ? held(scratch().values, num_pairs * columns) : nullptr;
     const Rows copies = scratch().sorted.rows({values, num_pairs, values ? columns : 0}, columns, rows.codes != nullptr);
     for_rows(static_cast<int64_t>(scattered.size()), parallel_for, [&](int64_t index) {
         Group& group = *scattered[index];
@@ -106,9 +105,13 @@ void experts_at_once(const Experts& all, const Choice& choice, const Input& x, f
                      const ParallelFor& parallel_for) {
     const GatedMlp& mlp = all.first;
     const int64_t inner = mlp.gate.outputs, outputs = mlp.down.outputs, num_pairs = x.count * choice.active;
+    const bool is_gated = all.is_gated();
+    const bool reads_floats = mlp.gate.is_float() || (is_gated && mlp.up.is_float()),
+               reads_codes = !mlp.gate.is_float() || (is_gated && !mlp.up.is_float());
     Scratch& to = scratch();
-    float *gate = held(to.gate, num_pairs * inner), *up = held(to.up, num_pairs * inner);
-    const Rows rows = to.rows.rows(x, mlp.gate.columns, !mlp.gate.is_float() || !mlp.up.is_float()),
+    float *gate = held(to.gate, num_pairs * inner), *up = held(to.up, is_gated ? num_pairs * inner : inner);
+    if (!is_gated) std::fill(up, up + inner, 1.0f);
+    const Rows rows = to.rows.rows(x, mlp.gate.columns, reads_codes),
                inner_rows = to.inner.rows({gate, num_pairs, inner}, inner, !mlp.down.is_float());
     float* results = held(to.results, num_pairs * outputs);
     int64_t *places = held(to.places, num_pairs), *rows_of = held(to.rows_of, num_pairs);
@@ -122,18 +125,20 @@ void experts_at_once(const Experts& all, const Choice& choice, const Input& x, f
 
     quantise(rows, x.count, mlp.gate.columns);
     std::vector<Group> groups = sorted(choice, x.count, all.count, places, rows_of);
-    give_rows(groups, rows, mlp, num_pairs, rows_of, parallel_for);
+    give_rows(groups, rows, mlp.gate.columns, reads_floats, num_pairs, rows_of, parallel_for);
     for_parts(groups, mlp.gate, parallel_for, [&](const Group& group, const Parts& parts, int64_t part) {
         const int64_t at = group.first * inner;
         const Product first = {matrix_of(mlp.gate, group.expert), bias_of(mlp.gate_bias, group.expert, inner), gate + at, inner};
-        const Product second = {matrix_of(mlp.up, group.expert), bias_of(mlp.up_bias, group.expert, inner), up + at, inner};
-        Parts up_parts(mlp.up, group.count);
-        up_parts.panels_of_part = parts.panels_of_part;  // so that a part has the same outputs of both
-        compute(second, group.rows, up_parts, part, group.count);
+        if (is_gated) {
+            const Product second = {matrix_of(mlp.up, group.expert), bias_of(mlp.up_bias, group.expert, inner), up + at, inner};
+            Parts up_parts(mlp.up, group.count);
+            up_parts.panels_of_part = parts.panels_of_part;  // so that a part has the same outputs of both
+            compute(second, group.rows, up_parts, part, group.count);
+        }
         const Span span = compute(first, group.rows, parts, part, group.count);
         for (int64_t row = span.row; row < span.row + span.num_rows; ++row) {
             const int64_t from = at + row * inner + span.output;
-            kernels().activate(mlp.activation, gate + from, up + from, span.num_outputs);
+            kernels().activate(mlp.activation, gate + from, up + (is_gated ? from : span.output), span.num_outputs);
         }
     });
     quantise(inner_rows, num_pairs, inner);

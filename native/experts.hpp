@@ -1,4 +1,4 @@
-// Layers of experts: several gated MLPs, of which each row goes through a few. Called by the graph's operation and by tests.
+// Layers of experts: several MLPs, of which each row goes through a few. Called by the graph's operation and by tests.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,12 @@
 namespace dragoman {
 
 // `first`: matrices and biases of the first expert; those of the others lie behind, each as far from the one before it as they are
-// large. `count`: of experts.
+// large. `count`: of experts. Without a gate `first.up` has no data, and an expert is down(activation(gate x)).
 struct Experts {
     GatedMlp first;
     int64_t count;
+
+    bool is_gated() const { return first.up.data != nullptr; }
 };
 
 // Which experts each row goes through, below `count`, and how much each of them counts. Both [rows, active].

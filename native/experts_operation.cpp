@@ -14,7 +14,7 @@ constexpr size_t kChosen = 1, kShares = 2, kBiases = 3;
 
 }  // namespace
 
-// Gate, up and down are each the packed matrices of all experts, one behind the other. x [..., columns] f32; chosen of i32 or i64 and
+// Gate, up and down, or up and down of experts without a gate, are each the packed matrices of all experts, one behind the other. x [..., columns] f32; chosen of i32 or i64 and
 // shares f32, both [rows, active]; then a bias f32 [experts, outputs] of each or none: [..., outputs of down] f32.
 class ExpertsOperation : public OnMatrices {
 public:
@@ -32,8 +32,9 @@ public:
     void validate_and_infer_types() override {
         NODE_VALIDATION_CHECK(this, copies_ > 0 && copies_ <= kMostExperts, copies_, " experts");
         const size_t inputs = get_input_size();
-        check_counts(matrices().size() == 3 && (inputs == kBiases || inputs == kBiases + 3));
-        const Matrix &gate = matrices()[0], &up = matrices()[1], &down = matrices()[2];
+        const size_t count = matrices().size();
+        check_counts((count == 2 || count == 3) && (inputs == kBiases || inputs == kBiases + count));
+        const Matrix &gate = matrices()[0], &up = matrices()[count - 2], &down = matrices()[count - 1];
         NODE_VALIDATION_CHECK(this, gate.columns == up.columns && gate.outputs == up.outputs && down.columns == up.outputs,
                               "gate, up and down do not fit");
         const ov::element::Type& type = get_input_element_type(kChosen);
@@ -61,9 +62,12 @@ public:
 
     bool evaluate(ov::TensorVector& results, const ov::TensorVector& inputs) const override {
         const Input rows = rows_in(inputs[0]);
-        const Experts all = {{matrices()[0], matrices()[1], matrices()[2], floats_or_null(inputs, kBiases),
-                              floats_or_null(inputs, kBiases + 1), floats_or_null(inputs, kBiases + 2), gating_},
-                             copies_};
+        const size_t last = matrices().size() - 1;
+        const bool is_gated = last == 2;
+        const Experts all = {
+            {matrices()[0], is_gated ? matrices()[1] : Matrix{}, matrices()[last], floats_or_null(inputs, kBiases),
+             is_gated ? floats_or_null(inputs, kBiases + 1) : nullptr, floats_or_null(inputs, kBiases + last), gating_},
+            copies_};
         ov::Shape shape = inputs[0].get_shape();
         shape.back() = all.first.down.outputs;
         results[0].set_shape(shape);

@@ -27,7 +27,6 @@ from dragoman.gguf.pre_tokenizers import KINDS  # noqa: E402
 from dragoman.models import ModelOptions, load_model  # noqa: E402
 from dragoman.models.families import FAMILIES, find_family, read_model  # noqa: E402
 from dragoman.models.families.base import Family  # noqa: E402
-from dragoman.models.families.refused import REFUSED  # noqa: E402
 from dragoman.models.families.vision import INTERNVL_DECODERS, TOWERS  # noqa: E402
 from dragoman.models.storage.constants import WeightType  # noqa: E402
 from dragoman.server.generation.output_parsers import choose_output_format  # noqa: E402
@@ -305,7 +304,6 @@ def lines(rows: list[Row], speed: dict[str, str]) -> Iterator[str]:
     yield (
         "\nOf other checkpoints that also see, the text model is served: " + ", ".join(f"`{x}`" for x in seeing) + ".\n"
     )
-    yield "Refused by name, with the reason: " + ", ".join(f"`{name}`" for name in REFUSED) + "."
 
 
 def picture_lines() -> Iterator[str]:

@@ -113,10 +113,10 @@ class Silent:
     def norm(self, tensors: Any, result: Any, *, offset: float, bias: bool) -> None: ...
 
 
-FAMILIES = ("mixtral", "granitemoeshared", "qwen2_moe", "deepseek_v2", "gpt_oss", "gpt_oss_mxfp4")
+FAMILIES = ("mixtral", "granitemoeshared", "nemotron_h_moe", "qwen2_moe", "deepseek_v2", "gpt_oss", "gpt_oss_mxfp4")
 
 
-@pytest.mark.parametrize("name", width(FAMILIES, ["qwen2_moe", "gpt_oss_mxfp4"]))
+@pytest.mark.parametrize("name", width(FAMILIES, ["nemotron_h_moe", "qwen2_moe", "gpt_oss_mxfp4"]))
 def test_families_compute_with_the_operation_what_they_do_with_experts_apart(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,21 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
             {"time_step_limit": [1.0, 0.5]},
             "time_step_limit is .*, allowed: two numbers, the second one larger",
         ),
+        ("zamba2", {"layers_block_type": ["mamba"] * 5 + ["hybrid"]}, "layers_block_type is .*; the last one mamba"),
+        ("zamba2", {"attention_head_dim": 16}, "attention_head_dim is 16, allowed: 32, twice the hidden size"),
+        ("zamba2", {"use_long_context": True}, "use_long_context is true, allowed: false"),
+        ("bamba", {"attn_layer_indices": [3]}, "attn_layer_indices is .*, allowed: a list of layers, 0 to 2"),
+        ("nemotron_h_moe", {"n_shared_experts": 2}, "n_shared_experts is 2, allowed: 1"),
+        (
+            "nemotron_h_moe",
+            {"n_group": 3},
+            "n_group is 3, allowed: what divides the 8 experts into groups of at least 2",
+        ),
+        (
+            "nemotron_h_moe",
+            {"num_experts_per_tok": 9},
+            "num_experts_per_tok is 9, allowed: at most the number of experts",
+        ),
         ("mamba2", {"time_step_limit": [0.0, "much"]}, "time_step_limit is .*, allowed: two numbers"),
         (
             "granite4_dense",

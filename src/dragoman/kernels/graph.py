@@ -61,9 +61,10 @@ def gated_mlp(rows: Any, gate: PlacedMatrix, up: PlacedMatrix, down: PlacedMatri
 def experts(
     rows: Any, chosen: Any, shares: Any, matrices: Sequence[PlacedMatrix], num_experts: int, activation: str
 ) -> Any:
-    """The sum of the chosen experts' gated MLPs, each times its share, f32 [..., outputs of down].
+    """The sum of the chosen experts' MLPs, each times its share, f32 [..., outputs of down].
 
-    `matrices`: gate, up and down, each those of all experts behind each other, with a bias [experts, outputs] or none.
+    `matrices`: gate, up and down, or up and down of experts without a gate. Each is those of all experts behind each other,
+    with a bias [experts, outputs] or none.
     Shapes: chosen, integers, and shares, f32: [rows, active]. Raises: as `products`.
     """
     attributes: dict[str, str | int] = {"experts": num_experts, "activation": activation}

@@ -16,7 +16,7 @@ from openvino import opset13 as ops
 
 from dragoman.kernels import graph as kernels
 from dragoman.models.blocks.linear import in_order
-from dragoman.models.blocks.mlp import Gating, gated_mlp, gating
+from dragoman.models.blocks.mlp import OURS, Gating, gated_mlp, gating, plain_mlp
 from dragoman.models.blocks.nodes import add, gather_rows, integers, multiply, reshape, scalar, scaled, unsqueeze, width
 from dragoman.models.facts import ExpertFacts, RoutingRule
 from dragoman.models.sources.base import Array
@@ -32,6 +32,13 @@ class ExpertWeights(NamedTuple):
     """The matrices of one expert."""
 
     gate: Weights
+    up: Weights
+    down: Weights
+
+
+class PlainExpertWeights(NamedTuple):
+    """The matrices of an expert without a gate."""
+
     up: Weights
     down: Weights
 
@@ -131,10 +138,8 @@ def gated_experts(
     Shapes: x [T, 1, hidden] -> the same.
     """
     gate_by = gating(facts.activation) if activation is None else activation
-    storage = weights[0].gate.storage
-    # adapters change experts only where they are merged into matrices
-    if storage.format.is_ours and not storage.watcher:
-        return _by_our_kernels(x, routing, weights, facts, gate_by, bias=bias)
+    if _are_ours(weights[0].up):
+        return _by_our_kernels(x, routing, weights, facts, gate_by.kernel, bias=bias)
 
     def expert(rows: Node, index: int) -> Node:
         return gated_mlp(rows, *weights[index], facts.inner_size, gate_by, bias=bias)
@@ -142,14 +147,39 @@ def gated_experts(
     return _apart(x, routing, facts.num_experts, expert)
 
 
+def plain_experts(
+    x: Node, routing: Routing, weights: Sequence[PlainExpertWeights], facts: ExpertFacts, *, bias: bool = False
+) -> Node:
+    """The same of experts without a gate. Shapes: x [T, 1, hidden] -> the same."""
+    if _are_ours(weights[0].up):
+        return _by_our_kernels(x, routing, weights, facts, OURS[facts.activation], bias=bias)
+
+    def expert(rows: Node, index: int) -> Node:
+        return plain_mlp(rows, *weights[index], facts.inner_size, facts.activation, bias=bias)
+
+    return _apart(x, routing, facts.num_experts, expert)
+
+
+def _are_ours(weights: Weights) -> bool:
+    """True if our kernels compute them: adapters change experts only where they are merged into matrices."""
+    return weights.storage.format.is_ours and not weights.storage.watcher
+
+
 def _by_our_kernels(
-    x: Node, routing: Routing, weights: Sequence[ExpertWeights], facts: ExpertFacts, gate_by: Gating, *, bias: bool
+    x: Node,
+    routing: Routing,
+    weights: Sequence[ExpertWeights | PlainExpertWeights],
+    facts: ExpertFacts,
+    activation: str,
+    *,
+    bias: bool,
 ) -> Node:
     hidden, inner = width(x), facts.inner_size
-    sizes = ((inner, hidden), (inner, hidden), (hidden, inner))
-    stacks = list(zip(*weights, strict=True))  # gates, ups, downs
+    stacks = list(zip(*weights, strict=True))  # gates if there are any, ups, downs
+    into = len(stacks) - 1  # those that read x
+    sizes = (*((inner, hidden),) * into, (hidden, inner))
     matrices = [[one.matrix(*size) for one in stack] for stack, size in zip(stacks, sizes, strict=True)]
-    order = common_order([*matrices[0], *matrices[1]])
+    order = common_order([matrix for stack in matrices[:into] for matrix in stack])
     nodes = [
         packed_stack(
             of_experts,
@@ -157,10 +187,12 @@ def _by_our_kernels(
             order=order_of_columns,
             bias=np.stack([one.vector(size[0], "bias") for one in stack]) if bias else None,
         )
-        for of_experts, stack, size, order_of_columns in zip(matrices, stacks, sizes, (order, order, None), strict=True)
+        for of_experts, stack, size, order_of_columns in zip(
+            matrices, stacks, sizes, (*(order,) * into, None), strict=True
+        )
     ]
     rows = in_order(x, order)
-    return kernels.experts(rows, routing.chosen, routing.shares, nodes, facts.num_experts, gate_by.kernel)
+    return kernels.experts(rows, routing.chosen, routing.shares, nodes, facts.num_experts, activation)
 
 
 def _apart(x: Node, routing: Routing, num_experts: int, expert: Expert) -> Node:

@@ -31,7 +31,7 @@ ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
 """By the names that checkpoints have for them. `gelu_new` and its kin are one function, written in several ways."""
 
 
-_OURS = {
+OURS = {
     "silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2", "gelu": "gelu", "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu",
 }  # fmt: skip
@@ -47,7 +47,7 @@ class Gating(NamedTuple):
 
 def gating(activation: str) -> Gating:
     """activation(gate) * up."""
-    return Gating(lambda gate, up: multiply(ACTIVATIONS[activation](gate), up), _OURS[activation])
+    return Gating(lambda gate, up: multiply(ACTIVATIONS[activation](gate), up), OURS[activation])
 
 
 def gated_mlp(

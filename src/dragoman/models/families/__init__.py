@@ -12,7 +12,6 @@ from typing import Any
 
 from dragoman.models.config import Config, ModelError, shown
 from dragoman.models.families.base import Family
-from dragoman.models.families.refused import REFUSED
 from dragoman.models.sources.quantised import QUANTISATION_KEYS, read_layout
 from dragoman.models.vision.base import VisionFamily
 
@@ -20,6 +19,7 @@ FAMILIES: dict[str, str] = {
     "AfmoeForCausalLM": "afmoe.Afmoe",
     "ApertusForCausalLM": "plain_mlp.Apertus",
     "ArceeForCausalLM": "plain_mlp.Arcee",
+    "BambaForCausalLM": "bamba.Bamba",
     "BloomForCausalLM": "bloom.Bloom",
     "CodeGenForCausalLM": "gpt_j.CodeGen",
     "Cohere2ForCausalLM": "cohere.Cohere2",
@@ -34,6 +34,7 @@ FAMILIES: dict[str, str] = {
     "ExaoneMoeForCausalLM": "exaone_experts.ExaoneExperts",
     "FalconForCausalLM": "falcon.Falcon",
     "FalconH1ForCausalLM": "falcon_h1.FalconH1",
+    "FalconMambaForCausalLM": "mamba.FalconMamba",
     "Gemma2ForCausalLM": "gemma.Gemma2",
     "Gemma3ForCausalLM": "gemma.Gemma3",
     "Gemma3ForConditionalGeneration": "vision.text_model",
@@ -74,6 +75,7 @@ FAMILIES: dict[str, str] = {
     "LlavaForConditionalGeneration": "vision.text_model",
     "LlavaNextForConditionalGeneration": "vision.text_model",
     "LlavaOnevisionForConditionalGeneration": "vision.text_model",
+    "MambaForCausalLM": "mamba.Mamba",
     "Mamba2ForCausalLM": "mamba2.Mamba2",
     "MiniMaxM2ForCausalLM": "minimax.MiniMaxM2",
     "Ministral3ForCausalLM": "mistral4.Ministral3",
@@ -115,6 +117,7 @@ FAMILIES: dict[str, str] = {
     "SolarOpenForCausalLM": "glm_experts.SolarOpen",
     "StableLmForCausalLM": "stablelm.StableLm",
     "Starcoder2ForCausalLM": "starcoder2.Starcoder2",
+    "Zamba2ForCausalLM": "zamba2.Zamba2",
 }
 """Architectures in config.json, and what reads them: a class of a module here, or a function that chooses one."""
 
@@ -129,9 +132,6 @@ def read_model(raw_config: dict[str, Any], *, sees: bool = False) -> Family:
     known = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     served = next((name for name in known if name in FAMILIES), None)
     if served is None:
-        refused = next((name for name in known if name in REFUSED), None)
-        if refused is not None:
-            raise ModelError(f"architecture {refused} is not supported: {REFUSED[refused]}")
         supported = ", ".join(FAMILIES)
         raise ModelError(
             f"architectures {shown(names)} are not supported by the built-in engine (--engine vllm has others: "

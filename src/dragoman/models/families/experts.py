@@ -44,7 +44,7 @@ class WithExperts(Llama):
         config.skip("intermediate_size")  # which checkpoints have even if every layer has experts
         if facts is None:
             return super().mlp_facts(config, index)
-        _check_groups(facts)
+        check_groups(facts)
         return facts
 
     def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
@@ -96,7 +96,8 @@ def stacked_experts(experts: Weights, facts: ExpertFacts) -> list[ExpertWeights]
     ]
 
 
-def _check_groups(facts: ExpertFacts) -> None:
+def check_groups(facts: ExpertFacts) -> None:
+    """Raises: ModelError if the rule's groups do not fit the experts."""
     rule, num_experts = facts.routing, facts.num_experts
     size, rest = divmod(num_experts, rule.num_groups)
     if rest or size < rule.group_best:

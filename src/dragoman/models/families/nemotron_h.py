@@ -1,18 +1,31 @@
-"""Nemotron H: each layer is one of a scan, attention without positions, or an MLP. Source: arXiv:2504.03624."""
+"""Nemotron H: each layer is one of a scan, attention without positions, an MLP, or experts. No MLP has a gate.
+
+Source: arXiv:2504.03624.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from dragoman.models.blocks.attention import attend, queries_keys_values
+from dragoman.models.blocks.experts import PlainExpertWeights, plain_experts, route
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS, plain_mlp
 from dragoman.models.blocks.nodes import add, split_heads
 from dragoman.models.blocks.norms import rms_norm
 from dragoman.models.blocks.step import LayerInputs
-from dragoman.models.config import Config, ModelError
-from dragoman.models.facts import NO_MLP, AttentionFacts, LayerFacts, MlpFacts, ModelFacts
+from dragoman.models.config import Config
+from dragoman.models.facts import (
+    NO_MLP,
+    AttentionFacts,
+    ExpertFacts,
+    LayerFacts,
+    MlpFacts,
+    ModelFacts,
+    RoutingRule,
+)
 from dragoman.models.families.base import Family, Layout
+from dragoman.models.families.experts import active_count, check_groups
 from dragoman.models.families.llama import head_counts, head_size
 from dragoman.models.families.scans import ScanKeys, read_scan, scanned
 from dragoman.models.storage.constants import Node
@@ -24,19 +37,21 @@ _KEYS = ScanKeys(
 )  # fmt: skip
 _LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 _SCANS, _ATTENTION = ("mamba", "linear_attention"), ("attention", "full_attention")
-# About experts, which these models do not have, guesses, and the first values of training.
-_UNUSED_KEYS = """
+_EXPERT_KEYS = """
     n_routed_experts n_shared_experts moe_intermediate_size moe_shared_expert_intermediate_size moe_latent_size
-    moe_shared_expert_overlap num_experts_per_tok routed_scaling_factor n_group topk_group norm_topk_prob
-    num_nextn_predict_layers mtp_layers_block_type mtp_hybrid_override_pattern output_router_logits
-    residual_in_fp32 rescale_prenorm_residual time_step_max time_step_floor num_logits_to_keep use_mamba_kernels
-    mamba_ssm_cache_dtype mamba_dt_init_floor mamba_dt_max mamba_dt_min mamba_dt_limit mamba_expand mamba_d_conv
-    is_mamba2 attention_head_dim num_hidden_layers
+    num_experts_per_tok routed_scaling_factor n_group topk_group norm_topk_prob
+"""
+# About guesses, positions, which attention is not told, when things are computed, and the first values of training.
+_UNUSED_KEYS = """
+    moe_shared_expert_overlap num_nextn_predict_layers mtp_layers_block_type mtp_hybrid_override_pattern
+    output_router_logits residual_in_fp32 rescale_prenorm_residual time_step_max time_step_floor num_logits_to_keep
+    use_mamba_kernels mamba_ssm_cache_dtype mamba_dt_init_floor mamba_dt_max mamba_dt_min mamba_dt_limit mamba_expand
+    mamba_d_conv is_mamba2 attention_head_dim num_hidden_layers norm_eps rope_theta partial_rotary_factor
 """
 
 
 class NemotronH(Family):
-    """Nemotron H 4B to 56B, Nemotron Nano 2 of 9B and 12B."""
+    """Nemotron H 4B to 56B, Nemotron Nano 2 of 9B and 12B, Nemotron 3 Nano 30B-A3B."""
 
     architectures = ("NemotronHForCausalLM",)
     layouts = (Layout("backbone", "lm_head"), Layout("model", "lm_head"))
@@ -73,16 +88,42 @@ class NemotronH(Family):
         num_heads, num_kv_heads = head_counts(config)
         size = head_size(config)
         attention = AttentionFacts(num_heads, num_kv_heads, size, size, size**-0.5)
-        mlp = MlpFacts(config.count("intermediate_size"), config.choice("mlp_hidden_act", ACTIVATIONS, "relu2"))
+        activation = config.choice("mlp_hidden_act", ACTIVATIONS, "relu2")
+        mlp, kinds = MlpFacts(config.count("intermediate_size"), activation), _kinds(config)
+        if "moe" in kinds:
+            experts = self._experts(config, activation)
+        else:
+            config.skip(*_EXPERT_KEYS.split())
         layers = []
-        for kind in _kinds(config):
+        for kind in kinds:
             if kind in _SCANS:
                 layers.append(LayerFacts(self.scan.facts, NO_MLP))
             elif kind in _ATTENTION:
                 layers.append(LayerFacts(attention, NO_MLP))
             else:
-                layers.append(LayerFacts(None, mlp))
+                layers.append(LayerFacts(None, experts if kind == "moe" else mlp))
         return tuple(layers)
+
+    def _experts(self, config: Config, activation: str) -> ExpertFacts:
+        config.expect(n_shared_experts=1)
+        num_experts, num_groups = config.count("n_routed_experts", 8), config.count("n_group", 1)
+        rule = RoutingRule(
+            "sigmoid",
+            is_normalized=config.flag("norm_topk_prob", True),
+            scale=config.number("routed_scaling_factor", 1.0),
+            num_groups=num_groups,
+            num_active_groups=config.count("topk_group", 1),
+            group_best=2,
+        )
+        active, inner_size = (
+            active_count(config, "num_experts_per_tok", num_experts),
+            config.count("moe_intermediate_size"),
+        )
+        shared_size = config.count("moe_shared_expert_intermediate_size")
+        facts = ExpertFacts(num_experts, active, inner_size, activation, rule, shared_size)
+        check_groups(facts)
+        self.latent_size = None if config.value("moe_latent_size") is None else config.count("moe_latent_size")
+        return facts
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """See `Family`."""
@@ -92,10 +133,26 @@ class NemotronH(Family):
             return add(kept, scanned(normed, mixer, layer, self.scan))
         if facts.attention is not None:
             return add(kept, self._attention(normed, mixer, layer))
-        up, down, mlp = mixer.at("up_proj"), mixer.at("down_proj"), facts.mlp
-        assert isinstance(mlp, MlpFacts)
         inside = layer.keep(normed)
-        return add(kept, plain_mlp(inside, up, down, mlp.inner_size, mlp.activation, bias=self.has_mlp_bias))
+        if isinstance(facts.mlp, ExpertFacts):
+            return add(kept, self._routed(inside, mixer, facts.mlp))
+        return add(kept, self._mlp(inside, mixer, facts.mlp.inner_size, facts.mlp.activation))
+
+    def _mlp(self, x: Node, weights: Weights, inner_size: int, activation: str) -> Node:
+        up, down = weights.at("up_proj"), weights.at("down_proj")
+        return plain_mlp(x, up, down, inner_size, activation, bias=self.has_mlp_bias)
+
+    def _routed(self, x: Node, weights: Weights, facts: ExpertFacts) -> Node:
+        """By the expert that every token takes, and by others, which may read and write fewer numbers than a layer has."""
+        bias = weights.vector(facts.num_experts, "gate.e_score_correction_bias")
+        routing = route(x, weights.at("gate"), facts, choice_bias=bias)
+        inside = x
+        if self.latent_size is not None:
+            inside = linear(x, weights.at("fc1_latent_proj"), self.latent_size, bias=self.has_mlp_bias)
+        routed = plain_experts(inside, routing, _expert_weights(weights.at("experts"), facts.num_experts), facts)
+        if self.latent_size is not None:
+            routed = linear(routed, weights.at("fc2_latent_proj"), self.facts.hidden_size, bias=self.has_mlp_bias)
+        return add(routed, self._mlp(x, weights.at("shared_experts"), facts.shared_size, facts.activation))
 
     def _attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         facts, bias = layer.attention, self.has_attention_bias
@@ -109,6 +166,18 @@ class NemotronH(Family):
         return rms_norm(x, body.at("norm_f"), self.norm_epsilon)
 
 
+def _expert_weights(weights: Weights, num_experts: int) -> list[PlainExpertWeights]:
+    """Those of each expert, which may lie in two tensors for all."""
+    if "up_proj" in weights:
+        raised, lowered = weights.renamed(weight="up_proj"), weights.renamed(weight="down_proj")
+        return [
+            PlainExpertWeights(raised.stacked(index, num_experts), lowered.stacked(index, num_experts))
+            for index in range(num_experts)
+        ]
+    experts = (weights.at(f"{index}") for index in range(num_experts))
+    return [PlainExpertWeights(expert.at("up_proj"), expert.at("down_proj")) for expert in experts]
+
+
 def _kinds(config: Config) -> list[str]:
     """The kind of each layer. Raises: ModelError."""
     pattern, listed = config.value("hybrid_override_pattern"), config.value("layers_block_type")
@@ -116,9 +185,7 @@ def _kinds(config: Config) -> list[str]:
         listed = config.value("layer_types")
     if listed is None and isinstance(pattern, str) and set(pattern) <= set(_LETTERS):
         listed = [_LETTERS[letter] for letter in pattern]
-    allowed = (*_SCANS, *_ATTENTION, "mlp")
-    if isinstance(listed, list) and "moe" in listed:
-        raise ModelError("architecture NemotronHForCausalLM with experts: they have no gates, which is not supported")
+    allowed = (*_SCANS, *_ATTENTION, "mlp", "moe")
     if not isinstance(listed, list) or not listed or not all(kind in allowed for kind in listed):
         raise config.error("layers_block_type", f"a list of: {', '.join(allowed)}")
     return listed

@@ -1,0 +1,53 @@
+"""Bamba: most layers scan, a few attend and turn half of each head. Source: the Bamba release."""
+
+from __future__ import annotations
+
+from dragoman.models.blocks.step import LayerInputs
+from dragoman.models.config import Config
+from dragoman.models.facts import AttentionFacts, ModelFacts, ScanFacts
+from dragoman.models.families.llama import LayerNorms, Llama, head_size
+from dragoman.models.families.scans import ScanKeys, read_scan, scanned
+from dragoman.models.rotary import RotaryReading, read_rotary
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+
+class Bamba(Llama):
+    """Bamba 9B, 1 and 2."""
+
+    architectures = ("BambaForCausalLM",)
+    epsilon = ("rms_norm_eps", 1e-5)
+    layer_norms = LayerNorms("input_layernorm", "pre_ff_layernorm")
+    mlp_name = "feed_forward"
+
+    def __init__(self, config: Config) -> None:
+        config.skip("num_logits_to_keep", "z_loss_coefficient", "attn_rotary_emb", "layers_block_type", "layer_types")
+        super().__init__(config)
+
+    def read_rotary(self, config: Config) -> RotaryReading:
+        """Of half of each head."""
+        return read_rotary(config, head_size(config), part=0.5)
+
+    def read_facts(self, config: Config) -> ModelFacts:
+        """See `Llama`."""
+        num_layers = config.count("num_hidden_layers")
+        indices = config.value("attn_layer_indices", [])
+        if not isinstance(indices, list) or any(index not in range(num_layers) for index in indices):
+            raise config.error("attn_layer_indices", f"a list of layers, 0 to {num_layers - 1}")
+        self.attends = tuple(index in indices for index in range(num_layers))
+        self.scan = read_scan(config, self.norm_epsilon, ScanKeys())
+        return super().read_facts(config)
+
+    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ScanFacts:
+        """See `Llama`."""
+        return self.attention_facts(config, index) if self.attends[index] else self.scan.facts
+
+    def last_norm(self, x: Node, body: Weights) -> Node:
+        """See `Family`."""
+        return self.norm(x, body.at("final_layernorm"))
+
+    def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """By attention or by a scan."""
+        if self.attends[layer.index]:
+            return super().mix(x, weights, layer)
+        return scanned(x, weights.at("mamba"), layer, self.scan)

@@ -1,0 +1,73 @@
+"""Mamba: selective scans by channels alone, without attention, MLPs or positions. Source: arXiv:2312.00752."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dragoman.models.blocks.nodes import add, width
+from dragoman.models.blocks.norms import rms_norm, rms_normalized
+from dragoman.models.blocks.step import LayerInputs
+from dragoman.models.config import Config
+from dragoman.models.facts import NO_MLP, LayerFacts, ModelFacts
+from dragoman.models.families.base import Family, Layout
+from dragoman.models.families.channel_scans import ChannelScanKeys, read_channel_scan, scanned_by_channel
+from dragoman.models.families.mamba2 import LONGEST
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+_KEYS = ChannelScanKeys("state_size", "conv_kernel", "expand", "time_step_rank", "use_conv_bias", "use_bias")
+
+
+class Mamba(Family):
+    """Mamba of 130M to 2.8B."""
+
+    architectures = ("MambaForCausalLM",)
+    layouts = (Layout("backbone", "lm_head"),)
+    table = "embeddings"
+    is_tied: bool = True
+
+    def __init__(self, config: Config) -> None:
+        config.skip("residual_in_fp32", "rescale_prenorm_residual", "use_mambapy", "use_associative_scan")
+        config.skip("time_step_min", "time_step_max", "time_step_floor", "time_step_init_scheme", "time_step_scale")
+        config.skip("d_model", "d_inner", "n_layer", "ssm_cfg", "rms_norm", "fused_add_norm", "pad_vocab_size_multiple")
+        config.skip("intermediate_size", "layer_types", "max_position_embeddings")
+        config.choice("hidden_act", ("silu", "swish"), "silu")
+        self.is_tied = config.flag("tie_word_embeddings", self.is_tied)
+        self.norm_epsilon = config.positive("layer_norm_epsilon", 1e-5)
+        self.scan = read_channel_scan(config, _KEYS)
+        self.facts = ModelFacts(
+            architecture=self.architectures[0],
+            vocab_size=config.count("vocab_size"),
+            hidden_size=config.count("hidden_size"),
+            max_position=LONGEST,
+            layers=(LayerFacts(self.scan.facts, NO_MLP),) * config.count("num_hidden_layers"),
+        )
+
+    def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """See `Family`."""
+        normed = rms_norm(x, weights.at("norm"), self.norm_epsilon)
+        change = scanned_by_channel(normed, weights.at("mixer"), layer, self.scan, self.part_norm)
+        return add(layer.keep(x), change)
+
+    def part_norm(self, x: Node, name: str) -> Node:
+        """See `PartNorm`: there are none."""
+        return x
+
+    def last_norm(self, x: Node, body: Weights) -> Node:
+        """See `Family`."""
+        return rms_norm(x, body.at("norm_f"), self.norm_epsilon)
+
+
+class FalconMamba(Mamba):
+    """Falcon Mamba 7B, Falcon3 Mamba 7B: what makes steps, keys and queries is normed, without weights."""
+
+    architectures = ("FalconMambaForCausalLM",)
+
+    def __init__(self, config: Config) -> None:
+        config.skip("use_falcon_mambapy")
+        self.part_epsilon = config.positive("mixer_rms_eps", 1e-6)
+        super().__init__(config)
+
+    def part_norm(self, x: Node, name: str) -> Node:
+        """See `PartNorm`."""
+        return rms_normalized(x, np.ones(width(x), np.float32), self.part_epsilon)
