@@ -293,7 +293,7 @@ def late_writing(rule: LateRule, tokenizer: HfTokenizer) -> LateWriting:
 
     mask_id = tokenizer.token_to_id(rule.mask_token)
     if rule.expands and mask_id is None:
-        raise ModelError(f"tokenizer.json has no token {rule.mask_token!r}, with which queries are filled up")
+        raise ModelError(f"tokenizer.json has no token {rule.mask_token!r}, which pads queries")
     skipped = (tokenizer.token_to_id(word) for word in rule.skipped)
     return LateWriting(
         prefix(rule.query_prefix),

@@ -292,7 +292,7 @@ def test_a_file_that_holds_no_answers_is_not_touched(tmp_path: Path, content: by
     requests(tmp_path, "a")
     (tmp_path / "out.jsonl").write_bytes(content)
     with pytest.raises(
-        BatchError, match=r"out\.jsonl.*must be a file of a batch's answers, or one that is not there yet"
+        BatchError, match=r"out\.jsonl.*must be a file of a batch's answers, or one that does not exist yet"
     ):
         run(tmp_path, FakeSender())
     assert (tmp_path / "out.jsonl").read_bytes() == content
@@ -300,7 +300,7 @@ def test_a_file_that_holds_no_answers_is_not_touched(tmp_path: Path, content: by
 
 def test_two_batches_do_not_write_one_file(tmp_path: Path) -> None:
     requests(tmp_path, "a")
-    with AnswerFile(tmp_path / "out.jsonl"), pytest.raises(BatchError, match="another batch writes it"):
+    with AnswerFile(tmp_path / "out.jsonl"), pytest.raises(BatchError, match="another batch is writing it"):
         run(tmp_path, FakeSender())
 
 

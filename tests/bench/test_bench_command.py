@@ -185,7 +185,7 @@ def test_prompts_of_a_file_are_asked(tmp_path: Path) -> None:
 ALLOWED = "http://HOST:PORT or https://HOST, perhaps with a path, without a user and a query"
 NUMBERS = "numbers above 0, separated by commas, none of them twice"
 TOKENS = "a number of tokens above 0, or a range such as 64-256"
-PLACE = "a file in a directory that is there"
+PLACE = "a file in an existing directory"
 VARIABLE = "a variable of the environment that holds the key"
 BOUNDS = "NAME=SECONDS separated by commas, names of ttft, tpot, itl, e2e, none of them twice"
 
@@ -286,10 +286,11 @@ def test_a_server_of_something_else_is_one_line() -> None:
         assert (code, out) == (1, "")
         tried = "chat, completions, ovms, ovms-completions, embeddings, rerank, tgi, ollama, lmi, text"
         assert errors == (
-            f"dragoman: {server.url}: speaks none of {tried} (none of their paths is there); --api names another one\n"
+            f"dragoman: {server.url}: answers none of the APIs {tried} (none of their paths is there); "
+            "--api names another one\n"
         )
         assert bench(server.url, *FEW, "--api", "chat")[2] == (
-            f"dragoman: --model: is needed: {server.url} does not list its models\n"
+            f"dragoman: --model: is required: {server.url} does not list its models\n"
         )
 
 
@@ -341,7 +342,7 @@ def test_an_answer_that_takes_too_long_is_a_timeout() -> None:
         (("--slo=p99=1",), f"--slo=p99=1 (command line): must be {BOUNDS}"),
         (("--header=x",), "--header=x (command line): must be NAME: VALUE"),
         (("--plot=a.gif",), "--plot=a.gif (command line): must end in one of .png, .svg, .pdf"),
-        (("--json=/no/a.json",), f"--json=/no/a.json (command line): must be {PLACE}, /no is not"),
+        (("--json=/no/a.json",), f"--json=/no/a.json (command line): must be {PLACE}, /no does not exist"),
         (("--api-key-env=NOPE",), f"--api-key-env=NOPE (command line): must be {VARIABLE}"),
         (("--api-key=k", "--api-key-env=NOPE"), "--api-key=... (command line): must not be given with --api-key-env"),
         (("--body=[1]",), '--body=[1] (command line): must be a JSON object, such as {"temperature": 0.7}'),
@@ -362,11 +363,11 @@ def test_what_an_api_cannot_do_is_told_before_anything_is_measured(tmp_path: Pat
         url = f"{server.url}/generate_stream"
         assert bench(url, "--ignore-eos")[::2] == (
             1,
-            "dragoman: --ignore-eos: API tgi has nothing like it; leave it out, and answers may be shorter\n",
+            "dragoman: --ignore-eos: API tgi has no such parameter; leave it out (answers may then be shorter)\n",
         )
         assert bench(url, "--prompts", str(path))[::2] == (
             1,
-            "dragoman: --prompts: API tgi takes texts, and the file holds conversations\n",
+            "dragoman: --prompts: API tgi takes texts, but the file holds conversations\n",
         )
         assert server.asked == []
 

@@ -93,7 +93,7 @@ def test_a_broken_tokenizer_is_named(model: Path) -> None:
     (model / "tokenizer.json").write_text("nope", encoding="utf-8")
     says = refusal(model)
     assert says.startswith(f"{model}/tokenizer.json cannot be used: ")
-    assert says.endswith("; bring it again from where the model came from")
+    assert says.endswith("; fetch it again from the model's source")
 
 
 def test_a_gguf_that_is_none_is_named_once(tmp_path: Path) -> None:
@@ -216,11 +216,11 @@ def test_what_a_model_lacks_is_told_before_it_is_built(
     config.pop("chat_template", None)
     (model / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     assert main(["chat", str(model)]) == 1
-    assert f"has no chat template, so it holds no conversation; `dragoman complete {model}`" in capsys.readouterr().err
+    assert f"has no chat template, so it cannot chat; `dragoman complete {model}`" in capsys.readouterr().err
     embedder = write_pooling_case("bert_mean", model.parent)
     for command in ("chat", "complete"):
         assert main([command, str(embedder), *(["Hi"] if command == "complete" else [])]) == 1
-        assert f"embeds or scores texts and generates none; `dragoman serve {embedder}`" in capsys.readouterr().err
+        assert f"embeds or scores texts and cannot generate; `dragoman serve {embedder}`" in capsys.readouterr().err
     (model / "tokenizer.json").unlink()
     assert "`dragoman pull ORG/NAME` brings it" in refusal(model)
     gguf = model.parent / "some.gguf"

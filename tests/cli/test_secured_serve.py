@@ -116,8 +116,8 @@ def begin(*words: str) -> None:
 @table(
     ("words", "told"),
     [
-        ("--tls-client-ca ca.pem", "--tls-client-ca=ca.pem (command line): must be given together with tls_cert"),
-        ("--tls-key key.pem", "--tls-key=key.pem (command line): must be given together with tls_cert"),
+        ("--tls-client-ca ca.pem", "--tls-client-ca=ca.pem (command line): needs tls_cert"),
+        ("--tls-key key.pem", "--tls-key=key.pem (command line): needs tls_cert"),
         (
             "--tls-cert none.pem",
             "--tls-cert=none.pem (command line): none.pem: must be a certificate chain and its key",

@@ -84,7 +84,7 @@ def test_where_nothing_is_kept_that_is_told(
     ("words", "problem"),
     [
         (["--key", "carol"], "--key=carol (command line): must be one of alice, bob"),
-        ([], "--key: is needed, as each key finds its own prompts only: must be of alice, bob"),
+        ([], "--key: required, because each key finds only its own prompts: must be one of alice, bob"),
     ],
 )
 def test_keys_are_named_where_there_are_several(

@@ -127,8 +127,8 @@ def test_a_compression_that_ends_early_leaves_nothing(tmp_path: Path, monkeypatc
     ("words", "code", "told"),
     [
         (["{demo}"], 2, "needs two directories"),
-        (["{demo}", "{there}"], 1, "there: must be a directory that is not there yet"),
-        (["{demo}", "{there}/a/b"], 1, "must be a new directory in one that is there"),
+        (["{demo}", "{there}"], 1, "there: must be a directory that does not exist yet"),
+        (["{demo}", "{there}/a/b"], 1, "must be a new directory inside an existing one"),
         (["{demo}", "{there}/out", "--text", "nowhere.txt"], 1, "--text=nowhere.txt (command line): must be a file"),
         (["{demo}", "{there}/out", "--bits", "3"], 2, "--bits=3 (command line): must be one of 4, 8"),
         (["{demo}", "{there}/out", "--skip", "("], 2, "--skip=( (command line): must be a regular expression"),

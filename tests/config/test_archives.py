@@ -157,7 +157,7 @@ def test_nobody_else_can_have_unpacked_it(tmp_path: Path) -> None:
     directory.chmod(0o777)
     cache.chmod(0o1777)  # as /tmp is: others may have put the directory there
     with pytest.raises(
-        ArchiveError, match=r"cannot be unpacked .*cache has mode 1777, by which others may write to it"
+        ArchiveError, match=r"cannot be unpacked .*cache has mode 1777, which lets other users write to it"
     ):
         unpack(tmp_path / "a.tar", cache)
     cache.chmod(0o755)

@@ -65,7 +65,7 @@ def test_a_value_that_cannot_be_used_is_told_with_file_and_key(
     assert caught.value.problems == (f"{key}={value} ({tmp_path}/generation_config.json): must be {allowed}",)
 
 
-@table(("text", "problem"), [("{", "cannot be read as JSON"), ("[1]", "must hold a JSON object, holds a list")])
+@table(("text", "problem"), [("{", "cannot be read as JSON"), ("[1]", "must hold a JSON object, but holds a list")])
 def test_a_file_that_is_no_object_is_told(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=problem):

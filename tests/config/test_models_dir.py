@@ -90,7 +90,7 @@ def test_nothing_is_loaded_at_the_start_unless_a_model_is_chosen(tmp_path: Path)
 def test_what_cannot_be_is_told(tmp_path: Path) -> None:
     put(tmp_path, "models/a/config.json")
     for line, problem in {
-        "--models-dir /nowhere/at/all": "must be a directory; there is none of that name",
+        "--models-dir /nowhere/at/all": "must be an existing directory",
         f"--models-dir {tmp_path}/models --model-store {tmp_path}": "contradicts model_store",
         "--idle-unload soon": "--idle-unload=soon (command line): must be a number of seconds, or a duration like 10m",
         "--idle-unload -5m": "at least 0",

@@ -99,7 +99,7 @@ def test_an_option_that_means_the_same_here_acts(options: str, name: str, value:
         ("pipeline_type: VLM_CB", "pipeline_type=VLM_CB (graph.pbtxt line 9): no effect here; what the model takes in"),
         ("cache_eviction_config { start_size: 32 }", "cache_eviction_config={...} (graph.pbtxt line 9): no effect"),
         ('tool_parser: "of_2030"', "tool_parser=of_2030 (graph.pbtxt line 9): no effect here; the chat template"),
-        ("of_2030: 1", "of_2030=1 (graph.pbtxt line 9): no effect here; it is not known here"),
+        ("of_2030: 1", "of_2030=1 (graph.pbtxt line 9): no effect here; it is unknown"),
         (
             """plugin_config: '{"NUM_STREAMS": 4}'""",
             "NUM_STREAMS=4 (graph.pbtxt line 9, plugin_config): no effect here; the runtime's settings follow",

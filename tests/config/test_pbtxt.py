@@ -44,7 +44,7 @@ def test_every_field_knows_its_line() -> None:
         ("a", "line 1: the end stands where a colon or a message is expected"),
         ("a: {\nb: 1", "line 2: the end stands where `}` is expected"),
         ("a: 1\n}", "line 2: `}` stands where a name or a value is expected"),
-        ("a: 'x", "line 1: `'` is not known here"),
+        ("a: 'x", "line 1: `'` is unknown"),
         ("a: [1, 2", "line 1: the end stands where `]` is expected"),
         ("a 1", "line 1: `1` stands where a colon or a message is expected"),
         ("[a: 1", "line 1: `:` stands where a name or a value is expected"),

@@ -553,7 +553,7 @@ class TestAdapters:
             ("--merge-lora", "must be given together with one adapter"),
             (
                 "--control-vector a.gguf",
-                "unknown option; control vectors are not computed, adapters (LoRA) are: --lora",
+                "unknown option; control vectors are not supported, adapters (LoRA) are: --lora",
             ),
             ("--lora-scaled a.gguf:1", "unknown option; an adapter counts as it was trained"),
             ("--merge-lora --lora one=a,two=b", "must be given together with one adapter"),

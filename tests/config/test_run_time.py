@@ -83,7 +83,7 @@ def test_what_is_no_path_is_refused(store: Path) -> None:
 @table("scheme", ["s3", "http", "HTTPS", "djl"])
 def test_other_places_are_refused_by_name(store: Path, scheme: str) -> None:
     [problem] = refusals(opened(store), f"{scheme}://bucket/one")
-    assert f"{scheme}:// is not read here, nothing is downloaded" in problem
+    assert f"{scheme}:// is not supported, as nothing is downloaded" in problem
 
 
 def test_another_machines_files_and_nothing_at_all_are_refused(store: Path) -> None:

@@ -156,7 +156,7 @@ def test_requests_side_by_side_are_answered_as_one_at_a_time(server: ServerProce
     ("parts", "problem"),
     [
         ([text("<|image_2|>"), image("pixel")], "once <|image_1|>, once for each image"),
-        ([text("<|image|>"), image("pixel")], "757 times <|image|>, for its images alone, got 758"),
+        ([text("<|image|>"), image("pixel")], "<|image|> 757 times, only for its images, got 758"),
         ([image("grey")] * 6, "Number of prompt tokens: 4542 exceeds model max length: 4096"),
         ([image_of(Image.new("RGB", (1400, 1)))], "allowed: none with a side more than 1344 times the other"),
     ],

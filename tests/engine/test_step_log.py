@@ -55,7 +55,7 @@ def test_what_is_not_whole_yet_is_not_read(tmp_path: Path) -> None:
 def test_two_engines_do_not_write_one_log(tmp_path: Path) -> None:
     path = tmp_path / "steps"
     log = StepLog(path)
-    with pytest.raises(EngineOptionError, match="that no other model's steps are written to") as raised:
+    with pytest.raises(EngineOptionError, match="that no other model writes its steps to") as raised:
         StepLog(path)
     assert raised.value.option == "step_log"
     log.close()

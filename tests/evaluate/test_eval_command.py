@@ -90,9 +90,9 @@ def test_a_model_is_nothing_apart_from_itself(text: Path, tmp_path: Path, capsys
         ),
         (["--text", "{text}", "--window", "9999"], 1, "--window=9999 (command line): must be at most the context"),
         (["--text", "{text}", "--against-dtype", "int3"], 2, "--against-dtype=int3 (command line): must be one of"),
-        (["--text", "{text}", "--against", "{other}"], 1, "must be a model with the same tokenizer, its token"),
+        (["--text", "{text}", "--against", "{other}"], 1, "must be a model with the same tokenizer, but its token"),
         (["--text", "{text}", "--against", "nowhere"], 2, "nowhere"),
-        (["--text", "{empty}"], 1, "must be a file with text in it, it is empty"),
+        (["--text", "{empty}"], 1, "must be a file with text, but it is empty"),
         (["--text", "{text}", "--engine", "vllm"], 1, "must be rolling"),
     ],
 )

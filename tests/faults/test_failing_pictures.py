@@ -95,7 +95,7 @@ def test_memory_of_pictures_comes_back_from_calls_of_every_api() -> None:
     async def in_vain(server: SmallServer) -> None:
         callings = with_pictures([GOOD])
         for calling, call in zip(callings, [server.call(calling) for calling in callings], strict=True):
-            check_told(calling, await call.ended(), "the images of other requests left no memory for 0.05 s")
+            check_told(calling, await call.ended(), "other requests' images left no memory for 0.05 s")
 
     async def test() -> None:
         parts = seeing_parts(FailingTower(), LetterRunner(num_blocks=2000), PictureLoader(memory=memory))

@@ -143,7 +143,7 @@ def hostile() -> Iterator[tuple[str, Parts, str]]:
         scored = scored.with_key("tokenizer.ggml.tokens", ARRAY, texts(["a"])).without_key("tokenizer.ggml.token_type")
         yield f"no score, {kind}", scored, "scores is a list, allowed: finite numbers"
     tangled = scored_pairs(["a" * length for length in range(1, 1025)])
-    yield "tokens of each other", tangled, "are made of each other in too many ways, up to 'aaa"
+    yield "tokens of each other", tangled, "can be merged in too many ways, up to 'aaa"
     yield "a token that is no text", parts.with_key("tokenizer.ggml.tokens", ARRAY, texts([b"\xff"])), "not UTF-8"
 
 

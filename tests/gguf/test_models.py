@@ -110,7 +110,7 @@ def test_split_files_are_one_model(tmp_path: Path) -> None:
 def test_a_file_that_is_one_of_several_is_not_taken_for_a_whole_model(tmp_path: Path) -> None:
     small(tmp_path, split_max_tensors=8)
     first = next(iter(sorted(tmp_path.glob("*.gguf")))).rename(tmp_path / "first.gguf")
-    with pytest.raises(ModelError, match=r"first.gguf is one of \d files, of which 1 are there"):
+    with pytest.raises(ModelError, match=r"first.gguf is one of \d files, of which 1 exist"):
         load_model(first, EXACT)
 
 
@@ -190,13 +190,13 @@ def test_a_tensor_that_nobody_knows_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"llama.attention.scale": 0.5}, "metadata that is not known for this architecture: llama.attention.scale"),
-        ({"llama.attention.causal": False}, "metadata that is not known for this architecture: llama.attention.causal"),
+        ({"llama.attention.scale": 0.5}, "unknown metadata for this architecture: llama.attention.scale"),
+        ({"llama.attention.causal": False}, "unknown metadata for this architecture: llama.attention.causal"),
         ({"llama.rope.scaling.type": "of-tomorrow"}, "rope.scaling.type is 'of-tomorrow', allowed: none, linear"),
         ({"llama.block_count": "three"}, "llama.block_count is 'three', allowed: a finite number"),
         ({"llama.block_count": None}, "config.json has no num_hidden_layers"),
         ({"llama.attention.head_count": [4, 2, 4]}, "attention.head_count is a list, allowed: the same value"),
-        ({"general.type": "mmproj"}, "is what sees of a model"),
+        ({"general.type": "mmproj"}, "is the vision part of a model"),
     ],
 )
 def test_metadata_is_read_or_refused_by_name(changes: dict[str, object], words: str, tmp_path: Path) -> None:

@@ -100,10 +100,10 @@ def test_older_files_of_qwen3_next_have_one_matrix_where_newer_have_two(tmp_path
         ({"qwen35.ssm.inner_size": 2**31}, "cannot be put in order"),
         ({"qwen35.ssm.group_count": None}, "has no qwen35.ssm.group_count"),
         ({"qwen35.ssm.group_count": 0}, "ssm.group_count is 0, allowed: an integer of at least 1"),
-        ({"qwen35.attention.recurrent_layers": [True] * 7}, "has no layer that attends"),
+        ({"qwen35.attention.recurrent_layers": [True] * 7}, "has no attention layer"),
         ({"qwen35.nextn_predict_layers": 7}, "nextn_predict_layers is 7, allowed: an integer below the 7 layers"),
         ({"qwen35.block_count": 1.5}, "block_count is 1.5, allowed: an integer"),
-        ({"qwen35.ssm.dt_b_c_rms": True}, "metadata that is not known for this architecture: qwen35.ssm.dt_b_c_rms"),
+        ({"qwen35.ssm.dt_b_c_rms": True}, "unknown metadata for this architecture: qwen35.ssm.dt_b_c_rms"),
     ],
 )
 def test_metadata_of_states_is_read_or_refused_by_name(changes: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_an_output_formatter_still_writes_what_lmi_would(tmp_path: Path) -> None
         ("raise ValueError('not so')", "not so"),
         ("return body['missing']", "Invalid Request Property: 'missing'"),
         ("return 5", "read must return a dict, got int"),
-        ("return {'inputs': {1}}", "read must return what JSON can hold: JSON cannot hold a set"),
+        ("return {'inputs': {1}}", "read must return values that JSON can hold: JSON cannot hold a set"),
     ],
 )
 def test_failures_are_424(tmp_path: Path, line: str, error: str) -> None:

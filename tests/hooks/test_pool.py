@@ -147,7 +147,7 @@ async def test_too_many_calls_that_wait_are_an_overload(release: threading.Event
     first = await start(pool, release.wait)
     second = asyncio.create_task(pool.run(lambda: "second"))
     await asyncio.sleep(0)
-    with pytest.raises(Overloaded, match="1 calls already wait"):
+    with pytest.raises(Overloaded, match="1 calls are already waiting"):
         await pool.run(lambda: None)
     release.set()
     assert (await first, await second) == (True, "second")

@@ -160,7 +160,7 @@ def test_a_cache_directory_that_cannot_be_made_is_a_mistake_in_the_configuration
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     loading = ModelLoad(config_of(directory, cache_dir=str(tmp_path / "file" / "cache")), lambda *_: None)
-    with pytest.raises(ConfigError, match="must be a directory that can be made"):
+    with pytest.raises(ConfigError, match="must be a directory that can be created"):
         loading.result()
 
 

@@ -114,7 +114,7 @@ def test_what_the_model_is_follows_from_the_graph(exports: Callable[[str], Path]
 def test_a_model_that_sees_is_served_for_its_texts_alone(exports: Callable[[str], Path]) -> None:
     loaded = load_model(exports("llava"), F32)
     assert loaded.tower is None
-    assert loaded.facts.departures == ("no pictures are taken in: the exported graphs that see do not run here",)
+    assert loaded.facts.departures == ("pictures are refused: the exported graphs that see do not run here",)
 
 
 def test_sinks_are_found(exports: Callable[[str], Path]) -> None:
@@ -229,7 +229,7 @@ def test_an_input_that_is_not_known_is_refused_by_its_name(copied: Path) -> None
         added.output(0).set_names({"token_type_ids"})
         graph.add_parameters([added])
 
-    assert "has the input token_type_ids, which is not known; known: input_ids, " in refusal(changed(copied, add_input))
+    assert "has the input token_type_ids, which is unknown; known: input_ids, " in refusal(changed(copied, add_input))
 
 
 def test_positions_that_nobody_reads_are_refused(copied: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_graph_without_a_cache_is_refused(copied: Path) -> None:
         (lambda path: (path / "openvino_model.xml").write_text("<net"), "openvino_model.xml cannot be read: "),
         (lambda path: (path / "openvino_model.bin").write_bytes(b"short"), "openvino_model.xml cannot be read: "),
         (lambda path: (path / "config.json").unlink(), "config.json does not exist"),
-        (lambda path: (path / "config.json").write_text("{}"), "config.json does not say the context"),
+        (lambda path: (path / "config.json").write_text("{}"), "config.json does not give the context length"),
         (lambda path: (path / "openvino_config.json").write_text("[]"), "openvino_config.json holds a list"),
         (
             lambda path: (path / "openvino_model.xml").rename(path / "openvino_language_model.xml"),

@@ -173,7 +173,7 @@ def test_what_is_not_computed_is_refused_by_its_name(tmp_path: Path) -> None:
         (right, {"adapter.type": None}, "has no adapter.type, allowed: 'lora'"),
         (right, {"adapter.type": "dora"}, "adapter.type is 'dora'"),
         (right, {"adapter.alora.invocation_tokens": [1, 2]}, "adapter.alora.invocation_tokens: an activated LoRA"),
-        (right, {"adapter.lora.magnitude": 1.0}, "not known of adapters: adapter.lora.magnitude"),
+        (right, {"adapter.lora.magnitude": 1.0}, "unknown metadata for an adapter: adapter.lora.magnitude"),
         (right, {"adapter.lora.alpha": -1.0}, "adapter.lora.alpha is -1.0"),
         ({}, {}, "has no tensors"),
         ({Q: (down, None)}, {}, f"'{Q}.lora_a' has no partner '{Q}.lora_b'"),
@@ -200,7 +200,7 @@ def test_experts_and_heads_that_are_cut_are_refused(tmp_path: Path) -> None:
         )
     base = write_family_checkpoint("llama_llama3", tmp_path / "llama")
     rows = np.zeros((7, 4), dtype=np.float32)
-    with pytest.raises(ModelError, match=r"7 rows of 'blk.0.attn_q.weight', which are no whole heads"):
+    with pytest.raises(ModelError, match=r"7 rows of 'blk.0.attn_q.weight', which are not whole heads"):
         read_adapter(write_raw(tmp_path / "b.gguf", "llama", {Q: (down[0], rows)}), facts_of(base))
 
 

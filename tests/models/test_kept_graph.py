@@ -337,7 +337,7 @@ def test_what_somebody_else_can_have_written_is_not_mapped(
         path.symlink_to(tmp_path / "elsewhere")
 
     changes: dict[str, Callable[[], object]] = {
-        "by which others may write": lambda: kept_file(cache).chmod(0o620),
+        "which lets other users write": lambda: kept_file(cache).chmod(0o620),
         "Too many levels of symbolic links": replace_by_link,
         "cache has mode 1777": lambda: cache.chmod(0o1777),
     }

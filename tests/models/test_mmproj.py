@@ -127,11 +127,11 @@ def test_what_does_not_fit_is_told_and_texts_are_taken_in(tmp_path: Path, caplog
         ("gemma3", {"clip.vision.projector_type": "lfm2"}, "clip.vision.projector_type is 'lfm2'"),
         ("gemma3", {"clip.projector_type": None}, "has no clip.projector_type"),
         ("gemma3", {"clip.projector_type": "mlp", "clip.vision.projector.scale_factor": None}, "has no v.class_embd"),
-        ("gemma3", {"clip.projector_type": "idefics3"}, "does not go with gemma3"),
+        ("gemma3", {"clip.projector_type": "idefics3"}, "does not fit gemma3"),
         ("gemma3", {"clip.use_gelu": False}, "clip.use_gelu is False"),
         ("qwen2_vl", {"clip.use_gelu": True}, "clip.use_gelu is True, allowed: false"),
-        ("gemma3", {"clip.vision.window_size": 3}, "has clip.vision.window_size, which is not known"),
-        ("gemma3", {"clip.has_audio_encoder": True}, "has clip.has_audio_encoder, which is not known"),
+        ("gemma3", {"clip.vision.window_size": 3}, "has clip.vision.window_size, which is unknown"),
+        ("gemma3", {"clip.has_audio_encoder": True}, "has clip.has_audio_encoder, which is unknown"),
         ("gemma3", {"general.architecture": "gemma3"}, "general.architecture is 'gemma3', allowed: 'clip'"),
         ("llava", {"clip.vision.mm_patch_merge_type": "spatial_unpad"}, "has clip.vision.mm_patch_merge_type"),
     ]
@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_told_and_texts_are_taken_in(tmp_path: Path, caplog
                 caplog.clear()
                 with caplog.at_level(logging.WARNING):
                     assert not is_described(model)
-                assert f"no pictures are taken in: {model.parent / 'mmproj-model.gguf'}" in caplog.text
+                assert f"pictures are refused: {model.parent / 'mmproj-model.gguf'}" in caplog.text
                 assert said in caplog.text
 
 
@@ -172,10 +172,12 @@ def test_a_file_that_is_named_sees_wherever_it_lies_or_the_model_is_refused(tmp_
         with pytest.raises(ModelError, match=r"any-name.gguf general.architecture is 'gemma3', allowed: 'clip'"):
             load_model(config.model_dir, EXACT)
         apart.unlink()
-        with pytest.raises(ConfigError, match=r"--mmproj=.*any-name.gguf .*must be a GGUF file on this machine"):
+        with pytest.raises(
+            ConfigError, match=r"--mmproj=.*any-name.gguf .*must be an existing GGUF file on this machine"
+        ):
             ModelLoad(config, lambda stage, fraction: None).result()
         other = resolve(read_arguments(["--mmproj", str(model), str(checkpoint)]).givens, {}, checkpoint)
-        with pytest.raises(ConfigError, match=r"--mmproj=.*must be left out: the model is no GGUF"):
+        with pytest.raises(ConfigError, match=r"--mmproj=.*must be left out: only GGUF models"):
             ModelLoad(other, lambda stage, fraction: None).result()
     finally:
         resolve(read_arguments([str(model)]).givens, {}, model)  # names none
@@ -200,7 +202,7 @@ def test_a_file_of_another_model_or_without_its_token_is_not_read(
 
 def test_a_file_that_sees_is_no_model(tmp_path: Path) -> None:
     _, _, seeing = write("gemma3", tmp_path)
-    with pytest.raises(ModelError, match=r"is what sees of a model \(mmproj\)"):
+    with pytest.raises(ModelError, match=r"is the vision part of a model \(mmproj\)"):
         load_model(seeing, EXACT)
 
 

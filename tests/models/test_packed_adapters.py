@@ -82,5 +82,5 @@ def test_an_exported_graph_refuses_adapters(tmp_path: Path) -> None:
         AdapterOptions((adapter,), merges=True),
         AdapterOptions(takes_more=True),
     ):
-        with pytest.raises(ModelError, match="holds an exported graph, in which there is no place for adapters"):
+        with pytest.raises(ModelError, match="holds an exported graph, which cannot take adapters"):
             load_model(exported, ModelOptions(adapters=options))

@@ -298,7 +298,7 @@ def test_tasks_without_their_instructions_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_encoder_without_a_head_does_not_score() -> None:
-    with pytest.raises(ModelError, match="has no head that scores"):
+    with pytest.raises(ModelError, match="has no scoring head"):
         read_text_model(read_case("bert_mean")["config"], scores=True)
 
 

@@ -176,25 +176,25 @@ def test_families_take_it(name: str) -> None:
         (AWQ | {"bits": 3}, "bits is 3, allowed: 4"),
         (AWQ | {"version": "gemv"}, 'version is "gemv", allowed: "gemm"'),
         (AWQ | {"backend": "llm-awq"}, 'backend is "llm-awq", allowed: "autoawq"'),
-        (AWQ | {"gain": 2}, r"keys that are not known .*: gain \(2\)"),
+        (AWQ | {"gain": 2}, r"unknown keys .*: gain \(2\)"),
         (AWQ | {"group_size": 0}, "group_size is 0, allowed: an integer of at least 1"),
         (GPTQ | {"bits": 3}, "bits is 3, allowed: 4 or 8"),
         (GPTQ | {"bits": None}, "has no bits"),
         (GPTQ | {"checkpoint_format": "marlin"}, 'checkpoint_format is "marlin", allowed: one of gptq, gptq_v2'),
         (GPTQ | {"is_marlin_format": True}, "is_marlin_format is true, allowed: false"),
-        (GPTQ | {"twist": "a\nb"}, r"keys that are not known .*: twist"),
+        (GPTQ | {"twist": "a\nb"}, r"unknown keys .*: twist"),
         (
             {"quant_method": "auto-round", "packing_format": "auto_round:fp8"},
             "packing_format is .*, allowed: auto_round:auto",
         ),
         (FP8 | {"weight_block_size": [128]}, "weight_block_size is .128., allowed: a list of 2 numbers of at least 1"),
         (FP8 | {"weight_block_size": [1.5, 128]}, "weight_block_size is .1.5, 128., allowed: whole numbers"),
-        (FP8 | {"bits": 8}, r"keys that are not known .*: bits \(8\)"),
+        (FP8 | {"bits": 8}, r"unknown keys .*: bits \(8\)"),
         (compressed(W4A16, "nvfp4-pack-quantized"), 'format is "nvfp4-pack-quantized", allowed: one of pack-quantized'),
         (compressed(W4A16 | {"num_bits": 2}), "num_bits is 2, allowed: 4 or 8"),
         (compressed(W4A16 | {"num_bits": 4, "type": "float"}), "num_bits is 4, allowed: 8"),
         (compressed(W4A16 | {"strategy": "tensor_group"}), 'strategy is "tensor_group", allowed: one of tensor'),
-        (compressed(W4A16 | {"wings": 2}), r"weights has keys that are not known .*: wings \(2\)"),
+        (compressed(W4A16 | {"wings": 2}), r"weights has unknown keys .*: wings \(2\)"),
         (compressed(W4A16 | {"dynamic": True}), "dynamic is true, allowed: false"),
         (
             compressed(W4A16, sparsity_config={"format": "sparse-24-bitmask"}),
@@ -235,5 +235,5 @@ def test_files_that_the_first_tools_wrote_are_read(name: str, described: Describ
     assert layout.label == label
     assert file == tmp_path / name
     (tmp_path / name).write_text(json.dumps(described | {"gain": 2}))
-    with pytest.raises(ModelError, match=rf"{name} has keys that are not known .*: gain"):
+    with pytest.raises(ModelError, match=rf"{name} has unknown keys .*: gain"):
         find_layout(tmp_path)

@@ -108,7 +108,7 @@ PREPROCESSOR_REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"image_processor_type": "ViTImageProcessor"}, 'image_processor_type is "ViTImageProcessor", allowed: one of'),
     ({"max_pixels": 3000}, "max_pixels is 3000, allowed: at least the fewest, 3136"),
     ({"max_pixels": None, "size": {"longest_edge": 9}}, "preprocessor_config.json size has no shortest_edge"),
-    ({"size": {"shortest_edge": 1, "longest_edge": 2, "odd": 3}}, r"size has keys .* odd \(3\)"),
+    ({"size": {"shortest_edge": 1, "longest_edge": 2, "odd": 3}}, r"size has unknown keys .* odd \(3\)"),
     ({"resample": 9}, "resample is 9"),
 ]
 

@@ -145,7 +145,7 @@ def test_a_tensor_that_no_tower_knows_is_refused_by_name(name: str, extra: str, 
     ("name", "part", "changes", "message"),
     [
         ("idefics3", "", {"scale_factor": 3}, "scale_factor is 3, allowed: a divisor of the 4 patches"),
-        ("idefics3", "vision_config", {"pooling": "mean"}, r"vision_config has keys .* pooling"),
+        ("idefics3", "vision_config", {"pooling": "mean"}, r"vision_config has unknown keys .* pooling"),
         ("idefics3", "vision_config", {"num_attention_heads": 5}, "num_attention_heads is 5, allowed: a divisor"),
         ("idefics3", "vision_config", {"patch_size": 29}, "image_size is 28, allowed: at least patch_size, 29"),
         ("idefics3", "vision_config", {"num_channels": 1}, "num_channels is 1, allowed: 3"),
@@ -155,7 +155,7 @@ def test_a_tensor_that_no_tower_knows_is_refused_by_name(name: str, extra: str, 
         ("internvl", "", {"vision_feature_select_strategy": "full"}, 'is "full", allowed: "default"'),
         ("internvl", "vision_config", {"norm_type": "batch"}, 'norm_type is "batch", allowed: one of layer_norm'),
         ("internvl", "vision_config", {"image_size": [28, 56]}, r"image_size is \[28, 56\], allowed: a whole number"),
-        ("internvl", "vision_config", {"pooling": "mean"}, r"vision_config has keys .* pooling"),
+        ("internvl", "vision_config", {"pooling": "mean"}, r"vision_config has unknown keys .* pooling"),
     ],
 )
 def test_a_tower_that_would_be_computed_otherwise_is_refused(
@@ -174,13 +174,13 @@ def test_a_tower_that_would_be_computed_otherwise_is_refused(
         ("idefics3", {"do_resize": False}, "do_resize is false, allowed: true"),
         ("idefics3", {"image_processor_type": "CLIPImageProcessor"}, "allowed: one of Idefics3ImageProcessor"),
         ("idefics3", {"image_token": {"content": "<image>"}}, "image_token is .*, allowed: a text"),
-        ("idefics3", {"sharpen": 2}, r"keys that are not known .* sharpen \(2\)"),
+        ("idefics3", {"sharpen": 2}, r"unknown keys .* sharpen \(2\)"),
         ("internvl", {"size": {"height": 56, "width": 56}}, 'allowed: {"height": 28, "width": 28}'),
         ("internvl", {"size": {"shortest_edge": 28}}, 'allowed: {"height": 28, "width": 28}'),
         ("internvl", {"resample": 2}, r"resample is 2, allowed: 3 \(bicubic\)"),
         ("internvl", {"min_patches": 13}, "min_patches is 13, allowed: at most max_patches, 12"),
         ("internvl", {"max_patches": 10**6}, "max_patches is 1000000, allowed: at most 1000"),
-        ("internvl", {"sharpen": 2}, r"keys that are not known .* sharpen \(2\)"),
+        ("internvl", {"sharpen": 2}, r"unknown keys .* sharpen \(2\)"),
     ],
 )
 def test_pictures_that_would_be_prepared_otherwise_are_refused(

@@ -185,7 +185,7 @@ class HttpRun:
             if self._num_begun == self._costs.num_streams:
                 self._runner.begin()
             await asyncio.Event().wait()  # the client stays
-            raise AssertionError("an event that nobody sets was set")
+            raise AssertionError("an event that is never set was set")
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":

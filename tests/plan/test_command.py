@@ -169,7 +169,7 @@ def test_models_with_other_layers_than_attention_are_planned(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "must be the step log of a server that has answered requests, it holds no steps"),
+        (b"", "must be the step log of a server that has answered requests, but it holds no steps"),
         (b"no log\n", "must be a step log that can be read (JSON is malformed"),
         (None, "must be a step log that can be read ([Errno 2] No such file"),
     ],
@@ -200,7 +200,7 @@ def test_costs_of_other_types_are_refused(costs: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--ttft", "0.000001"), "--ttft=1e-06 (command line): cannot be kept: a request without company takes"),
+        (("--ttft", "0.000001"), "--ttft=1e-06 (command line): cannot be met: a request alone takes"),
         (("--prompt", "100000"), "--prompt=100000 (command line): 100000 prompt and 8 completion tokens exceed"),
         (("--engine", "vllm"), "--engine=vllm (command line): must be rolling, whose scheduler is simulated"),
         (("--speculation", "lookup"), "--speculation=lookup (command line): must not be set: a plan does not simulate"),
@@ -217,7 +217,8 @@ def test_what_cannot_be_planned_is_told_on_one_line(
 def test_costs_are_not_measured_over_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = problems([*ASKED, *SMALL, "--tls-cert", str(tmp_path / "cert")], capsys, 1)
     assert line == (
-        f"dragoman: --tls-cert={tmp_path / 'cert'} (command line): must not be set where costs are measured, over plain HTTP"
+        f"dragoman: --tls-cert={tmp_path / 'cert'} (command line): must not be set when costs are measured, since that "
+        "uses plain HTTP"
     )
 
 
@@ -238,7 +239,7 @@ def test_a_place_that_is_not_there_is_told_before_anything_is_measured(
 ) -> None:
     path = tmp_path / "nowhere" / "costs.json"
     (line,) = problems([*ASKED, *SMALL, "--costs", str(path)], capsys, 1)
-    assert line.startswith(f"dragoman: --costs={path} (command line): must be a file in a directory that is there")
+    assert line.startswith(f"dragoman: --costs={path} (command line): must be a file in an existing directory")
 
 
 @pytest.mark.usefixtures("loads_nothing")

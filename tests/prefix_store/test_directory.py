@@ -50,8 +50,8 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path, others:
     path.mkdir()
     path.chmod(others)
     assert refusal(path) == (
-        f"{path} has mode {others:o}, by which others may write to it: `chmod 700 {path}`, "
-        "or name a directory within it that is not there yet"
+        f"{path} has mode {others:o}, which lets other users write to it: `chmod 700 {path}`, "
+        "or name a new directory inside it"
     )
     assert mode(path) == others
     filled(path, range(3))
@@ -64,7 +64,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     path.mkdir(mode=0o700)
     os.chown(path, 12345, 12345)
     assert refusal(path) == (
-        f"{path} belongs to user 12345; name a directory of user {os.geteuid()}, or one that is not there yet"
+        f"{path} belongs to user 12345; name a directory of user {os.geteuid()}, or one that does not exist yet"
     )
 
 
@@ -102,8 +102,8 @@ def test_a_directory_with_something_else_in_it_is_refused_and_left_alone(tmp_pat
     (tmp_path / "thesis.tex").touch()
     tmp_path.chmod(0o755)
     assert refusal(tmp_path) == (
-        f"{tmp_path} holds thesis.tex, which is not the prefix store's; name an empty directory, "
-        "or one that is not there yet"
+        f"{tmp_path} holds thesis.tex, which the prefix store did not write; name an empty directory, "
+        "or one that does not exist yet"
     )
     assert mode(tmp_path) == 0o755
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]

@@ -109,7 +109,7 @@ def test_unknown_options_are_told_as_everywhere() -> None:
 
 def test_several_models_are_refused_by_name(tmp_path: Path) -> None:
     found = problems({"model_store": str(tmp_path.parent), "load_models": "NONE"})
-    assert any("run one application for each" in one for one in found)
+    assert any("run one application per model" in one for one in found)
 
 
 def test_downloads_for_clients_are_refused_by_name() -> None:
@@ -120,7 +120,7 @@ def test_downloads_for_clients_are_refused_by_name() -> None:
 def test_a_handler_alone_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("def handle(inputs):\n    return None\n")
     assert problems({"model": str(tmp_path)}) == (
-        f"{tmp_path}: has no weights; a handler alone is served by `dragoman serve` only",
+        f"{tmp_path}: has no weights; only `dragoman serve` can serve a handler alone",
     )
 
 

@@ -51,10 +51,13 @@ def test_prompt_tokens_that_wait_are_bounded_by_their_exact_number() -> None:
         calls.enter_context(admission.permit(1, first, [prompt("a")]))
         waiting = tokenised(first, 60)
         calls.enter_context(admission.permit(1, second, [prompt("b")]))
-        with pytest.raises(Overloaded, match="60 prompt tokens wait, 100 allowed; this call has at least 41"):
+        with pytest.raises(Overloaded, match="60 prompt tokens are waiting, 100 allowed; this call has at least 41"):
             tokenised(second, 41)
         tokenised(second, 40)
-        with pytest.raises(Overloaded, match="100 prompt tokens wait"), admission.permit(1, third, [prompt("c")]):
+        with (
+            pytest.raises(Overloaded, match="100 prompt tokens are waiting"),
+            admission.permit(1, third, [prompt("c")]),
+        ):
             pass
         with pytest.raises(Overloaded):
             admission.check()

@@ -359,7 +359,7 @@ def test_the_properties_tell_what_holds_by_default(client: httpx.Client, engine:
     assert message_of(client, "/props", {}) == (
         501,
         "not_supported_error",
-        "properties are not changed by calls: start the server with other options",
+        "properties cannot be changed by calls: start the server with other options",
     )
     assert client.get("/props?model=other").status_code == 404
 

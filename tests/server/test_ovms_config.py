@@ -91,7 +91,7 @@ def test_what_failed_is_told_and_the_rest_was_done(server: RunningServer, client
 
 
 @table(
-    ("error", "status"), [(Conflict("The models are being reloaded already"), 409), (NoMemory("a needs 2 GiB"), 507)]
+    ("error", "status"), [(Conflict("The models are already being reloaded"), 409), (NoMemory("a needs 2 GiB"), 507)]
 )
 def test_a_reload_that_is_refused_is_told_in_that_servers_shape(
     server: RunningServer, client: httpx.Client, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int

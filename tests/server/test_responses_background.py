@@ -98,7 +98,7 @@ def test_what_is_wrong_is_told_at_once() -> None:
     with serving(max_running=1, max_queued=0) as (server, engine, client):
         with pytest.raises(openai.BadRequestError, match="temperature must be"):
             client.responses.create(model="m", input="Hi", background=True, temperature=9)
-        with pytest.raises(openai.BadRequestError, match="background must be false where store is false"):
+        with pytest.raises(openai.BadRequestError, match="background must be false if store is false"):
             client.responses.create(model="m", input="Hi", background=True, store=False)
         begun = client.responses.create(model="m", input="Hi", background=True)
         for stream in (False, True):
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_told_at_once() -> None:
                 client.responses.create(model="m", input="Hi", background=True, stream=stream)
         for query, told in (
             ({"stream": "true"}, "was not made with background and stream"),
-            ({"starting_after": "2"}, "starting_after is for stream=true"),
+            ({"starting_after": "2"}, "starting_after needs stream=true"),
             ({"starting_after": "x", "stream": "true"}, 'must be the number of an event, got \\"x\\"'),
         ):
             answer = httpx.get(f"{server.url}/v1/responses/{begun.id}", params=query)

@@ -158,7 +158,7 @@ def test_a_replay_is_refused(official: Client) -> None:
     made = ask(official)
     with refused(openai.BadRequestError, "stream must be false: this response was not made with background and stream"):
         official.responses.retrieve(made.id, stream=True)
-    with refused(openai.BadRequestError, "starting_after is for stream=true"):
+    with refused(openai.BadRequestError, "starting_after needs stream=true"):
         official.responses.retrieve(made.id, extra_query={"starting_after": "2"})
     with refused(openai.BadRequestError, r"include .*file_search"):
         official.responses.retrieve(made.id, include=["file_search_call.results"])

@@ -133,7 +133,7 @@ def test_items_are_found_by_their_ids() -> None:
     store = ResponseStore()
     response_id = keep(store, text="answer")
     assert store.item(f"msg_{response_id[5:]}o0", "")["text"] == "answer"
-    with pytest.raises(NotFound, match="has none of that id"):
+    with pytest.raises(NotFound, match="has no item with that id"):
         store.item(f"msg_{response_id[5:]}o9", "")
     with pytest.raises(NotFound, match="did not make it"):
         store.item("msg_mine", "")

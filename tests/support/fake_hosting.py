@@ -50,7 +50,7 @@ class FakeHosting:
         """See `ModelHosting`."""
         name = self._resolved(source).name
         if self._registry.get(name) is not None or self._is_busy(name):
-            raise Conflict(f"Model {name} is loaded already", param="model")
+            raise Conflict(f"Model {name} is already loaded", param="model")
         self._check_room(name)
         self._statuses[name] = ModelStatus(name, ModelState.LOADING, source.url, version=source.version)
         self._registry.expect(name)

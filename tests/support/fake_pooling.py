@@ -61,7 +61,7 @@ class FakePooling:
         self.embedded.append(request)
         self._fail()
         if request.prompt_name not in (None, *self.facts.prompts):
-            message = f"prompt_name {request.prompt_name!r} is not known, allowed: query"
+            message = f"prompt_name {request.prompt_name!r} is unknown, allowed: query"
             raise InvalidParameter(message, param="prompt_name")
         size = DIMENSIONS if request.dimensions is None else request.dimensions
         if not 1 <= size <= DIMENSIONS:

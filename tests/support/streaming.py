@@ -25,4 +25,4 @@ async def stream_of(service: GenerationService, request: GenerationRequest) -> A
 async def never() -> Exception:
     """The client stays."""
     await asyncio.Event().wait()
-    raise AssertionError("an event that nobody sets was set")
+    raise AssertionError("an event that is never set was set")

@@ -315,7 +315,7 @@ def test_a_vouched_template_is_bounded_too_where_a_client_made_the_conversation_
 def test_a_conversation_may_be_of_any_mappings_and_is_refused_if_json_cannot_say_it() -> None:
     source = "{% for m in messages %}{{ m.role }}: {{ m.content }}, {{ m.more }}{% endfor %}"
     assert rendered(source, OrderedDict(message("user", "\ud800", more=OrderedDict(a=1)))) == "user: \ud800, {'a': 1}"
-    with pytest.raises(InvalidRequest, match="messages must hold what JSON can say"):
+    with pytest.raises(InvalidRequest, match="messages must hold values that JSON can express"):
         rendered(source, message("user", "a", more=object()))
 
 
@@ -347,7 +347,7 @@ def test_what_makes_values_works_within_the_bounds(place: str, expression: str, 
     [
         ("{% if %}", "default does not compile: line 1"),
         ({"tool_use": "x"}, "named default"),
-        ({"a\n": "x"}, r"templates a\\n are not"),
+        ({"a\n": "x"}, r"templates a\\n lack"),
     ],
 )
 def test_a_template_that_cannot_be_used_stops_the_start(source: str | dict[str, str], says: str) -> None:

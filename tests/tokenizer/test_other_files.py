@@ -201,13 +201,17 @@ def test_gpt2_cuts_text_by_its_own_pattern(tmp_path: Path) -> None:
 @table(
     ("name", "content", "told"),
     [
-        ("tokenizer_config.json", '{"tokenizer_class": "MyTokenizer"}', "not known of tokenizer_class 'MyTokenizer'"),
-        ("tokenizer_config.json", "{}", "not known of tokenizer_class ''"),
+        (
+            "tokenizer_config.json",
+            '{"tokenizer_class": "MyTokenizer"}',
+            "no rule is known for tokenizer_class 'MyTokenizer'",
+        ),
+        ("tokenizer_config.json", "{}", "no rule is known for tokenizer_class ''"),
         ("merges.txt", None, "there is no merges.txt beside it"),
         ("merges.txt", "#version: 0.2\na b c\n", "merge 1 is not two tokens with a blank between them"),
         ("merges.txt", "a\n", "merge 1 is not two tokens"),
-        ("vocab.json", "[]", "no object of tokens and their ids"),
-        ("vocab.json", '{"a": "b"}', "no object of tokens and their ids"),
+        ("vocab.json", "[]", "not an object of tokens and their ids"),
+        ("vocab.json", '{"a": "b"}', "not an object of tokens and their ids"),
         ("vocab.json", '{"a": 0}', "vocab.json cannot be used"),
     ],
 )
@@ -246,7 +250,7 @@ def test_reserved_tokens_have_their_ids_as_names_where_no_file_names_them(tmp_pa
 
 def test_a_class_whose_pattern_nobody_knows_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"not known of tokenizer_class 'Other'; known: QWenTokenizer, TikTokenTokenizer"
+        ValueError, match=r"no rule is known for tokenizer_class 'Other'; known: QWenTokenizer, TikTokenTokenizer"
     ):
         load(tmp_path, "QWenTokenizer", tokenizer_class="Other")
 
@@ -272,9 +276,7 @@ def test_tekken_has_its_special_tokens_first(tmp_path: Path) -> None:
 
 
 def test_tekken_without_its_facts_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"tekken.json cannot be used: it has not the form of a tekken.json: TypeError"
-    ):
+    with pytest.raises(ValueError, match=r"tekken.json cannot be used: it is not a valid tekken.json: TypeError"):
         load_tokenizer(tekken(tmp_path, default_num_special_tokens=None))
 
 
@@ -335,7 +337,7 @@ def piece(text: str, kind: int = 1) -> bytes:
         (piece("<unk>", 2) + piece("<0x00>", 6), "some bytes, but not for all"),
         (piece("<unk>", 9), "9 is not a valid PieceType"),
         (b"", "holds no pieces"),
-        (varint(1 << 3 | 2) + varint(1 << 40), "ends behind the file's end"),
+        (varint(1 << 3 | 2) + varint(1 << 40), "ends beyond the file's end"),
         (b"\xff" * 12, "number does not end"),
     ],
 )

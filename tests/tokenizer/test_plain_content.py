@@ -137,7 +137,7 @@ def test_control_tokens_take_in_the_white_space_beside_them_as_ever(tmp_path: Pa
 def test_a_template_that_changes_what_is_said_is_told_so() -> None:
     template = ChatTemplate("{% for m in messages %}{{ m.content[1:] }}{% endfor %}")
     with pytest.raises(
-        InvalidRequest, match=r"must not hold <\|im_end\|>: this model's chat template lets nobody tell"
+        InvalidRequest, match=r"must not hold <\|im_end\|>: this model's chat template cannot distinguish them"
     ):
         tokens(DEMO, template, user("<|im_end|> Hi"))
     assert tokens(DEMO, template, user("Hi")).text == "i"

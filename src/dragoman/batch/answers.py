@@ -20,7 +20,7 @@ import msgspec
 from dragoman.batch.requests import BadLine, BatchError, key_of
 
 _BEGIN = b'{"id":"batch_req_'
-_ALLOWED = "must be a file of a batch's answers, or one that is not there yet"
+_ALLOWED = "must be a file of a batch's answers, or one that does not exist yet"
 _PIECE = 1 << 20  # bytes that are read at once, looking for the end of the last whole line
 
 
@@ -205,7 +205,7 @@ def _locked(path: Path) -> int:
         except BaseException as error:
             os.close(file)
             if isinstance(error, BlockingIOError):
-                raise BatchError(f"{path}: another batch writes it; must be another file, or wait") from None
+                raise BatchError(f"{path}: another batch is writing it; wait, or name another file") from None
             raise
         os.close(file)  # another one took its place, between opening and locking
 

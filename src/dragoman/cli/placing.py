@@ -39,7 +39,7 @@ def placement_of(config: Config, topology: Topology) -> Placement:
     http = None if server.http_cores in ("auto", "shared") else parse_cores(server.http_cores)
     if server.numa != "off":
         if kernels is not None:
-            raise CoreError("cores", "must be auto with numa, which says the cores of each engine")
+            raise CoreError("cores", "must be auto with numa, which sets the cores of each engine")
         return _in_front_of_nodes(server.numa, server.http_cores, topology)
     if kernels is None and http is None and config.engine.engine != "rolling":
         return Placement()

@@ -65,7 +65,7 @@ def _read(model_dir: Path) -> Mapping[str, Any]:
         named = "" if is_gguf(model_dir) else f"{path}: cannot be read as JSON: "  # a GGUF has no such file
         raise ConfigError([f"{named}{error}"]) from error
     if not isinstance(raw, dict):
-        raise ConfigError([f"{path}: must hold a JSON object, holds a {type(raw).__name__}"])
+        raise ConfigError([f"{path}: must hold a JSON object, but holds a {type(raw).__name__}"])
     return raw
 
 

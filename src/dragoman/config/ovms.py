@@ -118,7 +118,7 @@ class _Reader:
         elif one.name in _FOREIGN:
             self._note(_FOREIGN[one.name], one.name, text, source)
         else:
-            self._report(one.name, text, source, "it is not known here")
+            self._report(one.name, text, source, "it is unknown")
 
     def _give(self, name: str, key: str, text: str, source: str) -> None:
         if text:

@@ -164,7 +164,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
         match = _TOKEN.match(text, place)
         kind = match.lastgroup if match else "word" if text[place] == "/" else None
         if kind is None:
-            raise PbtxtError(f"line {line}: `{text[place]}` is not known here")
+            raise PbtxtError(f"line {line}: `{text[place]}` is unknown")
         piece = match.group() if match else "/"
         if kind != "blank":
             yield kind, piece, line

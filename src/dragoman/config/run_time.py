@@ -120,7 +120,7 @@ def _path_text(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if separator and scheme.lower() != "file":
         raise ConfigError(
-            [f"url={url} ({CALL}): {scheme}:// is not read here, nothing is downloaded; "
+            [f"url={url} ({CALL}): {scheme}:// is not supported, as nothing is downloaded; "
              "must be the path of a model in the model store"]
         )  # fmt: skip
     if not separator:

@@ -79,7 +79,7 @@ def _store(values: Mapping[str, Value], origins: Origins) -> tuple[Path | None, 
     if isinstance(store, Path):
         raise ConfigError([f"{cite('models_dir', values, origins)}: contradicts model_store; give one of them"])
     if not named.is_dir():
-        raise ConfigError([f"{cite('models_dir', values, origins)}: must be a directory; there is none of that name"])
+        raise ConfigError([f"{cite('models_dir', values, origins)}: must be an existing directory"])
     return named, True
 
 

@@ -65,15 +65,13 @@ def place(
     """
     for option, chosen in (("cores", kernels), ("http_cores", http)):
         if chosen is not None and not chosen <= topology.allowed:
-            raise CoreError(
-                option, f"must be among the cores that this process may use: {show_cores(topology.allowed)}"
-            )
+            raise CoreError(option, f"must be cores that this process may use: {show_cores(topology.allowed)}")
     if kernels is not None:
         return Placement(kernels, http or _beside(topology, kernels, is_split=is_split))
     if http is not None:
         left = _first_threads(topology, without=http)
         if not left:
-            raise CoreError("http_cores", f"must leave a core of {show_cores(topology.allowed)} to the kernels")
+            raise CoreError("http_cores", f"must leave the kernels at least one core of {show_cores(topology.allowed)}")
         return Placement(left, http)
     if topology.quota is not None and topology.quota < len(topology.physical):
         return Placement(num_threads=max(1, int(topology.quota)), is_tied=False)

@@ -122,7 +122,7 @@ class SpreadEngine:
                     replies.cancel()
             if refusal is not None:
                 raise refusal
-            raise EngineFailed(f"{MAX_ATTEMPTS} replicas were lost one after the other while they had this request")
+            raise EngineFailed(f"{MAX_ATTEMPTS} replicas were lost one after another while running this request")
         finally:
             self._num_started -= is_started
             self._replies.pop(number, None)
@@ -168,7 +168,7 @@ class SpreadEngine:
     def _check_not_cancelled(self, error: Exception) -> None:
         """Raises: Cancelled if the request was ended by `shutdown`."""
         if self._death:
-            raise Cancelled("The engine was shut down before the request had finished") from error
+            raise Cancelled("The engine was shut down before the request finished") from error
 
 
 def _is_movable(error: Exception) -> bool:

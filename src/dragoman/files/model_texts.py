@@ -36,7 +36,7 @@ def model_text(model: Path, name: str) -> str | None:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     if len(data) > most:
-        raise ModelError(f"{path} has more than {most >> 20} MiB, which no {name} has")
+        raise ModelError(f"{path} has more than {most >> 20} MiB, too much for a {name}")
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -59,5 +59,5 @@ def _check(path: Path, facts: os.stat_result) -> None:
     if facts.st_mode & _OTHERS_WRITE:
         mode = stat.S_IMODE(facts.st_mode)
         raise OSError(
-            f"{path} has mode {mode:o}, by which others may write to it; it must be for its owner alone to write"
+            f"{path} has mode {mode:o}, which lets other users write to it; only its owner may have write access"
         )

@@ -32,12 +32,10 @@ def find_architecture(model: GgufModel) -> Architecture:
     """The architecture that the file names. Raises: ModelError naming it, and those that are known."""
     name = model.architecture
     if name == "clip" or model.metadata.text("general.type") == "mmproj":
-        raise ModelError(
-            f"{model.path} is what sees of a model (mmproj), allowed: the model's own file, beside which it lies"
-        )
+        raise ModelError(f"{model.path} is the vision part of a model (mmproj), allowed: the model's own file")
     if model.metadata.text("general.type") == "adapter":
         raise ModelError(
-            f"{model.path} is an adapter (LoRA), allowed: the model's own file; give it with --lora NAME=FILE"
+            f"{model.path} is an adapter (LoRA), allowed: the model's own file; load the adapter with --lora NAME=FILE"
         )
     for (base, key), variant in VARIANTS.items():
         if name == base and (model.metadata.get(f"{name}.{key}") or _has(model, key)):
@@ -180,7 +178,7 @@ def _refuse_unread(model: GgufModel, architecture: Architecture) -> None:
     unknown = sorted(key for key in model.metadata if key.startswith(prefix) and key.removeprefix(prefix) not in known)
     unknown = [key for key in unknown if not (key == f"{prefix}attention.causal" and model.metadata[key] is True)]
     if unknown:
-        raise ModelError(f"{model.path} has metadata that is not known for this architecture: {', '.join(unknown[:5])}")
+        raise ModelError(f"{model.path} has unknown metadata for this architecture: {', '.join(unknown[:5])}")
 
 
 # --- what single architectures have -----------------------------------------------------------------------------------
@@ -322,7 +320,7 @@ def _cohere(model: GgufModel, config: Config) -> None:
 def _granite(model: GgufModel, config: Config) -> None:
     key = f"{model.architecture}.rope.scaling.finetuned"
     if not model.metadata.flag(key, True):
-        raise model.metadata.error(key, "true, as nothing would turn by its position")
+        raise model.metadata.error(key, "true, since otherwise no dimension would be rotated by position")
     _llama(model, config)
     config.setdefault("attention_multiplier", head_size(model) ** -0.5)
 
@@ -476,7 +474,9 @@ def _gemma4(model: GgufModel, config: Config) -> None:
     config["num_key_value_heads"], config["num_global_key_value_heads"] = kv_heads[sliding], kv_heads[full]
     config["attention_k_eq_v"] = f"blk.{full}.attn_v.weight" not in model.tensors
     if not config["attention_k_eq_v"] and kv_heads[full] != kv_heads[sliding]:
-        raise values.error(f"{name}.attention.head_count_kv", "the same for every layer, as keys are no values")
+        raise values.error(
+            f"{name}.attention.head_count_kv", "the same for every layer, because keys and values differ"
+        )
     config["intermediate_size"], config["use_double_wide_mlp"] = sizes[0], sizes[-1] != sizes[0]
     if _has(model, "ffn_gate_inp"):
         config["enable_moe_block"] = True

@@ -87,7 +87,7 @@ def _read(files: tuple[Path, ...], _states: tuple[tuple[int, int], ...]) -> Gguf
     metadata = headers[0].metadata
     count = metadata.count("split.count", 1)
     if count != len(files):
-        raise ModelError(f"{files[0]} is one of {count} files, of which {len(files)} are there: {files[0].parent}")
+        raise ModelError(f"{files[0]} is one of {count} files, of which {len(files)} exist: {files[0].parent}")
     tensors: dict[str, GgufTensor] = {}
     for path, header in zip(files, headers, strict=True):
         for tensor in header.tensors:

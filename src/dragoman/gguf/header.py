@@ -156,7 +156,7 @@ class Metadata(Mapping[str, Any]):
         except OSError as error:
             raise ModelError(f"{self._path} cannot be read: {error}") from error
         if len(data) < items.end - items.begin:
-            raise ModelError(f"{self._path} has become shorter while it was read")
+            raise ModelError(f"{self._path} shrank while it was read")
         if items.kind != _TEXT:
             values: list[Any] = np.frombuffer(data, dtype=f"<{_numpy_code(items.kind)}").tolist()
             return values
@@ -304,7 +304,7 @@ class _Reader:
         for _ in range(count):
             place += 8 + unpack(data, place)[0]
         if place > self._size:
-            raise self._refusal(f"the texts of {key!r} end behind the file")
+            raise self._refusal(f"the texts of {key!r} end beyond the file")
         self._place = place
         return _Items(_TEXT, count, begin, place)
 
@@ -313,7 +313,7 @@ class _Reader:
         count: int = self._scalar("Q")
         room = max(self._size - self._place, 0) // least_bytes
         if count > most or count > room:
-            raise self._refusal(f"it says that it has {count} {what}, allowed: at most {min(most, room)}")
+            raise self._refusal(f"it declares {count} {what}, allowed: at most {min(most, room)}")
         return count
 
     def _text(self, most: int) -> str:

@@ -425,7 +425,7 @@ def _found(model: Path, states: tuple[tuple[Path, int, int], ...], *, is_named: 
     if len(states) > 1:
         found = ", ".join(path.name for path, _, _ in states)
         logger.warning(
-            "no pictures are taken in: there are several files with mmproj in their names, name one with --mmproj: %s",
+            "pictures are refused: several files have mmproj in their names, name one with --mmproj: %s",
             found,
         )
         return None
@@ -435,7 +435,7 @@ def _found(model: Path, states: tuple[tuple[Path, int, int], ...], *, is_named: 
     except ModelError as error:
         if is_named:
             raise
-        logger.warning("no pictures are taken in: %s", error)
+        logger.warning("pictures are refused: %s", error)
         return None
 
 
@@ -443,7 +443,7 @@ def _fitting(text: GgufModel, part: GgufModel) -> SeeingPart:
     """Raises: ModelError naming what is not known or does not fit."""
     values = part.metadata
     if part.architecture != "clip":
-        raise values.error("general.architecture", "'clip', as in files of what sees")
+        raise values.error("general.architecture", "'clip', as in mmproj files")
     key = f"{_PREFIX}projector_type" if f"{_PREFIX}projector_type" in values else "clip.projector_type"
     kind = values.text(key)
     if kind not in PROJECTORS:
@@ -452,7 +452,7 @@ def _fitting(text: GgufModel, part: GgufModel) -> SeeingPart:
     read = {*_READ, *projector.read}
     for name in values:
         if name.startswith("clip.") and name not in read and not (name in _OFF and values[name] == _OFF[name]):
-            raise ModelError(f"{part.path} has {name}, which is not known of {key} {kind}")
+            raise ModelError(f"{part.path} has {name}, which is unknown for {key} {kind}")
     if (_CLASS in part.tensors) != projector.is_clip:
         raise ModelError(
             f"{part.path} has {'no ' if projector.is_clip else ''}{_CLASS}, other than {key} {kind} has it"
@@ -464,9 +464,7 @@ def _fitting(text: GgufModel, part: GgufModel) -> SeeingPart:
         if projector.activation in ("quick_gelu", name) and is_on != (projector.activation == name):
             raise values.error(f"clip.use_{name}", "false" if is_on else "true")
     if text.architecture not in projector.texts:
-        raise ModelError(
-            f"{part.path} {key} is {kind!r}, which does not go with {text.architecture} of {text.path.name}"
-        )
+        raise ModelError(f"{part.path} {key} is {kind!r}, which does not fit {text.architecture} of {text.path.name}")
     name, axis = projector.output
     size = text.metadata.count(f"{text.architecture}.embedding_length")
     output = part.tensors.get(name)
@@ -477,7 +475,7 @@ def _fitting(text: GgufModel, part: GgufModel) -> SeeingPart:
     tokens = text.metadata.listed("tokenizer.ggml.tokens", str)
     if projector.placeholder not in tokens:
         raise ModelError(
-            f"{text.path} has no token {projector.placeholder!r}, which stands for what {part.path.name} sees"
+            f"{text.path} has no token {projector.placeholder!r}, the placeholder for the pictures of {part.path.name}"
         )
     return SeeingPart(part, projector, tokens.index(projector.placeholder))
 

@@ -292,9 +292,7 @@ def _merges_by_score(model: GgufModel, vocabulary: _Vocabulary, ids: Mapping[str
             if left in ids and right in ids:
                 num_chars += len(token)
                 if num_chars > _MOST_MERGED:
-                    raise ModelError(
-                        f"{model.path} {_KEY}.tokens are made of each other in too many ways, up to {token!r:.40}"
-                    )
+                    raise ModelError(f"{model.path} {_KEY}.tokens can be merged in too many ways, up to {token!r:.40}")
                 pairs.append((-vocabulary.scores[index], ids[left], ids[right], left, right))
     pairs.sort(key=lambda pair: pair[:3])
     return [[left, right] for *_, left, right in pairs]

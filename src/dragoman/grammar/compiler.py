@@ -196,10 +196,10 @@ def _try(source: str, param: str) -> None:
         message = f"{param}: the grammar takes more than {MAX_CPU_S} s or {MAX_BYTES >> 20} MiB to compile"
         raise InvalidParameter(f"{message}, write a simpler one", param=param) from error
     except TimeoutError as error:
-        raise Overloaded("the grammar could not be tried in time, try again later") from error
+        raise Overloaded("the trial of the grammar took too long, try again later") from error
     except OSError as error:
         raise Overloaded(
-            f"no process can be started to try the grammar in ({error.strerror}), try again later"
+            f"the process that tries the grammar cannot be started ({error.strerror}), try again later"
         ) from error
 
 

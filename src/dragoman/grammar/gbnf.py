@@ -113,7 +113,7 @@ def _add(rule: _Rule, token: _Token) -> None:
         text = _class(text[1:-1], line)
     elif kind == "repeat":
         if rule.is_open:
-            raise GbnfError(f"line {line}: {text} follows nothing that it could repeat")
+            raise GbnfError(f"line {line}: {text} follows nothing to repeat")
         text = re.sub(r"\s", "", text)
     elif text == ".":
         text = "/(?s:.)/"
@@ -122,7 +122,7 @@ def _add(rule: _Rule, token: _Token) -> None:
     elif text == ")":
         rule.depth -= 1
         if rule.depth < 0:
-            raise GbnfError(f"line {line}: a bracket closes that was not open")
+            raise GbnfError(f"line {line}: a closing bracket without an opening one")
     if text in (")", "|") and rule.is_open and kind == "sign":
         rule.parts.append('""')
     rule.parts.append(text)
@@ -132,7 +132,7 @@ def _end(rule: _Rule | None, line: int) -> None:
     if rule is None:
         return
     if rule.depth:
-        raise GbnfError(f"line {line}: a bracket is open at the end of a rule")
+        raise GbnfError(f"line {line}: an unclosed bracket at the end of a rule")
     if rule.is_open:
         rule.parts.append('""')
 
@@ -163,7 +163,7 @@ def _class(text: str, line: int) -> str:
     if parts and parts[-1] == "-":
         parts[-1] = r"\-"
     if not parts and not is_negated:
-        raise GbnfError(f"line {line}: a class of characters that is empty")
+        raise GbnfError(f"line {line}: an empty class of characters")
     if not parts:
         return "/(?s:.)/"
     return f"/[{'^' if is_negated else ''}{''.join(parts)}]/"

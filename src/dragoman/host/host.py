@@ -167,7 +167,7 @@ class ModelHost(Generic[Built]):
         """See `ModelHosting.pin`."""
         hosted = self._find(name)
         if hosted.state is not ModelState.READY:
-            raise NotFound(f"Model {hosted.name} is {hosted.state}, and cannot be pinned", param="model")
+            raise NotFound(f"Model {hosted.name} is {hosted.state}, so it cannot be pinned", param="model")
         hosted.is_pinned = True
 
     def unpin(self, name: str) -> None:
@@ -234,7 +234,7 @@ class ModelHost(Generic[Built]):
         """See `ModelHosting.sync`."""
         self._check_open()
         if self._is_syncing:
-            raise Conflict("The models are being reloaded already")
+            raise Conflict("The models are already being reloaded")
         self._is_syncing = True
         try:
             plan = await self._plan(sources)
@@ -304,7 +304,7 @@ class ModelHost(Generic[Built]):
             served = self._registry.get(name)
             is_own = instead_of is not None and instead_of.built is not None and served is instead_of.built.served
             if served is not None and not is_own:
-                raise Conflict(f"Model {name} is loaded already, as {served.name} from {served.url}", param="model")
+                raise Conflict(f"Model {name} is already loaded, as {served.name} from {served.url}", param="model")
 
     def _begin(
         self, names: Iterable[str], word: str, work: Coroutine[Any, Any, T], *, is_on_demand: bool = False

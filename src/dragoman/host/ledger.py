@@ -85,7 +85,7 @@ class MemoryLedger:
         if needed_bytes > available:
             raise NoMemory(
                 f"Model {name} does not fit into memory: it needs {in_mib(needed_bytes)}, {available // MIB} MiB are "
-                f"available{' once idle models are dropped' if leaving else ''} ({self._shares()})"
+                f"available{' once idle models are unloaded' if leaving else ''} ({self._shares()})"
             )
 
     def correct(self, holding: Holding, memory: ModelMemory) -> None:

@@ -77,7 +77,7 @@ class ModelLoad:
             raise self._failure
         loaded, self._loaded = self._loaded, None
         if loaded is None:
-            raise RuntimeError("the loaded model was handed over already")
+            raise RuntimeError("the loaded model was already handed over")
         return loaded
 
     def watch(self, progress: Progress) -> None:
@@ -123,9 +123,9 @@ def _check_seeing(config: Config) -> None:
     if file is None:
         return
     if not is_gguf(config.model_dir):
-        raise EngineOptionError("mmproj", "must be left out: the model is no GGUF, which has what sees in its own file")
+        raise EngineOptionError("mmproj", "must be left out: only GGUF models have a separate mmproj file")
     if not file.is_file():
-        raise EngineOptionError("mmproj", "must be a GGUF file on this machine: there is none of that name")
+        raise EngineOptionError("mmproj", "must be an existing GGUF file on this machine")
 
 
 class LoadAbandoned(Exception):
@@ -245,5 +245,5 @@ def _cache_dir(config: Config) -> Path | None:
     except OSError as error:
         if origin.source == "default":
             return None  # a read-only home, as containers have it: loading takes longer, nothing else
-        raise ConfigError([f"{config.cite('cache_dir')}: must be a directory that can be made: {error}"]) from error
+        raise ConfigError([f"{config.cite('cache_dir')}: must be a directory that can be created: {error}"]) from error
     return path

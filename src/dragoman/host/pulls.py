@@ -56,7 +56,7 @@ class ModelPulls:
             if len(self._running) >= MAX_AT_ONCE:
                 busy = ", ".join(map(str, self._running))
                 raise Overloaded(
-                    f"{busy} are being downloaded, and no more than {MAX_AT_ONCE} models are at once",
+                    f"{busy} are being downloaded, at most {MAX_AT_ONCE} downloads may run at the same time",
                     retry_after_s=RETRY_S,
                 )
             download = _Download(model, self._environment, self._forget)

@@ -82,7 +82,7 @@ def _store(config: Config) -> StoreConfig | None:
     if server.store_dir is None:
         return None
     if config.engine.engine == "ray" or server.numa != "off":
-        raise ConfigError([f"{config.cite('store_dir')}: must not be given where several processes take calls"])
+        raise ConfigError([f"{config.cite('store_dir')}: must not be set when several processes take calls"])
     most = int(server.store_gb * _GIB)
     of_caller = most if server.store_gb_per_key is None else int(server.store_gb_per_key * _GIB)
     made = StoreConfig(server.store_dir, most, of_caller, server.store_max_age_days * _DAY_S)
@@ -99,7 +99,7 @@ def tls_of(config: Config) -> Tls | None:
     if server.tls_cert is None:
         lonely = [config.cite(name) for name in ("tls_key", "tls_client_ca") if getattr(server, name) is not None]
         if lonely:
-            raise ConfigError([f"{one}: must be given together with tls_cert" for one in lonely])
+            raise ConfigError([f"{one}: needs tls_cert" for one in lonely])
         return None
     try:
         return Tls(TlsFiles(server.tls_cert, server.tls_key, server.tls_client_ca))

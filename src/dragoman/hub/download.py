@@ -56,7 +56,7 @@ def find_cached(model: HubModel, environment: HubEnvironment) -> Path:
     if snapshot is None:
         raise HubError(f"{model}: neither a directory here nor a model in the hub's cache, {environment.cache}")
     if lacking := missing(snapshot, model.gguf):
-        raise HubError(f"{model}: not complete in the hub's cache, {environment.cache}; {lacking} is missing")
+        raise HubError(f"{model}: incomplete in the hub's cache, {environment.cache}: {lacking} is missing")
     return _served_path(snapshot, model)
 
 
@@ -269,7 +269,7 @@ def _worded(model: HubModel, environment: HubEnvironment) -> Iterator[None]:
         helps = "or it is private and HF_TOKEN's account may not read it" if has_token else _PRIVATE
         raise HubError(f"{model}: neither a directory here nor a model on {hub}, {helps}") from error
     except errors.HFValidationError as error:
-        raise HubError(f"{model}: no name of a model on {hub}: {error}") from error
+        raise HubError(f"{model}: not a valid model name on {hub}: {error}") from error
     except errors.DisabledRepoError as error:
         raise HubError(f"{model}: disabled on {hub}") from error
     except Exception as error:

@@ -222,7 +222,7 @@ class Config:
             named = ", ".join(
                 f"{shown(self._spelled.get(key, key))[1:-1]} ({shown(self._raw[key], 40)})" for key in unknown[:5]
             )
-            raise ModelError(f"{self._name} has keys that are not known for this architecture: {named}")
+            raise ModelError(f"{self._name} has unknown keys for this architecture: {named}")
 
     def _given(self, key: str, default: Any, wanted: str) -> Any:
         value = self.value(key, default)

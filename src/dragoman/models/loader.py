@@ -207,7 +207,7 @@ def _load_exported(model_dir: Path, options: ModelOptions, report: LoadProgress)
     from dragoman.models.ir.read import read_ir  # checkpoints need none of it
 
     if options.adapters is not None:
-        raise ModelError(f"{model_dir} holds an exported graph, in which there is no place for adapters")
+        raise ModelError(f"{model_dir} holds an exported graph, which cannot take adapters")
     report(READING, 0.0)
     exported = read_ir(model_dir, options)
     facts, profile = exported.facts, exported.profile

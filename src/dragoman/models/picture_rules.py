@@ -26,5 +26,5 @@ def read_picture_rules(model_dir: Path, changes: str = "{}") -> tuple[PicturePro
         raise ModelError(NOT_DESCRIBED)
     model = read_model(read_seeing_config(model_dir), sees=True)
     if model.vision is None:
-        raise ModelError("the model takes texts only")
+        raise ModelError("the model takes text only")
     return model.vision.processor(read_described(model_dir, json.loads(changes))), model.vision.facts.placeholder_id

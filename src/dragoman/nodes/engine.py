@@ -167,7 +167,7 @@ class NodesEngine(SpreadEngine):
     def _send_to(self, request: EngineRequest, avoided: tuple[str, ...]) -> Replies:
         live = self._live()
         if not live:
-            raise EngineDead(self._death or "no node has an engine now")
+            raise EngineDead(self._death or "no node has a running engine")
         left = [node for node in live if node.name not in avoided] or live
         loads = {node.name: len(node.replies) for node in left}
         chosen = preferred(prefix_key(request), loads)[0]
@@ -285,7 +285,7 @@ class NodesEngine(SpreadEngine):
             await self._attach(node, process)
             await self._catch_up(node)
             if node.process is not process:
-                raise ReplicaLost("its process is gone again")
+                raise ReplicaLost("its process has ended again")
         except Exception as error:
             self._detach(node, process, str(error))
             await asyncio.to_thread(self._processes.drop, process)

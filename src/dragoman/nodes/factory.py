@@ -31,7 +31,7 @@ def node_placements(numa: str, http_cores: str, topology: Topology) -> tuple[Pla
         http = parse_cores(http_cores)
         place(topology, http=http)
         if not all(cores - http for cores in nodes):
-            raise CoreError("http_cores", "must leave each node a core")
+            raise CoreError("http_cores", "must leave at least one core to each node")
         return tuple(Placement(cores - http, http) for cores in nodes)
     placements = []
     for cores in nodes:
@@ -143,5 +143,5 @@ def on_nodes(config: Config, inner: EngineFactory, *, can_spread: bool) -> Engin
     if config.server.numa == "auto" and len(placements) == 1:
         return inner
     if not can_spread:
-        raise EngineOptionError("numa", "must be off with other engines, and for models that embed or score texts")
+        raise EngineOptionError("numa", "must be off with other engines and with models that embed or score texts")
     return NodesFactory(config, inner, placements)

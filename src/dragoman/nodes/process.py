@@ -101,7 +101,7 @@ class NodeProcess:
         try:
             message = read(self.link)
         except EOFError:
-            raise ModelError(f"the process of {self.plan.name} ended while it loaded the model") from None
+            raise ModelError(f"the process of {self.plan.name} ended while loading the model") from None
         if isinstance(message, Refused):
             raise ConfigError(message.problems) if message.is_config else ModelError("; ".join(message.problems))
         return message

@@ -136,7 +136,7 @@ def _opened(data: bytes, limits: PictureLimits, path: str) -> ImageFile:
     _silence_pillow()
     kind = _kind(data[:_HEAD_BYTES])
     if kind is None:
-        raise PictureFault(path, "content", f"must be {FORMATS}, got {len(data)} bytes of something else")
+        raise PictureFault(path, "content", f"must be {FORMATS}, got {len(data)} bytes of another format")
     try:
         image = _READERS[kind](io.BytesIO(data))
     except Exception as error:  # as above

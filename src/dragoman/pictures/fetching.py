@@ -61,7 +61,7 @@ class Deadline:
         """Seconds that are left, more than 0. Raises: Unfetched."""
         seconds = self._at - self._clock()
         if seconds <= 0:
-            raise Unfetched("the time is over")
+            raise Unfetched("the time limit was reached")
         return seconds
 
     def end(self) -> None:

@@ -141,8 +141,8 @@ class PictureLoader:
                 return await self._fetching.run(fetch.run)
         except TimeoutError:
             if not fetch.has_begun:
-                raise Overloaded("too many images are being fetched already; try again later") from None
-            raise fetch.fault("it takes too long") from None
+                raise Overloaded("too many images are already being fetched; try again later") from None
+            raise fetch.fault("it took too long") from None
         finally:
             fetch.end()
 
@@ -212,7 +212,7 @@ class _Lane:
             if self._is_closed:
                 raise Unavailable("the model is being unloaded; try again later")
             if self._free == 0:
-                raise Overloaded("too many images wait to be read already; try again later")
+                raise Overloaded("too many images are already waiting to be read; try again later")
             self._free -= 1
             future = self._executor.submit(work)
         future.add_done_callback(self._leave)

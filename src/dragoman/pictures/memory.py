@@ -92,7 +92,7 @@ class Pool:
                 return await asyncio.wrap_future(lent)
         except TimeoutError:
             raise Overloaded(
-                f"the images of other requests left no memory for {self._max_wait_s:g} s (max_image_memory); try again later"
+                f"other requests' images left no memory for {self._max_wait_s:g} s (max_image_memory); try again later"
             ) from None
         finally:
             self._settle()  # the next in the queue need not wait for one that has left

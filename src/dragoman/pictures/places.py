@@ -66,7 +66,7 @@ def read_place(url: str) -> Place:
     if len(url) > MAX_URL:
         raise BadPlace(f"must be an address of at most {MAX_URL} characters")
     if _NOT_IN_URLS.search(url):
-        raise BadPlace("must be an address without blanks, control characters and backslashes")
+        raise BadPlace("must be an address without blanks, control characters or backslashes")
     found = _URL.fullmatch(url.partition("#")[0])
     if found is None:
         raise BadPlace("must be http://HOST[:PORT]/... or https://HOST[:PORT]/..., without a user name")
@@ -78,7 +78,7 @@ def read_place(url: str) -> Place:
     try:
         target = quote(rest if rest.startswith("/") else f"/{rest}", safe=_KEPT)
     except UnicodeEncodeError:
-        raise BadPlace("must be an address of whole characters") from None
+        raise BadPlace("must be an address without broken characters") from None
     return Place(scheme, _host(found["host"].lower()), port, target)
 
 

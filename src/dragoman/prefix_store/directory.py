@@ -97,19 +97,19 @@ class Directory:
         if facts.st_uid != os.geteuid():
             raise StoreError(
                 f"{self.path} belongs to user {facts.st_uid}; name a directory of user {os.geteuid()}, "
-                "or one that is not there yet"
+                "or one that does not exist yet"
             )
         if facts.st_mode & _OTHERS_WRITE:
             raise StoreError(
-                f"{self.path} has mode {stat.S_IMODE(facts.st_mode):o}, by which others may write to it: "
-                f"`chmod 700 {self.path}`, or name a directory within it that is not there yet"
+                f"{self.path} has mode {stat.S_IMODE(facts.st_mode):o}, which lets other users write to it: "
+                f"`chmod 700 {self.path}`, or name a new directory inside it"
             )
         names = self._names()
         strange = sorted(name for name in names if name != _MOUNTED and not _NAME.fullmatch(name))
         if strange and _LOCK not in names:
             raise StoreError(
-                f"{self.path} holds {strange[0]}, which is not the prefix store's; name an empty directory, "
-                "or one that is not there yet"
+                f"{self.path} holds {strange[0]}, which the prefix store did not write; name an empty directory, "
+                "or one that does not exist yet"
             )
         if facts.st_mode & _OTHERS:
             os.fchmod(self._file.descriptor, stat.S_IRWXU)
@@ -144,7 +144,7 @@ class Directory:
         file = OpenFile(os.open(name, flags, dir_fd=self._file.descriptor))
         facts = file.stat()
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & _OTHERS_WRITE:
-            raise OSError(errno.EPERM, f"{name} is no file that only this user can have written")
+            raise OSError(errno.EPERM, f"{name} is not a file that only this user can have written")
         return file
 
     def create(self) -> tuple[str, OpenFile]:

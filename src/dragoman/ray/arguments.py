@@ -119,13 +119,11 @@ class Application:
                 one for one in ("model_store", "models_dir", "load_models") if config.origins[one].source != "default"
             ]
             where = ", ".join(config.cite(name) for name in names) or "the default model store"
-            raise ConfigError([f"{where}: an application on Ray Serve has one model; run one application for each"])
+            raise ConfigError([f"{where}: an application on Ray Serve serves one model; run one application per model"])
         if config.server.allow_pull:
             raise ConfigError([f"{config.cite('allow_pull')}: only `dragoman serve` downloads models for its clients"])
         if not has_model(config):
-            raise ConfigError(
-                [f"{config.model_dir}: has no weights; a handler alone is served by `dragoman serve` only"]
-            )
+            raise ConfigError([f"{config.model_dir}: has no weights; only `dragoman serve` can serve a handler alone"])
         if self.num_threads is not None and config.origins["threads"].source == "default":
             return replace(config, model=replace(config.model, threads=self.num_threads))
         return config

@@ -71,7 +71,7 @@ class ServedAdapters:
         if not name or not name.isprintable() or len(name) > 256 or len(name.replace(",", " ").split()) != 1:
             raise InvalidRequest(f"Adapter name {name!r} must be one word of at most 256 characters", param="name")
         if name in self._taken:
-            raise Conflict(f"Adapter {name} cannot be loaded: that is the model's own name", param="name")
+            raise Conflict(f"Adapter {name} cannot be loaded: this is the model's own name", param="name")
         directory = self._allowed(source)
         if lines := await asyncio.to_thread(self._links_out, directory):
             raise InvalidRequest(f"Adapter directory {source!r} cannot be loaded: {lines[0]}", param="src")
@@ -86,7 +86,7 @@ class ServedAdapters:
 
     def _changing(self) -> AdapterLoading:
         if self._loading is None:
-            raise InvalidRequest("Adapters do not come and go here: start the server with --enable-lora")
+            raise InvalidRequest("Adapters cannot be loaded here: start the server with --enable-lora")
         return self._loading
 
     def _allowed(self, source: str) -> Path:

@@ -205,7 +205,9 @@ class Admission:
         """Raises: Overloaded if prompts of `count` tokens may not wait with the `num_others` tokens of other calls."""
         most = self._bounds.max_tokens
         if most is not None and num_others and num_others + count > most:
-            raise self._overloaded(f"{num_others} prompt tokens wait, {most} allowed; this call has at least {count}")
+            raise self._overloaded(
+                f"{num_others} prompt tokens are waiting, {most} allowed; this call has at least {count}"
+            )
 
     def _overloaded(self, why: str) -> Overloaded:
         message = f"Worker queue capacity exceeded for model: {self._model} ({why})"

@@ -127,7 +127,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request. Raises: ValueError for other protocols, which are not served."""
         if scope["type"] != "http":
-            raise ValueError(f"scope type {scope['type']!r} is not served, only 'http' is")
+            raise ValueError(f"scope type {scope['type']!r} is not supported, only 'http' is")
         exchange = Exchange(scope, receive, send, self._rules)
         if self._cors is not None:
             exchange.also_sent = self._cors.headers(exchange.headers.get("origin"))

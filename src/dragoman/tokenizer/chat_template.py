@@ -98,9 +98,7 @@ class ChatTemplate:
         self._places = threading.BoundedSemaphore(_MOST_AT_ONCE)
         self._vouched = {name: _compiled_here(name, text) for name, text in sources.items()} if is_vouched else {}
         if "default" not in sources:
-            raise ValueError(
-                f"the chat templates {', '.join(map(_shown, sources))[:200]} are not enough: one must be named default"
-            )
+            raise ValueError(f"the chat templates {', '.join(map(_shown, sources))[:200]} lack one named default")
         if not is_vouched:
             for name in sources:
                 self._check(name)

@@ -74,7 +74,7 @@ def load_tokenizer(model_dir: Path) -> HfTokenizer:
         if isinstance(error, ValueError) and str(error).startswith(str(model_dir)):
             raise  # it names the file already, another one
         why = " ".join(str(error).split())[:_MOST_WORDS]
-        raise ValueError(f"{path} cannot be used: {why}; bring it again from where the model came from") from error
+        raise ValueError(f"{path} cannot be used: {why}; fetch it again from the model's source") from error
 
 
 def _not_tokenised(words: str) -> InvalidRequest:

@@ -30,11 +30,11 @@ def read_merged_pairs(vocabulary: Path, tokenizer_config: Mapping[str, Any]) -> 
     kind = str(tokenizer_config.get("tokenizer_class") or "")
     if kind not in _CLASSES:
         raise ValueError(
-            f"the file does not say where text is cut, and that is not known of tokenizer_class {kind!r}; "
+            f"the file does not define how text is split, and no rule is known for tokenizer_class {kind!r}; "
             f"known: {', '.join(_CLASSES)}"
         )
     if not vocabulary.with_name(MERGES).is_file():
-        raise ValueError(f"there is no {MERGES} beside it, which says which of its tokens are joined")
+        raise ValueError(f"there is no {MERGES} beside it, which lists the merges of its tokens")
     tokenizer = Tokenizer(models.BPE(vocab=_vocabulary(vocabulary), merges=_merges(vocabulary.with_name(MERGES))))
     blank_first = bool(tokenizer_config.get("add_prefix_space"))
     if kind.startswith(_QWEN):
@@ -51,7 +51,7 @@ def read_merged_pairs(vocabulary: Path, tokenizer_config: Mapping[str, Any]) -> 
 def _vocabulary(path: Path) -> dict[str, int]:
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or not all(isinstance(token_id, int) for token_id in content.values()):
-        raise ValueError("it is no object of tokens and their ids")
+        raise ValueError("it is not an object of tokens and their ids")
     return content
 
 

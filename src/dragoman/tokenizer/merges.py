@@ -30,5 +30,5 @@ def all_merges(tokens: Iterable[str], parts: Set[str]) -> list[tuple[str, str]]:
                 merges.append((left, right))
                 num_chars += len(token)
         if num_chars > _MOST_CHARS:
-            raise ValueError(f"its tokens are made of each other in too many ways, up to {token[:20]!r}...")
+            raise ValueError(f"its tokens can be merged in too many ways, up to {token[:20]!r}...")
     return merges

@@ -41,7 +41,7 @@ def tokenizer_file(model_dir: Path) -> Path:
     hint = f" ({exported.name} is not read: bring it from the model of the export)" if exported.is_file() else ""
     raise ValueError(
         f"{model_dir / 'tokenizer.json'} is missing: a model directory must hold its tokenizer in this file, or in one of "
-        f"{', '.join((*_NAMES, VOCABULARY))}; fetch it from where the model came from "
+        f"{', '.join((*_NAMES, VOCABULARY))}; fetch it from the model's source "
         f"(`dragoman pull ORG/NAME` brings it with a model of the hub){hint}"
     )
 

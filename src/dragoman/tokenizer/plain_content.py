@@ -89,7 +89,7 @@ class HiddenControls:
         found = self._placeholder.sub(lambda match: texts[int(match[1])] if int(match[1]) < len(texts) else "", text)
         if self._mark in found:
             raise InvalidRequest(
-                f"messages must not hold {', '.join(texts[:3])}: this model's chat template lets nobody tell that "
+                f"messages must not hold {', '.join(texts[:3])}: this model's chat template cannot distinguish them "
                 "from control tokens",
                 param="messages",
             )

@@ -67,7 +67,7 @@ def read_tiktoken(path: Path, tokenizer_class: str, names: Mapping[int, str]) ->
     if known is None:
         allowed = ", ".join(_KNOWN)
         raise ValueError(
-            f"the file does not say where text is cut, and that is not known of tokenizer_class {tokenizer_class!r}; "
+            f"the file does not define how text is split, and no rule is known for tokenizer_class {tokenizer_class!r}; "
             f"known: {allowed}"
         )
     ranks = _read_ranks(path.read_bytes())
@@ -90,7 +90,7 @@ def read_tekken(path: Path) -> Tokenizer:
         ]
         names = {int(one["rank"]): str(one["token_str"]) for one in content.get("special_tokens") or ()}
     except (KeyError, TypeError, binascii.Error) as error:
-        raise ValueError(f"it has not the form of a tekken.json: {type(error).__name__} {error}") from error
+        raise ValueError(f"it is not a valid tekken.json: {type(error).__name__} {error}") from error
     specials = [names.get(token_id, f"<SPECIAL_{token_id}>") for token_id in range(num_specials)]
     return _tokenizer(ranks, str(pattern), specials, [])
 
@@ -116,14 +116,14 @@ def _read_ranks(data: bytes, *, is_whole: bool = True) -> list[bytes]:
         except (ValueError, binascii.Error) as error:
             raise ValueError(f"line {number} is not a token in base64 and its rank") from error
     if is_whole and (not ranks or ranks.keys() != set(range(len(ranks)))):
-        raise ValueError("its ranks are not 0, 1, 2, ... without a gap")
+        raise ValueError("its ranks are not 0, 1, 2, ... without gaps")
     return [token for _, token in sorted(ranks.items())]
 
 
 def _in_order(behind: Mapping[int, str], begin: int) -> list[str]:
     """The tokens behind the ranks. Raises: ValueError if one has an id that leaves a gap."""
     if behind and sorted(behind) != list(range(begin, begin + len(behind))):
-        raise ValueError(f"the tokens behind the ranks must have the ids from {begin} on, without a gap")
+        raise ValueError(f"the tokens after the ranks must have consecutive ids from {begin} on")
     return [text for _, text in sorted(behind.items())]
 
 

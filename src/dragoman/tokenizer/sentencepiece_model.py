@@ -86,7 +86,7 @@ def read_model(data: bytes) -> SentencePieceModel:
 def _piece(fields: dict[int, Field]) -> Piece:
     score = fields.get(2, b"\0\0\0\0")
     if not isinstance(score, bytes) or len(score) != 4:
-        raise ValueError("a piece has a score that is no number")
+        raise ValueError("a piece has a score that is not a number")
     return Piece(
         _bytes(fields, 1).decode("utf-8"),
         struct.unpack("<f", score)[0],
@@ -132,7 +132,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Field]]:
         else:
             raise ValueError(f"field {number} has the unknown wire type {wire}")
         if size > len(data) - position:
-            raise ValueError(f"field {number} ends behind the file's end")
+            raise ValueError(f"field {number} ends beyond the file's end")
         yield number, data[position : position + size]
         position += size
 

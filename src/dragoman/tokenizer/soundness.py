@@ -76,7 +76,7 @@ def checked_file(text: str) -> str:
         check_parts({name: getattr(file, name) for name in ("normalizer", "pre_tokenizer", "post_processor")})
         return msgspec.json.encode(file).decode()
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"it is no tokenizer: {error}") from error
+        raise ValueError(f"it is not a valid tokenizer: {error}") from error
 
 
 def _unigrams(model: msgspec.Raw) -> list[tuple[str, float]]:
@@ -100,9 +100,9 @@ def check_parts(parts: Mapping[str, Any]) -> None:
         steps = [step for part in parts.values() for step in _steps(part)]
         growth = prod(map(_growth, steps))
     except (AttributeError, LookupError, TypeError, binascii.Error) as error:
-        raise ValueError(f"it is no tokenizer: {type(error).__name__}: {error}") from error
+        raise ValueError(f"it is not a valid tokenizer: {type(error).__name__}: {error}") from error
     if len(steps) > _MOST_STEPS:
-        raise ValueError(f"it does {len(steps)} steps to a text, allowed: at most {_MOST_STEPS}")
+        raise ValueError(f"it applies {len(steps)} steps to a text, allowed: at most {_MOST_STEPS}")
     if growth > MOST_GROWTH:
         raise ValueError(f"it may make a text {growth:g} times as long, allowed: at most {MOST_GROWTH} times")
     if not all(map(_is_known, steps)):
@@ -116,7 +116,7 @@ def check_charsmap(charsmap: bytes) -> None:
     """Raises: ValueError if the library would read behind its end."""
     size = int.from_bytes(charsmap[:4], "little")
     if size % 4 or size > len(charsmap) - 4:
-        raise ValueError(f"its table of characters has {len(charsmap)} bytes, and says that {size} follow")
+        raise ValueError(f"its table of characters has {len(charsmap)} bytes, but declares {size}")
 
 
 def _steps(part: Any) -> Iterator[Mapping[str, Any]]:

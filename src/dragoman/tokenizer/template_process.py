@@ -161,7 +161,7 @@ def _written(question: tuple[Any, ...]) -> bytes:
     try:
         return marshal.dumps(json.loads(json.dumps(question)), _FORM)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"messages must hold what JSON can say: {error}", param="messages") from error
+        raise InvalidRequest(f"messages must hold values that JSON can express: {error}", param="messages") from error
 
 
 def _taken() -> tuple[_Process, bool]:

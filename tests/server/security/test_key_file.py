@@ -87,16 +87,16 @@ def test_nothing_else_is_a_key(path: Path, key: bytes) -> None:
     [
         ("s3cret and more", "line 1: must be a key, or `NAME: KEY`"),
         ("alice: s3cret inference", "line 1: what follows a key must be NAME=VALUE"),
-        ("alice: s3cret scopes=all", "'all' is no scope; they are inference, metrics, management, debug"),
-        ("alice: s3cret scopes=open", "'open' is no scope"),
-        ("alice: s3cret scope=inference", "'scope' is nothing to say of a key"),
+        ("alice: s3cret scopes=all", "'all' is not a scope; allowed: inference, metrics, management, debug"),
+        ("alice: s3cret scopes=open", "'open' is not a scope"),
+        ("alice: s3cret scope=inference", "'scope' is not a property of a key"),
         ("alice: s3cret tokens-per-minute=0", "tokens-per-minute must be an integer from 1 to 999999999, got '0'"),
         ("alice: s3cret priority=low", "priority must be an integer from -2147483647 to 2147483647, got 'low'"),
         ("alice: s3cret share=0", "share must be an integer from 1 to 1000, got '0'"),
         ("alice: s3cret share=1001", "share must be an integer from 1 to 1000, got '1001'"),
         ("alice: s3cret background=maybe", "background must be yes or no, got 'maybe'"),
         ("älice: s3cret", "a key's name must be 1 to 64 letters"),
-        ("alice: sha256:s3cret", "there must be 64 hexadecimal digits"),
+        ("alice: sha256:s3cret", "sha256: must be followed by 64 hexadecimal digits"),
         ("alice: s3cret\nbob: s3cret", "alice and bob have the same key"),
         ("alice: s3cret\nalice: s3cret scopes=debug", "alice and alice have the same key"),
         ("# only this", "must hold at least one key"),
@@ -126,12 +126,12 @@ def test_a_file_that_cannot_be_read_is_told(path: Path) -> None:
         ("[a b]\naws_access_key_id = A\naws_secret_access_key = s3cret", "a key's name must be"),
         (
             "[a]\naws_access_key_id = A\naws_secret_access_key = s3cret\nregion = x",
-            "'region' is nothing to say of a key",
+            "'region' is not a property of a key",
         ),
         (
             "[a]\naws_access_key_id = A\naws_secret_access_key = s3cret\n[b]\naws_access_key_id = A\n"
             "aws_secret_access_key = other",
-            "access key A is there twice",
+            "access key A occurs twice",
         ),
     ],
 )

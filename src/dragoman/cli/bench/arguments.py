@@ -215,7 +215,7 @@ def _refuse_contradictions(words: ReadWords) -> None:
         words.refuse("shared_prefix", f"must be less than --prompt-tokens ({least})")
     for name in ("json", "plot"):
         if values[name] is not None and not values[name].parent.is_dir():
-            words.refuse(name, f"must be a file in a directory that is there, {values[name].parent} is not")
+            words.refuse(name, f"must be a file in an existing directory, {values[name].parent} does not exist")
     if values["plot"] is not None and values["plot"].suffix not in SUFFIXES:
         words.refuse("plot", f"must end in one of {', '.join(SUFFIXES)}")
     elif values["plot"] is not None and not can_draw():

@@ -40,12 +40,12 @@ def run(_: object, asked: CompressArguments, console: Console) -> int:
 def _compressed(asked: CompressArguments, display: ProgressDisplay) -> Compressed:
     """Raises: what `run` tells."""
     if asked.out.exists() or asked.out.is_symlink():
-        raise ConfigError([f"{asked.out}: must be a directory that is not there yet"])
+        raise ConfigError([f"{asked.out}: must be a directory that does not exist yet"])
     if not asked.out.absolute().parent.is_dir():
-        raise ConfigError([f"{asked.out}: must be a new directory in one that is there"])
+        raise ConfigError([f"{asked.out}: must be a new directory inside an existing one"])
     if is_gguf(asked.model):
         told = "is a GGUF, whose weights are compressed already; must be a model directory with *.safetensors files"
-        raise ConfigError([f"{asked.model}: {told}, and `dragoman serve {asked.model}` serves it as it is"])
+        raise ConfigError([f"{asked.model}: {told}, but `dragoman serve {asked.model}` serves it as it is"])
     packing = Packing(int(asked.bits), int(asked.group_size))
     return compress(asked.model, asked.out, packing, _windows(asked), asked.skip, display)
 

@@ -84,7 +84,7 @@ def _load(config: Config, display: ProgressDisplay) -> LoadedModel:
 def _refuse(config: Config) -> None:
     """Raises: ConfigError, ModelError if that is nothing that can be evaluated."""
     if config.engine.engine != "rolling":
-        raise ConfigError([f"{config.cite('engine')}: must be rolling, whose models are evaluated"])
+        raise ConfigError([f"{config.cite('engine')}: must be rolling; only its models can be evaluated"])
     if not has_model(config):
         raise ModelError(f"there is no model in {config.model_dir}")
 

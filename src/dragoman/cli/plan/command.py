@@ -85,7 +85,7 @@ def _costs(config: Config, asked: PlanArguments, replica: Replica, display: Prog
         costs = read_costs(asked.costs)
         if costs.fingerprint not in ("", fingerprint):
             problem = f"was measured for {costs.model}, with other files, types, threads or another release"
-            raise CostsError(f"{problem}; must be another file, or one that is not there yet")
+            raise CostsError(f"{problem}; must be another file, or one that does not exist yet")
         return costs
     if asked.costs is not None:
         _check_place(asked.costs)
@@ -111,7 +111,9 @@ def _measured(
 ) -> StepCosts:
     """The costs of the steps of a server with these options, meanwhile. Raises: CalibrationFailed, ConfigError."""
     if config.server.tls_cert is not None:
-        raise ConfigError([f"{config.cite('tls_cert')}: must not be set where costs are measured, over plain HTTP"])
+        raise ConfigError(
+            [f"{config.cite('tls_cert')}: must not be set when costs are measured, since that uses plain HTTP"]
+        )
     # The plan knows no keys.
     words = [*asked.server_words, *(["--open-scopes", "inference"] if config.server.has_keys else [])]
     cases = Cases.of(replica, asked.prompt, asked.output)
@@ -129,7 +131,7 @@ def _measured(
 def _check_place(path: Path) -> None:
     """Raises: CostsError, before anything is measured, if there is no directory for the file."""
     if not path.parent.is_dir():
-        raise CostsError(f"must be a file in a directory that is there, {path.parent} is not")
+        raise CostsError(f"must be a file in an existing directory, {path.parent} does not exist")
 
 
 @contextmanager

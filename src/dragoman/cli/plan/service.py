@@ -69,7 +69,7 @@ class ServedModel:
                 await asyncio.sleep(_POLL_S)  # a process that loads offers nothing to wait for
         finally:
             client.close()
-        raise CalibrationFailed(f"the server whose steps were to be measured ended with code {process.returncode}")
+        raise CalibrationFailed(f"the measured server ended with code {process.returncode}")
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -119,14 +119,14 @@ class HttpService:
         try:
             await client.post("/v1/completions", body, reader)
         except (OSError, NotHttp) as error:
-            raise CalibrationFailed(f"the server whose steps are measured broke off: {error}") from error
+            raise CalibrationFailed(f"the connection to the measured server broke off: {error}") from error
         finally:
             client.close()
         reader.finish(time.perf_counter())
         found = reader.answer
         if found.failure is not None or not found.piece_times_s:
             told = found.failure[1] if found.failure is not None else "an answer without tokens"
-            raise CalibrationFailed(f"the server whose steps are measured answered: {told}")
+            raise CalibrationFailed(f"the measured server answered: {told}")
         return Answer(sent_s, found.piece_times_s)
 
 

@@ -26,7 +26,7 @@ def run(config: Config, asked: SelftestArguments, console: Console) -> int:
     """Test and print; the exit code: 0, or 1 if something is off or cannot be tested."""
     console.display.name = config.name
     if config.engine.engine != "rolling":
-        raise ConfigError([f"{config.cite('engine')}: must be rolling, whose models are tested"])
+        raise ConfigError([f"{config.cite('engine')}: must be rolling; only its models can be tested"])
     if not has_model(config):
         raise ModelError(f"there is no model in {config.model_dir}")
     tokenizer = load_tokenizer(config.model_dir)

@@ -73,7 +73,9 @@ def _callers(config: Config, asked: WarmArguments) -> tuple[str, ...]:
     if not config.engine.prefix_cache_per_key:
         return asked.key[:1] or ("",)
     if not asked.key and len(names) > 1:
-        raise WarmError(f"--key: is needed, as each key finds its own prompts only: must be of {', '.join(names)}")
+        raise WarmError(
+            f"--key: required, because each key finds only its own prompts: must be one of {', '.join(names)}"
+        )
     return asked.key or names or ("",)
 
 

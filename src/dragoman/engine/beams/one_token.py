@@ -59,7 +59,7 @@ class OneTokenBeams:
         if self._width > most:
             raise UnsupportedFeature(
                 f"num_beams {sampling.num_beams} is not supported by this engine: with {len(self._ends)} tokens that end a "
-                f"sequence it needs {self._width} log-probabilities for a token, and at most {most} are told",
+                f"sequence it needs {self._width} log-probabilities per token, and it returns at most {most}",
                 param="num_beams",
             )
         self._search = BeamSearch(sampling, len(self._ends), request.max_tokens)

@@ -85,7 +85,7 @@ class PoolingEngine:
 
     def generate(self, request: EngineRequest) -> Outputs:
         """Raises: UnsupportedFeature."""
-        raise UnsupportedFeature("this model makes vectors or scores of texts and does not generate", param="model")
+        raise UnsupportedFeature("this model embeds or scores texts and cannot generate", param="model")
 
     async def pool(self, texts: Sequence[PooledText]) -> PooledRows:
         """See `TextPooling`."""

@@ -80,7 +80,7 @@ class SequenceAnswer:
         if self.reason is None and choice.finish_reason is not None:
             self.reason = _FINISH.get(choice.finish_reason)
             if self.reason is None:
-                raise EngineFailed(f"the upstream gave the request up (finish_reason {choice.finish_reason})")
+                raise EngineFailed(f"the upstream gave up the request (finish_reason {choice.finish_reason})")
         if not token_ids and self.reason is None:
             return None
         output = EngineOutput(self._request.request_id, self.index, token_ids[:size], self.reason)
@@ -103,7 +103,7 @@ class SequenceAnswer:
     def _add_logprobs(self, output: EngineOutput, choice: Choice, size: int) -> None:
         chosen, tops = ([], []) if choice.logprobs is None else _rows(choice.logprobs, self._num_top)
         if len(chosen) < size:
-            raise EngineFailed(f"the upstream told {len(chosen)} log-probabilities of {size} tokens")
+            raise EngineFailed(f"the upstream returned {len(chosen)} log-probabilities for {size} tokens")
         output.logprobs, output.top_logprobs = chosen[:size], tops[:size]
         self._sum += sum(output.logprobs)
         if self.reason is not None:
@@ -144,14 +144,14 @@ def prompt_logprobs(
     """The log-probabilities of a prompt's tokens as an upstream tells them. Raises: EngineFailed if some are missing."""
     if told is None or len(told) != len(prompt_ids):
         count = "none" if told is None else str(len(told))
-        raise EngineFailed(f"the upstream told {count} log-probabilities of a prompt of {len(prompt_ids)} tokens")
+        raise EngineFailed(f"the upstream returned {count} log-probabilities for a prompt of {len(prompt_ids)} tokens")
     return [None, *map(_prompt_logprob, told[1:], prompt_ids[1:], [num_top] * (len(prompt_ids) - 1))]
 
 
 def _prompt_logprob(candidates: dict[str, Candidate] | None, token: int, num_top: int) -> PromptLogprob:
     own = None if candidates is None else candidates.get(str(token))
     if candidates is None or own is None:
-        raise EngineFailed(f"the upstream told no log-probability of the prompt's token {token}")
+        raise EngineFailed(f"the upstream returned no log-probability for the prompt's token {token}")
     named = [(one.rank, int(key), one.logprob) for key, one in candidates.items() if one.rank is not None]
     top = [Logprob(key, _number(value)) for rank, key, value in sorted(named) if rank <= num_top][:num_top]
     return PromptLogprob(_number(own.logprob), tuple(top), own.rank)
@@ -164,7 +164,7 @@ def told_ids(choice: Choice) -> list[int]:
     if choice.logprobs is not None and (ids := choice.logprobs.ids()) is not None:
         return ids
     if choice.text:
-        raise EngineFailed("the upstream told a text without its tokens")
+        raise EngineFailed("the upstream returned text without its tokens")
     return []
 
 

@@ -267,7 +267,7 @@ class RemoteEngine:
             await self._ask(step, 0, 1)
             told = [top for output in _put(step) for top in output.top_logprobs or ()]
             if len(told) != 1:
-                raise EngineFailed(f"the upstream told log-probabilities of {len(told)} tokens where one was asked for")
+                raise EngineFailed(f"the upstream returned log-probabilities for {len(told)} tokens instead of one")
             return told[0]
 
         run.ranking = None  # they are
@@ -339,7 +339,7 @@ async def _read(
     while num_open:
         choices = await stream.more()
         if choices is None:
-            raise UpstreamError("the upstream ended its answer in the middle")
+            raise UpstreamError("the upstream's answer broke off")
         for choice in choices:
             sequence = _of(choice, sequences)
             if sequence.reason is not None:
@@ -375,7 +375,7 @@ def _put(run: _Run) -> list[EngineOutput]:
 
 def _of(choice: Choice, sequences: list[SequenceAnswer]) -> SequenceAnswer:
     if not 0 <= choice.index < len(sequences):
-        raise EngineFailed(f"the upstream told of sequence {choice.index} where {len(sequences)} were asked for")
+        raise EngineFailed(f"the upstream returned sequence {choice.index}, but {len(sequences)} were requested")
     return sequences[choice.index]
 
 

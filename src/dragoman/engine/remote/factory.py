@@ -134,11 +134,11 @@ def _max_model_len(options: RemoteOptions, profiles: Sequence[Profile], config: 
     said = min((one.max_model_len for one in profiles if one.max_model_len is not None), default=None)
     if options.max_model_len is not None:
         if said is not None and options.max_model_len > said:
-            raise EngineOptionError("max_model_len", f"must be at most {said}, which the servers take")
+            raise EngineOptionError("max_model_len", f"must be at most {said}, which the servers accept")
         return options.max_model_len
     length = said or _number(config, _LENGTHS)
     if length is None:
-        raise EngineOptionError("max_model_len", "must be given: neither the servers nor config.json say it")
+        raise EngineOptionError("max_model_len", "must be set: neither the servers nor config.json define it")
     return length
 
 
@@ -195,7 +195,7 @@ class LoadedRemote:
         profile = await find_out(upstream, sample, self.options.model if known is None else known.model)
         missing = self.common.lacks(profile)
         if missing:
-            raise UpstreamError(f"{upstream.url} lacks what the other servers have: {missing}")
+            raise UpstreamError(f"{upstream.url} lacks features that the other servers have: {missing}")
         upstream.profile, upstream.is_known, upstream.doubt = profile, True, ""
 
     def _facts(self) -> tuple[str, ...]:

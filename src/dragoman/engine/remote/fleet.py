@@ -251,7 +251,7 @@ def _compare(upstream: Upstream, listed: Sequence[Model]) -> None:
     model = next((one for one in listed if one.id == profile.model), None)
     if model is None:
         upstream.is_known = False
-        raise UpstreamError(f"{upstream.url} lists no model {profile.model} any more")
+        raise UpstreamError(f"{upstream.url} no longer lists model {profile.model}")
     if (model.context_len, model.kind) != (profile.max_model_len, profile.kind):
         upstream.is_known = False
 

@@ -88,7 +88,7 @@ async def make_a_token(upstream: Upstream, sample: Sample, profile: Profile) -> 
         async with asyncio.timeout(TOKEN_TIMEOUT_S):
             await _Probe(upstream, sample).make_a_token(profile)
     except TimeoutError as error:
-        raise UpstreamError(f"{upstream.url} does not make a token within {TOKEN_TIMEOUT_S:g} s") from error
+        raise UpstreamError(f"{upstream.url} does not generate a token within {TOKEN_TIMEOUT_S:g} s") from error
     except ServerError as error:
         raise UpstreamError(f"{upstream.url} refuses a completion: {error.message}") from error
 

@@ -59,6 +59,6 @@ def prompt_text(prompt_ids: tuple[int, ...], tokenizer: Tokenizer) -> str:
         if tuple(tokenizer.encode(text)) == prompt_ids:
             return text
     raise InvalidRequest(
-        "prompt cannot be sent as text, which is all that the upstream takes: other tokens would come of it",
+        "prompt cannot be sent as text, the only form the upstream accepts, because the text would be tokenized differently",
         param="prompt",
     )

@@ -126,7 +126,7 @@ class Upstream:
         except _TROUBLE as error:
             raise self.trouble(error) from error
         except msgspec.MsgspecError as error:
-            raise UpstreamError(f"GET {self.url}/models is no list of models: {error}") from error
+            raise UpstreamError(f"GET {self.url}/models is not a list of models: {error}") from error
 
     async def whole(self, body: bytes, trace: Trace) -> Chunk:
         """The answer to a request that asks for no stream. Raises: UpstreamError, InvalidRequest, CapacityError."""
@@ -138,7 +138,7 @@ class Upstream:
         except _TROUBLE as error:
             raise self.trouble(error) from error
         except msgspec.MsgspecError as error:
-            raise UpstreamError(f"{self.url} does not answer as OpenAI's completions do: {error}") from error
+            raise UpstreamError(f"{self.url} does not answer like OpenAI's completions API: {error}") from error
         finally:
             self.num_outstanding -= 1
         problem = chunk_error(chunk)
@@ -240,7 +240,7 @@ class Stream:
         while not any(choice.text or choice.token_ids or choice.finish_reason for choice in self._first):
             more = await self._read()
             if more is None:
-                raise UpstreamError(f"{self._upstream.url} ends its answer before it has begun")
+                raise UpstreamError(f"{self._upstream.url} ended its answer before it began")
             self._first = [choice for choice in more if choice.text or choice.token_ids or choice.finish_reason]
 
     async def more(self) -> list[Choice] | None:
@@ -277,7 +277,7 @@ class Stream:
             try:
                 chunk = chunks.decode(payload)
             except msgspec.MsgspecError as error:
-                raise UpstreamError(f"{self._upstream.url} sends an event that cannot be read: {error}") from error
+                raise UpstreamError(f"{self._upstream.url} sent an event that cannot be read: {error}") from error
             problem = chunk_error(chunk)
             if problem is not None:
                 raise UpstreamError(f"{self._upstream.url} failed: {problem}")

@@ -54,7 +54,7 @@ class StepLog:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._file.close()
-            raise EngineOptionError("step_log", "must be a file that no other model's steps are written to") from error
+            raise EngineOptionError("step_log", "must be a file that no other model writes its steps to") from error
         if self._file.tell():
             self._file.truncate(0)
         self._path, self._clock = path, clock

@@ -98,9 +98,7 @@ def _read(path: Path) -> Adapter:
     """The adapter at that path. Raises: ModelError if it is none that vLLM takes, either."""
     file = gguf_file(path)
     if file is not None:
-        raise ModelError(
-            f"{file} is a GGUF file, allowed with engine=vllm: a directory of an adapter as PEFT writes it"
-        )
+        raise ModelError(f"{file} is a GGUF file, allowed with engine=vllm: an adapter directory in PEFT's format")
     return read_peft_adapter(path)
 
 
@@ -229,6 +227,6 @@ class VllmAdapters:
             )
         idle = [held for held in gone if not held.num_users]
         if not idle:
-            raise Overloaded(f"Adapter {name} has to wait: requests still use an adapter that was unloaded")
+            raise Overloaded(f"Adapter {name} has to wait: requests still use an unloaded adapter")
         await self._llm.remove_lora(idle[0].number)
         self._held.remove(idle[0])

@@ -98,14 +98,12 @@ def extra_arguments(extra: Mapping[str, str], known: Collection[str]) -> dict[st
     for given, text in extra.items():
         name = LMI_NAMES.get(given, given)
         if name in DECIDED:
-            raise EngineOptionError(
-                given, "must not be set: it follows from the model and from what this server promises"
-            )
+            raise EngineOptionError(given, "must not be set: this server derives it from the model")
         if name not in known:
             raise EngineOptionError(given, f"unknown option; {_hint(given, known)}")
         if name in found:
             raise EngineOptionError(
-                given, f"must not be given together with option.{found[name][0]}, which means the same"
+                given, f"must not be set together with option.{found[name][0]}, which means the same"
             )
         found[name] = (given, text)
     return found

@@ -175,7 +175,7 @@ def _value(name: str, given: str, text: str) -> Any:
     try:
         return surface.parse_argument(name, text)
     except ValueError as error:
-        raise EngineOptionError(given, f"vLLM does not take this: {_line(error)}") from error
+        raise EngineOptionError(given, f"vLLM refuses this: {_line(error)}") from error
 
 
 def _weight_bytes(setup: EngineSetup) -> int:

@@ -77,7 +77,7 @@ def _check_kind(path: Path, metadata: Metadata) -> None:
     """Raises: ModelError if the file holds something else, or what would be computed otherwise."""
     architecture, kind = metadata.text("general.architecture"), metadata.text("general.type")
     if "controlvector" in (architecture, kind, metadata.text("adapter.type")):
-        raise ModelError(f"{path} is a control vector, allowed: an adapter (LoRA); control vectors are not computed")
+        raise ModelError(f"{path} is a control vector, allowed: an adapter (LoRA); control vectors are not supported")
     if kind != "adapter":
         raise metadata.error("general.type", "'adapter', which files of adapters (LoRA) say")
     if metadata.text("adapter.type") != "lora":
@@ -85,11 +85,11 @@ def _check_kind(path: Path, metadata: Metadata) -> None:
     unknown = sorted(key for key in metadata if not re.fullmatch(_HARMLESS_KEYS, key))
     if any(key.startswith("adapter.alora.") for key in unknown):
         raise ModelError(
-            f"{path} has {_INVOCATION}: an activated LoRA, which changes only some of a prompt's tokens, is not computed; "
+            f"{path} has {_INVOCATION}: an activated LoRA, which changes only some of a prompt's tokens, is not supported; "
             "allowed: one that changes all"
         )
     if unknown:
-        raise ModelError(f"{path} has metadata that is not known of adapters: {', '.join(unknown[:5])}")
+        raise ModelError(f"{path} has unknown metadata for an adapter: {', '.join(unknown[:5])}")
 
 
 def _find_architecture(path: Path, metadata: Metadata, facts: ModelFacts) -> Architecture:
@@ -156,8 +156,8 @@ class _Names:
         targets = self.row.cuts.get(stem) or tuple(filter(None, (self.row.layer.get(stem),)))
         if stem in joined or part in joined or any("{expert}" in target for target in targets):
             raise ModelError(
-                f"{self.path} changes {name!r}, which is a part of a matrix here, or many experts'; allowed: "
-                "matrices that the model has one by one"
+                f"{self.path} changes {name!r}, which is part of a larger matrix here, or spans several experts; allowed: "
+                "matrices that the model stores separately"
             )
         if not targets:
             raise self._unknown(name)
@@ -210,7 +210,7 @@ class _Names:
         try:
             moved: Array = rows[order(len(rows))]
         except ValueError as error:
-            raise ModelError(f"{self.path} changes {len(rows)} rows of {name!r}, which are no whole heads") from error
+            raise ModelError(f"{self.path} changes {len(rows)} rows of {name!r}, which are not whole heads") from error
         return moved
 
     def _turns(self, name: str, place: int, size: int) -> Array:

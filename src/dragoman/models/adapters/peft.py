@@ -104,7 +104,7 @@ class _Settings:
         config.expect(bias="none")
         for key in _REFUSED_KEYS.split():
             if config.value(key):
-                raise config.error(key, "null or false: only W + B A is computed")
+                raise config.error(key, "null or false: only W + B A is supported")
         config.flag("fan_in_fan_out")  # how the base stores its matrices, which the model's family knows
         config.skip(*_HARMLESS_KEYS.split())
         self._rank, self._alpha = config.count("r"), config.number("lora_alpha", 8)
@@ -136,12 +136,12 @@ class _Settings:
         for module in modules:
             if not self._is_target(module):
                 raise ModelError(
-                    f"{self._path.parent / WEIGHTS} changes module {module!r}, which is none of target_modules "
+                    f"{self._path.parent / WEIGHTS} changes module {module!r}, which is not among target_modules "
                     f"{shown(self._targets)} in {CONFIG}"
                 )
         for target in self._targets if isinstance(self._targets, list) else ():
             if not any(_ends_with(module, target) for module in modules):
-                raise ModelError(f"{self._path} target_modules has {target!r}, of which {WEIGHTS} has no tensors")
+                raise ModelError(f"{self._path} target_modules has {target!r}, for which {WEIGHTS} has no tensors")
 
     def _is_target(self, module: str) -> bool:
         if self._targets is None or self._targets == "all-linear":

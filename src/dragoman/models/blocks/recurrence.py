@@ -26,7 +26,7 @@ def convolve(x: Node, weights: Weights, layer: LayerInputs, *, bias: bool = Fals
     facts = layer.step.facts.convolution_layers[layer.index]
     taps = weights.tensor((facts.width, 1, facts.length))
     if isinstance(taps, PackedMatrix):
-        raise ModelError("the taps of a convolution are packed, allowed: numbers")
+        raise ModelError("the weights of a convolution are packed, allowed: plain numbers")
     shift = weights.vector(facts.width, "bias") if bias else None
     taps = taps.reshape(facts.width, facts.length)
     kept, num_slots = layer.kept_rows(facts)

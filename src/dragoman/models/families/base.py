@@ -60,7 +60,7 @@ class Family(ABC):
         """Take in pictures from now on, as that part embeds them. Raises: ModelError if token or levels are not for us."""
         if vision.facts.placeholder_id >= self.facts.vocab_size:
             raise ModelError(
-                f"config.json: images stand in the place of token {vision.facts.placeholder_id}, "
+                f"config.json: images replace token {vision.facts.placeholder_id}, "
                 f"allowed: one of the vocabulary's {self.facts.vocab_size}"
             )
         if vision.facts.num_levels > len(self.facts.layers):  # the last layer's rows are not all there to be added to

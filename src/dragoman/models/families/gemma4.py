@@ -56,7 +56,7 @@ class SharesKeys(Gemma3):
         slides = super().read_slides(config)
         first = len(slides) - self.num_sharing
         if first < 1 or set(slides[first:]) - set(slides[:first]):
-            raise config.error("num_kv_shared_layers", "a number that leaves layers of each kind that share nothing")
+            raise config.error("num_kv_shared_layers", "a number that leaves unshared layers of each kind")
         self.sources = [
             index if index < first else max(i for i in range(first) if slides[i] == kind)
             for index, kind in enumerate(slides)
@@ -125,7 +125,7 @@ class Gemma4(SharesKeys):
         by_layer = _assume_sizes(config)
         super().__init__(config)
         if by_layer - {str(index) for index, slides in enumerate(self.slides) if not slides}:
-            raise config.error("per_layer_config", "other sizes in layers alone that see everything")
+            raise config.error("per_layer_config", "other sizes only in layers with full attention")
 
     # --- config.json --------------------------------------------------------------------------------------------------
 

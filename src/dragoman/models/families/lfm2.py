@@ -103,7 +103,7 @@ def _attending_layers(config: Config) -> tuple[bool, ...]:
     else:
         raise config.error("full_attn_idxs", "a list of numbers of layers")
     if not any(attends):
-        raise ModelError("config.json has no layer that attends, allowed: at least one")
+        raise ModelError("config.json has no attention layer, allowed: at least one")
     return attends
 
 

@@ -114,7 +114,7 @@ def _attending_layers(config: Config) -> tuple[bool, ...]:
     kinds = config.choices("layer_types", _LAYER_TYPES, num_layers)
     attends = tuple(kinds[i] == "full_attention" if kinds else (i + 1) % interval == 0 for i in range(num_layers))
     if not any(attends):
-        raise ModelError("config.json has no layer that attends, allowed: at least one")
+        raise ModelError("config.json has no attention layer, allowed: at least one")
     return attends
 
 

@@ -60,7 +60,7 @@ class RecurrentGemma(Llama):
         num_layers = config.count("num_hidden_layers")
         self.attends = tuple(kinds[index % len(kinds)] == "attention" for index in range(num_layers))
         if not any(self.attends):
-            raise ModelError("config.json has no layer that attends, allowed: at least one")
+            raise ModelError("config.json has no attention layer, allowed: at least one")
         width = config.count("lru_width", config.count("hidden_size"))
         if width % config.count("num_attention_heads"):
             raise config.error("lru_width", "a multiple of num_attention_heads")

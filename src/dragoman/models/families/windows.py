@@ -28,7 +28,7 @@ def no_slides(config: Config) -> tuple[bool, ...]:
     """All layers see everything, whatever window config.json has. Raises: ModelError if layer_types says otherwise."""
     slides = read_slides(config, lambda _index: False)
     if any(slides):
-        raise config.error("layer_types", f"{_KINDS[0]} alone, as no window is switched on")
+        raise config.error("layer_types", f"{_KINDS[0]} only, as no window is switched on")
     return slides
 
 

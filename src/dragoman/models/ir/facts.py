@@ -112,7 +112,7 @@ def _check_positions(graph: Any, layers: Mapping[int, AttentionFacts], config: C
     knows = all(attention.alibi_slopes for attention in layers.values())
     if not (is_read or knows or config.value("position_embedding_type") == "nope"):
         raise ModelError(
-            "the exported graph does not read its input position_ids, so tokens would not know their places; export it "
+            "the exported graph does not read its input position_ids, so positions would be lost; export it "
             "again with a newer optimum-intel, or serve the checkpoint that it was exported from"
         )
 
@@ -124,7 +124,7 @@ def _context(graph: Any, config: Config) -> tuple[int, tuple[str, ...]]:
     """
     found = next((key for key in _CONTEXT_KEYS if config.value(key) is not None), None)
     if found is None:
-        raise ModelError(f"config.json does not say the context, allowed: one of {', '.join(_CONTEXT_KEYS)}")
+        raise ModelError(f"config.json does not give the context length, allowed: one of {', '.join(_CONTEXT_KEYS)}")
     context, compares = config.count(found), _compares_positions(graph)
     rule = config.value("rope_scaling", config.value("rope_parameters", {}))
     rule = rule if isinstance(rule, dict) else {}

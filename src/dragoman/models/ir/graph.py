@@ -139,7 +139,7 @@ def paged(graph: Any) -> None:
     left = sorted({node.get_type_name() for node in graph.get_ops()} & set(_LEFT))
     if left or not attentions(graph):
         named = " and ".join(left) or "no attention"
-        raise ModelError(f"the exported graph has attention of a form that is not known: {named} is left")
+        raise ModelError(f"the exported graph has an unknown form of attention at {named}")
     _gather_rows(graph)
     graph.validate_nodes_and_infer_types()
 
@@ -253,7 +253,7 @@ def _check_inputs(graph: Any) -> None:
         if name.startswith((*_CACHES, _STATE_CACHE)):
             continue
         if name not in _KNOWN:
-            raise ModelError(f"the exported graph has the input {name}, which is not known; known: {', '.join(_KNOWN)}")
+            raise ModelError(f"the exported graph has the input {name}, which is unknown; known: {', '.join(_KNOWN)}")
         rank = output.get_partial_shape().rank
         if output.get_element_type() != _KNOWN[name] or (rank.is_static and rank.get_length() > 1):
             shown = f"{output.get_element_type().get_type_name()}{output.get_partial_shape()}"

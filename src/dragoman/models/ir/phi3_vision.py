@@ -40,7 +40,7 @@ class Phi3Vision:
         layout, tower = config.part("embd_layer"), config.part("img_processor")
         if layout is None or tower is None:
             raise ModelError(
-                "config.json has no embd_layer or no img_processor, allowed: objects, of what embeds pictures"
+                "config.json has no embd_layer or no img_processor, allowed: objects that describe the picture encoder"
             )
         layout.expect(
             embedding_cls="image", hd_transform_order="sub_glb", use_hd_transform=True, with_learnable_separator=True

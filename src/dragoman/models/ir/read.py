@@ -35,7 +35,7 @@ from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_
 _STORED: Mapping[str, WeightType] = {
     "u4": "int4", "i4": "int4", "u8": "int8", "i8": "int8", "f16": "f16", "bf16": "bf16", "f32": "f32",
 }  # fmt: skip
-_BLIND = "no pictures are taken in: the exported graphs that see do not run here"
+_BLIND = "pictures are refused: the exported graphs that see do not run here"
 _SEEING = ("phi3_v",)  # the model types whose graphs that see do; a file may hold what has no hash
 _ROUTING = "TopK"  # chooses a token's experts
 _PACKED = ("u4", "i4", "u8", "i8")
@@ -124,7 +124,7 @@ def _blindness(model_dir: Path, raw_config: Mapping[str, Any]) -> str | None:
         return _BLIND
     missing = next((name for name in (VISION_FILE, PROJECTION_FILE) if not (model_dir / name).is_file()), None)
     if missing is not None:
-        return f"no pictures are taken in: there is no {missing}"
+        return f"pictures are refused: there is no {missing}"
     return None if is_described(model_dir) else NO_DESCRIPTION
 
 

@@ -201,7 +201,7 @@ def _weighing(model_dir: Path, raw_config: Mapping[str, Any]) -> Recipe:
     architecture = architecture_of(raw_config)
     parts = parts_of(architecture)
     if parts is None or parts[1] != MASKED:
-        raise ModelError(f"architecture {architecture} has no head that tells words, which pooling splade reads")
+        raise ModelError(f"architecture {architecture} has no language-model head, which pooling splade needs")
     prompts, default_name, _ = _prompts(model_dir)
     max_tokens, lowers_case = _lengths(model_dir)
     return Recipe(
@@ -441,7 +441,7 @@ def _answers(model_dir: Path) -> tuple[int, ...]:
         vocabulary = _object(model_dir, "vocab.json") or {}
     found = tuple(vocabulary.get(word) for word in _ANSWERS)
     if not all(isinstance(one, int) for one in found):
-        raise ModelError(f"{model_dir} has no tokens {' and '.join(_ANSWERS)}, by which a reranker answers")
+        raise ModelError(f"{model_dir} has no tokens {' and '.join(_ANSWERS)}, which a reranker answers with")
     return cast(tuple[int, ...], found)
 
 

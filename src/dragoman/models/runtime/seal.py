@@ -74,7 +74,7 @@ class SealedBytes:
 
     def _wait(self, num_checks: int, first: int = 0) -> None:
         if not all(check.result() for check in self._checks[first:num_checks]):
-            raise SealError("its bytes are not those that were written")
+            raise SealError("its bytes have changed since it was written")
 
     def _is_unchanged(self, index: int) -> bool:
         return _digest(self._parts[index]) == self._digests[index]

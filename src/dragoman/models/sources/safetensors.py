@@ -88,7 +88,7 @@ class Checkpoint:
         stored = self._tensors[name]
         dtype: Any = _DTYPES.get(stored.type_name) or _OTHER_DTYPES.get(stored.type_name)
         if dtype is None:
-            raise ModelError(f"tensor {name!r} has elements of type {stored.type_name}, which no weights have")
+            raise ModelError(f"tensor {name!r} has elements of type {stored.type_name}, which no weights use")
         tensor: Array = stored.data.view(dtype).reshape(stored.shape)
         return tensor
 

@@ -16,7 +16,7 @@ from dragoman.models.vision.placeholders import is_own_layout
 
 IMAGES, BOTH = "preprocessor_config.json", "processor_config.json"
 NOT_DESCRIBED = f"there is no {IMAGES}, which says how pictures are prepared"
-NO_DESCRIPTION = f"no pictures are taken in: {NOT_DESCRIBED}"
+NO_DESCRIPTION = f"pictures are refused: {NOT_DESCRIBED}"
 
 # Of processor_config.json: parts for other things than pictures, and what the tokenizer's files say as well.
 _NOT_FOR_PICTURES = frozenset(

@@ -52,7 +52,7 @@ class Gemma3(VisionFamily):
         size = self.transformer.image_size
         steps = pixels.read_steps(described, 224, crops=False, numbers=(pixels.HALVES, pixels.HALVES))
         if steps.shape != (size, size):
-            raise described.error("size", f"what makes every picture {size} x {size} pixels, as the tower takes them")
+            raise described.error("size", f"a size that makes every picture {size} x {size} pixels, as the tower needs")
         described.expect(do_pad=False, do_pan_and_scan=False, image_seq_length=self.num_embeddings)
         described.skip(*(f"pan_and_scan_{key}" for key in ("max_num_crops", "min_crop_size", "min_ratio_to_activate")))
         begin, placeholder, end = (

@@ -71,7 +71,7 @@ class Gemma4(VisionFamily):
         vision.choice("model_type", ("gemma4_vision",))
         self.num_heads, self.head_size = vision.count("num_attention_heads"), vision.count("head_dim")
         if self.head_size % 4:
-            raise vision.error("head_dim", "a multiple of 4, as half of it is turned by rows, half by columns")
+            raise vision.error("head_dim", "a multiple of 4, half for rows and half for columns")
         vision.expect(num_key_value_heads=self.num_heads, attention_bias=False)
         self.size, self.inner_size = vision.count("hidden_size"), vision.count("intermediate_size")
         self.num_layers, self.epsilon = vision.count("num_hidden_layers"), vision.positive("rms_norm_eps")

@@ -123,7 +123,7 @@ class Llava(VisionFamily):
         size = self.transformer.image_size
         if steps.shape != (size, size):
             key = "size" if steps.crop is None else "crop_size"
-            raise described.error(key, f"what makes every picture {size} x {size} pixels, as the tower takes them")
+            raise described.error(key, f"a size that makes every picture {size} x {size} pixels, as the tower needs")
 
     def read_placeholder(self, described: Config) -> str:
         """The text of the placeholder, which is that of the marker. What else is said of counts follows from the tower."""

@@ -199,8 +199,8 @@ class PixtralPictures:
         sides = math.floor(width / ratio), math.floor(height / ratio)
         if not all(sides):
             raise ValueError(
-                f"a picture of {width} x {height} pixels is too long for this model, allowed: no side that vanishes "
-                f"when the picture is made to fit into {widest} x {highest}"
+                f"a picture of {width} x {height} pixels is too long for this model: a side shrinks to nothing "
+                f"when the picture is scaled to fit into {widest} x {highest}"
             )
         side = self._cut.side
         return -(-sides[0] // side) * side, -(-sides[1] // side) * side

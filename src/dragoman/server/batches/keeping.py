@@ -41,7 +41,7 @@ class HasDesk(Protocol):
 def desk_of(server: HasDesk) -> Desk:
     """The desk for files and batches. Raises: UnsupportedFeature where there is no place to keep them."""
     if server.desk is None:
-        raise UnsupportedFeature("files and batches are not kept here: start the server with --store-dir DIRECTORY")
+        raise UnsupportedFeature("files and batches need a directory: start the server with --store-dir DIRECTORY")
     return server.desk
 
 

@@ -124,7 +124,7 @@ class Store:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(self._lock)
-                raise StoreError(f"{root}: another server uses it; give each server a directory of its own") from None
+                raise StoreError(f"{root}: another server uses it; give each server its own directory") from None
             self._files = Records(root / "files", StoredFile)
             self._batches = Records(root / "batches", StoredBatch)
         except OSError as error:
@@ -175,7 +175,7 @@ class Store:
         if num_taken + num_bytes > most:
             raise TooLarge(
                 f"{whose} files and answers take {num_taken} bytes, {most} allowed ({option}); this needs {num_bytes} more: "
-                "delete files that are not needed any more"
+                "delete files that are no longer needed"
             )
 
     def add_file(

@@ -69,7 +69,7 @@ class _Routes:
             raise WrongMethod(why, param="method", allow=allow)
         api, operation = found
         if not isinstance(operation, GenerateOperation):
-            raise InvalidPayload(f"path {operation.path} generates nothing: there is nothing to explain", param="path")
+            raise InvalidPayload(f"path {operation.path} does not generate: there is nothing to explain", param="path")
         return msgspec.structs.replace(http, path_params=match.path_params), api, operation
 
 

@@ -61,7 +61,7 @@ class _SequenceFold:
 
     def result(self, index: int) -> SequenceResult:
         if self.last is None or self.last.finish_reason is None:
-            raise EngineFailed(f"generation ended before sequence {index} was finished")
+            raise EngineFailed(f"generation ended before sequence {index} finished")
         return SequenceResult(
             index=index,
             text="".join(self.texts),

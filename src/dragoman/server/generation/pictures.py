@@ -78,9 +78,7 @@ class PicturePrompts:
         try:
             text = self.rules.processor.layout(picture.width, picture.height, part.detail)
         except ValueError as error:
-            raise InvalidParameter(
-                f"{part.address_path} cannot be taken in: {error}", param=part.address_path
-            ) from error
+            raise InvalidParameter(f"{part.address_path} cannot be used: {error}", param=part.address_path) from error
         return PlacedPicture(part, picture, text)
 
     def ordered(self, placed: Sequence[PlacedPicture], text: str) -> list[PlacedPicture]:
@@ -115,7 +113,7 @@ class PicturePrompts:
         if len(places) != expected:
             name = tokenizer.decode([placeholder_id], skip_special_tokens=False)
             raise InvalidRequest(
-                f"messages must make a prompt with {expected} times {name}, for its images alone, got {len(places)}",
+                f"messages must make a prompt with {name} {expected} times, only for its images, got {len(places)}",
                 param="messages",
             )
         spans, done = [], 0

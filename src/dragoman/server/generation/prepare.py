@@ -581,7 +581,7 @@ def _check_truncation(request: GenerationRequest) -> None:
         )
     if isinstance(request.prompt, TextPrompt) and request.prompt.suffix is not None:
         raise UnsupportedFeature(
-            f"truncate_prompt_tokens {keep} is not supported together with suffix, as the cut takes the mark in front: "
+            f"truncate_prompt_tokens {keep} is not supported together with suffix: it would cut off the prefix token; "
             "leave it out",
             param="truncate_prompt_tokens",
         )

@@ -181,7 +181,7 @@ class Service:
         try:
             await (work if deadline is None else deadline.run(work))
         except QueueTimeout as error:
-            raise QueueTimeout(f"the request waited {self._limits.queue_timeout_s:g} s and had not begun") from error
+            raise QueueTimeout(f"the request waited {self._limits.queue_timeout_s:g} s without starting") from error
         if not answer.is_finished:
             raise EngineFailed(f"the engine ended request {request.request_id} before all its sequences were finished")
 

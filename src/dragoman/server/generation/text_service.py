@@ -39,5 +39,5 @@ def text_service(model: ServedModel) -> TextService:
     if isinstance(model.service, TextService):
         return model.service
     raise UnsupportedFeature(
-        f"model {model.name} has no tokenizer here: its text is tokenised elsewhere", param="model"
+        f"model {model.name} has no tokenizer here: the upstream tokenizes its text", param="model"
     )

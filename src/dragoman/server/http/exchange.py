@@ -300,7 +300,7 @@ def _field_value(value: str) -> str:
 
 async def _never() -> Message:
     await asyncio.Event().wait()
-    raise AssertionError("an event that nobody sets was set")
+    raise AssertionError("an event that is never set was set")
 
 
 def _request_id(headers: Mapping[str, str], naming: Sequence[str]) -> str:

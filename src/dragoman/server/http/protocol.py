@@ -448,15 +448,15 @@ class DragomanProtocol(HttpToolsProtocol):
 def check_head(http_version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Raises: Refusal for a head that two servers in a row could read in two ways, or that is of another HTTP."""
     if http_version not in ("1.0", "1.1"):
-        raise Refusal(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+        raise Refusal(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "Only HTTP/1.1 and HTTP/1.0 are supported.")
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1 or (not hosts and http_version == "1.1"):
-        raise Refusal(HTTPStatus.BAD_REQUEST, f"A request has one Host field, this one has {len(hosts)}.")
+        raise Refusal(HTTPStatus.BAD_REQUEST, f"A request must have one Host field, this one has {len(hosts)}.")
     if hosts and not _HOST.fullmatch(hosts[0]):
         raise Refusal(HTTPStatus.BAD_REQUEST, "The Host field is neither a name nor an address.")
     codings = [value for name, value in headers if name == b"transfer-encoding"]
     if codings and (http_version == "1.0" or [coding.lower() for coding in codings] != [b"chunked"]):
-        raise Refusal(HTTPStatus.BAD_REQUEST, "Transfer-Encoding can only be chunked, said once, in HTTP/1.1.")
+        raise Refusal(HTTPStatus.BAD_REQUEST, "Transfer-Encoding must be chunked, given once, in HTTP/1.1.")
 
 
 def protocol_class(

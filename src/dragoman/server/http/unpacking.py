@@ -61,7 +61,7 @@ async def unpacked(body: bytes, headers: Mapping[str, str], max_size_bytes: int,
             work = partial(unpacker.decompress, left, _PIECE_BYTES)
             piece = work() if is_small else await asyncio.to_thread(work)
         except (zlib.error, ValueError) as error:
-            raise InvalidPayload(f"The body is not {coding}, as Content-Encoding says: {error}") from error
+            raise InvalidPayload(f"The body is not {coding}, although Content-Encoding says so: {error}") from error
         size += len(piece)
         if size > most:
             raise _too_large(size, most, max_size_bytes)
@@ -71,9 +71,9 @@ async def unpacked(body: bytes, headers: Mapping[str, str], max_size_bytes: int,
         if unpacker.eof:
             left, is_full, unpacker = unpacker.unused_data, False, None
             if (left or begin < len(body)) and (coding == "deflate" or num_members == MAX_MEMBERS):
-                raise InvalidPayload(f"The body has bytes behind what was packed as {coding}")
+                raise InvalidPayload(f"The body has bytes after the end of its {coding} data")
     if unpacker is not None:
-        raise InvalidPayload(f"The body is not all of what was packed as {coding}: its end is missing")
+        raise InvalidPayload(f"The body's {coding} data is incomplete: its end is missing")
     return b"".join(pieces)
 
 

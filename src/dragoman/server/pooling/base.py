@@ -300,7 +300,7 @@ class AnsweringDialect:
 
 
 def _refuse_to_generate() -> NoReturn:
-    raise UnsupportedFeature("nothing is generated here")  # not reached: `_answer` never leaves a call to generation
+    raise UnsupportedFeature("this model does not generate")  # not reached: `_answer` never leaves a call to generation
 
 
 def _found(profile: ModelProfile, what: str, *kinds: PoolingKind) -> PoolingService:

@@ -93,7 +93,9 @@ class TextPreparer:
         """The text before each text. Raises: InvalidParameter."""
         if request.prompt is not None:
             if request.prompt_name is not None:
-                raise InvalidParameter("prompt must not be given beside prompt_name", param="prompt")
+                raise InvalidParameter(
+                    "prompt cannot be used together with prompt_name: give one of them", param="prompt"
+                )
             return request.prompt
         name = self._prompt_name(request)
         return "" if name is None else self.facts.prompts[name]
@@ -104,7 +106,7 @@ class TextPreparer:
             return self.facts.default_prompt_name
         if name not in prompts:
             allowed = ", ".join(prompts) or "none, as this model has no prompts"
-            raise InvalidParameter(f"prompt_name {name[:80]!r} is not known, allowed: {allowed}", param="prompt_name")
+            raise InvalidParameter(f"prompt_name {name[:80]!r} is unknown, allowed: {allowed}", param="prompt_name")
         return name
 
     def _embedded(
@@ -198,7 +200,7 @@ class TextPreparer:
         count = sum(map(len, pieces))
         if count > max(_MOST_PIECES, len(pieces)):
             raise InvalidParameter(
-                f"pairs must make at most {_MOST_PIECES} pieces, got {count}: send fewer documents, or shorter ones",
+                f"pairs must add up to at most {_MOST_PIECES} pieces, got {count}: send fewer documents, or shorter ones",
                 param="pairs",
             )
         return pieces
@@ -334,7 +336,7 @@ class TextPreparer:
             return "".join(parts)
         if truncation is Truncation.NONE:
             raise CapacityError(
-                f"{label} has {num_chars} characters, which are more than {longest} tokens: allowed are at most {longest}",
+                f"{label} has {num_chars} characters, which make more than {longest} tokens, allowed: at most {longest}",
                 param="texts",
                 num_prompt_tokens=max(num_chars // self.tokenizer.max_token_chars, longest + 1),
                 max_model_len=longest,

@@ -68,7 +68,7 @@ def read_caller(name: str, facts: Mapping[str, str], usual: Limits) -> Caller:
     if not NAME.fullmatch(name):
         raise KeysError(f"a key's name must be {NAME_FORM}")
     if unknown := set(facts) - set(FACTS):
-        raise KeysError(f"{sorted(unknown)[0][:40]!r} is nothing to say of a key; {', '.join(FACTS)} are")
+        raise KeysError(f"{sorted(unknown)[0][:40]!r} is not a property of a key; allowed: {', '.join(FACTS)}")
     try:
         scopes = read_scopes(facts[SCOPES]) if SCOPES in facts else ALL_SCOPES
     except ValueError as error:

@@ -96,7 +96,7 @@ class Gate:
         exchange.caller, exchange.standing = caller.name, caller.standing
         if scope not in caller.scopes:
             raise Forbidden(
-                f"The key {caller.name} does not open this: it needs the scope {scope}, "
+                f"The key {caller.name} may not do this: it needs the scope {scope}, "
                 f"and has {', '.join(sorted(caller.scopes))}"
             )
         if caller.limits:
@@ -135,8 +135,8 @@ class AllowedHosts:
         if host is None or ANY in self._names or self._allows(host):
             return
         raise Forbidden(
-            f"Host {host[:MAX_SHOWN]} is not served here: only localhost and addresses of this machine are, and what "
-            "--allowed-hosts names"
+            f"Host {host[:MAX_SHOWN]} is not served here: allowed are localhost, this machine's addresses and the "
+            "names in --allowed-hosts"
         )
 
     def names(self, host: str) -> bool:

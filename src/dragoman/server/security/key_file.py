@@ -64,7 +64,7 @@ def _read_line(line: str, usual_name: str, usual: Limits) -> NamedKey:
     match = _LINE.fullmatch(line)
     if match is None:
         if len(line.split()) > 1:
-            raise KeysError("must be a key, or `NAME: KEY` with what it opens")
+            raise KeysError("must be a key, or `NAME: KEY` with its scopes")
         return NamedKey(_kept(line), Caller(usual_name, limits=usual))
     pairs = [word.partition("=") for word in match["facts"].split()]
     if any(not equals for _, equals, _ in pairs):
@@ -76,5 +76,5 @@ def _kept(key: str) -> bytes:
     if not key.startswith(HASHED):
         return hashed(key)
     if not re.fullmatch(r"[0-9a-fA-F]{64}", key.removeprefix(HASHED)):
-        raise KeysError(f"after {HASHED} there must be 64 hexadecimal digits")
+        raise KeysError(f"{HASHED} must be followed by 64 hexadecimal digits")
     return bytes.fromhex(key.removeprefix(HASHED))

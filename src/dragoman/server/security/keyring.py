@@ -34,7 +34,7 @@ class Keyring:
         self.pairs: dict[str, KeyPair] = {}
         for pair in pairs:
             if self.pairs.setdefault(pair.access_key_id, pair) != pair:
-                raise KeysError(f"access key {pair.access_key_id} is there twice")
+                raise KeysError(f"access key {pair.access_key_id} occurs twice")
 
     @property
     def names(self) -> tuple[str, ...]:

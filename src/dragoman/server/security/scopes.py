@@ -29,5 +29,5 @@ def read_scopes(text: str) -> frozenset[Scope]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in KEY_SCOPES:
-            raise ValueError(f"{name[:40]!r} is no scope; they are {', '.join(KEY_SCOPES)}")
+            raise ValueError(f"{name[:40]!r} is not a scope; allowed: {', '.join(KEY_SCOPES)}")
     return frozenset(Scope(name) for name in names)

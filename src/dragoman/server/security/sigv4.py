@@ -73,7 +73,7 @@ class SignedRequest:
         is_body_told = not told or told == [body_hash]
         if not hmac.compare_digest(expected, self.signature) or not is_body_told or self.pair is _STRANGER:
             raise BadSignature(
-                "The request signature does not match: the access key, its secret, or what was signed is another one"
+                "The request signature does not match: the access key, its secret, or the signed content differs"
             )
         return self.pair.caller
 
@@ -104,7 +104,7 @@ def read_signature(
     pair = pairs.get(match["id"], _STRANGER)
     token = "".join(_values(head.fields, TOKEN))
     if pair is not _STRANGER and not hmac.compare_digest(token.encode(), pair.session_token.encode()):
-        raise BadSignature("The session token is not the one of this access key")
+        raise BadSignature("The session token does not belong to this access key")
     return SignedRequest(pair, head, names, (match["date"], match["region"], SERVICE), stamp, match["signature"])
 
 
@@ -127,13 +127,13 @@ def _stamp(head: RawHead, date: str, now_s: float) -> str:
 def _check_names(head: RawHead, names: Sequence[str]) -> None:
     """Raises: BadSignature unless all is signed that must be: nobody on the way may change what such a call means."""
     if list(names) != sorted(set(names)):
-        raise BadSignature("SignedHeaders must be in order, each of them once")
+        raise BadSignature("SignedHeaders must be sorted, each header once")
     sent = {name.decode("latin-1").lower() for name, _ in head.fields}
     needed = {name for name in sent if name == "content-type" or name.startswith("x-amz")} - _UNSIGNED_BY_CLIENTS
     if missing := sorted(({"host", DATE} | needed) - set(names)):
         raise BadSignature(f"The header {missing[0]} must be signed")
     if absent := sorted(set(names) - sent):
-        raise BadSignature(f"The header {absent[0][:40]} is signed, and was not sent")
+        raise BadSignature(f"The header {absent[0][:40]} is signed but was not sent")
 
 
 def _canonical_request(head: RawHead, names: Sequence[str], body_hash: str) -> bytes:

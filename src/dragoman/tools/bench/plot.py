@@ -36,7 +36,7 @@ def draw(report: Report, path: Path) -> None:
     """Write the picture. Raises: OSError, ValueError if nothing was answered."""
     points = [point for point in report.points if point.measures.answered]
     if not points:
-        raise ValueError("there is nothing to draw: no request was answered")
+        raise ValueError("there is nothing to plot: no request was answered")
     import matplotlib
 
     matplotlib.use("Agg")

@@ -67,7 +67,7 @@ class Prober:
         tried = ", ".join(api.name for api in candidates)
         why = "; ".join(refusals) or "none of their paths is there"
         raise BenchError(
-            f"{self.target.origin}{self.target.path}: speaks none of {tried} ({why}); --api names another one"
+            f"{self.target.origin}{self.target.path}: answers none of the APIs {tried} ({why}); --api names another one"
         )
 
     def _candidates(self) -> list[BenchApi]:
@@ -89,7 +89,7 @@ class Prober:
             return Spoken(api, path, "")
         model = self.model or await self._listed(api, path)
         if not model:
-            raise OptionError("model", f"is needed: {self.target.origin} does not list its models")
+            raise OptionError("model", f"is required: {self.target.origin} does not list its models")
         return Spoken(api, path, model)
 
     async def _listed(self, api: BenchApi, path: str) -> str:

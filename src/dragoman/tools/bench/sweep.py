@@ -243,7 +243,9 @@ def _headers(settings: BenchSettings) -> dict[str, str]:
 def _check(settings: BenchSettings, api: BenchApi) -> None:
     """Raises: OptionError if the API cannot be asked for what the settings want."""
     if settings.ignore_eos and not api.can_ignore_eos:
-        raise OptionError("ignore_eos", f"API {api.name} has nothing like it; leave it out, and answers may be shorter")
+        raise OptionError(
+            "ignore_eos", f"API {api.name} has no such parameter; leave it out (answers may then be shorter)"
+        )
     prompts = settings.prompts.prompts if settings.prompts is not None else ()
     if not api.takes_messages and any(prompt.messages for prompt in prompts):
-        raise OptionError("prompts", f"API {api.name} takes texts, and the file holds conversations")
+        raise OptionError("prompts", f"API {api.name} takes texts, but the file holds conversations")

@@ -108,7 +108,7 @@ def _read(
         groups = [group for group in structure.groups(model.layers) if is_wanted(group)]
         parts.finish(lambda done, total: progress("building the graph", done / total))
     if not groups:
-        raise ModelError("there is no matrix to compress: none is wanted and has as many columns as whole groups")
+        raise ModelError("there is no matrix to compress: none of the selected ones has columns in whole groups")
     if not windows:
         return groups, []
     num_tokens = sum(len(window.token_ids) for window in windows)

@@ -29,7 +29,7 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise EvaluationError(f"must be UTF-8 text: {error.reason} at byte {error.start}") from error
     if not text:
-        raise EvaluationError("must be a file with text in it, it is empty")
+        raise EvaluationError("must be a file with text, but it is empty")
     return text
 
 
@@ -44,12 +44,13 @@ def refuse_other_tokens(tokenizer: Tokenizer, other: Tokenizer) -> None:
     """Raises: EvaluationError if a token of one is not the same token of the other."""
     if tokenizer.vocab_size != other.vocab_size:
         sizes = f"{other.vocab_size} tokens instead of {tokenizer.vocab_size}"
-        raise EvaluationError(f"must be a model with the same tokenizer, its vocabulary has {sizes}")
+        raise EvaluationError(f"must be a model with the same tokenizer, but its vocabulary has {sizes}")
     for token_id in range(tokenizer.vocab_size):
         mine, its = tokenizer.token_bytes(token_id), other.token_bytes(token_id)
         if mine != its:
             raise EvaluationError(
-                f"must be a model with the same tokenizer, its token {token_id} is {_shown(its)} instead of {_shown(mine)}"
+                f"must be a model with the same tokenizer, but its token {token_id} is {_shown(its)} instead of "
+                f"{_shown(mine)}"
             )
 
 

@@ -52,5 +52,5 @@ def cut_text(token_ids: Sequence[int], size: int, stride: int | None, start: Seq
     """
     windows = list(cut_windows(token_ids, size, stride or size - len(start), start))
     if not windows:
-        raise EvaluationError("the text is too short: it has no token that stands after another")
+        raise EvaluationError("the text is too short: it needs at least two tokens")
     return windows

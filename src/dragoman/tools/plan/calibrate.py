@@ -258,9 +258,9 @@ def costs_of(steps: Sequence[LoggedStep], asked: Asked | None = None) -> StepCos
     measured = _measured(steps)
     counted = _without_firsts(measured, in_service)
     if not counted:
-        raise CalibrationFailed("must be the step log of a server that has answered requests, it holds no steps")
+        raise CalibrationFailed("must be the step log of a server that has answered requests, but it holds no steps")
     if len({len(step.work.contexts) for step in counted}) > 1:
-        raise CalibrationFailed("must be the step log of one model, it has steps with different kinds of cache")
+        raise CalibrationFailed("must be the step log of one model, but its steps use different kinds of cache")
     costs = fit_costs(counted)
     return msgspec.structs.replace(
         costs, slowness=slowness_of(costs, counted), http_s=_http_s(steps, asked.alone if asked else ())

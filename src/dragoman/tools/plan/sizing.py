@@ -158,7 +158,7 @@ class Planner:
         """The fewest replicas that keep the bounds, by doubling and halving."""
         for option, bound, least in (("ttft", bounds.ttft_s, alone.ttft_s), ("itl", bounds.itl_s, alone.itl_s)):
             if bound is not None and least is not None and least > bound:
-                raise PlanError(option, f"cannot be kept: a request without company takes {least:.3g} s")
+                raise PlanError(option, f"cannot be met: a request alone takes {least:.3g} s")
         too_few = max(math.ceil(self._workload.rate / self.carries(1) / HIGHEST_UTILISATION) - 1, 0)
         if self._kind == "prefix":  # more replicas hold more prefixes, and carry more each
             too_few = 0
@@ -166,7 +166,7 @@ class Planner:
         while not enough.is_within:
             too_few = enough.num_replicas
             if 2 * too_few > MOST_REPLICAS:
-                raise PlanError("rate", f"cannot be carried within the bounds by {too_few} replicas")
+                raise PlanError("rate", f"cannot be served within the bounds by {too_few} replicas")
             enough = self.load(2 * too_few, bounds)
         while enough.num_replicas - too_few > 1:
             middle = self.load((enough.num_replicas + too_few) // 2, bounds)

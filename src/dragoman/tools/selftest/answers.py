@@ -84,7 +84,7 @@ class StepLoop:
                 if isinstance(output, ServerError):
                     raise output
                 if output.logprobs is None or output.top_logprobs is None:
-                    raise EngineFailed("the engine tells no log-probabilities")
+                    raise EngineFailed("the engine returns no log-probabilities")
                 answer = answers[key - first]
                 answer.num_cached += output.num_cached_tokens
                 answer.tokens += output.token_ids

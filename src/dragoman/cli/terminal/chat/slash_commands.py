@@ -44,7 +44,7 @@ def run_command(session: ChatSession, text: str) -> bool:
         raise Refused(f"{name}: unknown command; must be one of {', '.join(COMMANDS)}, /exit")
     argument = argument.strip()
     if argument and not command.form:
-        raise Refused(f"{name} {argument}: unexpected; {name} takes nothing behind it")
+        raise Refused(f"{name} {argument}: unexpected; {name} takes no argument")
     command.run(session, argument)
     return True
 
@@ -84,7 +84,7 @@ def _clear(session: ChatSession, argument: str) -> None:
 def _retry(session: ChatSession, argument: str) -> None:
     kept = list(session.conversation.messages)
     if not session.conversation.forget_answer():
-        raise Refused("/retry: there is nothing yet to be answered anew")
+        raise Refused("/retry: there is no answer to repeat yet")
     if not session.ask():
         session.conversation.messages = kept
 

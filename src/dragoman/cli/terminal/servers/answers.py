@@ -84,7 +84,7 @@ def events(answer: Answer) -> Iterator[Mapping[str, Any]]:
         except ValueError:
             raise AskFailed(f"an event of the stream is not JSON: {_shown(data)}") from None
         if not isinstance(event, dict) or event.get("error"):
-            raise AskFailed(_error_text(event) or f"an event of the stream is no object: {_shown(data)}")
+            raise AskFailed(_error_text(event) or f"an event of the stream is not an object: {_shown(data)}")
         yield event
 
 

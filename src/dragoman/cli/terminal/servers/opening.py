@@ -52,7 +52,7 @@ def _check_purpose(config: Config, *, needs_template: bool) -> None:
     directory = config.model_dir
     if not generates(config):
         raise AskFailed(
-            f"{directory} embeds or scores texts and generates none; `dragoman serve {directory}` serves it, and "
+            f"{directory} embeds or scores texts and cannot generate; `dragoman serve {directory}` serves it, and "
             "POST /v1/embeddings or /v1/rerank asks it"
         )
     if not needs_template or config.model.chat_template is not None:
@@ -63,6 +63,6 @@ def _check_purpose(config: Config, *, needs_template: bool) -> None:
         return  # loading tells what is wrong
     if not templates:
         raise AskFailed(
-            f"{directory} has no chat template, so it holds no conversation; `dragoman complete {directory}` goes on with "
+            f"{directory} has no chat template, so it cannot chat; `dragoman complete {directory}` goes on with "
             "texts, and --chat-template FILE gives it a template"
         )

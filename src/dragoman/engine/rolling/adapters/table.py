@@ -116,7 +116,7 @@ class AdapterTable:
                 )
             idle = [slot for slot in free if not self._num_users[slot]]
             if not idle:
-                raise Overloaded(f"Adapter {name} has to wait: requests still use an adapter that was unloaded")
+                raise Overloaded(f"Adapter {name} has to wait: requests still use an unloaded adapter")
             self._taken.add(idle[0])
             return idle[0]
 

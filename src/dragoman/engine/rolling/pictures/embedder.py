@@ -106,7 +106,9 @@ class PictureEmbedder:
             job = self._jobs.get(key)
             if job is None:
                 if len(self._jobs) >= self._max_waiting:
-                    raise Overloaded(f"{len(self._jobs)} pictures wait to be embedded, at most {self._max_waiting} may")
+                    raise Overloaded(
+                        f"{len(self._jobs)} pictures are waiting to be embedded, at most {self._max_waiting} allowed"
+                    )
                 job = self._jobs[key] = _Job(key)
                 job.future = self._pool.submit(self._run, job, picture)
             else:

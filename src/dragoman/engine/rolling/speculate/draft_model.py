@@ -80,16 +80,16 @@ class DraftModelProposer:
         for name in ("vocab_size", "block_size"):
             own, other = getattr(runner, name), getattr(target, name)
             if own != other:
-                raise ValueError(f"{name} of the draft model is {own}, must be {other} as the model's")
+                raise ValueError(f"{name} of the draft model is {own}, must be {other}, the model's value")
         full = target.pools[0]
         if full.window:
             raise ValueError(
-                f"all layers of the model have windows (of {full.window} tokens): no draft model goes with it"
+                f"all layers of the model have windows (of {full.window} tokens): it cannot use a draft model"
             )
         for pool in runner.pools:
             if pool.num_blocks != full.num_blocks:
                 raise ValueError(
-                    f"num_blocks of the draft model is {pool.num_blocks}, must be {full.num_blocks} as the model's"
+                    f"num_blocks of the draft model is {pool.num_blocks}, must be {full.num_blocks}, the model's value"
                 )
         self._runner = runner
         # Beyond a boundary of its own it would have to begin again: a guess is not worth that.

@@ -90,9 +90,7 @@ def read_text_model(raw_config: dict[str, Any], *, scores: bool, answer_ids: tup
         )
     name, head = parts
     if scores and not answer_ids and (head != SCORER or name in _WITHOUT_SCORES):
-        raise ModelError(
-            f"architecture {architecture} has no head that scores; option task=embed serves its embeddings"
-        )
+        raise ModelError(f"architecture {architecture} has no scoring head; option task=embed serves its embeddings")
     used = {key: value for key, value in raw_config.items() if key not in _OURS}
     if name not in FAMILIES:
         from dragoman.models.pooling.families.decoders import Decoder

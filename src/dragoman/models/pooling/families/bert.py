@@ -195,7 +195,7 @@ class MPNet(Roberta):
         """See `TextFamily`."""
         table = body.at("encoder.relative_attention_bias").matrix(self.num_buckets, self.attention.num_heads)
         if isinstance(table, PackedMatrix):
-            raise ModelError("the biases by distance are packed, allowed: numbers")
+            raise ModelError("the position biases are packed, allowed: plain numbers")
         most = self.facts.num_distances - 1
         distances = np.arange(-most, most + 1)
         texts.bias(constant(np.asarray(table, dtype=np.float32)[distance_buckets(distances, self.num_buckets)]))

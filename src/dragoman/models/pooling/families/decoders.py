@@ -40,9 +40,7 @@ class Decoder(TextFamily):
         attentions = facts.attention_layers
         odd = [one for one in attentions.values() if one.softcap or one.has_sinks or one.alibi_slopes or one.growth]
         if odd or len(attentions) < len(facts.layers) or facts.convolution_layers or facts.pictures is not None:
-            raise ModelError(
-                f"architecture {facts.architecture} is supported for generating text, not for embedding it"
-            )
+            raise ModelError(f"architecture {facts.architecture} can generate text, not embed it")
         windows = [one.window for one in attentions.values() if one.window]
         if sees_behind:  # a window lies half before a token, half behind it
             reach, windows = min(windows, default=0) // 2, []

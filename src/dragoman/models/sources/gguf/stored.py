@@ -57,7 +57,7 @@ class MappedFiles:
                 raise ModelError(f"{tensor.path} is not a readable GGUF file: {error}") from error
         data = self._mapped[tensor.path][tensor.begin : tensor.begin + tensor.size]
         if len(data) != tensor.size:
-            raise ModelError(f"{tensor.path} has become shorter while it was read")
+            raise ModelError(f"{tensor.path} shrank while it was read")
         num_rows = 1
         for size in tensor.shape[:-1]:
             num_rows *= size

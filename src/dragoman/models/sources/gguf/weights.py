@@ -106,7 +106,7 @@ class GgufSource:
         if entry.shape == shape:
             return entry.read(self._files)
         if _without_ones(entry.shape) != _without_ones(shape):
-            raise ModelError(f"tensor {name!r} has shape {list(entry.shape)}, the metadata implies {list(shape)}")
+            raise ModelError(f"tensor {name!r} has shape {list(entry.shape)}, its metadata implies {list(shape)}")
         return np.asarray(entry.read(self._files)).reshape(shape)
 
 

@@ -78,14 +78,12 @@ async def props(http: HttpCall, server: Server) -> LlamaProps:
 
 async def set_props(http: HttpCall, server: Server) -> NoReturn:
     """Raises: UnsupportedFeature."""
-    raise UnsupportedFeature("properties are not changed by calls: start the server with other options")
+    raise UnsupportedFeature("properties cannot be changed by calls: start the server with other options")
 
 
 async def change_slot(http: HttpCall, server: Server) -> NoReturn:
     """Raises: UnsupportedFeature."""
-    raise UnsupportedFeature(
-        "slots are not saved, restored or erased: cached prompts are kept and dropped as room allows"
-    )
+    raise UnsupportedFeature("slots cannot be saved, restored or erased: the prefix cache manages itself")
 
 
 async def slots(http: HttpCall, server: Server) -> list[LlamaSlot]:
@@ -151,7 +149,7 @@ def _entry(position: int, value: Any) -> dict[str, Any]:
 def _applied(model: ServedModel) -> AppliedAdapter:
     dialect = model.dialects.get(COMPLETION)
     if not isinstance(dialect, CompletionDialect):
-        raise UnsupportedFeature(f"model {model.name} takes no adapters", param="model")
+        raise UnsupportedFeature(f"model {model.name} does not support adapters", param="model")
     return dialect.applied
 
 

@@ -53,7 +53,7 @@ async def cancel_call(http: HttpCall, server: Server) -> CancelledCalls:
     request_id = http.path_params["request_id"]
     count = server.watch.cancel(request_id)
     if not count:
-        raise NotFound(f"no request {request_id[:100]!r} runs", param="request_id")
+        raise NotFound(f"no request {request_id[:100]!r} is running", param="request_id")
     return CancelledCalls(count)
 
 

@@ -74,7 +74,7 @@ def _adapters(model: str | None, server: Server) -> ServedAdapters:
     """Those of the model. Raises: NotFound, InvalidRequest if they do not come and go."""
     found = server.models.find(model).adapters
     if found is None or not found.can_change:
-        raise InvalidRequest("Adapters do not come and go here: start the server with --enable-lora")
+        raise InvalidRequest("Adapters cannot be loaded here: start the server with --enable-lora")
     return found
 
 

@@ -72,7 +72,7 @@ async def _ready(http: HttpCall, server: Server) -> KserveReady:
         raise Unavailable("The server is shutting down")
     health = model.engine.health()
     if health.is_recovering:
-        raise Unavailable(f"The engine of model {model.name} is made anew; try again later", retry_after_s=5)
+        raise Unavailable(f"The engine of model {model.name} is restarting; try again later", retry_after_s=5)
     if not health.is_alive:
         raise EngineDead(f"The engine of model {model.name} has stopped")
     return KserveReady(_name_of(model, http), ready=True)
@@ -95,7 +95,7 @@ async def _status(http: HttpCall, server: Server) -> ModelVersions | Reply:
 
 
 async def _refuse_to_infer(http: HttpCall, server: Server) -> Reply:
-    raise UnsupportedFeature("infer is not offered: models take texts here, no tensors; POST /v3/chat/completions")
+    raise UnsupportedFeature("infer is not offered: models here take text, not tensors; POST /v3/chat/completions")
 
 
 def _model_of(http: HttpCall, server: Server) -> ServedModel:

@@ -79,7 +79,7 @@ class ClassifyDialect(AnsweringDialect):
         """The body and its texts. Raises: InvalidRequest."""
         body = read_struct(raw, kind, V1)
         if body.input is None and "messages" in raw:
-            raise UnsupportedFeature("messages are not read here: give the texts as input", param="messages")
+            raise UnsupportedFeature("messages are not supported: send the texts as input", param="messages")
         if body.input is None:
             raise V1.fault("input", "missing", "input is missing")
         given = read_texts("input", body.input, self._profile.limits, V1)

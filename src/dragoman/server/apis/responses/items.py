@@ -66,7 +66,9 @@ def _check_parts(parts: Sequence[Any], path: str) -> None:
             raise UnsupportedFeature(f"{place}.type {kind} is not supported: {REFUSED_PARTS[kind]}", param=place)
         if kind == "input_image" and part.get("file_id") is not None and part.get("image_url") is None:
             place = f"{path}[{position}].file_id"
-            raise UnsupportedFeature(f"{place} is not supported: files are not kept here; send image_url", param=place)
+            raise UnsupportedFeature(
+                f"{place} is not supported: uploaded files cannot be used; send image_url", param=place
+            )
 
 
 def type_of(item: InputItem) -> str:

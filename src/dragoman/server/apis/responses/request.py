@@ -67,7 +67,9 @@ def check_options(body: ResponsesBody, profile: ResponsesProfile) -> None:
     """Everything that can be wrong with the small parameters, one by one. Raises: InvalidRequest."""
     wire = profile.wire
     if body.background and body.store is False:
-        raise wire.fault("background", "value", "background must be false where store is false: nobody could fetch it")
+        raise wire.fault(
+            "background", "value", "background must be false if store is false, or the answer could not be fetched"
+        )
     if profile.refuses_stream_options and body.stream_options is not None:
         message = "stream_options is not supported: the last event always tells the usage"
         raise wire.fault("stream_options", "given", message)

@@ -244,7 +244,7 @@ class ResponseStore:
         for item in (*kept.output, *kept.items):
             if item.get("id") == item_id:
                 return item
-        raise NotFound(f"Item with id {shown(item_id)} not found: its response {kept.response.id} has none of that id")
+        raise NotFound(f"Item with id {shown(item_id)} not found: response {kept.response.id} has no item with that id")
 
     def _expire(self) -> None:
         if self.limits.max_age_s is None:

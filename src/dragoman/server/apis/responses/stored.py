@@ -53,7 +53,7 @@ async def retrieve(http: HttpCall, server: Server) -> Response | StreamedReply:
     after = _after(http.query)
     if http.query.get("stream", "").lower() not in ("true", "1"):
         if after is not None:
-            raise InvalidParameter("starting_after is for stream=true", param="starting_after")
+            raise InvalidParameter("starting_after needs stream=true", param="starting_after")
         return response
     events = server.shared(Backgrounds.of).follow(response_id, -1 if after is None else after)
     if events is None:

@@ -137,4 +137,4 @@ def _literal(node: ast.expr) -> Any:
 def _key(node: ast.expr | None) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
-    raise ValueError("a key that is no string")
+    raise ValueError("a key that is not a string")

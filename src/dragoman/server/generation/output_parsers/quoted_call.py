@@ -155,7 +155,7 @@ def _entries(text: str, position: int, depth: int) -> tuple[str, int]:
         if text[position] == ",":
             position = _after_space(text, position + 1)
         elif text[position] != closing:
-            raise ValueError("neither a comma nor an end")
+            raise ValueError("neither a comma nor the end")
     return f"{opening}{', '.join(entries)}{closing}", position + 1
 
 

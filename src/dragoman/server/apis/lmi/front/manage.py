@@ -163,7 +163,7 @@ def _check_free(server: Server, name: str) -> None:
     if status is not None and status.state is ModelState.LOADING:
         raise _is_loading(name)
     if status is not None and status.state is not ModelState.FAILED:
-        raise Conflict(f"Model {name} is loaded already, from {status.url}", param="model")
+        raise Conflict(f"Model {name} is already loaded, from {status.url}", param="model")
 
 
 def _is_loading(name: str) -> Conflict:

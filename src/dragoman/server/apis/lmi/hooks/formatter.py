@@ -110,7 +110,9 @@ class InputFormatter:
         try:
             return to_json(made)
         except (TypeError, ValueError) as error:
-            raise bad_input(f"{function_name(self._function)} must return what JSON can hold: {error}") from error
+            raise bad_input(
+                f"{function_name(self._function)} must return values that JSON can hold: {error}"
+            ) from error
 
     def _call(self, read: Any) -> Any:
         try:

@@ -50,7 +50,7 @@ class HandlerLoop:
         except asyncio.CancelledError:
             own = asyncio.current_task()
             if own is not None and not own.cancelling():
-                raise HookError("The handlers' event loop was blocked by another call, and given up") from None
+                raise HookError("The handlers' event loop was blocked by another call and abandoned") from None
             probe = asyncio.create_task(self._probe(loop))
             self._probes.add(probe)
             probe.add_done_callback(self._probes.discard)

@@ -103,7 +103,7 @@ class _Loader(SourceFileLoader):
 
     def path_stats(self, path: Any) -> NoReturn:
         """Raises: OSError, so that no compiled file is read or written: the package's name is in the code."""
-        raise OSError(f"{path} is compiled anew")
+        raise OSError(f"{path} is being recompiled")
 
 
 class _OwnImports(ast.NodeTransformer):

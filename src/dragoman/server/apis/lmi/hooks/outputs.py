@@ -144,4 +144,4 @@ class Output:
 def _check_index(batch_index: int | None) -> None:
     """Requests come one by one, so 0 is the only place in a batch. Raises: IndexError for any other."""
     if batch_index not in (None, 0):
-        raise IndexError(f"batch_index must be 0: requests are handed over one by one, got {batch_index}")
+        raise IndexError(f"batch_index must be 0: requests are passed one at a time, got {batch_index}")

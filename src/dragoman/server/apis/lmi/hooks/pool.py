@@ -99,7 +99,7 @@ class HookPool:
         """
         if self._jobs.qsize() >= self._max_waiting:
             raise Overloaded(
-                f"{self._max_waiting} calls already wait for the {self._subject}s of this model; try again later"
+                f"{self._max_waiting} calls are already waiting for the {self._subject}s of this model; try again later"
             )
         if self._num_stuck >= self._max_stuck:
             raise HookError(

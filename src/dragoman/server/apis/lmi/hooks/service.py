@@ -68,7 +68,7 @@ class Service:
         Blocks. Raises: ServerError, ValueError for what `parse_input` must not return.
         """
         if inputs.model is None:
-            raise ValueError("there is no model to generate with: none lies beside this file, or it is not loaded yet")
+            raise ValueError("there is no model to generate with: this directory has none, or it is not loaded yet")
         parsed = ParsedInput(*self.parse_input(inputs))
         if parsed.errors:
             return Output().error("; ".join(dict.fromkeys(parsed.errors.values())))

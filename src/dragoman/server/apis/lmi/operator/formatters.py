@@ -136,7 +136,7 @@ class HookedDialect:
             Exception
         ) as error:  # hook call: values that no JSON document could hold, so LMI's parser does not expect them
             logger.warning("the input formatter made parameters that cannot be read", exc_info=error)
-            raise bad_input(f"The input formatter made parameters that cannot be read: {error}") from error
+            raise bad_input(f"The input formatter returned parameters that cannot be read: {error}") from error
 
 
 def _payload_of(described: RequestInput) -> Payload:

@@ -64,7 +64,9 @@ class HandlerModel:
         """
         requests = self._parse(self._lmi, body).requests
         if len(requests) != 1:
-            raise InvalidParameter(f"inputs must be one prompt to be streamed, got {len(requests)}", param="inputs")
+            raise InvalidParameter(
+                f"inputs must be a single prompt when streaming, got {len(requests)}", param="inputs"
+            )
         return self._pieces(partial(self._read, requests[0]))
 
     def answer(self, body: Mapping[str, Any], output_formatter: Callable[..., Any] | None = None) -> Output:
@@ -148,7 +150,7 @@ class HandlerModel:
 
 async def _never() -> Exception:
     await asyncio.Event().wait()
-    raise AssertionError("an event that nobody sets was set")
+    raise AssertionError("an event that is never set was set")
 
 
 def _result(running: Future[T]) -> T:

@@ -41,7 +41,7 @@ class NoEngine:
 
     def generate(self, request: EngineRequest) -> Outputs:
         """Raises: UnsupportedFeature."""
-        raise UnsupportedFeature("there is no engine: this model answers with its own handler only", param="model")
+        raise UnsupportedFeature("there is no engine: only this model's handler answers", param="model")
 
     def health(self) -> Health:
         """Alive: the handler is."""

@@ -181,7 +181,7 @@ def _store(values: dict[str, Any], row: Param, value: Any) -> bool:
         return True
     if isinstance(old, Grammar) and value is not None and value != old:
         raise InvalidParameter(
-            f"Parameter '{row.name}' contradicts another one that constrains the text: give one", param=row.name
+            f"Parameter '{row.name}' contradicts another output constraint: give one", param=row.name
         )
     return False
 

@@ -101,7 +101,7 @@ def check_body(raw: dict[str, Any], body: EmbeddingsBody, words: Profile) -> Non
     if words.requires_model and body.model is None:
         raise words.payload_fault("model", "model is missing", param="model")
     if body.input is None and "messages" in raw:
-        raise UnsupportedFeature("messages are not embedded here: give the texts as input", param="messages")
+        raise UnsupportedFeature("messages cannot be embedded: send the texts as input", param="messages")
     if body.input is None:
         raise words.fault("input", "missing", "input is missing")
     if None not in (body.task, body.prompt_name) and body.task != body.prompt_name:
