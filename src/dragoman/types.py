@@ -322,7 +322,6 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None  # keep the last N prompt tokens
     on_overflow: Literal["refuse", "clip"] = "refuse"
-    trace: TraceContext | None = None
     model: str | None = None  # None = the default model
     adapter: str | None = None  # None = the one that `model` names, if it is one's name; "" = none
     parse_tool_calls: bool = False  # split the text into content, reasoning and tool calls (chat with `tools`)

@@ -23,7 +23,7 @@ from dragoman.server.observation.record import CallRecord, RequestRecord, enter_
 from dragoman.server.registry import ServedModel
 from dragoman.server.security.keyring import KeySources
 from dragoman.tokenizer.chat_template import ChatTemplate
-from dragoman.types import GenerationRequest, Limits, TextPrompt
+from dragoman.types import GenerationRequest, Limits, TextPrompt, TraceContext
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
 from tests.support.real_dialects import real_dialects
@@ -135,17 +135,18 @@ def test_clients_are_told_what_the_forecast_says() -> None:
         assert client.post("/v1/completions", json=body).headers["retry-after"] == "17"
 
 
-def test_the_engine_is_told_who_asks() -> None:
+def test_the_engine_is_told_who_asks_and_in_which_trace() -> None:
     engine = FakeEngine(saying("Hello"))
     service = Service(name="bytes", engine=engine, tokenizer=ByteTokenizer())
 
-    async def ask(caller: str) -> None:
-        enter_call(CallRecord("c", "openai", "/", caller=caller))
+    async def ask(caller: str, trace: TraceContext | None) -> None:
+        enter_call(CallRecord("c", "openai", "/", caller=caller, trace=trace))
         await service.generate(GenerationRequest("r", TextPrompt("Hi")))
 
-    for caller in ("somebody", ""):
-        asyncio.run(ask(caller))
-    assert [request.caller for request in engine.requests] == ["somebody", ""]
+    calls = [("somebody", TraceContext("0af7651916cd43dd8448eb211c80319c")), ("", None)]
+    for call in calls:
+        asyncio.run(ask(*call))
+    assert [(request.caller, request.trace) for request in engine.requests] == calls
 
 
 def test_requests_stand_as_their_key_does_and_never_before_it(tmp_path: Path) -> None:

@@ -198,11 +198,10 @@ def test_every_answer_tells_its_timings_once_where_they_are_asked_for(
     assert answer.status_code in (200, 206)
     [block] = blocks(answer)
     assert set(block) == KEYS
-    records = server.service.requests[-1]
     assert block["predicted_n"] > 0
     assert block["prompt_n"] > 0
     assert block["cache_n"] == 0
-    assert records.trace is None
+    assert server.service.traces[-1] is None
 
 
 @table("path", IN_TRAILERS)

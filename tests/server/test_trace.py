@@ -53,7 +53,7 @@ def test_each_request_of_a_call_belongs_to_its_trace() -> None:
     with running_server() as server:
         for headers in ({"traceparent": PARENT, "tracestate": "a=1"}, {}):
             httpx.post(f"{server.url}/invocations", json={}, headers=headers)
-        first, second = (request.trace for request in server.service.requests)
+        first, second = server.service.traces
     assert first == TraceContext(TRACE_ID, is_sampled=True, state="a=1")
     assert second is None
 

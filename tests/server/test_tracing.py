@@ -47,11 +47,11 @@ def ask(server: RunningServer, headers: dict[str, str] | None = None, **more: An
 def test_a_call_is_a_span_in_its_clients_trace(collector: Collector) -> None:
     with traced(collector) as server:
         assert ask(server, {**PARENT, "x-request-id": "mine"}).status_code == 200
-        [request] = server.service.requests
+        [trace] = server.service.traces
     [span] = collector.spans  # the fake service tells no phases
     assert span.name == "text_completion fake"
     assert (span.trace_id.hex(), span.parent_span_id.hex(), span.trace_state) == (TRACE_ID, PARENT_ID, "a=1")
-    assert request.trace == TraceContext(TRACE_ID, True, "a=1", span.span_id.hex())  # an upstream's are its children
+    assert trace == TraceContext(TRACE_ID, True, "a=1", span.span_id.hex())  # an upstream's are its children
     told = attributes(span)
     assert told.items() >= {
         "gen_ai.operation.name": "text_completion", "gen_ai.response.model": "fake", "gen_ai.response.id": "mine",
@@ -78,10 +78,10 @@ def test_a_call_without_a_trace_begins_one_which_metrics_name(collector: Collect
 def test_what_the_client_does_not_record_is_not_recorded(collector: Collector) -> None:
     with traced(collector) as server:
         ask(server, {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-00"})
-        [request] = server.service.requests
+        [trace] = server.service.traces
     assert not collector.spans
-    assert request.trace is not None
-    assert (request.trace.trace_id, request.trace.is_sampled) == (TRACE_ID, False)
+    assert trace is not None
+    assert (trace.trace_id, trace.is_sampled) == (TRACE_ID, False)
 
 
 @NEEDS_SDK
@@ -118,9 +118,9 @@ def test_the_sdk_can_be_switched_off(collector: Collector, monkeypatch: pytest.M
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     with traced(collector) as server:
         assert ask(server, PARENT).status_code == 200
-        [request] = server.service.requests
+        [trace] = server.service.traces
     assert not collector.spans
-    assert request.trace == TraceContext(TRACE_ID, True, "a=1")
+    assert trace == TraceContext(TRACE_ID, True, "a=1")
 
 
 @NEEDS_SDK

@@ -14,9 +14,17 @@ from time import perf_counter
 
 from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs
 from dragoman.server.generation.prepare import PromptTokens
-from dragoman.server.observation.record import RequestRecord, new_request
+from dragoman.server.observation.record import RequestRecord, current_call, new_request
 from dragoman.server.registry import TakeEvent
-from dragoman.types import EngineRequest, GenerationEvent, GenerationRequest, GenerationResult, Prompt, TextPrompt
+from dragoman.types import (
+    EngineRequest,
+    GenerationEvent,
+    GenerationRequest,
+    GenerationResult,
+    Prompt,
+    TextPrompt,
+    TraceContext,
+)
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.scripted import scripted_events, scripted_prompt, scripted_result
 
@@ -106,10 +114,13 @@ class FakeService:
         self.scripts: dict[str, Script] = {}
         self.journal = Journal()
         self.requests: list[GenerationRequest] = []
+        self.traces: list[TraceContext | None] = []  # of their calls
 
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """The scripted events."""
         self.requests.append(request)
+        call = current_call()
+        self.traces.append(None if call is None else call.trace)
         self.journal.write(f"start {request.request_id}")
         outcome = "abort"
         record = new_request(request.request_id, request.sampling.n, request.adapter)

@@ -130,10 +130,6 @@ class Responder:
             if switches.is_strict:
                 refuse_ignored(call.ignored)
             note_patience(call)
-            if record is not None and (trace := record.trace) is not None:
-                call = msgspec.structs.replace(
-                    call, requests=tuple(msgspec.structs.replace(request, trace=trace) for request in call.requests)
-                )
             headers = ignored_header(call.ignored)
             beside = _show_timings(call) if switches.has_timings else NO_TIMINGS
             with model.admission.permit(len(call.requests), record, call.requests):

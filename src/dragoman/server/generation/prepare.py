@@ -44,6 +44,7 @@ from dragoman.types import (
     TextPrompt,
     TokenMasker,
     TokenPrompt,
+    TraceContext,
     Unsearched,
     id_outside,
 )
@@ -88,12 +89,16 @@ class ServiceLimits:
 
 
 class Turn(NamedTuple):
-    """The caller of a request, the time by which it must begin, and its deadline, both in seconds since the epoch."""
+    """The caller of a request, the trace of its call, the time by which it must begin, and its deadline.
+
+    Both times are in seconds since the epoch.
+    """
 
     caller: str = ""
     start_by_s: float | None = None
     deadline_s: float | None = None
     standing: Standing = USUAL_STANDING
+    trace: TraceContext | None = None
 
 
 class PromptTokens(NamedTuple):
@@ -174,10 +179,10 @@ class Preparer:
         if "" in request.stop:
             raise InvalidParameter("stop must not hold an empty string", param="stop")
         _check_truncation(request)
-        template = self.chat_template
+        template, plan = self.chat_template, self._thinking_plan(request)
         budget, prompt = None, request.prompt
-        if self.thinking is not None:
-            budget = self.thinking.budget_of(request, {} if template is None else template.default_kwargs)
+        if plan is not None:
+            budget = plan.budget_of(request, {} if template is None else template.default_kwargs)
             prompt = told_of(prompt, budget)
         text, token_ids, pictures = self.tokenize(prompt, self._max_prompt_len(request))
         token_ids = token_ids or self._empty_prompt()
@@ -185,7 +190,7 @@ class Preparer:
         if grammar is not sampling.grammar:
             sampling = msgspec.structs.replace(sampling, grammar=grammar)
             request = msgspec.structs.replace(request, sampling=sampling)
-        thinking = None if self.thinking is None else self.thinking.thinking_of(request, text, budget)
+        thinking = None if plan is None else plan.thinking_of(request, text, budget)
         budget = budget if thinking is not None else None  # where nothing is thought, nothing is bounded
         if budget != sampling.thinking_token_budget:
             sampling = msgspec.structs.replace(sampling, thinking_token_budget=budget)
@@ -207,7 +212,7 @@ class Preparer:
                 deadline_s=turn.deadline_s,
                 adapter=request.adapter or None,
                 pictures=pictures,
-                trace=request.trace,
+                trace=turn.trace,
                 priority=turn.standing.priority_of(request.priority),
                 cache_salt=request.cache_salt,
                 cache_keep_s=request.cache_keep_s,
@@ -266,6 +271,14 @@ class Preparer:
                 f"{name} holds token id {token_id}, which is outside the vocabulary: allowed are 0 to {size - 1}",
                 param=name,
             )
+
+    def _thinking_plan(self, request: GenerationRequest) -> ThinkingPlan | None:
+        """The plan where reasoning may be bounded: in conversations, and where the request says so."""
+        if self.thinking is None or isinstance(request.prompt, ChatPrompt):
+            return self.thinking
+        sampling = request.sampling
+        is_said = sampling.thinking_token_budget is not None or sampling.repetition_detection is not None
+        return self.thinking if is_said else None
 
     def _watched_stops(self, request: GenerationRequest, prompt_text: str) -> StopStrings | None:
         """The stop strings as an engine has to watch for them; None where it need not, or cannot tell what is content."""

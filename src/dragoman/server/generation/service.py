@@ -268,13 +268,14 @@ class Service:
         return self._template_pool if self._preparer.has_process(request.prompt) else self._pool
 
     def _turn(self, deadline: _Deadline | None, call: CallRecord | None) -> Turn:
-        """The caller of the request, and the times by which it must begin and end."""
+        """The caller of the request, its trace, and the times by which it must begin and end."""
         limit_s = self._limits.queue_timeout_s
         return Turn(
             "" if call is None else call.caller,
             None if limit_s is None else time.time() + limit_s,
             None if deadline is None else deadline.unix_s,
             USUAL_STANDING if call is None or not self._engine.capabilities.priority else call.standing,
+            None if call is None else call.trace,
         )
 
     def _deadline(self, call: CallRecord | None) -> _Deadline | None:

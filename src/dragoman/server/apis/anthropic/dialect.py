@@ -121,16 +121,13 @@ class MessagesDialect(PureDialect):
             thinking_token_budget=budget_of(body),
         )
         reading = Reading(ANTHROPIC, self._options)
-        request = shared_request(
+        return shared_request(
             shared,
             reading,
             request_id=http.request_id,
             prompt=shown.prompt,
             logprobs=None,
             grammar=output_grammar(body),
-        )
-        return msgspec.structs.replace(
-            request,
             parse_tool_calls=shown.tools.is_parsed,
             parse_reasoning=True,
             tool_choice=shown.tools.choice,

@@ -54,7 +54,8 @@ class CachingFields(Protocol):
     prompt_cache_options: PromptCacheOptions | None
 
 
-_NAMES = ("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options")
+NAMES = frozenset({"prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"})
+"""The fields of a body that speak of cached prompts."""
 
 
 def keep_s(body: CachingFields, profile: Profile, *, is_kept: bool) -> float | None:
@@ -62,8 +63,6 @@ def keep_s(body: CachingFields, profile: Profile, *, is_kept: bool) -> float | N
 
     Raises: InvalidRequest.
     """
-    if body.prompt_cache_retention is None and body.prompt_cache_options is None:  # as nearly always
-        return None
     options = body.prompt_cache_options or PromptCacheOptions()
     retention = _seconds("prompt_cache_retention", body.prompt_cache_retention, RETENTIONS, profile)
     lifetime = _seconds("prompt_cache_options.ttl", options.ttl, LIFETIMES, profile)
@@ -76,8 +75,6 @@ def keep_s(body: CachingFields, profile: Profile, *, is_kept: bool) -> float | N
 
 def idle_names(raw: Mapping[str, Any], body: CachingFields, *, is_kept: bool, has_keys: bool) -> Iterator[str]:
     """Names of what has no effect among these fields, and within them."""
-    if raw.keys().isdisjoint(_NAMES):  # as nearly always
-        return
     options = body.prompt_cache_options or PromptCacheOptions()
     if body.prompt_cache_key and not has_keys:
         yield "prompt_cache_key"

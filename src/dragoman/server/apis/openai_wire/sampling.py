@@ -7,7 +7,8 @@ Sources: OVMS v2025.0, completions API (`/v3`), OpenAI API reference (`/v1`), vL
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -15,6 +16,7 @@ import msgspec
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.openai_wire import staying
+from dragoman.server.apis.openai_wire.caching import NAMES as CACHING_NAMES
 from dragoman.server.apis.openai_wire.caching import REASONS as CACHING_REASONS
 from dragoman.server.apis.openai_wire.caching import PromptCacheOptions, idle_names, keep_s
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, requested_model
@@ -27,6 +29,7 @@ from dragoman.server.apis.openai_wire.fields import (
     unknown_names,
 )
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_grammar
+from dragoman.server.apis.openai_wire.llamacpp_names import EFFECTS as LLAMA_EFFECTS
 from dragoman.server.apis.openai_wire.llamacpp_names import (
     NOT_LISTED,
     LlamaFields,
@@ -204,25 +207,29 @@ def shared_request(
     logprobs: int | None,
     max_tokens: int | None = None,
     grammar: Grammar | None = None,
+    **more: Any,
 ) -> GenerationRequest:
     """The neutral request for `body`; `max_tokens` is the limit that applies where the client set none.
 
-    `grammar`: of a parameter that only the caller knows. Raises: InvalidRequest.
+    `grammar`: of a parameter that only the caller knows. `more`: further fields of the request. Raises: InvalidRequest.
     """
-    profile = reading.profile
-    adopt_aliases(body, reading.options.limits.max_best_of, profile)
+    profile, speaks_llama = reading.profile, _speaks_llama(body)
+    if speaks_llama:
+        adopt_aliases(body, reading.options.limits.max_best_of, profile)
     given = body.max_tokens
     limit = _ignore_eos_limit(body, profile) if given is None and max_tokens is None else max_tokens
     if body.ignore_eos and given is not None and given > (profile.max_ignore_eos_tokens or given):
         message = f"max_tokens must be at most {profile.max_ignore_eos_tokens} when ignore_eos is true, got {given}"
         raise profile.fault("max_tokens", "ignore_eos", message, limit=profile.max_ignore_eos_tokens)
     _check_min_tokens(body, profile, given if given is not None else limit)
+    sampling = _sampling_params(body, reading, logprobs, grammar)
+    if speaks_llama:
+        sampling = without_unlisted(sampling, body, profile, reading.options.lacks)
+    keeps = body.prompt_cache_retention is not None or body.prompt_cache_options is not None
     return GenerationRequest(
         request_id=request_id,
         prompt=prompt,
-        sampling=without_unlisted(
-            _sampling_params(body, reading, logprobs, grammar), body, profile, reading.options.lacks
-        ),
+        sampling=sampling,
         max_tokens=limit if given is None else given,
         stop=_stop_strings(body, reading),
         include_stop_in_text=_include_stop(body, profile),
@@ -234,12 +241,25 @@ def shared_request(
         on_overflow="clip" if profile.clips_overflow or given in (None, body.n_predict) else "refuse",
         model=_model(body.model, reading),
         adapter=_adapter(body, reading),
-        lines=line_limits(body.n_indent, body.t_max_predict_ms),
+        lines=line_limits(body.n_indent, body.t_max_predict_ms) if speaks_llama else None,
         priority=-_priority(body, reading),
         cache_salt=request_id if body.cache_prompt is False else _cache_salt(body, profile),
-        cache_keep_s=keep_s(body, profile, is_kept=reading.options.keeps_prompts),
+        cache_keep_s=keep_s(body, profile, is_kept=reading.options.keeps_prompts) if keeps else None,
         cache_key=body.prompt_cache_key or "",
+        **more,
     )
+
+
+@cache
+def _reader_of_llama(kind: type[SharedBody]) -> Callable[[SharedBody], tuple[Any, ...]]:
+    """Reads the fields of llama.cpp's that bodies of that kind have."""
+    return attrgetter(*(name for name in kind.__struct_fields__ if name in LLAMA_EFFECTS))
+
+
+def _speaks_llama(body: SharedBody) -> bool:
+    """True if one of llama.cpp's fields was given."""
+    said = _reader_of_llama(type(body))(body)
+    return said.count(None) < len(said)
 
 
 def _priority(body: SharedBody, reading: Reading) -> int:
@@ -292,12 +312,15 @@ def without_effect(
     served = reading.options
     if getattr(body, "return_progress", None) and not tells_progress(body, reading):
         idle.add("return_progress")
-    uncached = list(idle_names(raw, body, is_kept=served.keeps_prompts, has_keys=served.has_cache_keys))
-    idle |= set(uncached)
+    uncached: list[str] = []
+    if not CACHING_NAMES.isdisjoint(raw):
+        uncached += idle_names(raw, body, is_kept=served.keeps_prompts, has_keys=served.has_cache_keys)
+    idle.update(uncached)
     idle.update(idle_samplers(request.sampling, body))
     if body.ttl is not None and staying.is_idle():
         idle.add(staying.NAME)
-    idle |= idle_llama_names(raw, body, request.sampling, reading.profile, served.lacks)
+    if _speaks_llama(body):
+        idle |= idle_llama_names(raw, body, request.sampling, reading.profile, served.lacks)
     if not reading.options.thinks:
         idle.update(BUDGETS)
     names = [name for name in raw if name in idle]
@@ -324,6 +347,8 @@ def has_continuous_usage(body: SharedBody) -> bool:
 
 def reasons_of(names: Collection[str], body: SharedBody, reading: Reading) -> dict[str, str]:
     """The reasons why these fields change nothing; unknown fields have none."""
+    if not names:
+        return {}
     unlisted = unlisted_names(dict.fromkeys(names), body, reading.profile) - {"samplers"}
     known = {**_REASONS, **reading.profile.ignored, **dict.fromkeys(unlisted, NOT_LISTED)}
     return {name: known[name] for name in names if name in known}
@@ -350,6 +375,7 @@ def _check_min_tokens(body: SharedBody, profile: Profile, max_tokens: int | None
 _COMMON = (
     "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
+_READ_BUDGETS, _NO_BUDGETS = attrgetter(*BUDGETS), (None,) * len(BUDGETS)
 _READ_COMMON, _NOTHING_COMMON = attrgetter(*_COMMON), (None,) * len(_COMMON)
 
 
@@ -373,7 +399,7 @@ def _sampling_fields(body: SharedBody, place: str, defaults: Mapping[str, Any]) 
 def _sampling_params(
     body: SharedBody, reading: Reading, logprobs: int | None, grammar: Grammar | None
 ) -> SamplingParams:
-    search, options = _search(body, reading), reading.options
+    search, options, detection = _search(body, reading), reading.options, body.repetition_detection
     model = options.overriding_defaults if reading.profile.fixes_defaults else options.generation_defaults
     found = _sampling_fields(body, reading.profile.place, {**reading.profile.defaults, **model})
     if search.is_greedy:
@@ -405,8 +431,8 @@ def _sampling_params(
         logprobs=logprobs,
         prompt_logprobs=logprob_count("prompt_logprobs", body.prompt_logprobs, reading),
         grammar=_grammar(body, reading.profile, grammar),
-        thinking_token_budget=thinking_budget(body, reading.profile, body.reasoning_tokens()),
-        repetition_detection=repetition_detection(body.repetition_detection, reading.profile),
+        thinking_token_budget=_thinking_budget(body, reading.profile),
+        repetition_detection=None if detection is None else repetition_detection(detection, reading.profile),
         num_assistant_tokens=body.num_assistant_tokens if reading.options.proposer else None,
         assistant_confidence_threshold=body.assistant_confidence_threshold if reading.options.proposer else None,
         max_ngram_size=body.max_ngram_size if reading.options.proposer == "lookup" else None,
@@ -425,6 +451,13 @@ def _grammar(body: SharedBody, profile: Profile, read: Grammar | None) -> Gramma
         return found if read is None else read
     except GrammarFault as fault:
         raise profile.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
+
+
+def _thinking_budget(body: SharedBody, profile: Profile) -> int | None:
+    reasoning_tokens = body.reasoning_tokens()
+    if reasoning_tokens is None and _READ_BUDGETS(body) == _NO_BUDGETS:  # as nearly always
+        return None
+    return thinking_budget(body, profile, reasoning_tokens)
 
 
 def _or(value: ValueT | None, default: ValueT) -> ValueT:

@@ -7,7 +7,6 @@ the event loop. Sources: vLLM SamplingParams; OpenRouter, reasoning tokens; llam
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import attrgetter
 from typing import Annotated
 
 import msgspec
@@ -21,7 +20,6 @@ from dragoman.types import Limits, RepetitionDetection
 
 BUDGETS = ("thinking_token_budget", "reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
 """vLLM's name for the most tokens of reasoning, and those of llama.cpp."""
-_READ_BUDGETS, _NOTHING = attrgetter(*BUDGETS), (None,) * len(BUDGETS)
 
 REASONING_TOKENS = "reasoning.max_tokens"
 
@@ -58,10 +56,8 @@ class ReasoningBody(msgspec.Struct, kw_only=True):
     exclude: bool | None = None
 
 
-def thinking_budget(body: msgspec.Struct, profile: Profile, reasoning_tokens: int | None = None) -> int | None:
-    """Most tokens of reasoning, None = nothing is said. `reasoning_tokens`: of `reasoning`. Raises: InvalidRequest."""
-    if reasoning_tokens is None and _READ_BUDGETS(body) == _NOTHING:  # as nearly always
-        return None
+def thinking_budget(body: msgspec.Struct, profile: Profile, reasoning_tokens: int | None) -> int:
+    """Most tokens of reasoning; one field at least says it. `reasoning_tokens`: of `reasoning`. Raises: InvalidRequest."""
     if reasoning_tokens is not None:
         check_number(REASONING_TOKENS, reasoning_tokens, BOUNDS["thinking_token_budget"], profile)
     said: dict[str, int | None] = {
@@ -77,11 +73,9 @@ def thinking_budget(body: msgspec.Struct, profile: Profile, reasoning_tokens: in
     return budget
 
 
-def repetition_detection(asked: RepetitionBody | None, profile: Profile) -> RepetitionDetection | None:
-    """When the answer counts as a loop, None = nothing is said. Raises: InvalidRequest."""
+def repetition_detection(asked: RepetitionBody, profile: Profile) -> RepetitionDetection:
+    """When the answer counts as a loop. Raises: InvalidRequest."""
     name = "repetition_detection"
-    if asked is None:
-        return None
     for field, bounds in _REPETITION_BOUNDS.items():
         check_number(f"{name}.{field}", getattr(asked, field), bounds, profile)
     if asked.min_pattern_size > asked.max_pattern_size:

@@ -162,10 +162,12 @@ class ResponsesDialect:
         prompt = self._prompt(body, before, new, tools, asking)
         body.response_format, grammar = response_format(body, profile)
         request = shared_request(
-            body, reading, request_id=http.request_id, prompt=prompt, logprobs=logprobs, grammar=grammar
-        )
-        request = msgspec.structs.replace(
-            request,
+            body,
+            reading,
+            request_id=http.request_id,
+            prompt=prompt,
+            logprobs=logprobs,
+            grammar=grammar,
             parse_tool_calls=tools.is_parsed,
             parse_reasoning=True,
             tool_choice=tools.choice,

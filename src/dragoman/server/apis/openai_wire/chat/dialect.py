@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-
 from dragoman.errors import ServerError
 from dragoman.server.api import Call, HttpCall, PureDialect, Reply
 from dragoman.server.apis.openai_wire.chat.encoder import ChatEncoder, ChatFacts, ChatShape
@@ -145,16 +143,13 @@ class ChatDialect(PureDialect):
         check_restricted(messages, route.profile)
         continues = continues_final_message(body, route.profile)
         prompt = ChatPrompt(messages, tools.tools, continues, _template_kwargs(body, continues=continues))
-        request = shared_request(
+        return shared_request(
             body,
             reading,
             request_id=request_id,
             prompt=prompt,
             logprobs=top_logprobs,
             max_tokens=LMI_STRICT_MAX_TOKENS if self._is_strict(route) else None,
-        )
-        return msgspec.structs.replace(
-            request,
             parse_tool_calls=tools.is_parsed,
             parse_reasoning=True,
             tool_choice=tools.choice,
