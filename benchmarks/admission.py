@@ -22,7 +22,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import ScheduledBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
-from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
+from dragoman.engine.rolling.sequence import AddRequest, Sequence, SequenceGroup
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.types import EngineRequest, FinishReason, SamplingParams
 
@@ -93,7 +93,7 @@ class Simulation:
         prompt = tuple(self._dice.randrange(VOCAB_SIZE) for _ in range(self._case.prompt(self._dice)))
         self._lengths[key] = self._case.output(self._dice)
         request = EngineRequest(str(key), prompt, SamplingParams(), self._case.max_tokens or self._lengths[key], seed=0)
-        self._scheduler.add(SequenceGroup(key, key, request, self._sampler))
+        self._scheduler.add(SequenceGroup(AddRequest(key, request), key, self._sampler))
 
     def _step(self, batch: ScheduledBatch) -> None:
         self.num_steps += 1

@@ -21,7 +21,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import ScheduledBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
-from dragoman.engine.rolling.sequence import SequenceGroup
+from dragoman.engine.rolling.sequence import AddRequest, SequenceGroup
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.types import EngineRequest, FinishReason, SamplingParams
 
@@ -84,7 +84,7 @@ class Simulation:
         prompt = tuple((key + position) % VOCAB_SIZE for position in range(self.case.prompt_tokens))
         params = SamplingParams(temperature=0.0)
         request = EngineRequest(str(key), prompt, params, self.case.answer_tokens, seed=0, caller=caller)
-        return SequenceGroup(key, key, request, sampler)
+        return SequenceGroup(AddRequest(key, request), key, sampler)
 
     def _step(self, scheduler: Scheduler, batch: ScheduledBatch) -> None:
         self.time_ms += step_ms(batch)

@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import AddRequest, EngineCore
+from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.types import EngineRequest, SamplingParams
 
 BLOCK_SIZE = 32  # as on the CPU

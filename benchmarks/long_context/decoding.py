@@ -16,9 +16,10 @@ import numpy as np
 from benchmarks.long_context.filled_runner import FilledRunner, load
 from benchmarks.long_context.steps import TimedRunner
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import AddRequest, EngineCore
+from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.models import BLOCK_SIZE, LoadedModel
 from dragoman.types import EngineRequest, SamplingParams
 

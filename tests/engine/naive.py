@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.engine.rolling.core import AddRequest, EngineCore
+from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sequence import Prepared
+from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.errors import ServerError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, SamplingParams
 from tests.engine.fake_runner import PLAIN, FakeModel, last_logits, reference_logits
@@ -86,8 +86,9 @@ class Collector:
 
     def add(self, key: int, request: EngineRequest) -> None:
         """Queue a request, with the live parts that it brings."""
-        prepared = Prepared(masker_of(request), criterion_of(request), watch=letter_watch(request))
-        self.core.inbox.put(AddRequest(key, request, prepared))
+        self.core.inbox.put(
+            AddRequest(key, request, masker_of(request), criterion_of(request), watch=letter_watch(request))
+        )
 
     def step(self) -> None:
         """One step."""

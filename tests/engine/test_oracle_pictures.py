@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import AddRequest, EngineCore
+from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.pictures.prompt_pictures import EmbeddedPicture, PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sequence import Prepared
+from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel
 from dragoman.engine.rolling.stored_prefixes.stored import Storage
 from dragoman.models import LoadedModel, ModelOptions, load_model
@@ -119,7 +119,7 @@ class Seeing:
                 for s in request.pictures
             ]
             pictures = PromptPictures(request, shown, self.tower.facts) if shown else None
-            core.inbox.put(AddRequest(key, request, Prepared(masker_of(request), criterion_of(request), pictures)))
+            core.inbox.put(AddRequest(key, request, masker_of(request), criterion_of(request), pictures))
         collector.run()
         while core.is_reading:
             core.inbox.wait(core.has_work)

@@ -11,8 +11,9 @@ from itertools import count
 from typing import Any
 
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import AddRequest, EngineCore
+from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer

@@ -14,7 +14,7 @@ from itertools import accumulate, islice
 from operator import mul
 
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sequence import Prepared, SequenceGroup
+from dragoman.engine.rolling.sequence import AddRequest, SequenceGroup
 from dragoman.engine.rolling.sequence import Sequence as EngineSequence
 from dragoman.engine.rolling.speculate.acceptance import Acceptance
 from dragoman.engine.rolling.speculate.copy_cursor import copied_evidence
@@ -177,5 +177,5 @@ class Guesser:
     def _sequence(self, prompt: Sequence[int], masker: TokenMasker | None) -> EngineSequence:
         number = self._sequence_id
         request = EngineRequest(str(number), tuple(prompt), SamplingParams(), MAX_LENGTH, 0)
-        group = SequenceGroup(number, number, request, Sampler(_VOCAB_SIZE), prepared=Prepared(masker))
+        group = SequenceGroup(AddRequest(number, request, masker), number, Sampler(_VOCAB_SIZE))
         return group.sequences[0]

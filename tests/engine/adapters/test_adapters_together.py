@@ -15,10 +15,10 @@ import pytest
 from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
-from dragoman.engine.rolling.core import AddRequest, EngineCore
+from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sequence import Prepared
+from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions
@@ -72,7 +72,7 @@ def answers(
     for key in keys:
         slot = SLOTS[key]
         use = None if bank is None or slot < 0 else AdapterUse(f"a{slot}", slot, f"a{slot} 0")
-        core.inbox.put(AddRequest(key, REQUESTS[key], Prepared(adapter=use)))
+        core.inbox.put(AddRequest(key, REQUESTS[key], adapter=use))
     collector.run()
     assert not collector.errors
     runner.close()

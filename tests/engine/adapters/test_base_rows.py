@@ -17,10 +17,10 @@ from dragoman.config.bundled import BUNDLED
 from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import AddRequest, EngineCore
+from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sequence import Prepared
+from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.types import EngineRequest
@@ -92,7 +92,7 @@ def answers(loaded: LoadedModel, keys: Collection[int], adapted: Collection[int]
     for key in keys:
         slot = SLOTS[key]
         use = AdapterUse(f"a{slot}", slot, f"a{slot} 0") if key in adapted and slot >= 0 else None
-        core.inbox.put(AddRequest(key, REQUESTS[key], Prepared(adapter=use)))
+        core.inbox.put(AddRequest(key, REQUESTS[key], adapter=use))
     collector.run()
     runner.close()
     assert not collector.errors

@@ -9,12 +9,12 @@ from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.forward.batch import BatchBuffers, ScheduledBatch, ScheduledSequence, build_forward_batch
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
+from dragoman.engine.rolling.sequence import AddRequest, Sequence, SequenceGroup
 from tests.engine.naive import make_request
 
 
 def start(blocks: BlockPools, key: int, prompt_ids: list[int], num_computed: int, **sampling: Any) -> Sequence:
-    group = SequenceGroup(key, key, make_request(prompt_ids, **sampling), Sampler(16))
+    group = SequenceGroup(AddRequest(key, make_request(prompt_ids, **sampling)), key, Sampler(16))
     sequence = group.sequences[0]
     num_tokens = len(prompt_ids) + 4
     blocks.allocate(sequence.sequence_id, num_tokens, blocks.no_prefix, num_tokens)
@@ -72,7 +72,7 @@ def test_buffers_grow_when_a_step_lists_more_blocks_or_rows_than_ever_before() -
     first = start(blocks, 0, prompt, 599)
     batch = ScheduledBatch()
     for key in range(300):
-        sequence = SequenceGroup(key + 1, key + 1, make_request(prompt), Sampler(16)).sequences[0]
+        sequence = SequenceGroup(AddRequest(key + 1, make_request(prompt)), key + 1, Sampler(16)).sequences[0]
         blocks.fork(first.sequence_id, sequence.sequence_id)
         sequence.num_computed_tokens = 599
         batch.add(ScheduledSequence(sequence, 1, 1))

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import AddRequest, EngineCore
+from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
 from tests.support.cpu import EXACT_F32, EXACT_PACKED

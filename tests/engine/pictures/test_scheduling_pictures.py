@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import AddRequest, EngineCore
+from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.pictures.prompt_pictures import EmbeddedPicture, PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sequence import Prepared
+from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.errors import CapacityError
 from dragoman.models.facts import PictureFacts
 from dragoman.types import EngineRequest, Picture, PictureSpan
@@ -53,8 +53,8 @@ def seeing_request(layout: Layout, num_last: int, seed: int, **sampling: float) 
     )
 
 
-def prepared(request: EngineRequest, plain: EngineRequest) -> Prepared:
-    """The pictures as `FakeRunner` reads embeddings."""
+def adding(key: int, request: EngineRequest, plain: EngineRequest) -> AddRequest:
+    """The command for a request, with its pictures as `FakeRunner` reads embeddings."""
     embedded = [
         EmbeddedPicture(
             np.array(
@@ -65,7 +65,7 @@ def prepared(request: EngineRequest, plain: EngineRequest) -> Prepared:
         )
         for s in request.pictures
     ]
-    return Prepared(pictures=PromptPictures(request, embedded, FACTS) if embedded else None)
+    return AddRequest(key, request, pictures=PromptPictures(request, embedded, FACTS) if embedded else None)
 
 
 @settings(max_examples=examples(150))
@@ -95,7 +95,7 @@ def test_no_picture_is_cut_and_every_token_is_right(
     collector = Collector(core)
     requests = [seeing_request(layout, num_last, key, n=n) for key, (layout, num_last, n) in enumerate(asked)]
     for key, (request, plain) in enumerate(requests):
-        core.inbox.put(AddRequest(key, request, prepared(request, plain)))
+        core.inbox.put(adding(key, request, plain))
     collector.run()
     for key, (request, plain) in enumerate(requests):
         if key in collector.errors:
@@ -112,7 +112,7 @@ def test_a_picture_longer_than_a_step_is_refused_with_both_numbers() -> None:
     core = EngineCore(runner, Sampler(runner.vocab_size), RollingConfig(MAX_BATCH_TOKENS))
     collector = Collector(core)
     request, plain = seeing_request([(2, 0, MAX_BATCH_TOKENS - 1)], 2, 0)
-    core.inbox.put(AddRequest(0, request, prepared(request, plain)))
+    core.inbox.put(adding(0, request, plain))
     collector.run()
     with pytest.raises(CapacityError, match=r"a picture of 23 tokens .* at most 22"):
         raise collector.errors[0]
@@ -127,7 +127,7 @@ def test_a_picture_does_not_wait_for_the_end_of_whoever_decodes() -> None:
     for _ in range(5):
         collector.step()
     request, plain = seeing_request([(3, 0, 14), (1, 1, 14)], 2, 1)
-    core.inbox.put(AddRequest(1, request, prepared(request, plain)))
+    core.inbox.put(adding(1, request, plain))
     collector.run()
     steps = {key: [output.finish_reason for output in collector.outputs[key]] for key in (0, 1)}
     assert len(steps[0]) == 200

@@ -14,7 +14,7 @@ from dragoman.engine.rolling.forward.batch import ScheduledBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
-from dragoman.engine.rolling.sequence import Prepared, Sequence, SequenceGroup
+from dragoman.engine.rolling.sequence import AddRequest, Sequence, SequenceGroup
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.types import FinishReason, TokenMasker
 from tests.engine.naive import make_request
@@ -67,8 +67,7 @@ class Bench:
         """Queue a group whose prompt is first_token, first_token + 1, ..."""
         prompt = [(first_token + position) % VOCAB_SIZE for position in range(num_prompt_tokens)]
         request = make_request(prompt, max_tokens=max_tokens, **sampling)
-        prepared = Prepared(masker)
-        group = SequenceGroup(self.num_added, self.num_added, request, self.sampler, prepared=prepared)
+        group = SequenceGroup(AddRequest(self.num_added, request, masker), self.num_added, self.sampler)
         self.scheduler.add(group)
         self.num_added += 1
         return group

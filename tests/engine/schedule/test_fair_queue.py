@@ -12,7 +12,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.fair_queue import COMPLETION_WEIGHT, PROMPT_WEIGHT, FairQueue
-from dragoman.engine.rolling.sequence import SequenceGroup
+from dragoman.engine.rolling.sequence import AddRequest, SequenceGroup
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request
 from tests.engine.schedule.bench import Bench
@@ -41,7 +41,9 @@ class Waiting:
 
     def add(self, caller: str, num_prompt: int = 4, priority: int = 0, share: int = 1) -> SequenceGroup:
         key = self._num_added
-        group = SequenceGroup(key, key, asking(caller, num_prompt, priority=priority, share=share), self._sampler)
+        group = SequenceGroup(
+            AddRequest(key, asking(caller, num_prompt, priority=priority, share=share)), key, self._sampler
+        )
         self.queue.add(group)
         self._num_added += 1
         return group
@@ -293,7 +295,7 @@ def test_while_callers_wait_none_was_given_more_than_a_batch_more(
 
 def _added(bench: Bench, caller: str, num_prompt: int, max_tokens: int) -> SequenceGroup:
     request = asking(caller, num_prompt, max_tokens)
-    group = SequenceGroup(bench.num_added, bench.num_added, request, bench.sampler)
+    group = SequenceGroup(AddRequest(bench.num_added, request), bench.num_added, bench.sampler)
     bench.scheduler.add(group)
     bench.num_added += 1
     return group

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.forward.batch import ScheduledBatch
-from dragoman.engine.rolling.sequence import SequenceGroup, SequenceStatus
+from dragoman.engine.rolling.sequence import AddRequest, SequenceGroup, SequenceStatus
 from tests.engine.naive import make_request
 from tests.engine.schedule.bench import Bench
 from tests.support.tables import table
@@ -142,7 +142,7 @@ def test_the_mode_decides_which_blocks_are_reused(mode: PrefixCacheMode, num_cac
     while bench.scheduler.has_work:
         bench.step()
     request = make_request([*first.token_ids, 3], max_tokens=1)
-    group = SequenceGroup(7, 7, request, bench.sampler)
+    group = SequenceGroup(AddRequest(7, request), 7, bench.sampler)
     bench.scheduler.add(group)
     bench.step()
     assert group.num_cached_tokens == num_cached

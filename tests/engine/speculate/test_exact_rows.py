@@ -20,10 +20,10 @@ from dragoman.compose import engine_tools
 from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.base import EngineTools
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
-from dragoman.engine.rolling.core import AddRequest, EngineCore
+from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sequence import Prepared
+from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
@@ -87,11 +87,11 @@ def tools() -> EngineTools:
     return engine_tools(load_tokenizer(demo_model_dir()))
 
 
-def prepared(request: EngineRequest) -> Prepared:
-    """With its grammar, if it has one."""
+def adding(key: int, request: EngineRequest) -> AddRequest:
+    """The command for a request, with its grammar if it has one."""
     grammar = request.sampling.grammar
     masker = None if grammar is None else tools().compile_grammar(grammar)
-    return Prepared(masker, watch=tools().watch_answer(request))
+    return AddRequest(key, request, masker, watch=tools().watch_answer(request))
 
 
 def run(
@@ -118,7 +118,7 @@ def run(
     while coming or core.has_work():
         if coming and num_steps % 2 == 0:
             key, request = coming.pop(0)
-            core.inbox.put(AddRequest(key, request, prepared(request)))
+            core.inbox.put(adding(key, request))
         num_steps += 1
         for key, output in core.step():
             assert isinstance(output, EngineOutput), output

@@ -12,7 +12,7 @@ import pytest
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sequence import Prepared, SequenceGroup
+from dragoman.engine.rolling.sequence import AddRequest, SequenceGroup
 from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
 from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish, evidence
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
@@ -61,7 +61,7 @@ def proposal_of(masker: TokenMasker, max_tokens: int = 8, generated: Sequence[in
     made = EngineRequest(
         "r", made.prompt_ids, made.sampling, 20, 1, eos_token_ids=made.eos_token_ids, bad_word_ids=bad_words
     )
-    group = SequenceGroup(0, 0, made, Sampler(VOCAB_SIZE), prepared=Prepared(masker))
+    group = SequenceGroup(AddRequest(0, made, masker), 0, Sampler(VOCAB_SIZE))
     sequence = group.sequences[0]
     for token_id in generated:
         sequence.token_ids.append(token_id)
@@ -109,8 +109,8 @@ def test_the_end_of_reasoning_is_proposed_as_it_comes_whatever_a_grammar_says() 
     thinking = Thinking("<t>", ("</t>",), tuple(range(40, 50)), is_open=True, budget=2)
     made = msgspec.structs.replace(make_request([1, 2]), thinking=thinking)
     watch = AnswerWatch(TokenPieces(ByteTokenizer()), thinking)
-    prepared = Prepared(COMPILER.compile(Grammar("regex", "[a-z]+")), watch=watch)
-    sequence = SequenceGroup(0, 0, made, Sampler(VOCAB_SIZE), prepared=prepared).sequences[0]
+    command = AddRequest(0, made, COMPILER.compile(Grammar("regex", "[a-z]+")), watch=watch)
+    sequence = SequenceGroup(command, 0, Sampler(VOCAB_SIZE)).sequences[0]
     proposed = []
     for token_id in (97, 98, 40):
         proposed += ForcedTokensProposer().propose([Wish(sequence, 4)])

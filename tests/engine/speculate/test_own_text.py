@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sequence import AddRequest, SequenceGroup
 from dragoman.engine.rolling.sequence import Sequence as EngineSequence
-from dragoman.engine.rolling.sequence import SequenceGroup
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish, evidence
 from tests.engine.naive import make_request
 
 
 def sequence_of(token_ids: Sequence[int], arrival: int = 0) -> EngineSequence:
-    return SequenceGroup(arrival, arrival, make_request(token_ids), Sampler(32)).sequences[0]
+    return SequenceGroup(AddRequest(arrival, make_request(token_ids)), arrival, Sampler(32)).sequences[0]
 
 
 def proposed(proposer: OwnTextProposer, sequence: EngineSequence, max_tokens: int = 4, **facts: Any) -> Proposal:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sequence import Prepared, SequenceGroup
+from dragoman.engine.rolling.sequence import AddRequest, SequenceGroup
 from dragoman.engine.rolling.sequence import Sequence as EngineSequence
 from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish, evidence
 from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
@@ -27,7 +27,7 @@ Texts = list[list[int]]
 def sequence_of(token_ids: Iterable[int], arrival: int = 0, *, adapter: str = "", **facts: Any) -> EngineSequence:
     request = msgspec.structs.replace(make_request(token_ids), **facts)
     use = AdapterUse(adapter, 0, adapter) if adapter else None
-    group = SequenceGroup(arrival, arrival, request, Sampler(32), prepared=Prepared(adapter=use))
+    group = SequenceGroup(AddRequest(arrival, request, adapter=use), arrival, Sampler(32))
     return group.sequences[0]
 
 

@@ -31,7 +31,7 @@ from dragoman.engine.rolling.schedule.capacity import check_capacity, context_le
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.progress_board import ProgressBoard
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
-from dragoman.engine.rolling.sequence import Prepared, SequenceGroup, SequenceStatus, end_reasons
+from dragoman.engine.rolling.sequence import AddRequest, Due, SequenceGroup, SequenceStatus, end_reasons
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
@@ -45,9 +45,6 @@ logger = logging.getLogger(__name__)
 
 # --- the way in -------------------------------------------------------------------------------------------------------
 
-Due = tuple[float | None, float | None]
-"""A request's deadline, and when it must have begun, in seconds; None = no such time."""
-
 
 def due_on(clock: Callable[[], float], request: EngineRequest) -> Due:
     """The request's times by another clock than that on the wall, which may be set."""
@@ -58,18 +55,6 @@ def due_on(clock: Callable[[], float], request: EngineRequest) -> Due:
         None if request.deadline_s is None else request.deadline_s + ahead_s,
         None if request.start_by_s is None else request.start_by_s + ahead_s,
     )
-
-
-class AddRequest(msgspec.Struct):
-    """Start `request`; its outputs are marked with `key`. `prepared`: what was made of it; None = nothing was.
-
-    `due`: its times by the engine's clock, None = they were not looked up.
-    """
-
-    key: int
-    request: EngineRequest
-    prepared: Prepared | None = None
-    due: Due | None = None
 
 
 class AbortRequest(msgspec.Struct, frozen=True):
@@ -265,13 +250,12 @@ class EngineCore:
     def _add(self, command: AddRequest) -> None:
         request = command.request
         check_capacity(request, self._runner, self._config)
-        prepared = command.prepared
-        if prepared is not None and prepared.pictures is not None:
-            self._scheduler.pieces.check_pictures(prepared.pictures)
+        if command.pictures is not None:
+            self._scheduler.pieces.check_pictures(command.pictures)
         beams = None
         if request.sampling.num_beams > 1:
             beams = BeamGroup.for_request(request, len(end_reasons(request)))
-        group = SequenceGroup(command.key, next(self._arrivals), request, self._sampler, beams, prepared)
+        group = SequenceGroup(command, next(self._arrivals), self._sampler, beams)
         self._buffers.may_have_extras |= group.pictures is not None or group.adapter is not None
         self._scheduler.add(group)
         due_s, begin_by_s = command.due or due_on(self._clock, request)

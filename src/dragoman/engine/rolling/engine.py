@@ -28,13 +28,13 @@ from dragoman.engine.life import OnThread
 from dragoman.engine.rolling.adapters.table import AdapterTable
 from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import AbortRequest, AddRequest, Due, EngineCore, RunBetween, due_on
+from dragoman.engine.rolling.core import AbortRequest, EngineCore, RunBetween, due_on
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
 from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.capacity import cache_length, check_capacity, context_length
-from dragoman.engine.rolling.sequence import Prepared
+from dragoman.engine.rolling.sequence import AddRequest, Due
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.stored_prefixes.stored import Storage
 from dragoman.engine.rolling.update import Delivery
@@ -299,8 +299,8 @@ class RollingEngine:
         with self._streams_changed:
             self._streams[stream.key] = stream
         # The stream is registered first: when the inbox is closed, it is found and answered.
-        prepared = Prepared(masker, criterion, pictures, adapter, watch)
-        if not self._core.inbox.put(AddRequest(stream.key, request, prepared, due)):
+        command = AddRequest(stream.key, request, masker, criterion, pictures, adapter, watch, due)
+        if not self._core.inbox.put(command):
             self._forget_stream(stream)
             self._life.check_open()
         return stream

@@ -198,23 +198,31 @@ class Sequence:
         self.num_in_memory: int | None = None  # its tokens that were cached when it began to wait for a load
 
 
-class Prepared(msgspec.Struct, frozen=True):
-    """The parts of a request that are made before the engine thread gets it, as they take long or need other threads.
+Due = tuple[float | None, float | None]
+"""A request's deadline, and when it must have begun, in seconds; None = no such time."""
 
-    `masker`: the start state of its grammar. `stop_criterion`: watches for its stop strings; None = its reader does.
-    `pictures`: its pictures, embedded. `adapter`: the one it asked for, which is kept for it.
-    `watch`: of its reasoning, and of content that may not repeat itself.
+
+class AddRequest(msgspec.Struct, frozen=True):
+    """The command to run `request`, with what is made before the engine thread gets it, as it takes long or needs others.
+
+    `key`: marks the request's outputs, and identifies it inside the engine, whatever its request id. `masker`: the start
+    state of its grammar. `stop_criterion`: watches for its stop strings; None = its reader does. `pictures`: its pictures,
+    embedded. `adapter`: the one it asked for, which is kept for it. `watch`: of its reasoning, and of content that may not
+    repeat itself. `due`: its times by the engine's clock, None = they were not looked up.
     """
 
+    key: int
+    request: EngineRequest
     masker: TokenMasker | None = None
     stop_criterion: StopCriterion | None = None
     pictures: PromptPictures | None = None
     adapter: AdapterUse | None = None
     watch: AnswerWatch | None = None
+    due: Due | None = None
 
 
 class SequenceGroup:
-    """The sequences of one request, and what they share. `key` identifies it inside the engine, whatever its request id.
+    """The sequences of one request, and what they share. `key`: see `AddRequest`.
 
     `is_ranked`: more sequences are drawn than returned; the best are delivered when all have finished. `beams`: the state
     of its beam search, if it does one. `root_digest`: what the digests of its blocks begin with, unless they are in the long
@@ -248,20 +256,11 @@ class SequenceGroup:
         "stop_criterion",
     )
 
-    def __init__(
-        self,
-        key: int,
-        arrival: int,
-        request: EngineRequest,
-        sampler: Sampler,
-        beams: BeamGroup | None = None,
-        prepared: Prepared | None = None,
-    ) -> None:
+    def __init__(self, command: AddRequest, arrival: int, sampler: Sampler, beams: BeamGroup | None = None) -> None:
         """`beams` is given if, and only if, the request searches."""
-        prepared = prepared or Prepared()
-        sampling = request.sampling
+        request, sampling = command.request, command.request.sampling
         assert (beams is None) == (sampling.num_beams == 1)
-        self.key = key
+        self.key = command.key
         self.arrival = arrival
         self.request = request
         self.is_background = request.is_background
@@ -270,20 +269,20 @@ class SequenceGroup:
         self.is_forked = sampling.num_sequences == 1
         self.end_reasons = end_reasons(request)
         self.beams = beams
-        self.stop_criterion = prepared.stop_criterion
-        self.adapter = prepared.adapter
+        self.stop_criterion = command.stop_criterion
+        self.adapter = command.adapter
         self.root_digest = self.root_digest_of(is_long=False)
         self.num_cached_tokens = 0
         self.num_stored_tokens = 0  # of these, those that were loaded for it
         self.is_charged = False  # its caller, for the prompt
         self.arrival_s = 0.0
         self.queue_s: float | None = None  # from then to its first step
-        self.pictures = prepared.pictures
+        self.pictures = command.pictures
         self._picture_keys: dict[int, bytes] | None = None
         self.has_begun = False
         self.prompt_logprobs: list[PromptLogprob | None] | None = None if sampling.prompt_logprobs is None else [None]
         self.has_reported_prompt = False
-        state = sampler.new_state(_with_ranking(request), 0, prepared.masker, prepared.watch)
+        state = sampler.new_state(_with_ranking(request), 0, command.masker, command.watch)
         states = [state, *(state.fork(index) for index in range(1, sampling.num_sequences))]
         first_id = arrival * _MAX_SEQUENCES
         self.sequences = [Sequence(self, index, first_id + index, state) for index, state in enumerate(states)]

@@ -19,10 +19,11 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.core import AbortRequest, AddRequest, EngineCore
+from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.forward.step_work import StepWork
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.engine.rolling.update import Delivery
 from dragoman.tools.plan.costs import CostsError, StepCosts
 from dragoman.tools.plan.replica import Replica

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.core import AddRequest, EngineCore
+from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.errors import EngineFailed, ServerError
 from dragoman.types import EngineRequest, SamplingParams
 
