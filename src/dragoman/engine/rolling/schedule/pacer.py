@@ -1,6 +1,6 @@
 """Paces prompts, so that the sequences which decode keep their rhythm while others prefill.
 
-Does: learn from the durations of the steps what a step, decoding and a prompt token cost, and say how many prompt tokens the
+Does: learn from the durations of steps what a step, a decode row and a prompt token cost. Say how many prompt tokens the
 next step may compute beside the decode rows. Does not: schedule, or read a clock. Called by the scheduler, on the engine
 thread only.
 
