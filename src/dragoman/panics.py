@@ -9,7 +9,6 @@ failures of one request or one file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import TracebackType
 
 
@@ -18,17 +17,7 @@ class Panicked(Exception):
 
 
 class CatchPanics:
-    """Raises another exception in the place of a panic. A context manager, which costs next to nothing.
-
-    `made_of`: that exception, of the panic's words. `takes_bare`: also in the place of a bare `Exception`, which such
-    libraries raise as well.
-    """
-
-    __slots__ = ("_made_of", "_takes_bare")
-
-    def __init__(self, made_of: Callable[[str], Exception] = Panicked, *, takes_bare: bool = False) -> None:
-        self._made_of = made_of
-        self._takes_bare = takes_bare
+    """Raises `Panicked` in the place of a panic. A context manager, which costs next to nothing."""
 
     def __enter__(self) -> None:
         return None
@@ -36,11 +25,8 @@ class CatchPanics:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            return
-        # Each library has a type of its own for panics.
-        if kind.__module__ == "pyo3_runtime" or (self._takes_bare and kind is Exception):
-            raise self._made_of(" ".join(str(error).split())) from error
+        if kind is not None and kind.__module__ == "pyo3_runtime":  # each library has a type of its own for panics
+            raise Panicked(" ".join(str(error).split())) from error
 
 
 CATCH_PANICS = CatchPanics()

@@ -10,8 +10,7 @@ import pytest
 from dragoman.errors import UnknownPath
 from dragoman.server.api import HttpCall
 from dragoman.server.apis import all_apis
-from dragoman.server.endpoints import Endpoints
-from dragoman.server.http.routes import Route, RouteTable
+from dragoman.server.endpoints import Endpoints, Route, RouteTable
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.security.gate import Gate
 from tests.support.live_routes import live_operations

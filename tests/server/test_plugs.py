@@ -17,8 +17,7 @@ from dragoman.server import apis
 from dragoman.server.apis import all_apis
 from dragoman.server.app import ServerConfig
 from dragoman.server.describe.json_schema import used_components
-from dragoman.server.endpoints import Endpoints
-from dragoman.server.http.routes import joined_routes
+from dragoman.server.endpoints import Endpoints, joined_routes
 from dragoman.server.operations import Api
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.security.gate import Gate

@@ -18,7 +18,7 @@ from dragoman.server.api import Reply, json_reply
 from dragoman.server.apis import all_apis
 from dragoman.server.batches.store import Store, StoreConfig
 from dragoman.server.describe.components import HEADERS
-from dragoman.server.endpoints import Endpoints
+from dragoman.server.endpoints import Endpoints, RouteTable, joined_routes, shown
 from dragoman.server.hosting import ModelHosting, ModelPulling
 from dragoman.server.http.exchange import (
     DEFAULT_BODY_MEMORY_BYTES,
@@ -29,7 +29,6 @@ from dragoman.server.http.exchange import (
     Scope,
     Send,
 )
-from dragoman.server.http.routes import RouteTable, joined_routes, shown
 from dragoman.server.http.switches import Switches
 from dragoman.server.observation.request_log import LogForm, RequestLog
 from dragoman.server.observation.tracing import TraceExport, open_tracing

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as TokenizerFile
@@ -21,7 +21,7 @@ from tokenizers.models import BPE
 
 from dragoman.errors import InvalidRequest, ModelError
 from dragoman.files.model_texts import model_text
-from dragoman.panics import CATCH_PANICS, CatchPanics
+from dragoman.panics import CATCH_PANICS, Panicked, failure_of
 from dragoman.tokenizer.base import FimTokens, TokenPieces
 from dragoman.tokenizer.detokenizer import decode_tokens
 from dragoman.tokenizer.frames import Frame, pair_frame, single_frame
@@ -29,6 +29,8 @@ from dragoman.tokenizer.model_files import TextFiles, read_text_files, tokenizer
 from dragoman.tokenizer.other_files import read_tokenizer, tokenizer_file
 from dragoman.tokenizer.soundness import checked_file
 from dragoman.tokenizer.token_decoder import TokenDecoder
+
+T = TypeVar("T")
 
 # Prefix, suffix, middle as the model families write them; the first family that is complete counts.
 _FIM_NAMES = (
@@ -77,12 +79,16 @@ def load_tokenizer(model_dir: Path) -> HfTokenizer:
         raise ValueError(f"{path} cannot be used: {why}; fetch it again from the model's source") from error
 
 
-def _not_tokenised(words: str) -> InvalidRequest:
-    """The failure of the request whose text the library could not encode."""
-    return InvalidRequest(f"prompt cannot be tokenised by the model's tokenizer: {words[:_MOST_WORDS]}", param="prompt")
-
-
-_ENCODING = CatchPanics(_not_tokenised, takes_bare=True)
+def _encoded(encode: Callable[[], T]) -> T:
+    """The result of `encode`, which the library computes. Raises: InvalidRequest for a text that it could not encode."""
+    try:
+        return encode()
+    except BaseException as error:
+        failure = failure_of(error)
+        if type(failure) not in (Exception, Panicked):  # the library raises bare ones
+            raise
+        words = " ".join(str(failure).split())[:_MOST_WORDS]
+        raise InvalidRequest(f"prompt cannot be tokenised by the model's tokenizer: {words}", param="prompt") from error
 
 
 class HfTokenizer:
@@ -157,21 +163,19 @@ class HfTokenizer:
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of several texts, without special ones; other threads work meanwhile, and on several texts at once."""
-        with _ENCODING:
-            encodings = self._file.encode_batch_fast([_valid(text) for text in texts], add_special_tokens=False)
+        valid = [_valid(text) for text in texts]
+        encodings = _encoded(lambda: self._file.encode_batch_fast(valid, add_special_tokens=False))
         return [encoding.ids for encoding in encodings]
 
     @cached_property
     def frame(self) -> Frame:
         """The special tokens around one text."""
-        with _ENCODING:
-            return single_frame(self._file)
+        return _encoded(lambda: single_frame(self._file))
 
     @cached_property
     def pair_frame(self) -> Frame:
         """The special tokens around and between two texts."""
-        with _ENCODING:
-            return pair_frame(self._file)
+        return _encoded(lambda: pair_frame(self._file))
 
     def encode_continuation(self, text: str) -> list[int]:
         """The tokens of `text` inside a text, where SentencePiece puts no blank before it."""
@@ -224,8 +228,8 @@ class HfTokenizer:
     @cached_property
     def _adds_bos(self) -> bool:
         """True if tokenizer.json's own rules put the bos token in front."""
-        with _ENCODING:
-            return self._file.encode("", add_special_tokens=True).ids[:1] == [self._bos_token_id]
+        of_nothing = _encoded(lambda: self._file.encode("", add_special_tokens=True))
+        return of_nothing.ids[:1] == [self._bos_token_id]
 
     @cached_property
     def _continuation_file(self) -> TokenizerFile:
@@ -333,11 +337,10 @@ def words_pattern(words: Iterable[str]) -> str:
 def _ids(file: TokenizerFile, text: str, *, add_special_tokens: bool) -> list[int]:
     # Lone surrogates, which JSON can carry, are not text; the library would raise.
     text = _valid(text)
-    with _ENCODING:
-        if len(text) <= _LONG_CHARS:
-            return file.encode(text, add_special_tokens=add_special_tokens).ids
-        # Other threads can work meanwhile only if the library is given a batch.
-        return file.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+    if len(text) <= _LONG_CHARS:
+        return _encoded(lambda: file.encode(text, add_special_tokens=add_special_tokens)).ids
+    # Other threads can work meanwhile only if the library is given a batch.
+    return _encoded(lambda: file.encode_batch_fast([text], add_special_tokens=add_special_tokens))[0].ids
 
 
 def _valid(text: str) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from dragoman.engine.base import check_request
 from dragoman.errors import InvalidPayload, NotLoaded, ServerError, WrongMethod
 from dragoman.server.api import JSON_MEDIA_TYPE, Call, ErrorTeller, HttpCall, ModelProfile, on_thread
-from dragoman.server.endpoints import check_version, dialect_of
+from dragoman.server.endpoints import Route, RouteTable, check_version, dialect_of
 from dragoman.server.explaining.report import (
     ExplainedCall,
     ExplainedLimits,
@@ -31,7 +31,6 @@ from dragoman.server.explaining.sources import told
 from dragoman.server.generation.prepare import PreparedRequest
 from dragoman.server.http.deadlines import waits_of
 from dragoman.server.http.exchange import unfolded
-from dragoman.server.http.routes import Route, RouteTable
 from dragoman.server.http.switches import refuse_ignored
 from dragoman.server.json_body import NotJson, decode_json
 from dragoman.server.observation.record import CallRecord, enter_call

@@ -1,1 +1,1 @@
-"""HTTP as the server speaks it, without any API: exchanges, the protocol, the route table."""
+"""HTTP as the server speaks it, without any API: exchanges and the protocol."""
