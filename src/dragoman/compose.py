@@ -18,6 +18,7 @@ from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.links import links_out
 from dragoman.config.options import OPTIONS
 from dragoman.config.resolve import Config, ConfigError, adapters_folder
+from dragoman.config.sampling_settings import operator_sampling, option_of
 from dragoman.engine.base import Capabilities, Engine, EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.engine.renewable import RenewableEngine
@@ -431,18 +432,25 @@ def model_profile(
     config: Config, operator_code: OperatorCode | None = None, adapters: ServedAdapters | None = None
 ) -> ModelProfile:
     """The facts of a model that client APIs read. Raises: ConfigError if its generation_config.json is unusable."""
-    defaults = generation_defaults(config.model_dir)
+    operator, of_model = operator_sampling(config.sampling), generation_defaults(config.model_dir)
+    scope = config.clients.generation_config
+    defaults = {**(of_model if scope != "none" else {}), **operator}
     return ModelProfile(
         name=config.name,
         aliases=_aliases(config),
         limits=_limits(config),
         settings={
-            **{field.name: getattr(config.clients, field.name) for field in fields(config.clients)},
+            **{
+                one.name: getattr(group, one.name)
+                for group in (config.clients, config.llamacpp)
+                for one in fields(group)
+            },
             "has_lmi_signs": config.has_lmi_signs,
         },
-        default_sampling=default_sampling(config.model_dir),
-        generation_defaults=defaults if config.clients.generation_config != "none" else {},
-        overriding_defaults=defaults if config.clients.generation_config == "all" else {},
+        default_sampling=default_sampling(config.model_dir, operator),
+        generation_defaults=defaults,
+        overriding_defaults=defaults if scope == "all" else {},
+        default_options={name: option_of(name) for name in operator},
         proposer=_proposer_kind(config),
         system_fingerprint=model_fingerprint(
             config.model_dir, config.model.dtype, config.model.kv_dtype, config.model.kernels

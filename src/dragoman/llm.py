@@ -27,6 +27,7 @@ from dragoman.config.kinds import Value
 from dragoman.config.names import key_of
 from dragoman.config.option import show
 from dragoman.config.resolve import Config, demo_model_dir, resolve
+from dragoman.config.sampling_settings import operator_sampling
 from dragoman.config.sources import Given, environment
 from dragoman.coroutines import together
 from dragoman.engine.factory import Progress
@@ -59,7 +60,7 @@ class LLM:
         """
         self.config: Config = _resolved(_givens(model, options), progress or _no_progress)
         self._numbers = count(1)
-        self._default_sampling = default_sampling(self.config.model_dir)
+        self._default_sampling = default_sampling(self.config.model_dir, operator_sampling(self.config.sampling))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dragoman-llm", daemon=True)
         self._thread.start()

@@ -229,6 +229,9 @@ def test_what_a_model_lacks_is_told_before_it_is_built(
     assert "is a GGUF, whose weights are compressed already; must be a model directory" in capsys.readouterr().err
 
 
+SAMPLED_OR_OFF = ("default_temperature 0.5 ", "default_seed 7 ", "slots false ", "playground false ")
+
+
 def test_words_of_other_programs_are_understood_or_answered(capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "--ctx-size",
@@ -244,15 +247,12 @@ def test_words_of_other_programs_are_understood_or_answered(capsys: pytest.Captu
         "-t",
         "1",
     ]
-    words += ["--temp", "0.5", "--mlock", "--no-slots", "--no-ui", "--kv-unified", "--no-context-shift"]
+    words += ["--temp", "0.5", "--seed", "7", "--mlock", "--no-slots", "--no-ui", "--kv-unified", "--no-context-shift"]
     assert main(["config", *words]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    for told in ("max_model_len 64 ", "max_num_seqs 3 ", "name mine ", "threads 1 "):
+    for told in ("max_model_len 64 ", "max_num_seqs 3 ", "name mine ", "threads 1 ", *SAMPLED_OR_OFF):
         assert told in out
     assert "-ngl=99 (command line): no effect here; the model runs on the CPU" in out
-    assert "--temp=0.5 (command line): no effect here; sampling is given in the request" in out
-    assert "--no-slots=false (command line): no effect here; keys decide who may ask" in out
-    assert "--no-ui=false (command line): no effect here; the playground is a page of its own" in out
     assert "kv_unified" not in out
     assert "context_shift" not in out
     for name in ("hf.co/some-org/no-such", "https://huggingface.co/some-org/no-such/"):

@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.resolve import ConfigError
+from dragoman.config.sampling_settings import SamplingSettings, operator_sampling
 from dragoman.types import SamplingParams
 from tests.support.tables import table
 
@@ -18,11 +19,11 @@ GREEDY = SamplingParams(temperature=0.0)
 
 def sampling(tmp_path: Path, content: object) -> SamplingParams:
     (tmp_path / "generation_config.json").write_text(json.dumps(content), encoding="utf-8")
-    return default_sampling(tmp_path)
+    return default_sampling(tmp_path, {})
 
 
 def test_without_the_file_a_model_is_greedy(tmp_path: Path) -> None:
-    assert default_sampling(tmp_path) == GREEDY
+    assert default_sampling(tmp_path, {}) == GREEDY
 
 
 @table("content", [{}, {"do_sample": False, "temperature": 0.7}, {"temperature": 0.7}])
@@ -40,6 +41,15 @@ def test_every_sampling_value_of_the_file_counts(tmp_path: Path) -> None:
         "repetition_penalty": 1.1,
     }
     assert sampling(tmp_path, {"do_sample": True, "eos_token_id": 2, **values}) == SamplingParams(**values)
+
+
+def test_the_operators_values_go_before_the_files(tmp_path: Path) -> None:
+    options = operator_sampling(SamplingSettings(default_temperature=0.2, default_seed=3))
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20}', encoding="utf-8")
+    assert default_sampling(tmp_path, options) == SamplingParams(temperature=0.2, seed=3)
+    (tmp_path / "generation_config.json").write_text('{"do_sample": true, "temperature": 0.6, "top_k": 20}', "utf-8")
+    assert default_sampling(tmp_path, options) == SamplingParams(temperature=0.2, seed=3, top_k=20)
+    assert operator_sampling(SamplingSettings(default_seed=-1)) == {}
 
 
 def test_null_means_not_given(tmp_path: Path) -> None:
@@ -69,7 +79,7 @@ def test_a_value_that_cannot_be_used_is_told_with_file_and_key(
 def test_a_file_that_is_no_object_is_told(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=problem):
-        default_sampling(tmp_path)
+        default_sampling(tmp_path, {})
 
 
 # --- for parameters that clients leave out ----------------------------------------------------------------------------

@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.server.api import HttpCall
+from dragoman.server.api import Call, HttpCall, ModelProfile
+from dragoman.server.apis import set_up_all
+from dragoman.server.explaining.sources import told
 from dragoman.types import SamplingParams
-from tests.support.real_dialects import real_dialects
+from tests.support.real_dialects import fake_profile, real_dialects
 from tests.support.tables import table
 
 MODEL: Mapping[str, Any] = {
@@ -81,6 +83,35 @@ def test_without_the_option_the_apis_have_their_own_defaults(api: str) -> None:
     found = shown(sampling(api, {}, {}))
     assert {**found, "temperature": 1.0} == shown(SamplingParams())
     assert found["temperature"] == (0.0 if api in ("lmi", "tgi") else 1.0)
+
+
+@table("api", APIS)
+def test_the_operator_may_say_seed_and_penalties_as_well(api: str) -> None:
+    values = {"seed": 7, "presence_penalty": 0.5, "frequency_penalty": -0.5, "temperature": 0.4}
+    operator = {**values, "do_sample": True}
+    found, asked = sampling(api, operator, {}), sampling(api, operator, {"seed": 3})
+    assert {name: getattr(found, name) for name in values} == values
+    assert (asked.seed, asked.presence_penalty) == (3, 0.5)
+
+
+def test_who_decided_is_told_of_the_operators_values_too() -> None:
+    profile = fake_profile(
+        generation_defaults={"top_k": 9, "min_p": 0.1, "seed": 7},
+        default_options={"top_k": "default_top_k", "seed": "default_seed"},
+    )
+    http = HttpCall("POST", "/completion", b'{"prompt": "Hi"}', {}, request_id="r")
+
+    def parse(http: HttpCall, profile: ModelProfile) -> Call:
+        return set_up_all(profile)["llamacpp.completion"].open(http).parse()
+
+    found = {
+        one.name: (one.source, list(one.names)) for one in told(parse(http, profile), http, profile, parse).parameters
+    }
+    assert (found["top_k"], found["seed"]) == (
+        ("server option", ["default_top_k"]),
+        ("server option", ["default_seed"]),
+    )
+    assert (found["min_p"], found["top_p"]) == (("generation_config.json", []), ("API default", []))
 
 
 @table("version", ["0.26", "0.31", "0.32"])

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import Call
-from dragoman.server.apis.llamacpp.parameters import BANNED, NEUTRAL
+from dragoman.server.apis.llamacpp.parameters import BANNED, NEUTRAL, default_settings
 from dragoman.server.apis.llamacpp.schema import LlamaSharedBody
 from dragoman.server.progress import ProgressEncoder, ToldProgress
 from dragoman.types import Grammar, InfillPrompt, LineLimits, MixedPrompt, Prompt, SamplingParams
@@ -71,6 +71,14 @@ def test_the_models_own_defaults_come_before_llamacpps() -> None:
     profile = fake_profile(generation_defaults={"temperature": 0.6, "top_k": 20})
     params = sampling(complete(profile))
     assert (params.temperature, params.top_k, params.top_p) == (0.6, 20, 0.95)
+
+
+def test_the_operators_seed_holds_unless_a_request_has_one_or_wants_none() -> None:
+    profile = fake_profile(generation_defaults={"seed": 7})
+    seeds = [sampling(complete(profile, **body)).seed for body in ({}, {"seed": 3}, {"seed": -1}, {"seed": 2**32 - 1})]
+    assert seeds == [7, 3, None, None]
+    assert default_settings(profile)["seed"] == 7
+    assert default_settings(fake_profile())["seed"] == 2**32 - 1
 
 
 @table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -43,8 +44,18 @@ def test_the_lmi_list_has_name_url_and_status() -> None:
         "models": [
             {"modelName": "small", "modelUrl": "file:///models/small", "status": "READY"},
             {"modelName": "org/large", "version": "2", "modelUrl": "file:///models/large", "status": "READY"},
-        ]
+        ],
+        **body(openai_models(MODELS)),
     }
+
+
+def test_the_lmi_list_has_those_that_answer_in_openais_shape_with_all_names_and_tags() -> None:
+    """Where llama.cpp's clients look for them."""
+    named = replace(SMALL, names=("small", "s"), tags=("chat", "fim"))
+    listed = body(lmi_models([named, replace(LARGE, status="PENDING")]))
+    [entry] = listed["data"]
+    assert (entry["id"], entry["aliases"], entry["tags"]) == ("small", ["small", "s"], ["chat", "fim"])
+    assert [one["modelName"] for one in listed["models"]] == ["small", "org/large"]
 
 
 def test_the_lmi_list_comes_in_pages() -> None:

@@ -60,6 +60,8 @@ def test_the_models_own_defaults_come_before_ollamas(ask: Ask) -> None:
     params = sampling(ask(profile))
     assert (params.temperature, params.top_k, params.top_p, params.repetition_penalty) == (0.6, 20, 0.9, 1.05)
     assert sampling(ask(profile, options={"temperature": 0.1})).temperature == 0.1
+    seeded = able_profile(generation_defaults={"seed": 7})
+    assert [sampling(ask(seeded, options=one)).seed for one in ({}, {"seed": 3}, {"seed": -1})] == [7, 3, None]
 
 
 @BOTH

@@ -384,6 +384,21 @@ def test_a_slot_is_in_use_while_a_sequence_is_computed(client: httpx.Client, eng
     assert client.post("/slots/0?action=erase").status_code == 501
 
 
+def test_slots_are_told_to_nobody_where_the_operator_says_so(served: tuple[RunningServer, Writing]) -> None:
+    server = served[0]
+    profile = fake_profile(name="silent", settings={"slots": False})
+    model = server.registry.models[0]
+    server.registry.add(replace(model, name="silent", dialects=set_up_all(profile), profile=profile, adapters=None))
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as client:
+        answer = client.get("/slots?model=silent")
+        assert (answer.status_code, answer.json()["error"]["type"]) == (501, "not_supported_error")
+        assert [client.get(f"/props?model={name}").json()["endpoint_slots"] for name in ("silent", "bytes")] == [
+            False,
+            True,
+        ]
+    server.registry.retire(server.registry.find("silent"))
+
+
 def test_the_adapter_that_is_set_holds_where_calls_name_none(client: httpx.Client, engine: Writing) -> None:
     def applied(**body: Any) -> str | None:
         complete(client, **body)

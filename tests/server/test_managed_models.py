@@ -367,7 +367,9 @@ class TestLists:
         first = client.get("/models?limit=1").json()
         assert first["nextPageToken"] == "1"
         second = client.get("/models?limit=1&next_page_token=1").json()
-        assert second == {"models": [{"modelName": "0a1b", "modelUrl": "/opt/ml/models/0a1b/model", "status": "READY"}]}
+        assert second["models"] == [{"modelName": "0a1b", "modelUrl": "/opt/ml/models/0a1b/model", "status": "READY"}]
+        assert [one["id"] for one in second["data"]] == ["0a1b"]
+        assert "nextPageToken" not in second
         assert (
             client.post("/models", json={"model_name": "0a1b", "url": "/opt/ml/models/0a1b/model"}).status_code == 409
         )

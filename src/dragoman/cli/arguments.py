@@ -76,7 +76,8 @@ class _Reader:
         given = given_by(name, value)
         matches = self._names.find(given)
         if not matches and name.startswith("--no-"):
-            negated = replace(given, key=given.key.removeprefix("no_"), text="false")
+            key = FLAG_KEYS.get(f"--{name.removeprefix('--no-')}", given.key.removeprefix("no_"))
+            negated = replace(given, key=key, text="false")
             found = self._names.find(negated)
             if found and found[0].is_switch and not has_value:
                 self.givens.append(negated)

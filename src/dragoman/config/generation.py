@@ -18,8 +18,6 @@ from dragoman.types import SamplingParams
 
 FILE_NAME = "generation_config.json"
 
-_GREEDY = SamplingParams(temperature=0.0)
-
 _KINDS: Mapping[str, Kind] = {
     "temperature": Number(0, inclusive=True),
     "top_k": Integer(0),
@@ -30,16 +28,15 @@ _KINDS: Mapping[str, Kind] = {
 }
 
 
-def default_sampling(model_dir: Path) -> SamplingParams:
+def default_sampling(model_dir: Path, operator: Mapping[str, Any]) -> SamplingParams:
     """Greedy, unless the model's generation_config.json says `do_sample`: then with the values of that file.
 
+    `operator`: values of the operator, which go before the file's; a temperature among them asks for sampling.
     Raises: ConfigError naming file, key and value that cannot be used.
     Source of the names: Hugging Face's GenerationConfig.
     """
-    raw = _read(model_dir)
-    if not raw.get("do_sample"):
-        return _GREEDY
-    return SamplingParams(**{key: value for key, value in generation_defaults(model_dir).items() if key in _KINDS})
+    found = generation_defaults(model_dir) if _read(model_dir).get("do_sample") else {"temperature": 0.0}
+    return SamplingParams(**{key: value for key, value in {**found, **operator}.items() if key != "do_sample"})
 
 
 def generation_defaults(model_dir: Path) -> Mapping[str, Any]:

@@ -27,9 +27,11 @@ from dragoman.config.kinds import (
     Value,
     WordOrAddress,
 )
+from dragoman.config.llamacpp_settings import LlamaCppSettings
 from dragoman.config.option import Alias, Option, option
 from dragoman.config.picture_settings import PictureSettings
 from dragoman.config.reasoning_settings import ReasoningSettings
+from dragoman.config.sampling_settings import SamplingSettings
 from dragoman.config.server_options import ServerSettings
 from dragoman.types import Limits
 
@@ -622,9 +624,11 @@ GROUPS: tuple[type, ...] = (
     AdapterSettings,
     PictureSettings,
     ReasoningSettings,
+    SamplingSettings,
     UpstreamSettings,
     ServerSettings,
     ClientSettings,
+    LlamaCppSettings,
 )
 """The settings classes, in the order of help and docs; a class's docstring is its heading."""
 

@@ -43,6 +43,7 @@ from dragoman.config.hub_models import FindModel, left_alone, only_cached
 from dragoman.config.hub_trust import keep_code_out, trusted
 from dragoman.config.kinds import ModelPath, Value
 from dragoman.config.links import links_out
+from dragoman.config.llamacpp_settings import LlamaCppSettings
 from dragoman.config.model_names import hub_names, renamed, usual_names
 from dragoman.config.names import Match, NameIndex
 from dragoman.config.option import Option
@@ -58,6 +59,7 @@ from dragoman.config.options import (
 from dragoman.config.ovms import GRAPH_NAME, read_graph, version_folder
 from dragoman.config.picture_settings import PictureSettings
 from dragoman.config.reasoning_settings import ReasoningSettings
+from dragoman.config.sampling_settings import SamplingSettings
 from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
 from dragoman.config.server_options import ServerSettings, split_address
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
@@ -107,9 +109,11 @@ class Config:
     adapters: AdapterSettings
     pictures: PictureSettings
     reasoning: ReasoningSettings
+    sampling: SamplingSettings
     upstream: UpstreamSettings
     server: ServerSettings
     clients: ClientSettings
+    llamacpp: LlamaCppSettings
     directory: Path
     model_dir: Path
     origins: Origins
@@ -133,9 +137,11 @@ class Config:
             self.adapters,
             self.pictures,
             self.reasoning,
+            self.sampling,
             self.upstream,
             self.server,
             self.clients,
+            self.llamacpp,
         ):
             if type(group) is option.group:
                 found: Value = getattr(group, option.name)
@@ -205,9 +211,11 @@ def resolve(
         adapters=_build(AdapterSettings, values),
         pictures=_build(PictureSettings, values),
         reasoning=_build(ReasoningSettings, values),
+        sampling=_build(SamplingSettings, values),
         upstream=_build(UpstreamSettings, values),
         server=_build(ServerSettings, values),
         clients=_build(ClientSettings, values),
+        llamacpp=_build(LlamaCppSettings, values),
         directory=directory,
         model_dir=model_dir,
         origins=MappingProxyType(origins),

@@ -500,6 +500,7 @@ class ServerSettings:
         Switch(),
         "Serve the page /playground, for trying the models in a browser. If off, browsers that ask for / get /docs.",
         key="playground",
+        flags=("--ui", "--webui"),
     )
     allow_pull: bool = option(
         False,

@@ -368,8 +368,9 @@ class ModelProfile:
     """All facts about a model from which APIs set up their dialects.
 
     `settings`: the operator's choices that concern client APIs, by the names of options. `default_sampling`: for clients
-    that cannot choose it. `generation_defaults`: the defaults in the model's files for parameters that clients leave out, by
-    the names of `SamplingParams`, and `do_sample` if it wants sampling; empty = the APIs' own defaults.
+    that cannot choose it. `generation_defaults`: the defaults of the model's files and of the operator for what
+    clients leave out, by the names of `SamplingParams`, and `do_sample` if they want sampling; empty = the APIs' own
+    defaults. `default_options`: the options that gave some of them, by the same names.
     `overriding_defaults`: the same for APIs whose documents fix defaults. `proposer`: the source of guessed tokens for
     speculative decoding, if any. `keeps_prompts`: the engine keeps them as long as requests ask. `has_cache_keys`: it has
     replicas, and a request's key chooses one. `tells_progress`: it knows how far prompts are. `lacks`: fields of
@@ -387,6 +388,7 @@ class ModelProfile:
     default_sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0.0))
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
     overriding_defaults: Mapping[str, Any] = field(default_factory=dict)
+    default_options: Mapping[str, str] = field(default_factory=dict)
     vocab_size: int = 0
     end_token_ids: frozenset[int] = frozenset()
     lacks: frozenset[str] = frozenset()

@@ -30,6 +30,7 @@ _STATUSES = {
 class ModelFacts:
     """Facts about one model for lists. `created_s`: Unix time at which it was loaded, 0 = it is not.
 
+    `names`: all that calls may use; `tags`: what the operator tells of it.
     `reason`: why it could not be loaded, else "". `is_of_start`: it was loaded when the server started. `parent`: of an
     adapter, the model that it changes, else ""; `root`: where the adapter came from.
     """
@@ -48,6 +49,8 @@ class ModelFacts:
     is_of_start: bool = True
     parent: str = ""
     root: str = ""
+    names: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
 
 def facts_of(model: ServedModel) -> ModelFacts:
@@ -64,6 +67,8 @@ def facts_of(model: ServedModel) -> ModelFacts:
         batch_size=model.admission.max_running,
         queue_size=model.admission.max_queued,
         num_waiting=health.num_waiting,
+        names=(model.name, *model.aliases),
+        tags=tuple(model.profile.settings.get("tags", ())),
     )
 
 
@@ -117,5 +122,7 @@ def _facts_with_adapters(model: ServedModel) -> list[ModelFacts]:
     facts = facts_of(model)
     listed = [replace(facts, name=name) for name in (model.name, *model.aliases)]
     if model.adapters is not None:
-        listed += [replace(facts, name=one.name, parent=model.name, root=one.source) for one in model.adapters.all()]
+        listed += [
+            replace(facts, name=one.name, names=(), parent=model.name, root=one.source) for one in model.adapters.all()
+        ]
     return listed

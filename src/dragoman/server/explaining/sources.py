@@ -101,6 +101,8 @@ def _told(values: Values, ignored: frozenset[str], http: HttpCall, profile: Mode
         source: SourceKind = "API default"
         if names:
             source = "request"
+        elif name in by_model and name in profile.default_options:
+            source, names = "server option", [profile.default_options[name]]
         elif name in by_model:
             source = "generation_config.json"
         elif options:

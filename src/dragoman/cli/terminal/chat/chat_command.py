@@ -24,6 +24,7 @@ from dragoman.cli.terminal.servers.answers import AskFailed
 from dragoman.cli.terminal.servers.opening import open_server
 from dragoman.config.generation import generation_defaults
 from dragoman.config.resolve import Config
+from dragoman.config.sampling_settings import operator_sampling
 from dragoman.server.apis.ollama.options import OPTIONS
 
 FAILURES = (AskFailed,)
@@ -57,11 +58,12 @@ def run(config: Config | None, asked: ChatArguments, console: Console) -> int:
 def _usual_sampling(config: Config | None) -> Mapping[str, Any]:
     """Ollama's sampling for a model whose files say nothing of it: at temperature 1 small models lose the thread.
 
-    Servers at a URL have defaults of their own.
+    Servers at a URL have defaults of their own; what the operator's options say, the server knows.
     """
     if config is None or generation_defaults(config.model_dir):
         return {}
-    return dict(OPTIONS.defaults)
+    operator = operator_sampling(config.sampling)
+    return {name: value for name, value in OPTIONS.defaults.items() if name not in operator}
 
 
 @contextmanager

@@ -73,6 +73,7 @@ async def props(http: HttpCall, server: Server) -> LlamaProps:
         bos_token=text_of(None if tokenizer is None else tokenizer.bos_token_id),
         eos_token=text_of(None if tokenizer is None else tokenizer.eos_token_id),
         build_info=f"dragoman-{__version__}",
+        endpoint_slots=_tells_slots(model),
     )
 
 
@@ -87,8 +88,13 @@ async def change_slot(http: HttpCall, server: Server) -> NoReturn:
 
 
 async def slots(http: HttpCall, server: Server) -> list[LlamaSlot]:
-    """The room for sequences, where they are computed first. Raises: Unavailable if none is left, where that is asked."""
+    """The room for sequences, where they are computed first.
+
+    Raises: Unavailable if none is left, where that is asked; UnsupportedFeature if the operator has switched it off.
+    """
     model = _model(http, server)
+    if not _tells_slots(model):
+        raise UnsupportedFeature("this server does not tell its slots: start it with --slots")
     n_ctx, is_guessing = model.engine.capabilities.max_model_len, model.profile.proposer is not None
     busy = [
         LlamaNext(
@@ -115,6 +121,10 @@ async def slots(http: HttpCall, server: Server) -> list[LlamaSlot]:
         )
         for position, following in enumerate([*busy, *idle])
     ]
+
+
+def _tells_slots(model: ServedModel) -> bool:
+    return bool(model.profile.settings.get("slots", True))
 
 
 async def adapters(http: HttpCall, server: Server) -> list[LlamaAdapter]:

@@ -144,7 +144,9 @@ def tells_progress(body: LlamaSharedBody, profile: ModelProfile) -> bool:
 
 def default_settings(profile: ModelProfile) -> dict[str, Any]:
     """The settings of a call that says nothing."""
-    return read_parameters({}, LlamaSharedBody(), profile, None).settings | {"seed": UINT32_MAX}
+    found = read_parameters({}, LlamaSharedBody(), profile, None)
+    seed = found.request.sampling.seed
+    return {**found.settings, "seed": UINT32_MAX if seed is None else seed}
 
 
 def max_tokens_of(body: LlamaSharedBody) -> int | None:

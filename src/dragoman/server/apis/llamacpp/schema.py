@@ -201,6 +201,9 @@ class LlamaProps(msgspec.Struct, kw_only=True):
     bos_token: str
     eos_token: str
     build_info: str
+    endpoint_slots: bool
+    endpoint_props: bool = False
+    endpoint_metrics: bool = True
     is_sleeping: bool = False
 
 

@@ -17,7 +17,8 @@ from dragoman.server.model_facts import ModelFacts
 class OpenAiModel(msgspec.Struct, frozen=True, kw_only=True):
     """One model. `created`: Unix time in seconds. `max_model_len`: tokens of context.
 
-    `parent`: of an adapter, the model that it changes; `root`: where it was loaded from.
+    `parent`: of an adapter, the model that it changes; `root`: where it was loaded from. `aliases`: all of its names, if it
+    has several, and `tags`: what the operator tells of it, as llama.cpp's server has them.
     """
 
     id: str
@@ -27,6 +28,8 @@ class OpenAiModel(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | UnsetType = UNSET
     root: str | UnsetType = UNSET
     parent: str | UnsetType = UNSET
+    aliases: list[str] | UnsetType = UNSET
+    tags: list[str] | UnsetType = UNSET
 
 
 class OpenAiModelList(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +48,8 @@ def openai_model(facts: ModelFacts, owned_by: str = "dragoman") -> OpenAiModel:
         max_model_len=UNSET if facts.max_model_len is None else facts.max_model_len,
         root=facts.root or UNSET,
         parent=facts.parent or UNSET,
+        aliases=list(facts.names) if len(facts.names) > 1 else UNSET,
+        tags=list(facts.tags) if facts.tags else UNSET,
     )
 
 

@@ -420,7 +420,7 @@ def _sampling_params(
         min_tokens=_or(body.min_tokens, 0),
         ignore_eos=bool(body.ignore_eos),
         stop_token_ids=_token_ids("stop_token_ids", body.stop_token_ids, reading),
-        seed=_seed(body, reading.profile),
+        seed=_seed(body, reading.profile, model),
         n=search.n,
         best_of=search.best_of,
         num_beams=search.num_beams,
@@ -464,8 +464,8 @@ def _or(value: ValueT | None, default: ValueT) -> ValueT:
     return default if value is None else value
 
 
-def _seed(body: SharedBody, profile: Profile) -> int | None:
-    seed = _or(body.seed, profile.default_seed)
+def _seed(body: SharedBody, profile: Profile, operator: Mapping[str, Any]) -> int | None:
+    seed = _or(body.seed, operator.get("seed", profile.default_seed))
     return (
         None if seed is None or seed in profile.random_seeds else seed % 2**64
     )  # negative seeds are as good as others, generators want them unsigned

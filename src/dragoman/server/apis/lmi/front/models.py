@@ -14,7 +14,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.model_facts import ModelFacts
+from dragoman.server.apis.openai_wire.models import OpenAiModel, openai_model
+from dragoman.server.model_facts import READY, ModelFacts
 
 T = TypeVar("T")
 
@@ -34,9 +35,14 @@ class ListedModel(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 class ModelPage(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """One page of the list; `next_page_token` is there if more follow."""
+    """One page of the list; `next_page_token` is there if more follow.
+
+    `object` and `data`: those of them that answer, as OpenAI lists them; llama.cpp's clients ask this path for them.
+    """
 
     models: list[ListedModel]
+    object: str = "list"
+    data: list[OpenAiModel]
     next_page_token: str | UnsetType = UNSET
 
 
@@ -101,7 +107,8 @@ def lmi_models(models: Sequence[ModelFacts], query: Mapping[str, str] | None = N
         )
         for facts in page
     ]
-    return ModelPage(models=listed, next_page_token=following or UNSET)
+    data = [openai_model(facts) for facts in page if facts.status == READY]
+    return ModelPage(models=listed, data=data, next_page_token=following or UNSET)
 
 
 def page_of(entries: Sequence[T], query: Mapping[str, str]) -> tuple[Sequence[T], str]:
