@@ -174,9 +174,61 @@ def test_tools_reach_the_template_unescaped() -> None:
     assert json.dumps(tools, ensure_ascii=False) in rendered(LLAMA3, message("user", "Hi"), tools=tools)
 
 
-def test_tools_are_refused_if_the_template_has_no_place_for_them() -> None:
-    with pytest.raises(UnsupportedFeature, match="tools"):
-        rendered(CHATML, message("user", "Hi"), tools=({"type": "function"},))
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+CALLS = [
+    {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}},
+    {"id": "c2", "type": "function", "function": {"name": "weather", "arguments": {"city": "Århus"}}},
+]
+WITH_RESULTS = (
+    message("system", "Be brief."),
+    message("user", "Where is it warm?"),
+    message("assistant", "I look.", tool_calls=CALLS),
+    message("tool", "3 °C", tool_call_id="c1"),
+    message("tool", [{"type": "text", "text": "9 °C"}], tool_call_id="c2"),
+    message("user", "Well?"),
+)
+
+
+def test_a_template_without_a_place_for_tools_gets_messages_that_tell_them() -> None:
+    prompt = rendered(CHATML, *WITH_RESULTS, tools=(WEATHER,))
+    system, user, assistant, results, end = prompt.removeprefix("<|im_start|>").split("<|im_end|>\n<|im_start|>")
+    assert system.startswith("system\nBe brief.\n\nYou may call functions")
+    assert f"<tools>\n{json.dumps(WEATHER)}\n</tools>" in system
+    assert user == "user\nWhere is it warm?"
+    assert assistant == (
+        'assistant\nI look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Århus"}}\n</tool_call>'
+    )
+    assert results == ("user\n<tool_response>\n3 °C\n</tool_response>\n<tool_response>\n9 °C\n</tool_response>\nWell?")
+    assert end == "assistant\n"
+    assert rendered(CHATML, message("user", "Hi"), tools=(WEATHER,)).startswith(
+        "<|im_start|>system\nYou may call functions"
+    )
+    assert rendered(MISTRAL, *WITH_RESULTS, tools=(WEATHER,)).startswith(
+        "<s>[INST] Be brief.\n\nYou may call functions"
+    )
+    assert rendered(CHATML, message("user", "Hi")) == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_tools_are_refused_where_telling_them_would_be_wrong() -> None:
+    prompt = ChatPrompt((message("user", "Hi"),), tools=(WEATHER,))
+    for template in (
+        ChatTemplate(CHATML).without_told_tools(),
+        ChatTemplate({"default": CHATML, "rag": "{{ tools }}"}),
+    ):
+        with pytest.raises(UnsupportedFeature, match="tools are not supported"):
+            template.render(prompt)
+
+
+def test_firefunctions_variables_are_told_where_a_template_reads_them() -> None:
+    """Its template reads `functions`, JSON text, in place of tools, and `datetime`."""
+    source = "{%- set told = 'functools: ' + functions + ' ' + datetime %}{{ told }}"
+    now = ChatTemplate(source, now=lambda: datetime(2026, 5, 4, 3, 2, 1))
+    assert now.render(ChatPrompt((message("user"),))) == "functools: [] May 04 2026 03:02:01"
+    told = now.render(ChatPrompt((message("user"),), tools=(WEATHER,), template_kwargs={"datetime": "now"}))
+    assert told == f"functools: {json.dumps([WEATHER], indent=2)} now"
+    unread = "{% set functions = 'own' %}{{ functions }} {{ datetime is defined }} {{ messages[0].functions }}"
+    assert rendered(unread, message("user", functions="mine")) == "own False mine"
 
 
 def test_the_template_for_tools_is_used_only_when_there_are_tools() -> None:

@@ -16,6 +16,7 @@ from dragoman.models import ModelError
 from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.tokenizer.model_files import read_text_files
+from dragoman.tokenizer.told_tools import FORMS
 
 
 def find_chat_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | None:
@@ -24,6 +25,8 @@ def find_chat_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate |
     It is told what the operator has every conversation tell it. Raises: ModelError if it cannot be used.
     """
     template, kwargs = _found_template(config, tokenizer), config.model.default_chat_template_kwargs
+    if template is not None and config.model.tool_call_parser not in FORMS:
+        template = template.without_told_tools()  # calls would be told in another form than the operator has them read
     return template if template is None or kwargs is None else template.with_default_kwargs(json.loads(kwargs))
 
 

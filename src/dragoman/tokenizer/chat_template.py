@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from datetime import datetime
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 from dragoman.errors import InvalidRequest, UnsupportedFeature
@@ -45,6 +46,7 @@ from dragoman.tokenizer.template_environment import (
     told,
 )
 from dragoman.tokenizer.template_process import ask, size_of
+from dragoman.tokenizer.told_tools import with_told_tools
 from dragoman.types import ChatPrompt
 
 TOOL_TEMPLATE = "tool_use"  # Hugging Face's name for the template that is used when there are tools
@@ -57,6 +59,7 @@ _BARE_TOOLS = ({"type": "function", "function": {"name": _PROBE}},)
 _END_MARK = "\ue000dragoman-end\ue000"  # private-use characters: no conversation and no template has them
 _MOST_AT_ONCE = 4  # processes that render one model's conversations, each with its own limit of memory
 _SMALL_BYTES = 8 << 10  # of a conversation, up to which a vouched template is surely done at once
+_FIREFUNCTION = ("functions", "datetime")  # variables of fireworks-ai/llama-3-firefunction-v2
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")  # of a message; templates read one of the first two
 
 
@@ -103,6 +106,9 @@ class ChatTemplate:
             for name in sources:
                 self._check(name)
         self._tool_templates = frozenset(name for name, text in sources.items() if "tools" in text)
+        self._tells_tools = True
+        self._reads: Mapping[str, Collection[str]] = {}
+        self._reads = {name: self._read_of(_FIREFUNCTION, name) for name in sources}
         self._knows_developer = "developer" in sources["default"]
         self._marker: PictureMarker | None = None
         self._writes_markers = False
@@ -130,6 +136,12 @@ class ChatTemplate:
         told.default_kwargs = dict(kwargs)
         return told
 
+    def without_told_tools(self) -> ChatTemplate:
+        """The same template, which refuses tools where it has no place for them."""
+        refusing = copy(self)
+        refusing._tells_tools = False
+        return refusing
+
     def renders_at_once(self, prompt: ChatPrompt) -> bool:
         """True if `render` does not wait for a process: a small conversation, and a template that the operator trusts."""
         if not self._vouched:
@@ -147,6 +159,8 @@ class ChatTemplate:
         if not prompt.messages:
             raise InvalidRequest("messages must hold at least one message, got none", param="messages")
         said = self._with_known_roles(with_sorted_results(prompt.messages))
+        if prompt.tools and self._name_for(prompt) not in self._tool_templates:
+            said = self._told_of_tools(said, prompt.tools)
         if not has_system(said):
             return self._rendered(prompt, said)
         said = with_one_leading(said)
@@ -167,14 +181,11 @@ class ChatTemplate:
         messages = [self._message(*one, i) for i, one in enumerate(told)]
         if prompt.continue_final_message:
             messages[-1] = _marked(messages[-1])
-        name = TOOL_TEMPLATE if prompt.tools and TOOL_TEMPLATE in self.sources else "default"
-        if prompt.tools and name not in self._tool_templates:
-            raise UnsupportedFeature(
-                "tools are not supported: the model's chat template has no place for them", param="tools"
-            )
+        name = self._name_for(prompt)
         add_generation_prompt = prompt.template_kwargs.get("add_generation_prompt", True)
         variables = {
             "documents": None,
+            **self._firefunction(name, prompt.tools),
             **self.default_kwargs,
             **prompt.template_kwargs,
             **self._special_tokens,
@@ -186,11 +197,42 @@ class ChatTemplate:
         self._check_markers(text, contents)
         return _up_to_mark(text) if prompt.continue_final_message else text
 
+    def _firefunction(self, name: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """The variables that Firefunction's template reads where others read `tools` and ask for the time."""
+        values = {
+            "functions": lambda: json.dumps([*map(dict, tools)], indent=2, ensure_ascii=False),
+            "datetime": lambda: self._now().strftime("%b %d %Y %H:%M:%S"),
+        }
+        return {word: values[word]() for word in self._reads.get(name, ())}
+
+    def _read_of(self, words: Collection[str], name: str) -> list[str]:
+        """Those of the words that the template of that name reads as variables, and writes."""
+        named = [word for word in words if word in self.sources[name]]
+        text = self._probe(name, [_QUESTION], None, {word: f"{_PROBE}-{word}" for word in named}) if named else ""
+        return [word for word in named if f"{_PROBE}-{word}" in text]
+
     def _with_known_roles(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The messages, the developer's as the system's where the template does not know the word."""
         if self._knows_developer:
             return list(messages)
         return [{**one, "role": SYSTEM} if one.get("role") == "developer" else one for one in messages]
+
+    def _name_for(self, prompt: ChatPrompt) -> str:
+        """The name of the template that renders a conversation."""
+        return TOOL_TEMPLATE if prompt.tools and TOOL_TEMPLATE in self.sources else "default"
+
+    def _told_of_tools(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> list[Mapping[str, Any]]:
+        """The messages, which tell the tools themselves.
+
+        Raises: UnsupportedFeature where that is not wanted, and where another template has a place for them.
+        """
+        if self._tool_templates or not self._tells_tools:
+            raise UnsupportedFeature(
+                "tools are not supported: the model's chat template has no place for them", param="tools"
+            )
+        return with_told_tools(messages, tools)
 
     def _tools(self, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The tools as the template takes them: some read what callers may leave out."""
@@ -261,9 +303,22 @@ class ChatTemplate:
         """The template's text for one message, "" if it does not take it."""
         return self._probe("default", [{"role": "user", "content": content}], None)
 
-    def _probe(self, name: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
+    def _probe(
+        self,
+        name: str,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> str:
         """The text for a short conversation by the template of that name, "" if it does not take it. Raises: ValueError."""
-        variables = {**self._special_tokens, "messages": messages, "tools": tools, "add_generation_prompt": True}
+        variables = {
+            **self._firefunction(name, tools or ()),
+            **self._special_tokens,
+            "messages": messages,
+            "tools": tools,
+            "add_generation_prompt": True,
+            **more,
+        }
         kind, text = self._outcome(name, variables, is_here=bool(self._vouched))
         if kind == LIMIT:
             raise ValueError(f"chat template {_shown(name)} cannot be used: of a few words, {text}")

@@ -52,7 +52,7 @@ def with_one_leading(messages: Sequence[Message]) -> list[Message]:
         return list(messages)
     merged = leading[0]
     for message in leading[1:]:
-        merged = _merged(merged, message)
+        merged = merged_message(merged, message)
     return [merged, *messages[len(leading) :]]
 
 
@@ -68,7 +68,7 @@ def with_system_in_turns(messages: Sequence[Message], *, keeps_leading: bool) ->
         said = {**message, "role": USER} if is_moved else message
         joins = bool(found) and found[-1].get("role") == said.get("role") == USER and (is_moved or was_moved)
         if joins:
-            found[-1] = _merged(found[-1], said)
+            found[-1] = merged_message(found[-1], said)
         else:
             found.append(said)
         was_moved = is_moved
@@ -92,11 +92,11 @@ def _whole(tool: Message) -> Message:
     return {**tool, "function": {**function, **{name: usual[name] for name in usual if name not in function}}}
 
 
-def _merged(first: Message, second: Message) -> Message:
-    """One message with the content of both; what else they hold is the first one's."""
+def merged_message(first: Message, second: Message, between: str = _BETWEEN) -> Message:
+    """One message with the content of both; what else they hold is the first one's. `between`: goes between texts."""
     one, other = first.get("content"), second.get("content")
     if isinstance(one, str) and isinstance(other, str):
-        content: Any = _BETWEEN.join(text for text in (one, other) if text)
+        content: Any = between.join(text for text in (one, other) if text)
     else:
         content = [*_parts(one), *_parts(other)]
     return {**first, "content": content}

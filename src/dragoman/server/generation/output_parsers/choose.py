@@ -198,12 +198,15 @@ def choose_output_format(
 
 
 def recognise_tools(template: str, tokens: NamedTokens) -> ToolFormat | None:
-    """The format that a chat template teaches, or that the vocabulary has a mark for; None if there are no tools in it.
+    """The format that a chat template teaches, or that the vocabulary has a mark for; None if there is no template.
 
-    Plain JSON if the template has tools in some other form.
+    Plain JSON if the template has tools in some other form; Hermes' if it has none, as the messages then teach it
+    (`tokenizer.told_tools`).
     """
-    if "tools" not in template:
+    if not template:
         return None
+    if "tools" not in template:
+        return HERMES
     taught = (known for known, signs in _TOOL_SIGNS if _has(template, signs))
     return next(taught, None) or next(filter(partial(_has_token, tokens), _TOKEN_FORMATS), PLAIN_JSON)
 
