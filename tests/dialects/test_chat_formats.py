@@ -75,11 +75,11 @@ def test_lmi_and_tgi_read_them_alike(name: str, body: dict[str, Any], grammar: G
     [
         (
             wrapped({"type": "objekt"}),
-            "'response_format.json_schema.schema' must be a JSON schema: $.type must be one of",
+            "response_format.json_schema.schema must be a JSON schema: $.type must be one of",
         ),
-        ({"guided_json": {"required": "a"}}, "'guided_json' must be a JSON schema: $.required must be an array"),
-        ({"response_format": {"type": "regex"}}, "'response_format.value' must be a regular expression"),
-        ({"guided_choice": ["a"] * 10_001}, "'guided_choice' must have at most 10000 strings, got 10001"),
+        ({"guided_json": {"required": "a"}}, "guided_json must be a JSON schema: $.required must be an array"),
+        ({"response_format": {"type": "regex"}}, "response_format.value must be a regular expression"),
+        ({"guided_choice": ["a"] * 10_001}, "guided_choice must have at most 10000 strings, got 10001"),
     ],
 )
 def test_lmi_says_what_is_wrong_with_them_as_well(parameters: dict[str, Any], message: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.server.apis.lmi_wire.parameters.docs import BEGIN, END, parameter_section
+from dragoman.server.apis.lmi_wire.docs import BEGIN, END, parameter_section
 from dragoman.server.apis.lmi_wire.parameters.table import TABLE
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "dialects" / "lmi.md"

@@ -42,6 +42,12 @@ def test_a_grammar_of_type_json_schema_takes_a_schema_with_or_without_a_name(val
     assert sampling.grammar == Grammar("json_schema", '{"type":"array"}')
 
 
+def test_a_grammar_of_tgi_keeps_its_name() -> None:
+    grammar = tgi_request({"grammar": {"type": "json", "value": {"dependentSchemas": {"a": {}}}}}).sampling.grammar
+    assert grammar is not None
+    assert (grammar.param, list(grammar.passed_over)) == ("grammar.value", ["grammar.value.dependentSchemas"])
+
+
 def test_every_parameter_of_tgi_is_tested() -> None:
     names = {name for row in TABLE if TGI in row.profiles for name in (row.name, *row.aliases)}
     elsewhere = {"adapter_id"}.union(SAMPLER_EFFECTS)  # which test_adapters.py and test_samplers.py send

@@ -175,7 +175,7 @@ class TestFailures:
             ("raise RuntimeError", "RuntimeError"),
             ("return 'text'", "read must return a RequestInput, got str"),
             ("return TextInput(input_text='a', parameters=[])", "'parameters' must be a dict, got list"),
-            ("return TextInput(input_text='a', parameters={'stop': object()})", "Parameter 'stop' must be a"),
+            ("return TextInput(input_text='a', parameters={'stop': object()})", "stop[0] must be a string"),
             ("item.get_as_numpy()", "Input Parsing failed"),
         ],
     )

@@ -30,7 +30,6 @@ from tests.support.tiers import width
 
 DOCUMENT = live_document()
 CHECKER = Checker(DOCUMENT)
-HUGE = 2**31 - 1  # the largest count of LMI's parameters
 UINT32_MAX = 2**32 - 1
 MESSAGES = [{"role": "user", "content": "Say it"}]
 
@@ -105,13 +104,13 @@ POOLING = [
 # Parameters that must agree with others: what the others are while these are tried.
 BESIDE: Mapping[str, Mapping[str, Any]] = {
     "min_tokens": {"max_tokens": UINT32_MAX},
-    "min_length": {"max_new_tokens": HUGE},
+    "min_length": {"max_new_tokens": UINT32_MAX},
     "max_tokens": {"echo": True},
     "top_logprobs": {"logprobs": True},
     "continue_final_message": {"messages": [*MESSAGES, {"role": "assistant", "content": "It"}]},
 }
 FAMILY_BESIDE: Mapping[tuple[str, str], Mapping[str, Any]] = {
-    ("LmiParameters", "min_tokens"): {"max_new_tokens": HUGE},
+    ("LmiParameters", "min_tokens"): {"max_new_tokens": UINT32_MAX},
     ("TokenizeRequestV3", "pad_to_max_length"): {"max_length": 4},
 }
 

@@ -13,8 +13,7 @@ import msgspec
 
 from dragoman.errors import InvalidPayload, ServerError
 from dragoman.server.api import Call, Dialect, HttpCall, Opening, Reply
-from dragoman.server.apis.lmi_wire.body import ADAPTERS
-from dragoman.server.apis.lmi_wire.parameters.values import show
+from dragoman.server.apis.lmi_wire.body import ADAPTERS, show
 from dragoman.types import GenerationRequest
 
 QUERY = "adapter"

@@ -59,8 +59,8 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
     """The components that LMI's operations, and SageMaker's around them, refer to."""
     strict = {"max_tokens": LMI_STRICT_MAX_TOKENS} if profile.settings.get("lmi_strict") else {}
     return {
-        **shared_schemas(),
         **request_bodies(options_of(profile)),
+        **shared_schemas(),
         **manage.schemas(),
         "ChatRequestInvocations": chat_body(LMI, profile, strict),
         "CompletionRequestInvocations": completion_body(LMI, profile),

@@ -15,11 +15,10 @@ from dragoman.errors import ServerError
 from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Call, Encoder, HttpCall, PureDialect, Reply
 from dragoman.server.apis.lmi.adapters import with_adapters
 from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, stream_error_body
-from dragoman.server.apis.lmi_wire.body import ADAPTERS, Payload, read_payload
+from dragoman.server.apis.lmi_wire.body import ADAPTERS, Payload, read_boolean, read_payload
 from dragoman.server.apis.lmi_wire.encode import Framing, OutputsEncoder, TokenEncoder
 from dragoman.server.apis.lmi_wire.objects import Shape
 from dragoman.server.apis.lmi_wire.parameters.reader import ParameterReader, Parsed
-from dragoman.server.apis.lmi_wire.parameters.values import read_boolean
 from dragoman.server.apis.lmi_wire.request import AnswerPlan, Rules, joined_names, make_plan, read_prompts
 from dragoman.types import Limits
 

@@ -15,14 +15,29 @@ from python_multipart.multipart import parse_options_header
 
 from dragoman.errors import InvalidPayload
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.lmi_wire.parameters.values import read_boolean, show
 from dragoman.server.http.multipart import MULTIPART, check_count, read_parts
-from dragoman.server.json_body import NotJson, check_fields, decode_json
+from dragoman.server.json_body import NotJson, check_fields, decode_json, shown_json
 
 FORM = "application/x-www-form-urlencoded"
 CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252"})
 ADAPTERS = "adapters"
+MAX_SHOWN = 80  # characters of a refused value that an error message repeats
 KNOWN_FIELDS = frozenset({"inputs", "parameters", "stream", "model_name"})  # the operations choose the model
+
+
+def show(value: Any) -> str:
+    """The value as JSON on one line, cut to a length that fits a message."""
+    return shown_json(value, MAX_SHOWN)
+
+
+def read_boolean(value: Any) -> bool:
+    """True, false, and what Python clients write for them. Raises: ValueError."""
+    if isinstance(value, str):
+        value = value.strip().lower()
+    for meant, words in ((True, (True, "true", "1")), (False, (False, "false", "0"))):
+        if value in words:
+            return meant
+    raise ValueError
 
 
 class Payload(msgspec.Struct, frozen=True):

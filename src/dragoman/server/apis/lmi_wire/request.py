@@ -7,27 +7,21 @@ Does not: read values (`parameters.reader`) or encode answers. Called by the LMI
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidPayload
-from dragoman.server.apis.lmi_wire.parameters.reader import Parameters, Parsed
-from dragoman.server.apis.lmi_wire.parameters.values import show
-from dragoman.server.parameters import NEUTRAL_SAMPLING, Need
-from dragoman.server.samplers import further_sampling
+from dragoman.server.apis.lmi_wire.body import show
+from dragoman.server.apis.lmi_wire.parameters.reader import LmiBody, Parsed, named_as_sent
+from dragoman.server.apis.openai_wire.sampling import shared_request
+from dragoman.server.parameters import PARAMETERS, Need, neutral_value
 from dragoman.types import GenerationRequest, Limits, SamplingParams, TextPrompt
 
 SAMPLING_TARGETS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability")
-NEUTRAL = Parameters()
-_AS_GIVEN = (
-    "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "min_tokens", "ignore_eos",
-    "stop_token_ids", "length_penalty", "early_stopping", "grammar", "thinking_token_budget",
-)  # fmt: skip
-"""Fields that a request has as they were sent, however its tokens are chosen."""
-_READ_AS_GIVEN = attrgetter(*_AS_GIVEN)
+_OF_DRAWING = (*SAMPLING_TARGETS, "xtc_threshold")
 MAX_PROMPTS = Limits().max_prompts
 
 
@@ -49,7 +43,6 @@ class Rules:
     """
 
     sampling: Literal["explicit", "given", "not_neutral"] = "explicit"
-    on_overflow: Literal["clip", "refuse"] = "clip"
     has_details_by_default: bool = False
     is_dynamic: bool = False
     takes_adapters: bool = False
@@ -110,12 +103,6 @@ def read_prompts(inputs: Any) -> Prompts:
 def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *, is_stream: bool) -> Plan:
     """The requests of a call, one per prompt. Raises: InvalidParameter where parameters contradict each other."""
     values = parsed.values
-    if values.min_tokens > values.max_tokens:
-        raise InvalidParameter(
-            f"Parameter '{parsed.name_of('min_tokens')}' must not exceed {parsed.name_of('max_tokens')} "
-            f"({values.max_tokens}), got {values.min_tokens}",
-            param=parsed.name_of("min_tokens"),
-        )
     is_one_answer = is_stream or rules.is_dynamic
     decoding = decide(parsed, rules, is_one_answer=is_one_answer)
     is_details = rules.has_details_by_default if values.details is None else values.details
@@ -125,24 +112,43 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
         is_several=not is_one_answer and max(decoding.n, decoding.best_of or 1, decoding.num_beams) > 1,
         is_beam_search=decoding.mode == "beams",
         is_sampling=decoding.mode == "sampling",
-        has_full_text=values.return_full_text,
-        has_prefill=values.decoder_input_details or values.prompt_logprobs is not None,
+        has_full_text=bool(values.return_full_text),
+        has_prefill=bool(values.decoder_input_details) or values.prompt_logprobs is not None,
         has_prompt_top_tokens=bool(values.prompt_logprobs),
         has_top_tokens=bool(values.top_n_tokens or values.logprobs),
     )
-    sampling = _sampling_params(values, decoding)
     ids = [f"{request_id}-{i}" for i in range(len(prompts.texts))] if prompts.is_array else [request_id]
-    requests = tuple(
-        _request(text, own_id, values, sampling, rules) for text, own_id in zip(prompts.texts, ids, strict=True)
-    )
-    ignored = ineffective(parsed, decoding, sampling, answer, rules, is_one_answer=is_one_answer)
-    return Plan(requests, answer, ignored, _reasons(parsed, ignored))
+    with named_as_sent(parsed.documented, parsed.sent):
+        first = shared_request(
+            _as_decided(values, decoding, rules),
+            parsed.reading,
+            request_id=ids[0],
+            prompt=TextPrompt(prompts.texts[0]),
+            logprobs=values.top_n_tokens or values.logprobs or 0,  # tokens always carry their own
+        )
+    first = _with_grammar_as_sent(first, parsed)
+    if rules.takes_adapters and values.adapter_id is not None:
+        first = msgspec.structs.replace(first, adapter=values.adapter_id)
+    others = zip(ids[1:], prompts.texts[1:], strict=True)
+    more = (msgspec.structs.replace(first, request_id=one, prompt=TextPrompt(text)) for one, text in others)
+    ignored = ineffective(parsed, decoding, first.sampling, answer, rules, is_one_answer=is_one_answer)
+    return Plan((first, *more), answer, ignored, _reasons(parsed, ignored))
+
+
+def _with_grammar_as_sent(request: GenerationRequest, parsed: Parsed) -> GenerationRequest:
+    """The request, whose grammar has the name that the client knows: errors tell it, and what is passed over."""
+    grammar, name = request.sampling.grammar, parsed.name_of("response_format")
+    if grammar is None or not grammar.param.startswith("response_format") or name == "response_format":
+        return request
+    passed_over = {place.replace("response_format", name, 1): why for place, why in grammar.passed_over.items()}
+    grammar = replace(grammar, param=grammar.param.replace("response_format", name, 1), passed_over=passed_over)
+    return msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, grammar=grammar))
 
 
 def decide(parsed: Parsed, rules: Rules, *, is_one_answer: bool) -> Decoding:
     """Greedy, sampling or beams, and the number of sequences. Raises: InvalidParameter for contradictions."""
     values = parsed.values
-    num_beams = values.num_beams
+    num_beams = values.num_beams or 1
     if values.use_beam_search and num_beams == 1:
         num_beams = values.best_of or 1
     drawn = values.best_of or num_beams
@@ -150,11 +156,11 @@ def decide(parsed: Parsed, rules: Rules, *, is_one_answer: bool) -> Decoding:
     if num_beams > 1 and values.do_sample and parsed.has("do_sample"):  # a model that wants sampling refuses no beams
         raise _contradiction(parsed, "num_beams", num_beams, "be 1 when do_sample is true")
     if num_beams > 1 and drawn > num_beams:
-        raise _contradiction(parsed, "best_of", drawn, f"not exceed num_beams ({num_beams})")
+        raise _contradiction(parsed, "best_of", drawn, f"be at most num_beams ({num_beams})")
     if num_beams > 1 and n > num_beams:
-        raise _contradiction(parsed, "n", n, f"not exceed num_beams ({num_beams})")
+        raise _contradiction(parsed, "n", n, f"be at most num_beams ({num_beams})")
     if num_beams == 1 and values.best_of is not None and n > values.best_of:
-        raise _contradiction(parsed, "n", n, f"not exceed best_of ({values.best_of})")
+        raise _contradiction(parsed, "n", n, f"be at most best_of ({values.best_of})")
     best_of = values.best_of if num_beams == 1 and drawn > 1 else None
     n = 1 if is_one_answer else n
     if num_beams > 1:
@@ -164,7 +170,7 @@ def decide(parsed: Parsed, rules: Rules, *, is_one_answer: bool) -> Decoding:
 
 def _contradiction(parsed: Parsed, target: str, value: int, rule: str) -> InvalidParameter:
     name = parsed.name_of(target)
-    return InvalidParameter(f"Parameter '{name}' must {rule}, got {value}", param=name)
+    return InvalidParameter(f"{name} must {rule}, got {value}", param=name)
 
 
 def _wants_sampling(parsed: Parsed, rules: Rules) -> bool:
@@ -176,55 +182,33 @@ def _wants_sampling(parsed: Parsed, rules: Rules) -> bool:
             is_any_given = any(parsed.has(target) for target in SAMPLING_TARGETS)
             return is_any_given if values.do_sample is None else values.do_sample
         case "not_neutral":
-            is_changed = any(getattr(values, target) != getattr(NEUTRAL, target) for target in SAMPLING_TARGETS)
+            is_changed = any(_is_changed(values, target) for target in SAMPLING_TARGETS)
             return values.do_sample is True or is_changed
 
 
 def _is_sampled(parsed: Parsed, rules: Rules) -> bool:
     """True if tokens are drawn: temperature 0 is greedy, and so are top_k 0 and top_p 0 together (TensorRT-LLM)."""
     values = parsed.values
-    is_greedy_by_value = values.temperature == 0 or (values.top_p == 0 and values.top_k <= 0)
+    is_greedy_by_value = values.temperature == 0 or _is_greedy_by_filters(values)
     return _wants_sampling(parsed, rules) and not is_greedy_by_value
 
 
-def _sampling_params(values: Parameters, decoding: Decoding) -> SamplingParams:
-    """The neutral parameters; those of sampling are switched off unless it samples."""
-    is_drawn = decoding.mode == "sampling"
-    drawn = values if is_drawn else NEUTRAL_SAMPLING
-    prompt_logprobs = 0 if values.decoder_input_details else None
-    return SamplingParams(
-        **dict(zip(_AS_GIVEN, _READ_AS_GIVEN(values), strict=True)),
-        **further_sampling(values, is_drawn=is_drawn),
-        temperature=0.0 if decoding.mode == "greedy" else drawn.temperature,
-        top_k=max(drawn.top_k, 0),
-        top_p=drawn.top_p or 1.0,
-        min_p=drawn.min_p,
-        typical_p=drawn.typical_p,
-        seed=None if values.seed is None else values.seed % 2**64,  # torch reads negative seeds as unsigned, too
-        n=decoding.n,
-        best_of=decoding.best_of,
-        num_beams=decoding.num_beams,
-        logprobs=values.top_n_tokens or values.logprobs or 0,  # tokens always carry their own
-        prompt_logprobs=prompt_logprobs if values.prompt_logprobs is None else values.prompt_logprobs,
-    )
-
-
-def _request(
-    text: str, request_id: str, values: Parameters, sampling: SamplingParams, rules: Rules
-) -> GenerationRequest:
-    return GenerationRequest(
-        request_id=request_id,
-        prompt=TextPrompt(text),
-        sampling=sampling,
-        max_tokens=values.max_tokens,
-        stop=values.stop,
-        include_stop_in_text=values.include_stop_in_text or rules.includes_stop,
-        skip_special_tokens=values.skip_special_tokens,
-        spaces_between_special_tokens=values.spaces_between_special_tokens,
-        truncate_prompt_tokens=values.truncate_prompt_tokens,
-        on_overflow=rules.on_overflow,
-        adapter=values.adapter_id if rules.takes_adapters else None,
-    )
+def _as_decided(values: LmiBody, decoding: Decoding, rules: Rules) -> LmiBody:
+    """The parameters in the words of all APIs; those of sampling are left out unless it samples."""
+    body = copy(values)
+    if decoding.mode != "sampling":
+        for name in _OF_DRAWING:
+            setattr(body, name, None)
+    if decoding.mode == "greedy":
+        body.temperature = 0.0
+    body.top_p = body.top_p or None  # 0 alone is off, as in TensorRT-LLM
+    body.use_beam_search = decoding.mode == "beams"
+    body.n, body.best_of = decoding.n, decoding.num_beams if body.use_beam_search else decoding.best_of
+    body.stream = None  # a stream sends the best sequence when it is known
+    body.include_stop_str_in_output = body.include_stop_str_in_output or rules.includes_stop
+    if body.decoder_input_details and body.prompt_logprobs is None:
+        body.prompt_logprobs = 0
+    return body
 
 
 def ineffective(
@@ -270,10 +254,21 @@ def _asks_for_something(target: str, parsed: Parsed, rules: Rules) -> bool:
         return values.temperature != 0
     if target == "n":
         return (values.n or 1) > 1
-    if target in ("top_k", "top_p") and values.top_p == 0 and values.top_k <= 0:
+    if target in ("top_k", "top_p") and _is_greedy_by_filters(values):
         return not _wants_sampling(parsed, rules)
+    return _is_changed(values, target)
+
+
+def _is_greedy_by_filters(values: LmiBody) -> bool:
+    return values.top_p == 0 and (values.top_k or 0) <= 0
+
+
+def _is_changed(values: LmiBody, target: str) -> bool:
+    """True if the value is not the neutral one."""
     value = getattr(values, target)
-    return value not in (getattr(NEUTRAL, target), False, 0, None) and not (target == "top_k" and value <= 0)
+    if target == "top_k":
+        return (value or 0) > 0
+    return value not in (None, False, 0) and (target not in PARAMETERS or value != neutral_value(target))
 
 
 def joined_names(names: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from dragoman.types import Limits
 def schemas(limits: Limits) -> dict[str, Schema]:
     """The components of its bodies."""
     return {
-        "TgiParameters": parameters(rows_for(TGI), TGI, "", limits),
+        **parameters("TgiParameters", rows_for(TGI), TGI, "", limits),
         "TgiRequest": an_object(
             {"inputs": described(NON_EMPTY_TEXT, "the prompt")},
             {

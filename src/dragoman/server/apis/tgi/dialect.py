@@ -57,10 +57,8 @@ class TgiDialect(PureDialect):
     def __init__(
         self, limits: Limits, generation_defaults: Mapping[str, Any] | None = None, *, takes_adapters: bool = False
     ) -> None:
-        self._reader = ParameterReader(TGI, "", limits, defaults=generation_defaults)
-        self._rules = Rules(
-            sampling="not_neutral", on_overflow="refuse", takes_adapters=takes_adapters, includes_stop=True
-        )
+        self._reader = ParameterReader(TGI, "", limits, defaults=generation_defaults, is_clipped=False)
+        self._rules = Rules(sampling="not_neutral", takes_adapters=takes_adapters, includes_stop=True)
         self._shape = Shape(is_tgi=True, is_tgi_route=True)
 
     def parse(self, http: HttpCall) -> Call:
@@ -94,9 +92,7 @@ class TgiDialect(PureDialect):
 
 def _refuse_best_of(parsed: Parsed) -> None:
     if (parsed.values.best_of or 1) > 1:
-        raise InvalidParameter(
-            f"Parameter 'best_of' must be 1 when streaming, got {parsed.values.best_of}", param="best_of"
-        )
+        raise InvalidParameter(f"best_of must be 1 when streaming, got {parsed.values.best_of}", param="best_of")
 
 
 ErrorType = Literal["generation", "incomplete_generation", "not_found", "overloaded", "unauthorized", "validation"]

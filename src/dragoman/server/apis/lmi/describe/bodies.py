@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dragoman.server.apis.lmi.dialect import LmiOptions
 from dragoman.server.apis.lmi_wire.describe import form, parameters
-from dragoman.server.apis.lmi_wire.parameters.table import Param, rows_for
+from dragoman.server.apis.lmi_wire.parameters.table import rows_for
 from dragoman.server.describe.json_schema import (
     LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,
@@ -23,15 +23,12 @@ from dragoman.server.describe.json_schema import (
 
 def request_bodies(options: LmiOptions) -> dict[str, Schema]:
     """The components of the bodies of LMI's routes."""
+    rows = rows_for(options.profile, with_tgi_names=options.tgi_compat)
     return {
-        "LmiParameters": parameters(_rows(options), options.profile, options.lmi_version, options.limits),
+        **parameters("LmiParameters", rows, options.profile, options.lmi_version, options.limits),
         "LmiRequest": _request(options),
         "LmiForm": form(),
     }
-
-
-def _rows(options: LmiOptions) -> dict[str, Param]:
-    return rows_for(options.profile, with_tgi_names=options.tgi_compat)
 
 
 def _request(options: LmiOptions) -> Schema:

@@ -16,8 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.lmi_wire.body import FORM, form_fields
-from dragoman.server.apis.lmi_wire.parameters.values import read_boolean, show
+from dragoman.server.apis.lmi_wire.body import FORM, form_fields, read_boolean, show
 from dragoman.server.hosting import ModelSource
 from dragoman.server.json_body import NotJson, decode_json
 

@@ -1,48 +1,43 @@
 """Reads the `parameters` object of an LMI or TGI request by the rows of the parameter table.
 
-Does: types, ranges, aliases, defaults; lists what is unknown. Does not: decide how parameters act together
-(`request`). Called by the LMI and TGI dialects, on the event loop.
+Does: names, aliases, defaults; lists what is unknown; tells errors by the names that were sent. Types and ranges are those
+of all APIs. Does not: decide how parameters act together (`request`). Called by the LMI and TGI dialects, on the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
 
-from dragoman.errors import InvalidParameter
+from dragoman.errors import InvalidRequest
 from dragoman.server.apis.lmi_wire.parameters.table import TABLE, Param, rows_for
-from dragoman.server.apis.lmi_wire.parameters.values import IGNORED, MAX_INTEGER, ValueType, show, wrong
-from dragoman.server.apis.openai_wire.grammars import GrammarFault
+from dragoman.server.apis.openai_wire.common import OpenAiOptions
+from dragoman.server.apis.openai_wire.fields import check_bounds, read_struct
+from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.apis.openai_wire.sampling import Reading, SharedBody
 from dragoman.server.bounds import Bounds
-from dragoman.types import Grammar, Limits, SamplingParams
+from dragoman.server.parameters import PARAMETERS
+from dragoman.types import Limits
 
-DOCUMENTED_NAMES: Mapping[str, str] = {row.field: row.name for row in reversed(TABLE)}
-"""For every field, the name of the first row that sets it."""
+_LISTS = frozenset({"stop", "bad_words", "stop_token_ids", "dry_sequence_breakers"})
+"""Lists, for which clients may send the only entry. Those of several names are joined."""
 
 
-class Parameters(SamplingParams, frozen=True, kw_only=True):
-    """The parameters of one request: every field some row of the table sets, with that profile's defaults filled in.
+class LmiBody(SharedBody, kw_only=True):
+    """The parameters that some row of the table sets; None = not given, and the default depends on others."""
 
-    None, or 0 for `n`, means that the client did not give it and that its default depends on other parameters.
-    """
-
-    n: int = 0
     do_sample: bool | None = None
-    max_tokens: int = 30
-    truncate_prompt_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    include_stop_in_text: bool = False
-    use_beam_search: bool = False
+    num_beams: int | None = None
     details: bool | None = None
-    return_full_text: bool = False
-    decoder_input_details: bool = False
+    return_full_text: bool | None = None
+    decoder_input_details: bool | None = None
+    logprobs: int | None = None
     top_n_tokens: int | None = None
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
-    stream: bool = False
     output_formatter: str | None = None
     adapter_id: str | None = None
 
@@ -55,9 +50,13 @@ class Sent(NamedTuple):
 
 
 class Parsed(msgspec.Struct, frozen=True):
-    """The content of a `parameters` object. `unused`: names that are unknown, or that another name for the same overrode."""
+    """The content of a `parameters` object, defaults filled in. `unused`: names that are unknown, or that another name for
+    the same overrode. `documented`: the fields' names here.
+    """
 
-    values: Parameters
+    values: LmiBody
+    reading: Reading
+    documented: Mapping[str, str]
     sent: tuple[Sent, ...] = ()
     unused: tuple[str, ...] = ()
 
@@ -68,13 +67,12 @@ class Parsed(msgspec.Struct, frozen=True):
     def name_of(self, target: str) -> str:
         """The name under which the client gave `target`; the documented name where it did not."""
         names = (sent.name for sent in self.sent if sent.row.field == target)
-        return next(names, DOCUMENTED_NAMES.get(target, target))
+        return next(names, self.documented.get(target, target))
 
 
 class ParameterReader:
-    """Reads `parameters` objects for one profile. `limits`: the operator's bounds.
-
-    `defaults`: values by the names of `Parameters` that go before the profile's own.
+    """Reads `parameters` objects for one profile. `limits`: the operator's bounds. `is_clipped`: a prompt and an answer
+    that are too long together have a shorter answer. `defaults`: values by field that go before the profile's own.
     """
 
     def __init__(
@@ -85,125 +83,71 @@ class ParameterReader:
         *,
         with_tgi_names: bool = False,
         defaults: Mapping[str, Any] | None = None,
+        is_clipped: bool = True,
     ) -> None:
         self._rows = rows_for(profile, with_tgi_names=with_tgi_names)
         self._places = {name: place for place, name in enumerate(self._rows)}
-        self._limits = limits
+        self._documented = {row.field: row.name for row in (*reversed(TABLE), *reversed(self._rows.values()))}
         self._defaults: dict[str, Any] = {}
         for row in self._rows.values():
             default = row.default_for(profile, version)
             if default is not None:
                 self._defaults.setdefault(row.field, default)
         self._defaults |= defaults or {}
+        words = profile_of(self._rows, limits)
+        self._reading = Reading(replace(words, clips_overflow=is_clipped), OpenAiOptions(limits=limits, thinks=True))
 
     def read(self, raw: Mapping[str, Any]) -> Parsed:
         """The parameters in `raw`; null means not given. Raises: InvalidParameter for the first that is not legal."""
-        values: dict[str, Any] = {}
+        given: dict[str, Any] = {}
         sent: list[Sent] = []
         unused = [name for name, value in raw.items() if value is not None and name not in self._rows]
         for name, row in self._present(raw):
-            value = self._value(row, name, raw[name])
-            if value is IGNORED or not _store(values, row, value):
+            value, is_list = raw[name], row.field in _LISTS
+            if (row.skips_booleans and isinstance(value, bool)) or (row.field in given and not is_list):
                 unused.append(name)
-            else:
-                sent.append(Sent(row, name))
-        self._check_stop(values)
-        _check_sizes(values, self._limits)
-        return Parsed(Parameters(**{**self._defaults, **values}), tuple(sent), tuple(unused))
+                continue
+            if is_list:
+                value = [*given.get(row.field, ()), *(value if isinstance(value, list) else [value])]
+            given[row.field] = value
+            sent.append(Sent(row, name))
+        with named_as_sent(self._documented, sent):
+            body = read_struct({**self._defaults, **given}, LmiBody, self._reading.profile)
+            check_bounds(given, body, self._reading.profile)
+        if body.stop and sum(one.row.field == "stop" for one in sent) > 1:
+            body.stop = list(dict.fromkeys(body.stop))  # the same under several names
+        return Parsed(body, self._reading, self._documented, tuple(sent), tuple(unused))
 
     def _present(self, raw: Mapping[str, Any]) -> Iterator[tuple[str, Param]]:
         """The known parameters of `raw` in the order of the table: of two names for one target the first wins."""
         known = [name for name, value in raw.items() if value is not None and name in self._rows]
         return ((name, self._rows[name]) for name in sorted(known, key=self._places.__getitem__))
 
-    def _value(self, row: Param, name: str, value: Any) -> Any:
-        bounds = bounds_under(row, self._limits)
-        allowed = row.type.label + _range_text(bounds, row.limit)
-        if isinstance(value, list | dict) and len(value) > self._limits.max_token_ids:  # before each of them is read
-            raise _too_many(name, len(value), self._limits.max_token_ids)
-        try:
-            number = row.type.reader(value)
-        except GrammarFault as fault:
-            raise InvalidParameter(f"Parameter '{name}{fault.param}' {fault}", param=name) from None
-        except (ValueError, RecursionError) as error:
-            raise wrong(name, value, allowed) from error
-        if isinstance(number, Grammar):
-            passed_over = {f"{name}{place}": reason for place, reason in number.passed_over.items()}
-            return replace(number, param=f"{name}{number.param}", passed_over=passed_over)
-        if row.type in (ValueType.INTEGER, ValueType.FLOAT) and bounds.problem(number):
-            raise wrong(name, value, allowed)
-        if row.type is ValueType.INTEGER and bounds.high is None and number > MAX_INTEGER:
-            raise wrong(name, value, f"{row.type.label} of at most {MAX_INTEGER}")
-        return number
 
-    def _check_stop(self, values: Mapping[str, Any]) -> None:
-        stop, limit = values.get("stop", ()), self._limits.max_stop_strings
-        if len(stop) > limit:
-            raise InvalidParameter(
-                f"Parameter 'stop_sequences' must have at most {limit} entries, got {len(stop)}", param="stop_sequences"
-            )
+OF_OPERATOR: Mapping[str, tuple[int, str]] = {
+    **dict.fromkeys(("n", "best_of", "num_beams"), (1, "max_best_of")),
+    **dict.fromkeys(("logprobs", "top_n_tokens", "prompt_logprobs"), (0, "max_logprobs")),
+}
+"""Fields with a limit of the operator's: the smallest value, and the limit's name."""
 
 
-_LISTS = frozenset(("bad_words", "stop_token_ids", "logit_bias", "stop"))
+def profile_of(rows: Mapping[str, Param], limits: Limits) -> Profile:
+    """The ranges of these rows, as the shared checks and the description take them."""
+    bounds = {"temperature": PARAMETERS["temperature"].bounds or Bounds()}
+    bounds |= {field: Bounds(low, getattr(limits, limit)) for field, (low, limit) in OF_OPERATOR.items()}
+    return Profile("lmi", bounds=bounds | {row.field: row.bounds for row in rows.values() if row.bounds is not None})
 
 
-def _check_sizes(values: Mapping[str, Any], limits: Limits) -> None:
-    """Raises InvalidParameter for lists that nobody can mean, and that would keep the server busy."""
-    if _LISTS.isdisjoint(values):  # as nearly always
-        return
-    counts = {
-        "bad_words": limits.max_bad_words,
-        **dict.fromkeys(("stop_token_ids", "logit_bias"), limits.max_token_ids),
-    }
-    for target, most in counts.items():
-        if len(values.get(target) or ()) > most:
-            raise _too_many(DOCUMENTED_NAMES[target], len(values[target]), most)
-    for target in ("stop", "bad_words"):
-        longest = max((len(word) for word in values.get(target, ())), default=0)
-        if longest > limits.max_word_chars:
-            name = DOCUMENTED_NAMES[target]
-            problem = f"must hold strings of at most {limits.max_word_chars} characters, got {longest}"
-            raise InvalidParameter(f"Parameter '{name}' {problem}", param=name)
-
-
-def _too_many(name: str, count: int, most: int) -> InvalidParameter:
-    return InvalidParameter(f"Parameter '{name}' must have at most {most} entries, got {count}", param=name)
-
-
-def _store(values: dict[str, Any], row: Param, value: Any) -> bool:
-    """Set the row's target; lists are joined. False if another parameter has set it already."""
-    old = values.get(row.field)
-    if old is None:
-        values[row.field] = value
-        return True
-    if isinstance(old, tuple):
-        values[row.field] = tuple(dict.fromkeys((*old, *value)))
-        return True
-    if isinstance(old, Grammar) and value is not None and value != old:
-        raise InvalidParameter(
-            f"Parameter '{row.name}' contradicts another output constraint: give one", param=row.name
-        )
-    return False
-
-
-def bounds_under(row: Param, limits: Limits) -> Bounds:
-    """The range of a row's value, under the operator's limits."""
-    return replace(row.bounds, high=getattr(limits, row.limit)) if row.limit else row.bounds
-
-
-def _range_text(bounds: Bounds, limit: str) -> str:
-    """The range as words: " from 0 to 1", " above 0", " of at least 1"."""
-    if bounds.low is None:
-        return ""
-    low = _whole(bounds.low)
-    if bounds.high is None:
-        return f" above {low}" if bounds.is_low_open else f" of at least {low}"
-    named = f" ({limit})" if limit else ""
-    if bounds.is_low_open:
-        return f" above {low} and at most {_whole(bounds.high)}{named}"
-    return f" from {low} to {_whole(bounds.high)}{named}"
-
-
-def _whole(number: float) -> str:
-    """The number without decimals, where it has none to tell."""
-    return show(int(number) if number == int(number) else number)
+@contextmanager
+def named_as_sent(documented: Mapping[str, str], sent: Sequence[Sent]) -> Iterator[None]:
+    """Have errors tell the names that the client knows: those that it sent, or those that are documented."""
+    try:
+        yield
+    except InvalidRequest as error:
+        names = {**documented, **{one.row.field: one.name for one in reversed(sent)}}
+        known = re.compile(rf"\b({'|'.join(names)})\b")
+        said, got, value = error.message.partition(", got ")
+        error.message = known.sub(lambda found: names[found[0]], said) + got + value
+        error.args = (error.message,)
+        error.param = known.sub(lambda found: names[found[0]], error.param or "")
+        raise

@@ -134,10 +134,12 @@ def body_schema(
         f"Refused by name: {refused}.",
         f"Accepted without effect, like every unknown field, and named in `x-dragoman-ignored`: {ignored}.",
     ]
+    properties = field_schemas(body, effects, profile, model, required=needed, defaults=defaults)
+    properties["top_k"]["anyOf"] = [*properties["top_k"]["anyOf"], {"const": ""}]
     return {
         "type": "object",
         "description": " ".join(word for word in words if word),
-        "properties": field_schemas(body, effects, profile, model, required=needed, defaults=defaults),
+        "properties": properties,
         "required": sorted(needed),
     }
 
@@ -188,8 +190,8 @@ def _narrowed(name: str, schema: Schema, profile: Profile, model: ModelProfile) 
     if name == "top_p" and profile.refuses_zero_top_p:
         del schema["minimum"]
         schema["exclusiveMinimum"] = 0.0
-    if name == "top_k" and not profile.place:
-        return any_of({**schema, "not": {"const": 0}} if profile.name == "v3" else schema, {"const": ""})
+    if name == "top_k" and profile.name == "v3":
+        schema["not"] = {"const": 0}
     return schema
 
 

@@ -9,9 +9,14 @@ from typing import Any
 
 import msgspec
 
+from dragoman.server.apis.lmi_wire.describe import schemas_of_fields
+from dragoman.server.apis.lmi_wire.parameters.reader import OF_OPERATOR, profile_of
 from dragoman.server.apis.lmi_wire.parameters.table import BACKENDS, TABLE, TGI, Param
-from dragoman.server.apis.lmi_wire.parameters.values import ValueType
-from dragoman.server.parameters import Need
+from dragoman.server.apis.openai_wire.fields import BOUNDS
+from dragoman.server.bounds import Bounds
+from dragoman.server.describe.json_schema import BOOLEAN, LENIENT_BOOLEAN, NULL, Schema
+from dragoman.server.parameters import UINT32_MAX, Need
+from dragoman.types import Limits
 
 BEGIN = "<!-- parameters: written from the parameter table, do not edit -->"
 END = "<!-- end of parameters -->"
@@ -54,16 +59,39 @@ def _names(row: Param) -> str:
     return ", ".join(f"`{name}`" for name in (row.name, *row.aliases))
 
 
+_WORDS = {
+    "integer": "an integer", "number": "a number", "string": "a string", "object": "an object", "boolean": "a boolean",
+}  # fmt: skip
+
+
 def _type(row: Param) -> str:
-    low, most = row.bounds.low, row.bounds.high
-    high = f"`{row.limit}`" if row.limit else None if most is None else f"{most:g}"
-    if row.type is ValueType.INTEGER and most is not None and most > 2**53:
-        return "an integer of 64 bits"
-    if low is None:
-        return row.type.label
-    if high is None:
-        return f"{row.type.label}, {'above' if row.bounds.is_low_open else 'at least'} {low:g}"
-    return f"{row.type.label}, {'above ' if row.bounds.is_low_open else ''}{low:g} to {high}"
+    """The type and range, in words."""
+    limits = Limits()
+    (schema,) = schemas_of_fields({row.name: row}, limits).values()
+    choices = [one for one in schema["anyOf"] if one != NULL]
+    if all(one in choices for one in LENIENT_BOOLEAN["anyOf"]):
+        choices = [BOOLEAN, *(one for one in choices if one not in LENIENT_BOOLEAN["anyOf"])]
+    if row.field in OF_OPERATOR:
+        low, limit = OF_OPERATOR[row.field]
+        return f"an integer, {low} to `{limit}`"
+    bounds = profile_of({row.name: row}, limits).bounds.get(row.field) or BOUNDS.get(row.field)
+    return " or ".join(_word(one) for one in choices) + _range(bounds)
+
+
+def _word(choice: Schema) -> str:
+    if "const" in choice:
+        return f'"{choice["const"]}"'
+    if choice.get("type") == "array":
+        return f"a list of {choice['items']['type']}s"
+    return _WORDS[choice.get("type", "object")]
+
+
+def _range(bounds: Bounds | None) -> str:
+    if bounds is None or bounds.low is None:
+        return ""
+    if bounds.high is not None and bounds.high < UINT32_MAX:
+        return f", {'above ' if bounds.is_low_open else ''}{bounds.low:g} to {bounds.high:g}"
+    return f", {'above' if bounds.is_low_open else 'at least'} {bounds.low:g}" if bounds.low > -UINT32_MAX else ""
 
 
 def _defaults(row: Param) -> str:
