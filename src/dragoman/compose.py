@@ -46,12 +46,13 @@ from dragoman.server.apis.lmi.hooks import (
 )
 from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
 from dragoman.server.apis.lmi.operator.loading import hook_options, load_operator_file, start_handler
+from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.no_texts import NoTexts
 from dragoman.server.generation.output_parsers import OutputFormat, choose_output_format
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.prepare import ServiceLimits
-from dragoman.server.generation.service import Extensions, Service
+from dragoman.server.generation.service import Service
 from dragoman.server.generation.thinking import UNBOUNDED, ThinkingBounds, told_budget
 from dragoman.server.hosting import ModelMemory
 from dragoman.server.pooling.base import PoolingFacts, PoolingKind

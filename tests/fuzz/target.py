@@ -24,8 +24,9 @@ from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.grammar.lazy import LazyGrammarCompiler
+from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.output_parsers import REASONING_FORMATS, OutputFormat
-from dragoman.server.generation.service import Extensions, Service
+from dragoman.server.generation.service import Service
 from dragoman.tokenizer.answer_watch import watch_answer
 from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate

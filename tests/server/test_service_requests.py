@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, ServerError, UnsupportedFeature
+from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.prepare import ServiceLimits
-from dragoman.server.generation.service import Extensions, Service
+from dragoman.server.generation.service import Service
 from dragoman.tokenizer.base import FimTokens
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import (

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.prepare import ServiceLimits
 from dragoman.server.generation.sequence_text import ParsedText
-from dragoman.server.generation.service import Extensions, Service
+from dragoman.server.generation.service import Service
 from dragoman.types import (
     FinishReason,
     GenerationEvent,

@@ -9,7 +9,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.server.generation.service import Extensions, Service
+from dragoman.server.generation.extensions import Extensions
+from dragoman.server.generation.service import Service
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import (
     FinishReason,

@@ -14,6 +14,7 @@ from dragoman.config.kinds import Choice
 from dragoman.config.options import OPTIONS
 from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.output_parsers import (
     AUTO,
     NONE,
@@ -25,7 +26,7 @@ from dragoman.server.generation.output_parsers import (
 )
 from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.reasoning import Opening
-from dragoman.server.generation.service import Extensions, Service
+from dragoman.server.generation.service import Service
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import ChatPrompt, GenerationRequest, GenerationResult, Grammar, SamplingParams, ToolChoice
 from tests.server.output_texts import USER, request, tool

@@ -9,8 +9,9 @@ from typing import Any
 
 from dragoman.engine.base import PictureRules
 from dragoman.pictures import PictureLoader, PictureSource
+from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.pictures import Loader, PicturePrompts
-from dragoman.server.generation.service import Extensions, Service
+from dragoman.server.generation.service import Service
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import Detail, EngineRequest, Picture
 from tests.support.byte_tokenizer import VOCAB_SIZE, ByteTokenizer

@@ -31,10 +31,11 @@ from dragoman.server import apis
 from dragoman.server.admission import Admission
 from dragoman.server.api import Call, Dialect, ModelProfile
 from dragoman.server.app import App, ServerConfig, build_app
+from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.output_parsers import OutputFormat
 from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.prepare import ServiceLimits
-from dragoman.server.generation.service import Extensions, Service
+from dragoman.server.generation.service import Service
 from dragoman.server.http.protocol import CUT_EXTENSION
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.tokenizer.answer_watch import watch_answer

@@ -12,7 +12,8 @@ from tokenizers import AddedToken
 
 from dragoman.config.resolve import demo_model_dir
 from dragoman.errors import InvalidRequest
-from dragoman.server.generation.service import Extensions, Service
+from dragoman.server.generation.extensions import Extensions
+from dragoman.server.generation.service import Service
 from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer, words_pattern
 from dragoman.tokenizer.plain_content import PlainContent

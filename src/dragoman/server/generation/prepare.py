@@ -9,7 +9,8 @@ thread for long prompts.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+import os
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -19,14 +20,14 @@ import msgspec
 from dragoman.engine.base import Capabilities
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, UnsupportedFeature
 from dragoman.server.admission import num_characters
-from dragoman.server.generation.pictures import Encoder, PicturePrompts, PlacedPicture
-from dragoman.server.generation.sequence_text import ParserFactory, parser_of
+from dragoman.server.generation.extensions import Extensions
+from dragoman.server.generation.pictures import Encoder, PlacedPicture
+from dragoman.server.generation.sequence_text import parser_of
 from dragoman.server.generation.thinking import NO_BOUNDS, ThinkingBounds, ThinkingPlan, told_of
-from dragoman.tokenizer.base import FimTokens, Tokenizer, TokenPieces
+from dragoman.tokenizer.base import FimTokens, Tokenizer
 from dragoman.tokenizer.breakers import BreakerFinder
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.message_content import picture_parts
-from dragoman.tokenizer.plain_content import PlainContent
 from dragoman.types import (
     USUAL_STANDING,
     ChatPrompt,
@@ -42,27 +43,18 @@ from dragoman.types import (
     Standing,
     StopStrings,
     TextPrompt,
-    TokenMasker,
     TokenPrompt,
     TraceContext,
-    Unsearched,
     id_outside,
 )
 
 MAX_TEXT_CHARS = Limits().max_text_chars
 _ROOMY = 8  # characters per token that no language needs: shorter prompts are tokenised without a second look
 
+_SEED_BITS = 53  # every JSON reader keeps such an integer exact, so a client can send it back
+
 _REPOSITORY_NAME, _FILE_NAME = "myproject\n", "filename\n"  # where nobody says what they are; llama.cpp's
 _FILE_BREAK = "\n\n--- snippet ---\n\n"  # before files, to models that have no mark for them; llama.cpp's
-
-GrammarCompiler = Callable[[Grammar], TokenMasker]
-"""Raises InvalidRequest for a grammar that does not compile; keeps those that do, for the engine."""
-
-Constrain = Callable[[GenerationRequest, str], Grammar | None]
-"""(request, prompt text) -> the grammar for its answer: the client's own, or one that also covers reasoning and calls."""
-
-FindUnsearched = Callable[[GenerationRequest, str], Unsearched | None]
-"""(request, prompt text) -> the parts where its stop strings do not count; None if only a parser can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,24 +114,16 @@ class PreparedRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Prepares the requests for one model. Immutable; `draw_seed` and `compile_grammar` must be usable from any thread."""
+    """Prepares the requests for one model. Immutable. `thinking` None = the model has no reasoning, as far as is known."""
 
     model_name: str
     capabilities: Capabilities
     tokenizer: Tokenizer
-    pieces: TokenPieces
     chat_template: ChatTemplate | None
     limits: ServiceLimits
-    compile_grammar: GrammarCompiler | None
-    draw_seed: Callable[[], int]
-    thinking: ThinkingPlan | None  # None = the model has no reasoning, as far as is known
+    extensions: Extensions
+    thinking: ThinkingPlan | None
     breakers: BreakerFinder
-    constrain: Constrain | None = None
-    turn_end_ids: frozenset[int] = frozenset()
-    pictures: PicturePrompts | None = None
-    plain: PlainContent | None = None
-    make_parser: ParserFactory | None = None
-    unsearched: FindUnsearched | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -205,7 +189,7 @@ class Preparer:
                 prompt_ids=token_ids,
                 sampling=sampling,
                 max_tokens=self._max_tokens(len(token_ids), request),
-                seed=self.draw_seed() if sampling.seed is None else sampling.seed,
+                seed=(self.extensions.draw_seed or _draw_seed)() if sampling.seed is None else sampling.seed,
                 eos_token_ids=self._eos_token_ids(request),
                 bad_word_ids=self._bad_word_ids(sampling.bad_words),
                 stop=self._watched_stops(request, text),
@@ -253,7 +237,8 @@ class Preparer:
             case InfillPrompt():
                 return self._as_decoded(self._infill_ids(prompt, most))
             case ChatPrompt():
-                prompt, hidden = (prompt, None) if self.plain is None else self.plain.hidden(prompt)
+                plain = self.extensions.plain
+                prompt, hidden = (prompt, None) if plain is None else plain.hidden(prompt)
                 text = self._render(prompt)
                 shown = text if hidden is None else hidden.shown(text)
                 encoder = self.tokenizer if hidden is None else hidden
@@ -285,10 +270,11 @@ class Preparer:
         if not request.stop:
             return None
         stops = StopStrings(request.stop, request.skip_special_tokens)
-        if parser_of(self.make_parser, request, prompt_text) is None:
+        if parser_of(self.extensions.make_parser, request, prompt_text) is None:
             return stops
         is_ranked = request.sampling.num_sequences > request.sampling.n
-        found = self.unsearched(request, prompt_text) if is_ranked and self.unsearched is not None else None
+        find = self.extensions.unsearched
+        found = find(request, prompt_text) if is_ranked and find is not None else None
         return None if found is None else msgspec.structs.replace(stops, unsearched=found)
 
     # --- prompts ------------------------------------------------------------------------------------------------------
@@ -312,21 +298,22 @@ class Preparer:
         self, text: str, prompt: ChatPrompt, most: int | None, encoder: Encoder
     ) -> PromptTokens:
         """The tokens of a rendered prompt, its markers replaced. Raises: as `tokenize`."""
-        assert self.pictures is not None  # else the template has refused the pictures
+        pictures = self.extensions.pictures
+        assert pictures is not None  # else the template has refused them
         placed: list[PlacedPicture] = []
         num_embeddings = num_chars = 0
         for part, picture in zip(picture_parts(prompt.messages), prompt.pictures, strict=True):
-            placed.append(self.pictures.place(part, picture))
+            placed.append(pictures.place(part, picture))
             num_embeddings += placed[-1].text.num_embeddings
             num_chars += len(placed[-1].text.text)
             if most is not None and num_embeddings > most:
                 raise self._too_long(f"the pictures of your prompt alone have {num_embeddings} tokens", num_embeddings)
             check_num_chars(num_chars)
-        placed = self.pictures.ordered(placed, text)
-        pieces = self.pictures.pieces(text, placed)
+        placed = pictures.ordered(placed, text)
+        pieces = pictures.pieces(text, placed)
         self._check_text("".join(pieces), most)
-        ids = self.pictures.encoded(pieces, encoder)
-        return PromptTokens(text, ids, self.pictures.spans(ids, placed, self.tokenizer))
+        ids = pictures.encoded(pieces, encoder)
+        return PromptTokens(text, ids, pictures.spans(ids, placed, self.tokenizer))
 
     def _empty_prompt(self) -> tuple[int, ...]:
         """The token that stands for an empty prompt: a model needs one token to start from."""
@@ -405,7 +392,7 @@ class Preparer:
     def _eos_token_ids(self, request: GenerationRequest) -> frozenset[int]:
         """The tokens that end a sequence. A plain text may have several turns; but a turn's end also ends a grammar."""
         is_turn = isinstance(request.prompt, ChatPrompt) or request.sampling.grammar is not None
-        return self.tokenizer.eos_token_ids | self.turn_end_ids if is_turn else self.tokenizer.eos_token_ids
+        return self.tokenizer.eos_token_ids | self.extensions.turn_end_ids if is_turn else self.tokenizer.eos_token_ids
 
     def _max_prompt_len(self, request: GenerationRequest) -> int | None:
         """The most tokens a prompt may have, None for one that is cut."""
@@ -520,7 +507,8 @@ class Preparer:
         """
         own = request.sampling.grammar
         is_conversation = isinstance(request.prompt, ChatPrompt)
-        wanted = self.constrain(request, prompt_text) if self.constrain is not None and is_conversation else own
+        constrain = self.extensions.constrain
+        wanted = constrain(request, prompt_text) if constrain is not None and is_conversation else own
         if wanted is own:
             return self._compiled(own)
         is_forced = request.tool_choice not in ("auto", "none", None)
@@ -561,12 +549,12 @@ class Preparer:
     def _compiled(self, grammar: Grammar | None) -> Grammar | None:
         """The grammar, once it is known to compile. Raises: InvalidRequest. The engine reports what cannot be known here."""
         if grammar is not None and self._can_follow(grammar):
-            assert self.compile_grammar is not None
-            self.compile_grammar(grammar)
+            assert self.extensions.compile_grammar is not None
+            self.extensions.compile_grammar(grammar)
         return grammar
 
     def _can_follow(self, grammar: Grammar) -> bool:
-        return self.compile_grammar is not None and self.capabilities.can_follow(grammar)
+        return self.extensions.compile_grammar is not None and self.capabilities.can_follow(grammar)
 
 
 def _last(ids: list[int], count: int) -> list[int]:
@@ -603,3 +591,7 @@ def _check_truncation(request: GenerationRequest) -> None:
 def _asked_choice(request: GenerationRequest) -> str:
     """The choice as the client wrote it: a word, or the name of a tool."""
     return request.called_tool or str(request.tool_choice)
+
+
+def _draw_seed() -> int:
+    return int.from_bytes(os.urandom(8)) >> (64 - _SEED_BITS)

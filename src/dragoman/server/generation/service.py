@@ -9,11 +9,9 @@ engine, and the loading of its pictures.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TypeGuard, TypeVar
 
@@ -22,26 +20,22 @@ import msgspec
 from dragoman.engine.base import Engine, PromptProgress, TellingProgress, deliver
 from dragoman.errors import DeadlineTooShort, EngineFailed, InvalidPayload, QueueTimeout, RequestTimeout
 from dragoman.server.admission import num_characters
+from dragoman.server.generation.extensions import Extensions
 from dragoman.server.generation.fold import ResultFold
-from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.prepare import (
-    Constrain,
-    FindUnsearched,
-    GrammarCompiler,
     PreparedRequest,
     Preparer,
     PromptTokens,
     ServiceLimits,
     Turn,
 )
-from dragoman.server.generation.sequence_text import ParserFactory, SequenceText, parser_of, prompt_info
-from dragoman.server.generation.thinking import FindThought, ThinkingPlan
+from dragoman.server.generation.sequence_text import SequenceText, parser_of, prompt_info
+from dragoman.server.generation.thinking import ThinkingPlan
 from dragoman.server.observation.record import CallRecord, RequestRecord, current_call, new_request
 from dragoman.server.registry import TakeEvent
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.breakers import BreakerFinder
 from dragoman.tokenizer.chat_template import ChatTemplate
-from dragoman.tokenizer.plain_content import PlainContent
 from dragoman.types import (
     BLOCK_TOKENS,
     USUAL_STANDING,
@@ -57,31 +51,6 @@ T = TypeVar("T")
 
 _NUM_TEMPLATE_THREADS = 4  # as many as there are processes for them
 _NUM_GRAMMAR_THREADS = 16  # more than costly grammars can occupy, so that others never wait for them
-_SEED_BITS = 53  # every JSON reader keeps such an integer exact, so a client can send it back
-
-
-@dataclass(frozen=True, slots=True)
-class Extensions:
-    """Abilities of a service beyond plain text. `compile_grammar`: finds out which grammars its engine can follow.
-
-    `make_parser` splits reasoning and tool calls from the text, None = all of it is the answer; it sees the special tokens
-    in `marker_ids`. `constrain` makes room for both in a request's grammar. `turn_end_ids` end a chat's answer besides the
-    tokenizer's end-of-sequence tokens. `draw_seed` gives the seed of requests that name none. `pictures`: of a model that
-    takes them. `plain`: keeps control tokens out of clients' texts, None = they are tokenised as such.
-    `unsearched`: the parts of an answer that are not content, so far as an engine can tell. `find_thought`: the marks of
-    its reasoning, None = it has none.
-    """
-
-    compile_grammar: GrammarCompiler | None = None
-    make_parser: ParserFactory | None = None
-    marker_ids: frozenset[int] = frozenset()
-    constrain: Constrain | None = None
-    turn_end_ids: frozenset[int] = frozenset()
-    draw_seed: Callable[[], int] | None = None
-    pictures: PicturePrompts | None = None
-    plain: PlainContent | None = None
-    unsearched: FindUnsearched | None = None
-    find_thought: FindThought | None = None
 
 
 class Service:
@@ -114,17 +83,9 @@ class Service:
             model_name=name,
             capabilities=engine.capabilities,
             tokenizer=tokenizer,
-            pieces=self._pieces,
             chat_template=chat_template,
             limits=self._limits,
-            compile_grammar=extensions.compile_grammar,
-            draw_seed=extensions.draw_seed or _draw_seed,
-            constrain=extensions.constrain,
-            turn_end_ids=extensions.turn_end_ids,
-            pictures=extensions.pictures,
-            plain=extensions.plain,
-            make_parser=extensions.make_parser,
-            unsearched=extensions.unsearched,
+            extensions=extensions,
             breakers=BreakerFinder(tokenizer),
             thinking=find and ThinkingPlan(find, self._limits.thinking, tokenizer),
         )
@@ -414,7 +375,3 @@ class _Deadline:
             f"{error.needed_s:.3g} s away, by the forecast"
         )
         return DeadlineTooShort(message, param=self._field or None, needed_s=error.needed_s)
-
-
-def _draw_seed() -> int:
-    return int.from_bytes(os.urandom(8)) >> (64 - _SEED_BITS)
