@@ -236,7 +236,7 @@ ARRAY, TEXT, U32 = 9, 8, 4
         (file([], [tensor("a", [4], kind=28)], rest=bytes(99)), "tensor 'a' is stored as F64, allowed"),
         (file([], [tensor("a", [4], kind=999)], rest=bytes(99)), "tensor 'a' is stored as type 999, allowed"),
         (file([]), "general.architecture is '', allowed: bloom"),
-        (file([key("general.architecture", TEXT, text("mamba"))]), "general.architecture is 'mamba', allowed: bloom"),
+        (file([key("general.architecture", TEXT, text("rwkv7"))]), "general.architecture is 'rwkv7', allowed: bloom"),
         (file([key("general.architecture", TEXT, text("clip"))]), "is the vision part of a model"),
         (file([key("general.architecture", TEXT, text("llama"))]), "has no tensor 'token_embd.weight'"),
         (file([key("general.architecture", TEXT, text(b"\xff\xfe"))]), "is not a readable GGUF file"),

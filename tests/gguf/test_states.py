@@ -1,4 +1,4 @@
-"""GGUF files of models whose layers keep a state (Qwen3-Next, Qwen 3.5): what is stored otherwise, and what is refused."""
+"""GGUF files of models whose layers keep a state: what is stored otherwise, and what is refused."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from dragoman.models.sources.opening import stored_weights
 from tests.support.family_checkpoint import Array, read_case
 from tests.support.family_logits import error_on_prompt, logits_of
 from tests.support.gguf_writer import write_gguf
+from tests.support.graphs import difference
+from tests.support.tables import Rows
 
 EXACT = ModelOptions("f32")
 KEYS, HEADS, SIZE = 2, 4, 16  # of the cases' states
@@ -111,6 +113,51 @@ def test_metadata_of_states_is_read_or_refused_by_name(changes: dict[str, Any], 
     for use in (lambda: load_model(path, EXACT), lambda: memory_needs(path, RollingOptions())):
         with pytest.raises(ModelError, match=words):
             use()
+
+
+def test_metadata_of_scans_is_read_or_refused_by_name(tmp_path: Path) -> None:
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("mamba", {"mamba.ssm.state_size": 13}, "metadata implies"),
+        ("mamba", {"mamba.ssm.inner_size": None}, "has no mamba.ssm.inner_size"),
+        (
+            "mamba2",
+            {"mamba2.ssm.time_step_rank": 7},
+            "ssm.time_step_rank is 7, allowed: what divides mamba2.ssm.inner_size",
+        ),
+        ("mamba2", {"mamba2.ssm.time_step_rank": 0}, "ssm.time_step_rank is 0, allowed: what divides"),
+        (
+            "jamba",
+            {"jamba.attention.head_count_kv": [2, 2, 0, 0]},
+            "head_count_kv is a list, allowed: layers that come again",
+        ),
+        (
+            "jamba",
+            {"jamba.attention.head_count_kv": [0, 2]},
+            "head_count_kv is a list, allowed: an integer for each of 4",
+        ),
+        ("jamba", {"jamba.block_count": 2**32 - 1}, "an integer for each of 4294967295 layers"),
+        (
+            "granite4_hybrid",
+            {"granitehybrid.attention.head_count_kv": None},
+            "head_count_kv, allowed: an integer for each of 4",
+        ),
+        ("nemotron_h_moe", {"nemotron_h_moe.block_count": 8}, "layers_block_type is"),
+        ("nemotron_h_moe", {"nemotron_h_moe.expert_shared_count": 2}, "n_shared_experts is 2, allowed: 1"),
+        ("falcon_h1", {"falcon-h1.ssm.unheard_of": 1}, "not known for this architecture: falcon-h1.ssm.unheard_of"),
+    ]
+    with Rows() as rows:
+        for index, (name, changes, words) in enumerate(cases):
+            with rows.row(name, str(changes)), pytest.raises(ModelError, match=words):
+                load_model(write_gguf(name, read_case(name), tmp_path / str(index), changes=changes), EXACT)
+
+
+def test_a_layer_of_nemotron_h_is_what_its_tensors_are(tmp_path: Path) -> None:
+    """Newer converters call dense models, too, a mixture of experts, if config.json has numbers for experts."""
+    case, of_experts = read_case("nemotron_h"), read_case("nemotron_h_moe")["config"]
+    case["config"] |= {"time_step_min": 0.001}
+    for config in (case["config"], of_experts | case["config"]):
+        path = write_gguf("nemotron_h", case | {"config": config}, tmp_path / str(len(config)))
+        assert difference(path, path.with_name("checkpoint")) is None
 
 
 @pytest.mark.parametrize("count", [1.5, "three", 2**32 - 1])

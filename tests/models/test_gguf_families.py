@@ -37,6 +37,7 @@ WHOLE = [
     *("qwen3_next", "qwen3_vl", "seed_oss", "stablelm", "stablelm_12b"),
     *("afmoe", "arcee", "dots1", "exaone_moe", "gemma3n", "gemma4", "gemma4_moe", "glm4_moe_lite", "hunyuan_v1_moe"),
     *("jais2", "minimax_m2", "ministral3", "nemotron", "solar_open"),
+    *("bamba", "falcon_mamba", "granite4_hybrid", "jamba", "mamba"),
 ]
 """Of which a GGUF says everything."""
 
@@ -48,6 +49,11 @@ CHANGED: dict[str, dict[str, Any]] = {
     "starcoder2": {"sliding_window": 4096},
     "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
     "gpt_neox_sequential": {"hidden_act": "gelu"},
+    "mamba2": {"time_step_limit": [0.0, float("inf")]},
+    "nemotron_h": {"time_step_min": 0.001},
+    "nemotron_h_latent": {"time_step_min": 0.001},
+    "nemotron_h_moe": {"time_step_min": 0.001},
+    "lfm2_moe": {"routed_scaling_factor": 1.0},
 }
 """With what llama.cpp takes for granted in place of the case's own."""
 
@@ -67,6 +73,15 @@ def test_every_architecture_builds_the_graph_of_its_checkpoint(tmp_path: Path) -
             with rows.row(name):
                 path = write_gguf(name, case_of(name), tmp_path / name)
                 assert difference(path, tmp_path / name / "checkpoint") is None
+
+
+def test_what_falcon_h1_multiplies_by_is_in_its_matrices(tmp_path: Path) -> None:
+    case = read_case("falcon_h1")
+    case["config"] |= {"mamba_norm_before_gate": False}  # as llama.cpp takes for granted
+    path = write_gguf("falcon_h1", case, tmp_path)
+    token_ids = [(37 * index) % 290 for index in range(60)]
+    found, expected = (logits_of(load_model(model, EXACT), token_ids) for model in (path, tmp_path / "checkpoint"))
+    assert _error(found, expected) < 1e-4
 
 
 def test_queries_that_grow_by_nothing_are_those_of_mistral(tmp_path: Path) -> None:
@@ -183,6 +198,8 @@ TYPED = [
             "granitemoe",
             "qwen3_5_text",
             "qwen3_next",
+            "jamba",
+            "nemotron_h_moe",
         )
         for type_name in ("Q8_0", "Q4_0", "F16", "BF16")
     ),

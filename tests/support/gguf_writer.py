@@ -18,7 +18,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.support import gguf_newer, gguf_qwen
+from tests.support import gguf_newer, gguf_qwen, gguf_recurrent
 from tests.support.family_checkpoint import Array, Case, write_case
 from tests.support.gguf_blocks import quantise
 
@@ -79,8 +79,9 @@ ARCHITECTURES = {
     "StableLmForCausalLM": "stablelm",
     "Starcoder2ForCausalLM": "starcoder2",
     **gguf_newer.ARCHITECTURES,
+    **gguf_recurrent.ARCHITECTURES,
 }
-PERMUTED = ("arcee", "llama", "granite", "granitemoe", "mistral3", "olmo", "smollm3")
+PERMUTED = ("arcee", "llama", "granite", "granitemoe", "mistral3", "olmo", "smollm3", *gguf_recurrent.PERMUTED)
 QWENS = ("qwen2vl", "qwen3next", "qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe")
 """Of which `gguf_qwen` knows the rest."""
 RAISED = ("gemma", "gemma2", "gemma3", "nemotron")
@@ -122,7 +123,7 @@ def write_tensors(
 ) -> Path:
     """A checkpoint as a GGUF file."""
     writing = writing or Writing()
-    name = ARCHITECTURES[config["architectures"][0]]
+    name = gguf_recurrent.architecture(config, ARCHITECTURES[config["architectures"][0]])
     if name == "gemma4":
         config, tensors = gguf_newer.text_part(config, tensors)
     elif name in QWENS or "text_config" in config:
@@ -235,7 +236,8 @@ def _prepared(config: Config, tensors: Mapping[str, Array], name: str) -> Iterat
     for merged, parts in stacks.items():
         stacked = np.stack([parts[index] for index in sorted(parts)])
         mixtral = re.fullmatch(r"model\.layers\.(\d+)\.block_sparse_moe\.experts\.(w\d\.weight)", merged)
-        yield (f"layers.{mixtral[1]}.feed_forward.experts.{mixtral[2]}" if mixtral else merged), stacked
+        found = f"layers.{mixtral[1]}.feed_forward.experts.{mixtral[2]}" if mixtral else merged
+        yield gguf_recurrent.merged_name(found), stacked
 
 
 def _guesses(config: Config, key: str) -> bool:
@@ -256,18 +258,20 @@ def _changed(config: Config, key: str, value: Array, name: str) -> Iterator[tupl
         value = value.T
     if "query_key_value" in key:
         value = _apart(value, heads, _falcon_kv_heads(config) if name == "falcon" else heads)
-    if name == "lfm2" and key.endswith("conv.conv.weight"):
+    if name in ("lfm2", "lfm2moe") and key.endswith("conv.conv.weight"):
         value = value.squeeze(1)
     if key.endswith("e_score_correction_bias"):
         key, value = key.replace("e_score_correction_bias", "e_score_correction.bias"), value.reshape(-1)
     key, value = gguf_newer.renamed(key, value, name)
+    if name in gguf_recurrent.SCANNING:
+        key, value = gguf_recurrent.changed(config, key, value, name)
     if name in QWENS:
         yield from gguf_qwen.changed(config, key, value, name)
     elif name == "gpt-oss":
         yield from _gpt_oss(key, value)
-    elif name == "granite" and "shared_mlp" in key:
+    elif "shared_mlp" in key and (name == "granite" or config.get("num_local_experts") == 0):
         yield from _dense_granite(key, value)
-    elif name == "granitemoe" and key.endswith("input_linear.weight"):
+    elif name in ("granitehybrid", "granitemoe") and key.endswith("input_linear.weight"):
         yield from _halves(key, value)
     elif key.endswith("kv_b_proj.weight"):
         yield from _latent(config, key, value)
@@ -392,16 +396,17 @@ def metadata(config: Config, name: str) -> dict[str, Any]:
         "expert_group_count": config.get("n_group"),
         "expert_group_used_count": config.get("topk_group"),
     }
-    return values | _rope(config, rule, heads, hidden) | _particular(config, name) | gguf_newer.metadata(config, name)
+    particular = _particular(config, name) | gguf_newer.metadata(config, name) | gguf_recurrent.metadata(config, name)
+    return values | _rope(config, rule, heads, hidden) | particular
 
 
 def _float(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _rope(config: Config, rule: Config, heads: int, hidden: int) -> dict[str, Any]:
+def _rope(config: Config, rule: Config, heads: int | None, hidden: int) -> dict[str, Any]:
     kind = rule.get("rope_type", rule.get("type"))
-    size = config.get("head_dim") or hidden // heads
+    size = config.get("head_dim") or hidden // (heads or 1)
     part = rule.get("partial_rotary_factor", _first(config, "partial_rotary_factor", "rotary_pct"))
     values: dict[str, Any] = {"rope.dimension_count": int(size * part)} if part else {}
     if kind == "linear":

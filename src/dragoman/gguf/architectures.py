@@ -13,6 +13,7 @@ from dragoman.gguf.architecture import (
     CUTS,
     EXPERT_KEYS,
     EXPERTS,
+    FACTOR_KEYS,
     HEAD_NORMS,
     KEYS,
     LLAMA,
@@ -29,6 +30,7 @@ from dragoman.gguf.architecture import (
 )
 from dragoman.gguf.newer_architectures import MINISTRAL3, NEWER
 from dragoman.gguf.qwen_architectures import QWENS
+from dragoman.gguf.recurrent_architectures import BAMBA, FALCON_MAMBA, GRANITE_HYBRID_EXPERTS, RECURRENT
 
 _GPT2 = Architecture(
     "GPT2LMHeadModel",
@@ -210,16 +212,10 @@ _COHERE = replace(
     | {"layer_norm_eps": "attention.layer_norm_epsilon", "logit_scale": "logit_scale"},
     layer=ATTENTION | MLP | HEAD_NORMS,
 )
-_GRANITE_KEYS = KEYS | {
-    "attention_multiplier": "attention.scale",
-    "embedding_multiplier": "embedding_scale",
-    "residual_multiplier": "residual_scale",
-    "logits_scaling": "logit_scale",
-}
 _GRANITE = replace(
     LLAMA,
     hugging_face="GraniteForCausalLM",
-    keys=_GRANITE_KEYS,
+    keys=KEYS | FACTOR_KEYS,
     # Granite 4's, which says this of layers with states even where it has none
     unread=(
         *(f"ssm.{key}" for key in ("conv_kernel", "state_size", "group_count", "inner_size", "time_step_rank")),
@@ -229,7 +225,7 @@ _GRANITE = replace(
 _GRANITE_EXPERTS = replace(
     LLAMA,
     hugging_face="GraniteMoeForCausalLM",
-    keys=_GRANITE_KEYS | LOCAL_EXPERT_KEYS,
+    keys=KEYS | FACTOR_KEYS | LOCAL_EXPERT_KEYS,
     layer=ATTENTION
     | NORM_BEFORE_MLP
     | {
@@ -335,31 +331,6 @@ _GLM4_EXPERTS = replace(
     },
     unread=("expert_feed_forward_length", "expert_weights_norm", "expert_gating_func", "nextn_predict_layers"),
 )
-_LFM2 = replace(
-    PLAIN,
-    hugging_face="Lfm2ForCausalLM",
-    keys={key: name for key, name in KEYS.items() if key not in ("rms_norm_eps", "num_key_value_heads")}
-    | {"norm_eps": "attention.layer_norm_rms_epsilon", "conv_L_cache": "shortconv.l_cache"},
-    outer=OUTER | {"output_norm": "model.embedding_norm", "token_embd_norm": "model.embedding_norm"},
-    layer={
-        "attn_norm": "operator_norm",
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.out_proj",
-        "attn_q_norm": "self_attn.q_layernorm",
-        "attn_k_norm": "self_attn.k_layernorm",
-        "shortconv.conv": "conv.conv",
-        "shortconv.in_proj": "conv.in_proj",
-        "shortconv.out_proj": "conv.out_proj",
-        "ffn_norm": "ffn_norm",
-        "ffn_gate": "feed_forward.w1",
-        "ffn_up": "feed_forward.w3",
-        "ffn_down": "feed_forward.w2",
-    },
-    fixed={"block_auto_adjust_ff_dim": False},
-    unread=("attention.head_count_kv",),
-)
 _ERNIE = replace(PLAIN, hugging_face="Ernie4_5ForCausalLM")
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -410,7 +381,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         hugging_face="HunYuanDenseV1ForCausalLM",
         layer=PLAIN.layer | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"},
     ),
-    "lfm2": _LFM2,
     "llama": LLAMA,
     "mistral3": replace(LLAMA, unread=MINISTRAL3.unread),
     "mpt": _MPT,
@@ -421,6 +391,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "phi3": _PHI3,
     **QWENS,
     **NEWER,
+    **RECURRENT,
     "seed_oss": replace(
         PLAIN,
         hugging_face="SeedOssForCausalLM",
@@ -440,6 +411,9 @@ VARIANTS: dict[tuple[str, str], Architecture] = {
     ("granitemoe", "expert_shared_feed_forward_length"): replace(
         _GRANITE_EXPERTS, hugging_face="GraniteMoeSharedForCausalLM"
     ),
+    ("granitehybrid", "expert_count"): GRANITE_HYBRID_EXPERTS,
+    ("granitehybrid", "rope.scaling.finetuned"): BAMBA,
+    ("mamba", "ssm.dt_b_c_rms"): FALCON_MAMBA,
     ("falcon", "attn_norm_2"): replace(
         _FALCON,
         layer=_FALCON.layer | {"attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"},

@@ -11,21 +11,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from statistics import NormalDist
-from typing import Any
 
 from dragoman.errors import ModelError
 from dragoman.gguf.architecture import Architecture
 from dragoman.gguf.architectures import ARCHITECTURES, VARIANTS
 from dragoman.gguf.files import GgufModel
+from dragoman.gguf.recurrent_config import RECURRENT_EXTRAS
 from dragoman.gguf.rope import rope_keys, rope_rule
+from dragoman.gguf.values import (
+    Config,
+    has_part,
+    head_counts,
+    head_size,
+    layer_counts,
+    layer_shape,
+    read_value,
+    tensor_shape,
+    value_heads,
+)
 
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that config.json tells of."""
 
 # Keys, behind the architecture's name, that say what tensors or other keys say too, or change nothing.
 _HARMLESS = ("vocab_size", "attention.value_length", "rope.dimension_count", "expert_count", "expert_used_count")
-
-Config = dict[str, Any]
 
 
 def find_architecture(model: GgufModel) -> Architecture:
@@ -38,7 +47,7 @@ def find_architecture(model: GgufModel) -> Architecture:
             f"{model.path} is an adapter (LoRA), allowed: the model's own file; load the adapter with --lora NAME=FILE"
         )
     for (base, key), variant in VARIANTS.items():
-        if name == base and (model.metadata.get(f"{name}.{key}") or _has(model, key)):
+        if name == base and (model.metadata.get(f"{name}.{key}") or has_part(model, key)):
             return variant
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -51,10 +60,10 @@ def make_config(model: GgufModel) -> Config:
     architecture = find_architecture(model)
     config: Config = {"architectures": [architecture.hugging_face], **architecture.fixed}
     for key, name in architecture.keys.items():
-        value = _value(model, name)
+        value = read_value(model, name)
         if value is not None:
             config[key] = value
-    config["vocab_size"] = _shape(model, "token_embd.weight")[0]
+    config["vocab_size"] = tensor_shape(model, "token_embd.weight")[0]
     config["tie_word_embeddings"] = "output.weight" not in model.tensors
     if "rope_theta" in architecture.keys:
         _read_rope(model, config)
@@ -71,7 +80,7 @@ def _read_rope(model: GgufModel, config: Config) -> None:
     if rule:
         config["rope_scaling"] = rule
     size = head_size(model)
-    turned = _value(model, "rope.dimension_count")
+    turned = read_value(model, "rope.dimension_count")
     if not isinstance(turned, int):
         turned = size
     if turned != size or config["architectures"][0] in _TURNING_PARTS:
@@ -85,89 +94,6 @@ _TURNING_PARTS = (
     *("MiniMaxM2ForCausalLM", "NemotronForCausalLM", "Phi3ForCausalLM", "PhiForCausalLM"),
     *("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "StableLmForCausalLM"),
 )
-
-
-def head_size(model: GgufModel) -> int:
-    """Dimensions of a head. Raises: ModelError if they are not said."""
-    name = model.architecture
-    size = _value(model, "attention.key_length")
-    if not isinstance(size, int):
-        size = model.metadata.count(f"{name}.embedding_length") // max(head_counts(model)[0], 1)
-    if size < 1:
-        key = "attention.key_length" if f"{name}.attention.key_length" in model.metadata else "embedding_length"
-        raise model.metadata.error(f"{name}.{key}", "what makes heads of at least 1 dimension")
-    return size
-
-
-def head_counts(model: GgufModel) -> tuple[int, int]:
-    """(heads, key/value heads). Raises: ModelError if they are not said."""
-    heads = _value(model, "attention.head_count")
-    if not isinstance(heads, int):
-        raise model.metadata.error(f"{model.architecture}.attention.head_count", "an integer")
-    kv_heads = _value(model, "attention.head_count_kv")
-    return heads, kv_heads if isinstance(kv_heads, int) and kv_heads else heads
-
-
-def value_heads(model: GgufModel) -> tuple[int, int, int]:
-    """(heads of keys, heads of values, size of the latter) of layers that keep a state. Raises: ModelError."""
-    name, values = model.architecture, model.metadata
-    keys, heads, width = (values.count(f"{name}.ssm.{key}") for key in ("group_count", "time_step_rank", "inner_size"))
-    if not keys:
-        raise values.error(f"{name}.ssm.group_count", "an integer of at least 1")
-    if not heads or heads % keys or width % heads:
-        raise values.error(f"{name}.ssm.time_step_rank", f"a multiple of {keys} that divides {width}")
-    return keys, heads, width // heads
-
-
-def layer_counts(model: GgufModel) -> tuple[int, int]:
-    """(layers, those after them that guess further tokens). Raises: ModelError if they are not said."""
-    name, values = model.architecture, model.metadata
-    both, guessing = values.count(f"{name}.block_count"), values.count(f"{name}.nextn_predict_layers", 0)
-    if guessing >= max(both, 1):
-        raise values.error(f"{name}.nextn_predict_layers", f"an integer below the {both} layers of {name}.block_count")
-    return both - guessing, guessing
-
-
-def _value(model: GgufModel, name: str) -> Any:
-    """The number or flag that a key holds; of a list of one for each layer that one.
-
-    Raises: ModelError if it holds something else, or layers differ.
-    """
-    key = f"{model.architecture}.{name}"
-    if not model.metadata.is_list(key):
-        if name in _FLAGS:
-            return model.metadata.flag(key, False) if key in model.metadata else None
-        return model.metadata.number(key)
-    listed = model.metadata.listed(key, float)
-    if not all(type(value) in (int, float) for value in listed[:1]):  # all are of one type
-        raise model.metadata.error(key, "a number, or one for each layer")
-    values = {value for value in listed if value}
-    if len(values) > 1 or (name not in _MAY_BE_ZERO and 0 in listed):
-        raise model.metadata.error(key, "the same value for every layer")
-    return next(iter(values), None)
-
-
-_FLAGS = ("use_parallel_residual", "expert_weights_norm")
-_MAY_BE_ZERO = ("attention.head_count_kv",)  # of layers that do not attend
-
-
-def _has(model: GgufModel, name: str) -> bool:
-    """True if a layer has a tensor whose name begins with `name`."""
-    return any(tensor.startswith("blk.") and tensor.split(".", 2)[-1].startswith(name) for tensor in model.tensors)
-
-
-def _shape(model: GgufModel, name: str) -> tuple[int, ...]:
-    if name not in model.tensors:
-        raise ModelError(f"{model.path} has no tensor {name!r}")
-    return model.tensors[name].shape
-
-
-def _layer_shape(model: GgufModel, name: str) -> tuple[int, ...]:
-    """The shape of the first layer's tensor of that name that has one."""
-    found = next((tensor for key, tensor in model.tensors.items() if key.endswith(f".{name}")), None)
-    if found is None:
-        raise ModelError(f"{model.path} has no tensor 'blk.*.{name}'")
-    return found.shape
 
 
 def _refuse_unread(model: GgufModel, architecture: Architecture) -> None:
@@ -188,18 +114,18 @@ _READ_BY_EXTRAS = ("attention.sliding_window_pattern", _SLIDING_BASE)
 
 
 def _llama(model: GgufModel, config: Config) -> None:
-    config["attention_bias"] = _has(model, "attn_q.bias")
-    config["mlp_bias"] = _has(model, "ffn_up.bias")
+    config["attention_bias"] = has_part(model, "attn_q.bias")
+    config["mlp_bias"] = has_part(model, "ffn_up.bias")
 
 
 def _biased(model: GgufModel, config: Config) -> None:
     """Queries, keys and values may be one tensor, with one bias."""
-    config["attention_bias"] = _has(model, "attn_q.bias") or _has(model, "attn_qkv.bias")
+    config["attention_bias"] = has_part(model, "attn_q.bias") or has_part(model, "attn_qkv.bias")
 
 
 def _experts(model: GgufModel, config: Config) -> None:
     """Experts' sizes are those of their matrices; layers without experts are dense."""
-    config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
+    config["moe_intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
     config.setdefault("intermediate_size", config["moe_intermediate_size"])
     layers = range(min(layer_counts(model)[0], len(model.tensors)))
     config["mlp_only_layers"] = [index for index in layers if f"blk.{index}.ffn_gate_inp.weight" not in model.tensors]
@@ -207,12 +133,12 @@ def _experts(model: GgufModel, config: Config) -> None:
 
 def _qwen2_experts(model: GgufModel, config: Config) -> None:
     _experts(model, config)
-    config["shared_expert_intermediate_size"] = _layer_shape(model, "ffn_down_shexp.weight")[-1]
+    config["shared_expert_intermediate_size"] = layer_shape(model, "ffn_down_shexp.weight")[-1]
 
 
 def _qwen35(model: GgufModel, config: Config) -> None:
     """Adds the layers' kinds. Newer files name each layer's; older ones give the distance between layers that attend."""
-    config["attention_bias"] = _has(model, "attn_q.bias")
+    config["attention_bias"] = has_part(model, "attn_q.bias")
     config["linear_value_head_dim"] = value_heads(model)[2]
     config["num_hidden_layers"] = num_layers = layer_counts(model)[0]
     key = f"{model.architecture}.attention.recurrent_layers"
@@ -227,10 +153,10 @@ def _qwen35_experts(model: GgufModel, config: Config) -> None:
 
 
 def _local_experts(model: GgufModel, config: Config) -> None:
-    config["intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
+    config["intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
     config.pop("mlp_only_layers", None)
-    if _has(model, "ffn_down_shexp"):
-        config["shared_intermediate_size"] = _layer_shape(model, "ffn_down_shexp.weight")[-1]
+    if has_part(model, "ffn_down_shexp"):
+        config["shared_intermediate_size"] = layer_shape(model, "ffn_down_shexp.weight")[-1]
 
 
 def _slides(model: GgufModel, config: Config) -> None:
@@ -267,13 +193,11 @@ def _phi3(model: GgufModel, config: Config) -> None:
 def _falcon(model: GgufModel, config: Config) -> None:
     heads, kv_heads = head_counts(model)
     config["num_key_value_heads"] = kv_heads
-    config["new_decoder_architecture"] = 1 < kv_heads < heads or _has(model, "attn_norm_2")
+    config["new_decoder_architecture"] = 1 < kv_heads < heads or has_part(model, "attn_norm_2")
     config["multi_query"] = kv_heads == 1
-    config["intermediate_size"] = _layer_shape(model, "ffn_up.weight")[
-        0
-    ]  # of which Falcon 2 has more than the key says
+    config["intermediate_size"] = layer_shape(model, "ffn_up.weight")[0]  # of which Falcon 2 has more than the key says
     if config["new_decoder_architecture"]:
-        config["num_ln_in_parallel_attn"] = 2 if _has(model, "attn_norm_2") else 1
+        config["num_ln_in_parallel_attn"] = 2 if has_part(model, "attn_norm_2") else 1
 
 
 def _bloom(model: GgufModel, config: Config) -> None:
@@ -294,7 +218,7 @@ def _mpt(model: GgufModel, config: Config) -> None:
 
 
 def _neox(model: GgufModel, config: Config) -> None:
-    config["attention_bias"] = _has(model, "attn_qkv.bias")
+    config["attention_bias"] = has_part(model, "attn_qkv.bias")
 
 
 def _big_code(model: GgufModel, config: Config) -> None:
@@ -302,19 +226,19 @@ def _big_code(model: GgufModel, config: Config) -> None:
 
 
 def _starcoder2(model: GgufModel, config: Config) -> None:
-    config["use_bias"] = _has(model, "attn_q.bias")
+    config["use_bias"] = has_part(model, "attn_q.bias")
     config.setdefault("sliding_window", 4096)  # of all published models; the converter leaves it out
     _slides(model, config)
 
 
 def _stablelm(model: GgufModel, config: Config) -> None:
-    config["use_qkv_bias"] = _has(model, "attn_q.bias")
-    config["qk_layernorm"] = _has(model, "attn_q_norm")
-    config["use_parallel_residual"] = not _has(model, "ffn_norm")
+    config["use_qkv_bias"] = has_part(model, "attn_q.bias")
+    config["qk_layernorm"] = has_part(model, "attn_q_norm")
+    config["use_parallel_residual"] = not has_part(model, "ffn_norm")
 
 
 def _cohere(model: GgufModel, config: Config) -> None:
-    config["use_qk_norm"] = _has(model, "attn_q_norm")
+    config["use_qk_norm"] = has_part(model, "attn_q_norm")
 
 
 def _granite(model: GgufModel, config: Config) -> None:
@@ -344,10 +268,10 @@ def _deepseek2(model: GgufModel, config: Config) -> None:
     config["attention_bias"] = False
     config.pop("partial_rotary_factor", None)
     config["num_hidden_layers"] = layer_counts(model)[0]
-    config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
+    config["moe_intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
     config.setdefault("first_k_dense_replace", 0)
     is_normalized = values.flag(f"{name}.expert_weights_norm", False)
-    if values.number(f"{name}.expert_gating_func") == 2 or _has(model, "exp_probs_b"):
+    if values.number(f"{name}.expert_gating_func") == 2 or has_part(model, "exp_probs_b"):
         config["architectures"] = ["DeepseekV3ForCausalLM"]
         config["norm_topk_prob"] = is_normalized
     else:
@@ -376,28 +300,28 @@ def _latent_sizes(model: GgufModel, config: Config) -> None:
 
 def _glm4_experts(model: GgufModel, config: Config) -> None:
     _biased(model, config)
-    config["use_qk_norm"] = _has(model, "attn_q_norm")
-    config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
+    config["use_qk_norm"] = has_part(model, "attn_q_norm")
+    config["moe_intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
     config["norm_topk_prob"] = model.metadata.flag(f"{model.architecture}.expert_weights_norm", True)
     config["num_hidden_layers"], config["num_nextn_predict_layers"] = layer_counts(model)
 
 
 def _ernie(model: GgufModel, config: Config) -> None:
-    config["use_bias"] = _has(model, "attn_q.bias")
+    config["use_bias"] = has_part(model, "attn_q.bias")
 
 
 def _ernie_experts(model: GgufModel, config: Config) -> None:
     _ernie(model, config)
-    config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
-    if _has(model, "ffn_down_shexp"):
-        shared = _layer_shape(model, "ffn_down_shexp.weight")[-1]
+    config["moe_intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
+    if has_part(model, "ffn_down_shexp"):
+        shared = layer_shape(model, "ffn_down_shexp.weight")[-1]
         config["moe_num_shared_experts"] = shared // config["moe_intermediate_size"]
 
 
 def _olmo3(model: GgufModel, config: Config) -> None:
     """Layers that see a window turn by a base of their own, and without the others' scaling."""
     _slides(model, config)
-    base = _value(model, _SLIDING_BASE)
+    base = read_value(model, _SLIDING_BASE)
     if base is not None:
         full = {
             "rope_type": "default",
@@ -410,15 +334,7 @@ def _olmo3(model: GgufModel, config: Config) -> None:
 
 def _seed_oss(model: GgufModel, config: Config) -> None:
     _llama(model, config)
-    config["attention_out_bias"] = _has(model, "attn_output.bias")
-
-
-def _lfm2(model: GgufModel, config: Config) -> None:
-    key = f"{model.architecture}.attention.head_count_kv"
-    counts = model.metadata.listed(key, int)
-    config["full_attn_idxs"] = [index for index, count in enumerate(counts) if count]
-    config["num_key_value_heads"] = head_counts(model)[1]
-    config["conv_bias"] = _has(model, "shortconv.conv.bias")
+    config["attention_out_bias"] = has_part(model, "attn_output.bias")
 
 
 def _ministral3(model: GgufModel, config: Config) -> None:
@@ -432,7 +348,7 @@ def _biased_experts(model: GgufModel, config: Config) -> None:
     """Experts' sizes are those of their matrices; layers that guess further tokens come last."""
     _slides(model, config)
     config["num_hidden_layers"] = layer_counts(model)[0]
-    config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
+    config["moe_intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
 
 
 def _dots1(model: GgufModel, config: Config) -> None:
@@ -450,8 +366,8 @@ def _gemma3n(model: GgufModel, config: Config) -> None:
     """Gates of a layer pass by how many deviations they lie above their mean: as many as pass of a normal distribution."""
     _slides(model, config)
     config.setdefault("rope_local_base_freq", 10_000.0)
-    config["vocab_size_per_layer_input"] = _shape(model, "per_layer_token_embd.weight")[0]
-    config["laurel_rank"] = _layer_shape(model, "laurel_l.weight")[0]
+    config["vocab_size_per_layer_input"] = tensor_shape(model, "per_layer_token_embd.weight")[0]
+    config["laurel_rank"] = layer_shape(model, "laurel_l.weight")[0]
     name, num_layers = model.architecture, layer_counts(model)[0]
     config["intermediate_size"] = _each_layer(model, f"{name}.feed_forward_length", num_layers)
     scales = model.metadata.listed(f"{name}.activation_sparsity_scale", float)
@@ -478,11 +394,11 @@ def _gemma4(model: GgufModel, config: Config) -> None:
             f"{name}.attention.head_count_kv", "the same for every layer, because keys and values differ"
         )
     config["intermediate_size"], config["use_double_wide_mlp"] = sizes[0], sizes[-1] != sizes[0]
-    if _has(model, "ffn_gate_inp"):
+    if has_part(model, "ffn_gate_inp"):
         config["enable_moe_block"] = True
-        config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
+        config["moe_intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
     if "per_layer_token_embd.weight" in model.tensors:
-        config["vocab_size_per_layer_input"] = _shape(model, "per_layer_token_embd.weight")[0]
+        config["vocab_size_per_layer_input"] = tensor_shape(model, "per_layer_token_embd.weight")[0]
     factors = rope_rule(model).get("factors", [1.0])
     turned = [factor for factor in factors if factor < _NEVER_TURNS]
     if factors[: len(turned)] != [1.0] * len(turned):
@@ -542,7 +458,6 @@ _EXTRAS: Mapping[str, Callable[[GgufModel, Config], None]] = {
     "HunYuanDenseV1ForCausalLM": _llama,
     "HunYuanMoEV1ForCausalLM": _hunyuan_experts,
     "Jais2ForCausalLM": _llama,
-    "Lfm2ForCausalLM": _lfm2,
     "LlamaForCausalLM": _llama,
     "MPTForCausalLM": _mpt,
     "MiniMaxM2ForCausalLM": _local_experts,
@@ -562,4 +477,5 @@ _EXTRAS: Mapping[str, Callable[[GgufModel, Config], None]] = {
     "SmolLM3ForCausalLM": _llama,
     "StableLmForCausalLM": _stablelm,
     "Starcoder2ForCausalLM": _starcoder2,
+    **RECURRENT_EXTRAS,
 }

@@ -103,6 +103,7 @@ KINDS: dict[str, Kind] = {
     "exaone": Kind(_CODE_KIND.parts, "NFC"),
     "exaone4": Kind((_CUT,)),
     "falcon": Kind(_FALCON),
+    "falcon-h1": _LLAMA_KIND,
     "falcon3": _LLAMA_KIND,
     "glm4": Kind((*_LLAMA3, _WHOLE), None, ignores_merges=True),
     "chatglm-bpe": Kind((*_LLAMA3, _WHOLE)),

@@ -15,17 +15,11 @@ import numpy as np
 
 from dragoman.errors import ModelError
 from dragoman.gguf.architecture import Architecture
-from dragoman.gguf.config import (
-    ROPE_TENSORS,
-    find_architecture,
-    head_counts,
-    head_size,
-    layer_counts,
-    value_heads,
-)
+from dragoman.gguf.config import ROPE_TENSORS, find_architecture
 from dragoman.gguf.files import GgufModel
 from dragoman.gguf.header import TYPES, GgufTensor
 from dragoman.gguf.mmproj import LAYERS, SeeingPart
+from dragoman.gguf.values import head_counts, head_size, layer_counts, value_heads
 from dragoman.models.sources.base import Array
 from dragoman.models.sources.forms import Joined, Stack, Turned, with_columns
 from dragoman.models.sources.gguf.orders import row_order, turns_order
@@ -34,7 +28,7 @@ from dragoman.models.sources.gguf.stored import MappedFiles, stored_rows
 Read = Callable[[MappedFiles], Any]
 
 _RATES = "ssm_a"  # minus the exponential of what a checkpoint has
-_PLAIN_NORM = "ssm_norm"  # has no one added where others have
+_PLAIN_NORM = "ssm_norm"  # has no one added where others have, and lies in rows, one for each group of heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +123,11 @@ class _Naming:
             return
         if part == _RATES:
             entry = replace(entry, read=lambda files: self._logarithm(tensor, files))
-        elif (
-            self._architecture.has_raised_norms
-            and part != _PLAIN_NORM
-            and part.endswith("norm")
-            and name.endswith(".weight")
-        ):
+        elif part == _PLAIN_NORM:
+            entry = Entry(
+                (prod(tensor.shape),), tensor.type_name, lambda files: np.asarray(_read(tensor, files)).reshape(-1)
+            )
+        elif self._architecture.has_raised_norms and part.endswith("norm") and name.endswith(".weight"):
             entry = replace(entry, read=lambda files: np.asarray(_read(tensor, files), dtype=np.float32) - 1.0)
         if part.removesuffix(".weight") in self._architecture.orders:
             entry = self._ordered(entry, part)

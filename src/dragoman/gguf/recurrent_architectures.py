@@ -1,0 +1,245 @@
+"""Architectures of GGUF files whose layers scan or convolve: Mamba and its hybrids, LFM2.
+
+Does: hold values. Does not: read files. Used by `architectures`; what no row says is worked out by `recurrent_config`.
+Source of the facts: llama.cpp, conversion/mamba.py, jamba.py, granite.py, falcon_h1.py, nemotron.py, lfm2.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dragoman.gguf.architecture import (
+    ATTENTION,
+    EXPERT_KEYS,
+    EXPERTS,
+    FACTOR_KEYS,
+    KEYS,
+    LOCAL_EXPERT_KEYS,
+    MLP,
+    OUTER,
+    PAIRS,
+    PLAIN,
+    Architecture,
+    Names,
+)
+
+_SIZES = ("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_gating_func")
+_SAID_BY_TENSORS = ("feed_forward_length", "attention.head_count_kv", "ssm.inner_size")
+
+
+def _scan(mixer: str) -> Names:
+    """The tensors of a scan by heads, below `mixer`."""
+    names = {"ssm_in": "in_proj", "ssm_conv1d": "conv1d", "ssm_norm": "norm", "ssm_out": "out_proj"}
+    alone = {"ssm_dt.bias": "dt_bias", "ssm_a": "A_log", "ssm_d": "D"}
+    return {part: f"{mixer}.{name}" for part, name in (names | alone).items()}
+
+
+def _channel_scan(mixer: str) -> Names:
+    """The tensors of a scan by channels, below `mixer`."""
+    names = {part: name for part, name in _scan(mixer).items() if part not in ("ssm_norm", "ssm_dt.bias")}
+    return names | {"ssm_x": f"{mixer}.x_proj", "ssm_dt": f"{mixer}.dt_proj"}
+
+
+_BACKBONE = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f", "output": "lm_head"}
+_HYBRID_KEYS = {
+    "mamba_d_conv": "ssm.conv_kernel",
+    "mamba_d_state": "ssm.state_size",
+    "mamba_n_groups": "ssm.group_count",
+    "mamba_n_heads": "ssm.time_step_rank",
+}
+_MAMBA = Architecture(
+    "MambaForCausalLM",
+    {
+        "num_hidden_layers": "block_count",
+        "hidden_size": "embedding_length",
+        "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
+        "conv_kernel": "ssm.conv_kernel",
+        "state_size": "ssm.state_size",
+        "time_step_rank": "ssm.time_step_rank",
+    },
+    layers="backbone.layers",
+    outer=_BACKBONE,
+    layer={"attn_norm": "norm"} | _channel_scan("mixer"),
+    unread=("context_length", "feed_forward_length", "attention.head_count", "ssm.inner_size", "ssm.dt_b_c_rms"),
+)
+FALCON_MAMBA = replace(_MAMBA, hugging_face="FalconMambaForCausalLM")
+_MAMBA2 = replace(
+    _MAMBA,
+    hugging_face="Mamba2ForCausalLM",
+    keys={key: name for key, name in _MAMBA.keys.items() if key != "time_step_rank"}
+    | {"n_groups": "ssm.group_count", "num_heads": "ssm.time_step_rank"},
+    layer={"attn_norm": "norm"} | _scan("mixer"),
+)
+_NEMOTRON_H = replace(
+    _MAMBA2,
+    hugging_face="NemotronHForCausalLM",
+    keys={key: name for key, name in KEYS.items() if key not in ("intermediate_size", "rms_norm_eps", "rope_theta")}
+    | {
+        "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
+        "conv_kernel": "ssm.conv_kernel",
+        "mamba_num_heads": "ssm.time_step_rank",
+        "n_groups": "ssm.group_count",
+        "ssm_state_size": "ssm.state_size",
+    },
+    layer={
+        "attn_norm": "norm",
+        "attn_q": "mixer.q_proj",
+        "attn_k": "mixer.k_proj",
+        "attn_v": "mixer.v_proj",
+        "attn_output": "mixer.o_proj",
+        "ffn_up": "mixer.up_proj",
+        "ffn_down": "mixer.down_proj",
+    }
+    | _scan("mixer"),
+    orders=PAIRS,
+    # What scales attention and turns it, of a model whose attention does not turn.
+    unread=(*_SAID_BY_TENSORS, "attention.layer_norm_epsilon", "rope.freq_base"),
+)
+_NEMOTRON_H_EXPERTS = replace(
+    _NEMOTRON_H,
+    keys=_NEMOTRON_H.keys
+    | {
+        "n_routed_experts": "expert_count",
+        "num_experts_per_tok": "expert_used_count",
+        "n_shared_experts": "expert_shared_count",
+        "norm_topk_prob": "expert_weights_norm",
+        "routed_scaling_factor": "expert_weights_scale",
+        "n_group": "expert_group_count",
+        "topk_group": "expert_group_used_count",
+        "moe_latent_size": "moe_latent_size",
+    },
+    layer=_NEMOTRON_H.layer
+    | {
+        "ffn_gate_inp": "mixer.gate",
+        "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+        "ffn_up_exps": "mixer.experts.{expert}.up_proj",
+        "ffn_down_exps": "mixer.experts.{expert}.down_proj",
+        "ffn_up_shexp": "mixer.shared_experts.up_proj",
+        "ffn_down_shexp": "mixer.shared_experts.down_proj",
+        "ffn_latent_down": "mixer.fc1_latent_proj",
+        "ffn_latent_up": "mixer.fc2_latent_proj",
+    },
+    unread=(*_NEMOTRON_H.unread, *_SIZES, "nextn_predict_layers"),
+)
+_JAMBA = replace(
+    PLAIN,
+    hugging_face="JambaForCausalLM",
+    keys={key: name for key, name in KEYS.items() if key not in ("num_key_value_heads", "rope_theta")}
+    | EXPERT_KEYS
+    | {"mamba_d_conv": "ssm.conv_kernel", "mamba_d_state": "ssm.state_size", "mamba_dt_rank": "ssm.time_step_rank"},
+    outer=OUTER | {"output_norm": "model.final_layernorm"},
+    layer=ATTENTION
+    | {name: target.replace("mlp", "feed_forward") for name, target in (MLP | EXPERTS).items()}
+    | _channel_scan("mamba")
+    | {
+        "ffn_norm": "pre_ff_layernorm",
+        "ffn_gate_inp": "feed_forward.router",
+        "ssm_dt_norm": "mamba.dt_layernorm",
+        "ssm_b_norm": "mamba.b_layernorm",
+        "ssm_c_norm": "mamba.c_layernorm",
+    },
+    cuts={},
+    unread=("attention.head_count_kv", "ssm.inner_size"),
+)
+_FALCON_H1 = replace(
+    PLAIN,
+    hugging_face="FalconH1ForCausalLM",
+    keys=KEYS | _HYBRID_KEYS | {"mamba_d_ssm": "ssm.inner_size"},
+    outer=_JAMBA.outer,
+    layer=ATTENTION
+    | {name: target.replace("mlp", "feed_forward") for name, target in MLP.items()}
+    | _scan("mamba")
+    # the one tensor whose name in the file is not that of a module
+    | {"ffn_norm": "pre_ff_layernorm.weight", "ffn_norm.weight": "pre_ff_layernorm.weight"},
+    cuts={},
+    fixed={"mamba_norm_before_gate": False},  # as llama.cpp computes; what is multiplied is multiplied in the matrices
+)
+_GRANITE_HYBRID = replace(
+    PLAIN,
+    hugging_face="GraniteMoeHybridForCausalLM",
+    keys={
+        key: name for key, name in KEYS.items() if key not in ("head_dim", "num_key_value_heads", "intermediate_size")
+    }
+    | _HYBRID_KEYS
+    | FACTOR_KEYS,
+    layer=ATTENTION | _scan("mamba") | {"ffn_norm": "post_attention_layernorm", "ffn_down": "shared_mlp.output_linear"},
+    joined={"shared_mlp.input_linear": ("ffn_gate", "ffn_up")},
+    cuts={},
+    orders=PAIRS,
+    unread=(*_SAID_BY_TENSORS, *_SIZES),
+)
+GRANITE_HYBRID_EXPERTS = replace(
+    _GRANITE_HYBRID,
+    keys=_GRANITE_HYBRID.keys | LOCAL_EXPERT_KEYS,
+    layer={part: name for part, name in _GRANITE_HYBRID.layer.items() if part != "ffn_down"}
+    | {
+        "ffn_gate_inp": "block_sparse_moe.router.layer",
+        "ffn_down_exps": "block_sparse_moe.output_linear",
+        "ffn_down_shexp": "shared_mlp.output_linear",
+    },
+    joined={
+        "block_sparse_moe.input_linear": ("ffn_gate_exps", "ffn_up_exps"),
+        "shared_mlp.input_linear": ("ffn_gate_shexp", "ffn_up_shexp"),
+    },
+)
+BAMBA = replace(
+    _GRANITE_HYBRID,
+    hugging_face="BambaForCausalLM",
+    keys={key: name for key, name in KEYS.items() if key not in ("head_dim", "num_key_value_heads")} | _HYBRID_KEYS,
+    outer=_JAMBA.outer,
+    layer=_FALCON_H1.layer | {"ffn_norm": "pre_ff_layernorm.weight"},
+    joined={},
+)
+LFM2 = replace(
+    PLAIN,
+    hugging_face="Lfm2ForCausalLM",
+    keys={key: name for key, name in KEYS.items() if key not in ("rms_norm_eps", "num_key_value_heads")}
+    | {"norm_eps": "attention.layer_norm_rms_epsilon", "conv_L_cache": "shortconv.l_cache"},
+    outer=OUTER | {"output_norm": "model.embedding_norm", "token_embd_norm": "model.embedding_norm"},
+    layer={
+        "attn_norm": "operator_norm",
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.out_proj",
+        "attn_q_norm": "self_attn.q_layernorm",
+        "attn_k_norm": "self_attn.k_layernorm",
+        "shortconv.conv": "conv.conv",
+        "shortconv.in_proj": "conv.in_proj",
+        "shortconv.out_proj": "conv.out_proj",
+        "ffn_norm": "ffn_norm",
+        "ffn_gate": "feed_forward.w1",
+        "ffn_up": "feed_forward.w3",
+        "ffn_down": "feed_forward.w2",
+    },
+    fixed={"block_auto_adjust_ff_dim": False},
+    unread=("attention.head_count_kv",),
+)
+_LFM2_EXPERTS = replace(
+    LFM2,
+    hugging_face="Lfm2MoeForCausalLM",
+    keys=LFM2.keys | EXPERT_KEYS | {"num_dense_layers": "leading_dense_block_count"},
+    layer=LFM2.layer
+    | {
+        "ffn_gate_inp": "feed_forward.gate",
+        "exp_probs_b.bias": "feed_forward.expert_bias",
+        "ffn_gate_exps": "feed_forward.experts.{expert}.w1",
+        "ffn_up_exps": "feed_forward.experts.{expert}.w3",
+        "ffn_down_exps": "feed_forward.experts.{expert}.w2",
+    },
+    fixed={},
+    unread=(*LFM2.unread, *_SIZES),
+)
+
+RECURRENT: dict[str, Architecture] = {
+    "falcon-h1": _FALCON_H1,
+    "granitehybrid": _GRANITE_HYBRID,
+    "jamba": _JAMBA,
+    "lfm2": LFM2,
+    "lfm2moe": _LFM2_EXPERTS,
+    "mamba": _MAMBA,
+    "mamba2": _MAMBA2,
+    "nemotron_h": _NEMOTRON_H,
+    "nemotron_h_moe": _NEMOTRON_H_EXPERTS,
+}
+"""By the name in general.architecture."""
