@@ -143,7 +143,11 @@ def test_metadata_of_scans_is_read_or_refused_by_name(tmp_path: Path) -> None:
         ),
         ("nemotron_h_moe", {"nemotron_h_moe.block_count": 8}, "layers_block_type is"),
         ("nemotron_h_moe", {"nemotron_h_moe.expert_shared_count": 2}, "n_shared_experts is 2, allowed: 1"),
-        ("falcon_h1", {"falcon-h1.ssm.unheard_of": 1}, "not known for this architecture: falcon-h1.ssm.unheard_of"),
+        (
+            "falcon_h1",
+            {"falcon-h1.ssm.unheard_of": 1},
+            "unknown metadata for this architecture: falcon-h1.ssm.unheard_of",
+        ),
     ]
     with Rows() as rows:
         for index, (name, changes, words) in enumerate(cases):
