@@ -7,7 +7,7 @@ Used by the dialects, on the event loop, and by what describes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -30,12 +30,14 @@ class Need(StrEnum):
     SAMPLING = "when sampling"
     DRY = "where dry_multiplier and dry_penalty_last_n are not 0"
     XTC = "when sampling with xtc_probability"
-    BEAMS = "with num_beams > 1"
+    BEAMS = "in a beam search"
     DETAILS = "with details"
     ONE_ANSWER = "when not streaming"  # several sequences per prompt have no place in a stream
     ROLLING = "not in dynamic batch mode"
     ADAPTERS = "where there are adapters"
     THINKING = "where the model's reasoning can be told from its answer"
+    GUESSING = "where tokens are guessed, and not with beams or prompt_logprobs"
+    LOOKUP = "where tokens are guessed by looking them up in the text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +103,14 @@ PARAMETERS: Mapping[str, Parameter] = {
     "num_assistant_tokens": Parameter(  # 0 = none for this request
         "draft tokens per step; not together with `assistant_confidence_threshold`",
         Bounds(0, Limits().max_assistant_tokens),
+        Need.GUESSING,
     ),
     "assistant_confidence_threshold": Parameter(
-        "the draft stops below this confidence", Bounds(0.0, 1.0, is_low_open=True)
+        "the draft stops below this confidence", Bounds(0.0, 1.0, is_low_open=True), Need.GUESSING
     ),
-    "max_ngram_size": Parameter("longest run of equal tokens by which the text is searched", Bounds(1, UINT32_MAX)),
+    "max_ngram_size": Parameter(
+        "longest run of equal tokens by which the text is searched", Bounds(1, UINT32_MAX), Need.LOOKUP
+    ),
     "thinking_token_budget": Parameter(
         "most tokens of reasoning, whose end is forced then; 0: none, -1: as many as the model likes",
         Bounds(-1, UINT32_MAX),
@@ -142,6 +147,44 @@ PARAMETERS: Mapping[str, Parameter] = {
 }
 
 ALIASES: Mapping[str, str] = {alias: name for name, one in PARAMETERS.items() for alias in one.aliases}
+
+
+Asked = tuple[str, str, Need, Any]
+"""A parameter that was asked for: the client's name, the parameter's, the condition of its effect, the value."""
+
+
+def idle_parameters(asked: Iterable[Asked], lacking: Collection[Need]) -> dict[str, str]:
+    """Those without effect as conditions are `lacking`, by the client's names, and why."""
+    return {
+        name: f"it acts only {needs}"
+        for name, parameter, needs, value in asked
+        if needs in lacking and asks_for_something(parameter, value)
+    }
+
+
+def asks_for_something(parameter: str, value: Any) -> bool:
+    """False for a value that is neutral, and for a temperature that is itself the reason why nothing is drawn."""
+    if parameter in ("top_k", "top_n_sigma"):
+        return (value or 0) > 0
+    if parameter in PARAMETERS and parameter not in ("temperature", "logprobs"):
+        return value is not None and value != neutral_value(parameter)
+    return bool(value) and (parameter not in PARAMETERS or value != neutral_value(parameter))
+
+
+def lacking_needs(sampling: SamplingParams, *, thinks: bool, proposer: str | None = None) -> set[Need]:
+    """The conditions that do not hold. `thinks`: the model can. `proposer`: the kind that guesses tokens, if any."""
+    is_drawn = sampling.temperature > 0.0 and sampling.num_beams == 1
+    is_guessed = proposer is not None and sampling.num_beams == 1 and sampling.prompt_logprobs is None
+    holds = {
+        Need.SAMPLING: is_drawn,
+        Need.DRY: sampling.has_dry,
+        Need.XTC: is_drawn and sampling.xtc_probability > 0.0,
+        Need.BEAMS: sampling.num_beams > 1,
+        Need.THINKING: thinks,
+        Need.GUESSING: is_guessed,
+        Need.LOOKUP: is_guessed and proposer != "draft",
+    }
+    return {need for need, does_hold in holds.items() if not does_hold}
 
 
 def neutral_value(name: str) -> Any:

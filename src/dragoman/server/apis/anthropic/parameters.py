@@ -30,7 +30,7 @@ from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_sc
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import NO_REASONING
 from dragoman.server.bounds import Bounds
-from dragoman.server.parameters import UINT32_MAX
+from dragoman.server.parameters import UINT32_MAX, Need
 from dragoman.types import Grammar, Limits
 
 ANTHROPIC = Profile(
@@ -88,7 +88,7 @@ TTLS: Mapping[str, float] = {"5m": 300.0, "1h": 3600.0}
 """`cache_control.ttl` in seconds, the default first."""
 
 _BUDGET = "thinking.budget_tokens"
-_NO_SAMPLING = "the most likely token is taken, none is drawn"
+_NO_SAMPLING = f"it acts only {Need.SAMPLING}"
 _FILTERS: Mapping[str, float] = {"top_k": 0, "top_p": 1.0}  # off at these values
 _REASONS: Mapping[str, str] = {
     **IGNORED,

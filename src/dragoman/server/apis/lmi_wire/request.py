@@ -17,7 +17,7 @@ from dragoman.errors import InvalidParameter, InvalidPayload
 from dragoman.server.apis.lmi_wire.body import show
 from dragoman.server.apis.lmi_wire.parameters.reader import LmiBody, Parsed, named_as_sent
 from dragoman.server.apis.openai_wire.sampling import shared_request
-from dragoman.server.parameters import PARAMETERS, Need, neutral_value
+from dragoman.server.parameters import Need, asks_for_something, idle_parameters, lacking_needs
 from dragoman.types import GenerationRequest, Limits, SamplingParams, TextPrompt
 
 SAMPLING_TARGETS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability")
@@ -131,8 +131,8 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
         first = msgspec.structs.replace(first, adapter=values.adapter_id)
     others = zip(ids[1:], prompts.texts[1:], strict=True)
     more = (msgspec.structs.replace(first, request_id=one, prompt=TextPrompt(text)) for one, text in others)
-    ignored = ineffective(parsed, decoding, first.sampling, answer, rules, is_one_answer=is_one_answer)
-    return Plan((first, *more), answer, ignored, _reasons(parsed, ignored))
+    reasons = ineffective(parsed, first.sampling, answer, rules, is_one_answer=is_one_answer)
+    return Plan((first, *more), answer, tuple(reasons), reasons)
 
 
 def _with_grammar_as_sent(request: GenerationRequest, parsed: Parsed) -> GenerationRequest:
@@ -182,7 +182,7 @@ def _wants_sampling(parsed: Parsed, rules: Rules) -> bool:
             is_any_given = any(parsed.has(target) for target in SAMPLING_TARGETS)
             return is_any_given if values.do_sample is None else values.do_sample
         case "not_neutral":
-            is_changed = any(_is_changed(values, target) for target in SAMPLING_TARGETS)
+            is_changed = any(asks_for_something(target, getattr(values, target)) for target in SAMPLING_TARGETS)
             return values.do_sample is True or is_changed
 
 
@@ -212,63 +212,31 @@ def _as_decided(values: LmiBody, decoding: Decoding, rules: Rules) -> LmiBody:
 
 
 def ineffective(
-    parsed: Parsed,
-    decoding: Decoding,
-    sampling: SamplingParams,
-    answer: AnswerPlan,
-    rules: Rules,
-    *,
-    is_one_answer: bool,
-) -> tuple[str, ...]:
-    """The names of parameters that changed nothing: unknown ones, and those whose `needs` do not hold."""
-    lacking = {
-        Need.SAMPLING: decoding.mode != "sampling",
-        Need.DRY: not sampling.has_dry,
-        Need.XTC: not sampling.xtc_probability,
-        Need.BEAMS: decoding.mode != "beams",
+    parsed: Parsed, sampling: SamplingParams, answer: AnswerPlan, rules: Rules, *, is_one_answer: bool
+) -> dict[str, str]:
+    """The names of parameters that changed nothing, and why: unknown ones, and those whose `needs` do not hold."""
+    lacking = lacking_needs(sampling, thinks=rules.thinks)
+    more = {
         Need.DETAILS: not (answer.has_details or answer.is_several),
         Need.ONE_ANSWER: is_one_answer,
         Need.ROLLING: rules.is_dynamic,
         Need.ADAPTERS: not rules.takes_adapters,
-        Need.THINKING: not rules.thinks,
     }
-    names = [
-        sent.name
+    lacking |= {need for need, is_lacking in more.items() if is_lacking}
+    values, skipped = parsed.values, ()
+    if _is_greedy_by_filters(values) and _wants_sampling(parsed, rules):
+        skipped = ("top_k", "top_p")  # they are the reason why nothing is drawn
+    asked = (
+        (sent.name, sent.row.field, sent.row.needs, getattr(values, sent.row.field))
         for sent in parsed.sent
-        if lacking.get(sent.row.needs, False) and _asks_for_something(sent.row.field, parsed, rules)
-    ]
-    return tuple(dict.fromkeys((*parsed.unused, *names)))
-
-
-def _reasons(parsed: Parsed, ignored: tuple[str, ...]) -> dict[str, str]:
-    """Why parameters that are known have no effect."""
-    rows = {sent.name: sent.row for sent in parsed.sent if sent.name in ignored}
-    reasons = {name: f"it acts only {row.needs}" for name, row in rows.items() if row.needs is not Need.NOTHING}
-    return dict.fromkeys(parsed.unused, "another field says the same, or there is no such parameter") | reasons
-
-
-def _asks_for_something(target: str, parsed: Parsed, rules: Rules) -> bool:
-    """False if the value is neutral, or is itself the reason why decoding is greedy."""
-    values = parsed.values
-    if target == "temperature":
-        return values.temperature != 0
-    if target == "n":
-        return (values.n or 1) > 1
-    if target in ("top_k", "top_p") and _is_greedy_by_filters(values):
-        return not _wants_sampling(parsed, rules)
-    return _is_changed(values, target)
+        if sent.row.field not in skipped
+    )
+    unused = dict.fromkeys(parsed.unused, "another field says the same, or there is no such parameter")
+    return unused | idle_parameters(asked, lacking)
 
 
 def _is_greedy_by_filters(values: LmiBody) -> bool:
     return values.top_p == 0 and (values.top_k or 0) <= 0
-
-
-def _is_changed(values: LmiBody, target: str) -> bool:
-    """True if the value is not the neutral one."""
-    value = getattr(values, target)
-    if target == "top_k":
-        return (value or 0) > 0
-    return value not in (None, False, 0) and (target not in PARAMETERS or value != neutral_value(target))
 
 
 def joined_names(names: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:

@@ -45,14 +45,15 @@ from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.staying import note_ttl
 from dragoman.server.apis.openai_wire.thinking import (
     BUDGETS,
+    NO_REASONING,
     REASONING_TOKENS,
     RepetitionBody,
     repetition_detection,
     thinking_budget,
 )
-from dragoman.server.apis.openai_wire.thinking import REASONS as THINKING_REASONS
 from dragoman.server.bounds import Bounds
-from dragoman.server.samplers import IDLE_REASONS, further_sampling, idle_samplers
+from dragoman.server.parameters import ALIASES, PARAMETERS, Need, idle_parameters, lacking_needs
+from dragoman.server.samplers import further_sampling
 from dragoman.types import GenerationRequest, Grammar, Prompt, SamplingParams
 
 ValueT = TypeVar("ValueT")
@@ -69,16 +70,18 @@ IGNORED: Mapping[str, str] = {
 }
 """Parameters that are known and have no effect, and why; all of them are reported to the client."""
 
-_SPECULATING = ("num_assistant_tokens", "assistant_confidence_threshold", "max_ngram_size")
-_OF_BEAMS = ("length_penalty", "early_stopping", "diversity_penalty", "num_beam_groups")
+_NEEDY: Mapping[str, str] = {
+    **{name: name for name, one in PARAMETERS.items() if one.needs is not Need.NOTHING and name != "temperature"},
+    **ALIASES,
+    **dict.fromkeys(BUDGETS, "thinking_token_budget"),
+}
+"""Fields that have an effect under some condition, and the parameters that they are."""
 
 _REASONS: Mapping[str, str] = {
     **IGNORED,
     **CACHING_REASONS,
-    **dict.fromkeys(_SPECULATING, "nothing guesses tokens that way for this request"),
-    **dict.fromkeys(_OF_BEAMS, "only a beam search uses it"),
-    **IDLE_REASONS,
-    **THINKING_REASONS,
+    **{name: f"it acts only {PARAMETERS[of].needs}" for name, of in _NEEDY.items()},
+    REASONING_TOKENS: NO_REASONING,
     **LLAMA_REASONS,
     staying.NAME: staying.NO_EFFECT,
     "model": "this route has one model, whatever it is called",
@@ -304,25 +307,23 @@ def without_effect(
     """
     idle = set(unknown_names(raw, kind or type(body)))
     idle -= {name for name, nothing in reading.profile.asks_nothing.items() if raw.get(name) == nothing}
-    idle |= _idle_speculation(request.sampling, reading)
     if reading.profile.ignores_model and not reading.options.names.knows(body.model):
         idle.add("model")
-    if request.sampling.num_beams == 1:
-        idle.update(_OF_BEAMS)
     served = reading.options
+    if needy := [name for name in raw if name in _NEEDY]:
+        lacking = lacking_needs(request.sampling, thinks=served.thinks, proposer=served.proposer)
+        asked = ((name, _NEEDY[name], PARAMETERS[_NEEDY[name]].needs, getattr(body, name, None)) for name in needy)
+        idle.update(idle_parameters(asked, lacking))
     if getattr(body, "return_progress", None) and not tells_progress(body, reading):
         idle.add("return_progress")
     uncached: list[str] = []
     if not CACHING_NAMES.isdisjoint(raw):
         uncached += idle_names(raw, body, is_kept=served.keeps_prompts, has_keys=served.has_cache_keys)
     idle.update(uncached)
-    idle.update(idle_samplers(request.sampling, body))
     if body.ttl is not None and staying.is_idle():
         idle.add(staying.NAME)
     if _speaks_llama(body):
         idle |= idle_llama_names(raw, body, request.sampling, reading.profile, served.lacks)
-    if not reading.options.thinks:
-        idle.update(BUDGETS)
     names = [name for name in raw if name in idle]
     names += [name for name in uncached if name not in raw]
     if body.reasoning_tokens() is not None and not reading.options.thinks:
@@ -352,14 +353,6 @@ def reasons_of(names: Collection[str], body: SharedBody, reading: Reading) -> di
     unlisted = unlisted_names(dict.fromkeys(names), body, reading.profile) - {"samplers"}
     known = {**_REASONS, **reading.profile.ignored, **dict.fromkeys(unlisted, NOT_LISTED)}
     return {name: known[name] for name in names if name in known}
-
-
-def _idle_speculation(sampling: SamplingParams, reading: Reading) -> set[str]:
-    """The speculative parameters that change nothing: a draft model has no n-grams, and some requests never speculate."""
-    every = set(_SPECULATING)
-    if reading.options.proposer is None or sampling.num_beams > 1 or sampling.prompt_logprobs is not None:
-        return every
-    return {"max_ngram_size"} if reading.options.proposer == "draft" else set()
 
 
 def _ignore_eos_limit(body: SharedBody, profile: Profile) -> int | None:

@@ -24,8 +24,6 @@ BUDGETS = ("thinking_token_budget", "reasoning_budget", "reasoning_budget_tokens
 REASONING_TOKENS = "reasoning.max_tokens"
 
 NO_REASONING = "the model has no reasoning that could be told from its answer"
-REASONS: Mapping[str, str] = dict.fromkeys((*BUDGETS, REASONING_TOKENS), NO_REASONING)
-"""Why they have no effect, where they have none."""
 
 _SIZES, _COUNTS = Bounds(0, Limits().max_pattern_size), Bounds(0, 1_000_000)
 _REPETITION_BOUNDS: Mapping[str, Bounds] = {
