@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.server.apis.openai_wire.grammars import read_json_schema
+from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.types import TokenMasker
 
 pytest.importorskip("llguidance")
@@ -49,7 +50,7 @@ def test_fields_of_every_type_are_followed(writer: str) -> None:
     not_refused = []
     for row in rows:
         name = row["name"]
-        grammar = read_json_schema("guided_json", row["schema"])
+        grammar = read_json_schema("guided_json", row["schema"], V1)
         masker = COMPILER.compile(grammar)
         if found := [place.removeprefix("guided_json") for place in grammar.passed_over]:
             passed_over[name] = found

@@ -25,8 +25,8 @@ from dragoman.server.apis.anthropic.schema import (
     ToolWish,
 )
 from dragoman.server.apis.openai_wire.caching import NOT_KEPT
-from dragoman.server.apis.openai_wire.fields import read_stop, shown, unknown_names
-from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
+from dragoman.server.apis.openai_wire.fields import check_word, read_stop, shown, unknown_names
+from dragoman.server.apis.openai_wire.grammars import read_json_schema
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import NO_REASONING
 from dragoman.server.bounds import Bounds
@@ -113,7 +113,7 @@ def check_words(body: MessagesBody, limits: Limits) -> None:
     """Raises: InvalidRequest for stop sequences or a tier that are not allowed, and without `max_tokens`."""
     if body.max_tokens is None:
         raise ANTHROPIC.fault("max_tokens", "missing", "max_tokens is missing: it must be an integer of at least 0")
-    _check_word("service_tier", body.service_tier, SERVICE_TIERS)
+    check_word("service_tier", body.service_tier, SERVICE_TIERS, ANTHROPIC)
     read_stop("stop_sequences", body.stop_sequences, limits.max_stop_strings, limits.max_word_chars, ANTHROPIC)
 
 
@@ -127,7 +127,7 @@ def thinking_kwargs(body: PromptBody, max_tokens: int | None = None, betas: str 
     if body.thinking is not None:
         kwargs = _thinking(body, None if INTERLEAVED in betas else max_tokens)
     effort = None if body.output_config is None else body.output_config.effort
-    _check_word("output_config.effort", effort, EFFORTS)
+    check_word("output_config.effort", effort, EFFORTS, ANTHROPIC)
     if effort is not None:
         kwargs["reasoning_effort"] = "high" if effort in EFFORTS[2:] else effort  # the highest that templates know
     return kwargs
@@ -161,7 +161,7 @@ def cache_ttl(body: PromptBody) -> str | None:
             got = "is missing: it" if mark.type is None else f"{shown(mark.type)} is not offered here: it"
             problem = "missing" if mark.type is None else "value"
             raise ANTHROPIC.fault(f"{path}.type", problem, f"{path}.type {got} must be ephemeral")
-        _check_word(f"{path}.ttl", mark.ttl, tuple(TTLS))
+        check_word(f"{path}.ttl", mark.ttl, tuple(TTLS), ANTHROPIC)
         asked = max((one for one in (asked, mark.ttl or next(iter(TTLS))) if one is not None), key=TTLS.__getitem__)
     return asked
 
@@ -232,19 +232,13 @@ def _named_in_blocks(raw: Mapping[str, Any]) -> Iterator[str]:
             yield from _named_in_blocks({"system": block["content"]})
 
 
-def _check_word(name: str, word: str | None, allowed: tuple[str, ...]) -> None:
-    if word is not None and word not in allowed:
-        message = f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {shown(word)}"
-        raise ANTHROPIC.fault(name, "value", message)
-
-
 def _thinking(body: PromptBody, max_tokens: int | None) -> dict[str, Any]:
     thinking = body.thinking
     assert thinking is not None  # the caller's
     if thinking.type is None:
         raise ANTHROPIC.fault("thinking.type", "missing", "thinking.type is missing: it must be enabled or disabled")
-    _check_word("thinking.type", thinking.type, THINKING_TYPES)
-    _check_word("thinking.display", thinking.display, DISPLAYS)
+    check_word("thinking.type", thinking.type, THINKING_TYPES, ANTHROPIC)
+    check_word("thinking.display", thinking.display, DISPLAYS, ANTHROPIC)
     is_on, budget = thinking.type != "disabled", thinking.budget_tokens
     kwargs: dict[str, Any] = {"enable_thinking": is_on, "thinking": is_on}
     if thinking.type != "enabled":
@@ -266,7 +260,4 @@ def _schema(place: str, asked: OutputFormat) -> Grammar:
     if asked.schema is None:
         message = f"{place}.schema is missing: it must be a JSON schema"
         raise ANTHROPIC.fault(f"{place}.schema", "missing", message)
-    try:
-        return read_json_schema(f"{place}.schema", asked.schema)
-    except GrammarFault as fault:
-        raise ANTHROPIC.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
+    return read_json_schema(f"{place}.schema", asked.schema, ANTHROPIC)

@@ -223,7 +223,8 @@ def ineffective(
         Need.ADAPTERS: not rules.takes_adapters,
     }
     lacking |= {need for need, is_lacking in more.items() if is_lacking}
-    values, skipped = parsed.values, ()
+    values = parsed.values
+    skipped: tuple[str, ...] = ()
     if _is_greedy_by_filters(values) and _wants_sampling(parsed, rules):
         skipped = ("top_k", "top_p")  # they are the reason why nothing is drawn
     asked = (

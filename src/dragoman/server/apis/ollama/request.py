@@ -30,7 +30,7 @@ from dragoman.server.apis.openai_wire.fields import (
     shown,
     unknown_names,
 )
-from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
+from dragoman.server.apis.openai_wire.grammars import read_json_schema
 from dragoman.server.apis.openai_wire.sampling import Reading, shared_body, shared_request
 from dragoman.server.apis.openai_wire.sampling import reasons_of as reasons_of_options
 from dragoman.server.apis.openai_wire.sampling import without_effect as options_without_effect
@@ -167,10 +167,7 @@ def format_grammar(value: str | dict[str, Any] | None) -> Grammar | None:
         return Grammar("json_object", param="format")
     if isinstance(value, str):
         raise WORDS.fault("format", "value", f'format must be "json" or a JSON schema, got {shown(value)}')
-    try:
-        return read_json_schema("format", value)
-    except GrammarFault as fault:
-        raise WORDS.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
+    return read_json_schema("format", value, WORDS)
 
 
 def thinking_kwargs(think: bool | str | None, profile: ModelProfile) -> dict[str, Any]:

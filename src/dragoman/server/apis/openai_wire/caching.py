@@ -13,7 +13,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 from msgspec import Meta
 
-from dragoman.server.apis.openai_wire.fields import shown, unknown_names
+from dragoman.server.apis.openai_wire.fields import check_word, unknown_names
 from dragoman.server.apis.openai_wire.profile import Profile
 
 RETENTIONS: Mapping[str, float] = {"in_memory": 0.0, "in-memory": 0.0, "24h": 86400.0}
@@ -66,7 +66,7 @@ def keep_s(body: CachingFields, profile: Profile, *, is_kept: bool) -> float | N
     options = body.prompt_cache_options or PromptCacheOptions()
     retention = _seconds("prompt_cache_retention", body.prompt_cache_retention, RETENTIONS, profile)
     lifetime = _seconds("prompt_cache_options.ttl", options.ttl, LIFETIMES, profile)
-    _check_word("prompt_cache_options.mode", options.mode, MODES, profile)
+    check_word("prompt_cache_options.mode", options.mode, MODES, profile)
     if retention == 0:  # the most that the client allows, while a lifetime is the least that it wishes
         return 0.0
     asked = max((seconds for seconds in (retention, lifetime) if seconds is not None), default=None)
@@ -90,11 +90,5 @@ def idle_names(raw: Mapping[str, Any], body: CachingFields, *, is_kept: bool, ha
 
 
 def _seconds(name: str, word: str | None, words: Mapping[str, float], profile: Profile) -> float | None:
-    _check_word(name, word, tuple(words), profile)
+    check_word(name, word, tuple(words), profile)
     return None if word is None else words[word]
-
-
-def _check_word(name: str, word: str | None, allowed: tuple[str, ...], profile: Profile) -> None:
-    if word is not None and word not in allowed:
-        message = f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {shown(word)}"
-        raise profile.fault(name, "value", message)

@@ -114,6 +114,13 @@ def check_number(name: str, value: float, bounds: Bounds, profile: Profile) -> N
         raise profile.fault(name, problem, f"{name} must be {bounds}, got {told}")
 
 
+def check_word(name: str, word: str | None, allowed: Sequence[str], profile: Profile) -> None:
+    """Raises InvalidRequest for a word that is not one of those allowed; None is not given."""
+    if word is not None and word not in allowed:
+        message = f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {shown(word)}"
+        raise profile.fault(name, "value", message)
+
+
 def check_count(name: str, count: int, most: int, profile: Profile) -> None:
     """Raises InvalidRequest if a list or an object has more than `most` entries."""
     if count > most:

@@ -16,23 +16,12 @@ import msgspec
 from dragoman.schemas.enforceable import enforceable
 from dragoman.schemas.places import SCHEMA_LIST_KEYWORDS, SCHEMA_MAP_KEYWORDS, Place, inner_schemas
 from dragoman.server.apis.openai_wire.fields import shown
+from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
 from dragoman.server.samplers import SamplingFields
 from dragoman.types import Grammar
 
 MAX_CHOICES = 10_000  # a fifth of a second to compile, and the time grows with the square
-
-
-class GrammarFault(ValueError):
-    """A fault in a parameter. `param`: its name or a place in it; the message continues the sentence from there.
-
-    `problem`: value, missing or conflict.
-    """
-
-    def __init__(self, param: str, problem: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
-        self.problem = problem
 
 
 class JsonSchemaFormat(msgspec.Struct, kw_only=True):
@@ -77,22 +66,22 @@ class GrammarFields(SamplingFields, kw_only=True):
     json_schema: dict[str, Any] | None = None
 
 
-def read_grammar(body: GrammarFields) -> Grammar | None:
-    """The constraint that `body` asks for, None if it asks for none. Raises: GrammarFault."""
-    asked = dict(_constraints(body))
+def read_grammar(body: GrammarFields, profile: Profile) -> Grammar | None:
+    """The constraint that `body` asks for, None if it asks for none. Raises: InvalidRequest."""
+    asked = dict(_constraints(body, profile))
     if len(asked) > 1:
         first, second = list(asked)[:2]
-        raise GrammarFault(second, "conflict", f"cannot be used together with {first}: give one of them")
+        raise profile.fault(second, "conflict", f"{second} cannot be used together with {first}: give one of them")
     return next(iter(asked.values()), None)
 
 
-def _constraints(body: GrammarFields) -> Iterator[tuple[str, Grammar]]:
+def _constraints(body: GrammarFields, profile: Profile) -> Iterator[tuple[str, Grammar]]:
     if body.response_format is not None:
-        grammar = read_response_format("response_format", body.response_format)
+        grammar = read_response_format("response_format", body.response_format, profile)
         if grammar is not None:
             yield "response_format", grammar
     outputs = body.structured_outputs or StructuredOutputs()
-    sources: tuple[tuple[str, Any, Callable[[str, Any], Grammar]], ...] = (
+    sources: tuple[tuple[str, Any, Callable[[str, Any, Profile], Grammar]], ...] = (
         ("guided_json", body.guided_json, read_json_schema),
         ("guided_regex", body.guided_regex, read_regex),
         ("guided_grammar", body.guided_grammar, read_lark),
@@ -106,18 +95,18 @@ def _constraints(body: GrammarFields) -> Iterator[tuple[str, Grammar]]:
     )
     for param, value, read in sources:
         if value is not None:
-            yield param, read(param, value)
+            yield param, read(param, value, profile)
     if outputs.json_object:
         param = "structured_outputs.json_object"
         yield param, Grammar("json_object", param=param)
 
 
-# --- one parameter each: every reader raises GrammarFault -------------------------------------------------------------
+# --- one parameter each: every reader raises InvalidRequest -------------------------------------------------------------
 
 
-def read_response_format(param: str, value: Any) -> Grammar | None:
+def read_response_format(param: str, value: Any, profile: Profile) -> Grammar | None:
     """The grammar of a `response_format`, as its Struct or as plain JSON; None for plain text."""
-    asked = _as_format(param, value)
+    asked = _as_format(param, value, profile)
     match asked.type:
         case "text":
             return None
@@ -125,89 +114,92 @@ def read_response_format(param: str, value: Any) -> Grammar | None:
             place, schema = _schema_of(param, asked)
             if schema is not None and not (asked.type == "json_object" and schema == {}):
                 is_strict = bool(asked.strict or (asked.json_schema is not None and asked.json_schema.strict))
-                return read_json_schema(place, schema, is_strict=is_strict)
+                return read_json_schema(place, schema, profile, is_strict=is_strict)
             if asked.type == "json_object":
                 return Grammar("json_object", param=param)
-            raise GrammarFault(place, "missing", "is missing: it must be a JSON schema")
+            raise profile.fault(place, "missing", f"{place} is missing: it must be a JSON schema")
         case "regex":
-            return read_regex(f"{param}.value", asked.value)
+            return read_regex(f"{param}.value", asked.value, profile)
         case _:
             allowed = "text, json_object, json_schema, json or regex"
-            raise GrammarFault(f"{param}.type", "value", f"must be {allowed}, got {shown(asked.type)}")
+            raise profile.fault(f"{param}.type", "value", f"{param}.type must be {allowed}, got {shown(asked.type)}")
 
 
-def read_json_schema(param: str, value: Any, *, is_strict: bool = False) -> Grammar:
+def read_json_schema(param: str, value: Any, profile: Profile, *, is_strict: bool = False) -> Grammar:
     """The grammar of a JSON schema, given as an object or as its text. Strict: all of it must be enforced."""
     schema = value
     if isinstance(value, str):
         try:
             schema = decode_json(value.encode())
         except TooMuchJson as error:
-            raise GrammarFault(param, "value", f"must be a JSON schema of some size: {error}") from None
+            raise profile.fault(param, "value", f"{param} must be a JSON schema of some size: {error}") from None
         except NotJson:
-            raise GrammarFault(param, "value", f"must be a JSON schema, got {shown(value)}") from None
+            raise profile.fault(param, "value", f"{param} must be a JSON schema, got {shown(value)}") from None
     problem = schema_problem(schema)
     if problem:
-        raise GrammarFault(param, "value", f"must be a JSON schema: {problem}")
-    passed_over = parts_passed_over(param, schema, is_strict=is_strict, has_faults=False)
+        raise profile.fault(param, "value", f"{param} must be a JSON schema: {problem}")
+    passed_over = parts_passed_over(param, schema, profile, is_strict=is_strict, has_faults=False)
     return Grammar("json_schema", msgspec.json.encode(schema).decode(), param=param, passed_over=passed_over)
 
 
-def parts_passed_over(param: str, schema: Any, *, is_strict: bool, has_faults: bool) -> dict[str, str]:
+def parts_passed_over(
+    param: str, schema: Any, profile: Profile, *, of: str = "", is_strict: bool, has_faults: bool
+) -> dict[str, str]:
     """The parts of a schema that are not enforced, and why; it has passed `schema_problem`.
 
-    `has_faults`: references to nothing are passed over, too. Raises: GrammarFault for the first part if it is strict.
+    `of`: whose the schema is, for errors. `has_faults`: references to nothing are passed over, too.
+    Raises: InvalidRequest for the first part if it is strict.
     """
     found = enforceable(schema).passed_over
     for place, reason, is_fault in found:
         if is_fault and not has_faults:
-            raise GrammarFault(param, "value", f"must be a JSON schema: ${place} {reason}")
+            raise profile.fault(param, "value", f"{param} must be a JSON schema: ${place} {reason}")
         if is_strict:
             advice = "leave it out, or send strict: false"
-            message = f"cannot be enforced, as strict: true asks: {reason}; {advice}"
-            raise GrammarFault(f"{param}{place}", "value", message)
+            message = f"{param}{place}{of} cannot be enforced, as strict: true asks: {reason}; {advice}"
+            raise profile.fault(f"{param}{place}", "value", message)
     return {f"{param}{one.place}": one.reason for one in found}
 
 
-def read_regex(param: str, value: Any) -> Grammar:
+def read_regex(param: str, value: Any, profile: Profile) -> Grammar:
     """The grammar of a regular expression."""
-    return Grammar("regex", _text(param, value, "a regular expression"), param=param)
+    return Grammar("regex", _text(param, value, "a regular expression", profile), param=param)
 
 
-def read_lark(param: str, value: Any) -> Grammar:
+def read_lark(param: str, value: Any, profile: Profile) -> Grammar:
     """The grammar of a Lark text."""
-    return Grammar("lark", _text(param, value, "a Lark grammar"), param=param)
+    return Grammar("lark", _text(param, value, "a Lark grammar", profile), param=param)
 
 
-def read_gbnf(param: str, value: str) -> Grammar:
+def read_gbnf(param: str, value: str, profile: Profile) -> Grammar:
     """The grammar of a text in GBNF, or in Lark after %llguidance, as builds of llama.cpp with that library take it."""
     if not value.startswith("%llguidance") and "::=" not in value:
-        raise GrammarFault(param, "value", f"must be GBNF, rules like root ::= ..., got {shown(value)}")
+        raise profile.fault(param, "value", f"{param} must be GBNF, rules like root ::= ..., got {shown(value)}")
     return Grammar("lark", value, param=param)
 
 
-def read_schema_or_object(param: str, value: dict[str, Any]) -> Grammar:
+def read_schema_or_object(param: str, value: dict[str, Any], profile: Profile) -> Grammar:
     """The grammar of llama.cpp's `json_schema`: an empty one is any object."""
-    return read_json_schema(param, value) if value else Grammar("json_object", param=param)
+    return read_json_schema(param, value, profile) if value else Grammar("json_object", param=param)
 
 
-def read_choice(param: str, value: Any) -> Grammar:
+def read_choice(param: str, value: Any, profile: Profile) -> Grammar:
     """The grammar that allows exactly one of the given texts."""
     if not _are_texts(value) or not value or "" in value:
-        raise GrammarFault(param, "value", f"must be a list of non-empty strings, got {shown(value)}")
+        raise profile.fault(param, "value", f"{param} must be a list of non-empty strings, got {shown(value)}")
     if len(value) > MAX_CHOICES:
-        raise GrammarFault(param, "value", f"must have at most {MAX_CHOICES} strings, got {len(value)}")
+        raise profile.fault(param, "value", f"{param} must have at most {MAX_CHOICES} strings, got {len(value)}")
     return Grammar("choice", msgspec.json.encode(value).decode(), param=param)
 
 
-def _as_format(param: str, value: Any) -> ResponseFormat:
+def _as_format(param: str, value: Any, profile: Profile) -> ResponseFormat:
     if isinstance(value, ResponseFormat):
         return value
     try:
         return msgspec.convert(value, ResponseFormat)
     except msgspec.ValidationError as error:
         allowed = "an object with type text, json_object, json_schema, json or regex"
-        raise GrammarFault(param, "value", f"must be {allowed}, got {shown(value)}") from error
+        raise profile.fault(param, "value", f"{param} must be {allowed}, got {shown(value)}") from error
 
 
 def _schema_of(param: str, asked: ResponseFormat) -> tuple[str, Any]:
@@ -224,9 +216,9 @@ def _schema_of(param: str, asked: ResponseFormat) -> tuple[str, Any]:
     return f"{param}.value", asked.value
 
 
-def _text(param: str, value: Any, what: str) -> str:
+def _text(param: str, value: Any, what: str, profile: Profile) -> str:
     if not isinstance(value, str) or not value:
-        raise GrammarFault(param, "value", f"must be {what} in a non-empty string, got {shown(value)}")
+        raise profile.fault(param, "value", f"{param} must be {what} in a non-empty string, got {shown(value)}")
     return value
 
 

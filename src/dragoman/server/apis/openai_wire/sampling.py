@@ -28,7 +28,7 @@ from dragoman.server.apis.openai_wire.fields import (
     shown,
     unknown_names,
 )
-from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_grammar
+from dragoman.server.apis.openai_wire.grammars import read_grammar
 from dragoman.server.apis.openai_wire.llamacpp_names import EFFECTS as LLAMA_EFFECTS
 from dragoman.server.apis.openai_wire.llamacpp_names import (
     NOT_LISTED,
@@ -439,11 +439,8 @@ def _grammar(body: SharedBody, profile: Profile, read: Grammar | None) -> Gramma
         None,
     ) * 8:  # as nearly always
         return read
-    try:
-        found = read_grammar(body)
-        return found if read is None else read
-    except GrammarFault as fault:
-        raise profile.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
+    found = read_grammar(body, profile)
+    return found if read is None else read
 
 
 def _thinking_budget(body: SharedBody, profile: Profile) -> int | None:

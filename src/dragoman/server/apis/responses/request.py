@@ -6,15 +6,15 @@ the event loop. Source: OpenAI API reference, responses, create.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.openai_wire.common import effort_switches
-from dragoman.server.apis.openai_wire.fields import BOUNDS, check_number, shown, unknown_names
-from dragoman.server.apis.openai_wire.grammars import GrammarFault, ResponseFormat, read_response_format
+from dragoman.server.apis.openai_wire.fields import BOUNDS, check_number, check_word, shown, unknown_names
+from dragoman.server.apis.openai_wire.grammars import ResponseFormat, read_response_format
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED as SHARED_IGNORED
 from dragoman.server.apis.openai_wire.sampling import Reading, has_continuous_usage, logprob_count
@@ -77,25 +77,19 @@ def check_options(body: ResponsesBody, profile: ResponsesProfile) -> None:
         value = getattr(body, name)
         if value is not None:
             check_number(name, value, BOUNDS["max_tokens"], wire)
-    _check_word("truncation", body.truncation, TRUNCATIONS, wire)
+    check_word("truncation", body.truncation, TRUNCATIONS, wire)
     text, reasoning = body.text, body.reasoning
     if text is not None:
-        _check_word("text.verbosity", text.verbosity, VERBOSITIES, wire)
+        check_word("text.verbosity", text.verbosity, VERBOSITIES, wire)
     if reasoning is not None:
-        _check_word("reasoning.effort", reasoning.effort, profile.efforts, wire)
-        _check_word("reasoning.summary", reasoning.summary, SUMMARIES, wire)
-        _check_word("reasoning.generate_summary", reasoning.generate_summary, SUMMARIES, wire)
+        check_word("reasoning.effort", reasoning.effort, profile.efforts, wire)
+        check_word("reasoning.summary", reasoning.summary, SUMMARIES, wire)
+        check_word("reasoning.generate_summary", reasoning.generate_summary, SUMMARIES, wire)
     _check_metadata(body.metadata or {}, wire)
     for position, name in enumerate(body.include or ()):
         if name not in INCLUDES:
             message = f"include[{position}] {shown(name)} is not supported: it must be {', '.join(INCLUDES[:-1])} or "
             raise UnsupportedFeature(message + INCLUDES[-1], param=f"include[{position}]")
-
-
-def _check_word(name: str, value: str | None, allowed: Sequence[str], profile: Profile) -> None:
-    if value is not None and value not in allowed:
-        words = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
-        raise profile.fault(name, "value", f"{name} must be {words}, got {shown(value)}")
 
 
 def _check_metadata(metadata: Mapping[str, str], profile: Profile) -> None:
@@ -132,10 +126,7 @@ def response_format(body: ResponsesBody, profile: Profile) -> tuple[ResponseForm
     if own.type == "json_schema" and own.schema is None:
         raise profile.fault("text.format.schema", "missing", "text.format.schema is missing: it must be a JSON schema")
     asked = ResponseFormat(type=own.type, schema=own.schema if own.type == "json_schema" else None, strict=own.strict)
-    try:
-        return asked, read_response_format("text.format", asked)
-    except GrammarFault as fault:
-        raise profile.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
+    return asked, read_response_format("text.format", asked, profile)
 
 
 def template_kwargs(body: ResponsesBody) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from dragoman.server.apis.openai_wire.chat.schema import (
     NamedTool,
 )
 from dragoman.server.apis.openai_wire.fields import check_count, check_length, shown
-from dragoman.server.apis.openai_wire.grammars import GrammarFault, parts_passed_over, schema_problem
+from dragoman.server.apis.openai_wire.grammars import parts_passed_over, schema_problem
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
 from dragoman.tokenizer.message_content import DETAILS, PART_SEPARATOR
@@ -294,12 +294,8 @@ def tools_passed_over(
     found: dict[str, str] = {}
     for path, function in functions.items():
         is_strict = function.get("strict") in (True, "true")
-        try:
-            place, schema = f"{path}.{schema_field}", function.get("parameters", {})
-            found |= parts_passed_over(place, schema, is_strict=is_strict, has_faults=True)
-        except GrammarFault as fault:
-            message = f"{fault.param} of tool {function['name']} {fault}"
-            raise profile.fault(fault.param, fault.problem, message) from None
+        place, schema, of = f"{path}.{schema_field}", function.get("parameters", {}), f" of tool {function['name']}"
+        found |= parts_passed_over(place, schema, profile, of=of, is_strict=is_strict, has_faults=True)
     return found
 
 
