@@ -91,6 +91,7 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
     "GraniteSharedExperts": ("granite",),
     "HunyuanDense": ("hunyuan",),
     "Lfm2": ("lfm2",),
+    "Lfm2Experts": ("lfm2",),
     "Llama": ("llama3",),
     "Mistral": ("mistral", "mistral_v11"),
     "Mixtral": ("mistral",),

@@ -79,6 +79,14 @@ class Tokens:
             "gemma4",
         ),
         (TOOL_LOOP + '<TOOLCALL>[{"name": "f", "arguments": {}}]</TOOLCALL>', "nemotron_json", None),
+        # Granite 4, Falcon H1 and its tiny ones, Jamba, Nemotron 3, LFM2.5.
+        (TOOL_LOOP + '<tool_call>\n{"name": <function-name>, "arguments": {}}\n</tool_call>', "hermes", None),
+        (TOOL_LOOP + "{{ '<tool_call>\\n{\\'arguments\\': <args-dict>}\\n</tool_call>' }}", "hermes", None),
+        (TOOL_LOOP + '<tool_call>\n[\n  {"name": "f", "arguments": {}}\n]\n</tool_call>', "granite", None),
+        (TOOL_LOOP + "{{ '<tool_call>\\n[\\n]\\n</tool_call>' }}", "granite", None),
+        (TOOL_LOOP + '{{ \'<tool_calls>[{"name": "f"}]</tool_calls>\' }}', "hunyuan_a13b", None),
+        (TOOL_LOOP + "<tool_call>\n<function=f>\n<parameter=a>\n{# <think></think> #}", "qwen3_coder", "think"),
+        (TOOL_LOOP + "{{ 'List of tools: <|tool_list_start|>[' }}{# </think> #}", "lfm2", "think"),
         # GigaChat 3 and 3.1: the words of the prompt and the names of roles.
         (TOOL_LOOP + "function call{{ '<|role_sep|>' }}{{ '<|message_sep|>' }}\"name\"", "gigachat3", None),
         (TOOL_LOOP + "{{ '<|message_sep|>' }}{{ '<|function_call|>' }}", "gigachat31", None),

@@ -287,6 +287,7 @@ def test_a_call_that_must_follow_the_reasoning_is_not_looked_for_within_it() -> 
             [("id0", "add")],
         ),
         ("granite", f"<tool_call>[{OSLO}]</tool_call>", [("id0", "weather")]),
+        ("granite", f"<tool_call>\n[\n  {OSLO},\n  {SUM}\n]\n</tool_call>", [("id0", "weather"), ("id1", "add")]),
         ("phi4_mini_json", f"<|tool_call|>[{OSLO}]<|/tool_call|>", [("id0", "weather")]),
         ("hunyuan_a13b", f"<tool_calls>\n{OSLO}\n{SUM}\n</tool_calls>", [("id0", "weather"), ("id1", "add")]),
         ("llama4_pythonic", "<|python_start|>[weather(city='Oslo')]<|python_end|>", [("id0", "weather")]),

@@ -68,7 +68,8 @@ TOOL_PARSERS = Choice(
         "qwen": "hermes", "qwen2_5": "hermes", "qwen25": "hermes", "qwen3": "hermes", "exaone4": "hermes",
         "ernie45": "hermes", "llama3": "llama3_json", "llama": "llama3_json", "llama4_json": "llama3_json",
         "phi4_mini": "phi4_mini_json", "minimax_m1": "hunyuan_a13b", "minimax": "hunyuan_a13b",
-        "cohere_command": "cohere", "qwen3_xml": "qwen3_coder", "glm47": "glm45", "deepseekv3": "deepseek_v3",
+        "jamba": "hunyuan_a13b", "granite4": "hermes", "cohere_command": "cohere", "qwen3_xml": "qwen3_coder",
+        "glm47": "glm45", "deepseekv3": "deepseek_v3",
         "deepseekv31": "deepseek_v31", "openai": "gpt_oss", "gpt-oss": "gpt_oss", "harmony": "gpt_oss",
     },
     short="{auto,none,FORMAT}",
@@ -81,8 +82,8 @@ REASONING_PARSERS = Choice(
     {
         "qwen3": "think", "glm45": "think", "kimi_k2": "think", "deepseek_v3": "think", "deepseek_v31": "think",
         "olmo3": "think", "smollm3": "think", "exaone4": "think", "mistral": "magistral", "minimax_m2": "deepseek_r1",
-        "cohere_command": "cohere", "openai_gptoss": "gpt_oss", "gpt-oss": "gpt_oss", "openai": "gpt_oss",
-        "harmony": "gpt_oss",
+        "nemotron_v3": "think", "cohere_command": "cohere", "openai_gptoss": "gpt_oss", "gpt-oss": "gpt_oss",
+        "openai": "gpt_oss", "harmony": "gpt_oss",
     },
     short="{auto,none,FORMAT}",
 )  # fmt: skip

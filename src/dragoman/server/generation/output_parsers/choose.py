@@ -117,6 +117,8 @@ _TOOL_SIGNS: tuple[tuple[ToolFormat, tuple[str, ...]], ...] = (
     (PHI4, ("<|/tool_call|>",)),
     (PHI4, ("<|tool|>",)),
     (GRANITE, ("<|tool_call|>",)),
+    (GRANITE, ("<tool_call>\n[",)),
+    (GRANITE, ("<tool_call>\\n[",)),  # within a string of the template
     (HUNYUAN, ("<tool_calls>",)),
     (NEMOTRON, ("<TOOLCALL>",)),
     (LFM2, ("<|tool_call_start|>",)),

@@ -56,7 +56,7 @@ def _separated(marks: Marks, many: bool) -> str:
     return calls('"; "', many)
 
 
-# NousResearch/Hermes-2-Pro, Qwen/Qwen2.5-Instruct and Qwen3, Granite 4, EXAONE 4, SmolLM3, ERNIE 4.5.
+# NousResearch/Hermes-2-Pro, Qwen/Qwen2.5-Instruct and Qwen3, Granite 4, EXAONE 4, SmolLM3, ERNIE 4.5, Falcon H1.
 HERMES = ToolFormat(
     "hermes",
     CallSyntax(opens=("<tool_call>",), closes=("</tool_call>",)),
@@ -82,7 +82,7 @@ LLAMA3 = ToolFormat(
 )
 # For models whose format is unknown: a grammar makes them write calls that can be read.
 PLAIN_JSON = ToolFormat("json", CallSyntax(separators=";,", is_bare=True), _object(), _separated, marked=False)
-# ibm-granite/granite-3.0 to 3.3. The mark of 3.1 is text.
+# ibm-granite/granite-3.0 to 3.3, Falcon 3, Falcon H1 Tiny. The mark of 3.1 and of Falcon is text.
 GRANITE = ToolFormat(
     "granite",
     CallSyntax(opens=("<|tool_call|>", "<tool_call>"), closes=("</tool_call>",), is_list=True, separators=","),
@@ -96,7 +96,7 @@ PHI4 = ToolFormat(
     _object(),
     written_list(blank=""),
 )
-# tencent/Hunyuan-A13B-Instruct, ServiceNow-AI/Apriel; MiniMax-M1 leaves the array out.
+# tencent/Hunyuan-A13B-Instruct, ServiceNow-AI/Apriel, AI21's Jamba 1.5 to 1.7; MiniMax-M1 leaves the array out.
 HUNYUAN = ToolFormat(
     "hunyuan_a13b",
     CallSyntax(opens=("<tool_calls>",), closes=("</tool_calls>",), is_list=True, separators=",", repeats=True),
