@@ -10,7 +10,7 @@ from dragoman.engine.rolling.core import Inbox
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.server.generation.service import Service
 from dragoman.server.http.exchange import Exchange
-from dragoman.server.responder import Responder
+from dragoman.server.responder import respond
 from tests.performance.engine_work import NUM_STEPS, EngineRun, EngineWork, count_decode, count_prefill, prompts_of
 from tests.performance.http_work import count_stream
 from tests.performance.process import CountingProcess
@@ -84,7 +84,7 @@ def test_a_token_wakes_the_task_that_writes_it_and_no_other(counting: CountingPr
         assert many.loop.num_calls(waiting) == few.loop.num_calls(waiting), "they wait for the whole answer"
     assert few.loop.num_calls(Exchange.send_chunk) == 4 * (32 - 1), "the last token goes out with the end"
     num_more = 4 * (64 - 32)
-    assert many.loop.num_calls(Responder.respond) - few.loop.num_calls(Responder.respond) == num_more
+    assert many.loop.num_calls(respond) - few.loop.num_calls(respond) == num_more
 
 
 @pytest.mark.parametrize(

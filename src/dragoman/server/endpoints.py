@@ -31,7 +31,7 @@ from dragoman.server.observation.record import CallRecord
 from dragoman.server.observation.watch import Watch
 from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server, Teller
 from dragoman.server.registry import ModelRegistry, ServedModel
-from dragoman.server.responder import Responder, as_server_error, error_reply, run_unless_gone, send_streamed
+from dragoman.server.responder import as_server_error, error_reply, respond, run_unless_gone, send_streamed
 from dragoman.server.security.gate import CheckBody, Gate
 from dragoman.server.security.scopes import Scope
 from dragoman.server.waiting import Waiting
@@ -189,7 +189,6 @@ class Endpoints:
         )
         self._gate = gate
         self.switches = switches or Switches()
-        self._responder = Responder(self.switches)
         self._tellers = _tellers_by_path(apis)
         self._shared: dict[Callable[[Server], Any], Any] = {}
         self.desk = None if make_desk is None else make_desk(self.ask)
@@ -329,24 +328,20 @@ class Endpoints:
         waiting: Exchange,
     ) -> None:
         """Answer a call whose body is read and stays `held`; perhaps later, without a client that waits."""
-        call_id = self._responder.claim_id(waiting.request_id)
+        record = self.watch.begin(api.name, waiting, call)
+        http = call if record.call_id == call.request_id else msgspec.structs.replace(call, request_id=record.call_id)
         try:
             with held:
-                http = call if call_id == call.request_id else msgspec.structs.replace(call, request_id=call_id)
-                record = self.watch.begin(api.name, waiting, http)
-                try:
-                    await http.decoded()
-                    await self._generate(waiting, http, operation, record)
-                except ClientGone:
-                    record.is_client_gone = True
-                    raise
-                finally:
-                    if record.caller:
-                        num_tokens = record.num_prompt_tokens + record.num_completion_tokens
-                        self._gate.limits.spend(record.caller, num_tokens)
-                    self.watch.end(record, waiting)
+                await http.decoded()
+                await self._generate(waiting, http, operation, record)
+        except ClientGone:
+            record.is_client_gone = True
+            raise
         finally:
-            self._responder.free_id(call_id)
+            if record.caller:
+                num_tokens = record.num_prompt_tokens + record.num_completion_tokens
+                self._gate.limits.spend(record.caller, num_tokens)
+            self.watch.end(record, waiting)
 
     async def _generate(
         self, exchange: Exchange, http: HttpCall, operation: GenerateOperation, record: CallRecord
@@ -363,7 +358,7 @@ class Endpoints:
         except ServerError as error:
             return await self._refuse(exchange, http, operation, record, error)
         record.model = model.name
-        await self._responder.respond(exchange, model, dialect_of(operation, model.dialects, http), http)
+        await respond(exchange, model, dialect_of(operation, model.dialects, http), http, self.switches)
         if self.hosting is not None:
             self.hosting.keep(model, record.keep_s)
         return None
@@ -389,7 +384,7 @@ class Endpoints:
                 return await waiting.fail(error)
             record.model = model.name
             dialect = dialect_of(operation, model.dialects, http)
-            await self._responder.respond(exchange, model, dialect, http, waiting)
+            await respond(exchange, model, dialect, http, self.switches, waiting)
         if self.hosting is not None:
             self.hosting.keep(model, record.keep_s)
         return None

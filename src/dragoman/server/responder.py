@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -80,111 +79,92 @@ class FailingStream(Protocol):
         ...
 
 
-class Responder:
-    """Runs parsed calls."""
+async def respond(
+    exchange: Exchange,
+    model: ServedModel,
+    dialect: Dialect,
+    http: HttpCall,
+    switches: Switches,
+    waiting: FailingStream | None = None,
+) -> None:
+    """Parse `http` with `dialect`, generate with `model`, answer.
 
-    def __init__(self, switches: Switches | None = None) -> None:
-        """`switches`: for calls that do not set them."""
-        self._switches = switches or Switches()
-        self._ids_in_flight: set[str] = set()
+    `switches`: for calls that do not set them. `waiting` reports failures of a stream begun before.
 
-    def claim_id(self, request_id: str) -> str:
-        """An id that no other running call has, until it is freed: logs and some engines identify requests by it.
-
-        It is the client's own unless two calls arrive with the same.
-        """
-        call_id = request_id if request_id not in self._ids_in_flight else f"{request_id}-{uuid.uuid4().hex[:8]}"
-        self._ids_in_flight.add(call_id)
-        return call_id
-
-    def free_id(self, call_id: str) -> None:
-        """Free the id of a call that was answered."""
-        self._ids_in_flight.discard(call_id)
-
-    async def respond(
-        self,
-        exchange: Exchange,
-        model: ServedModel,
-        dialect: Dialect,
-        http: HttpCall,
-        waiting: FailingStream | None = None,
-    ) -> None:
-        """Parse `http` with `dialect`, generate with `model`, answer. `waiting` reports failures of a stream begun before.
-
-        Raises: ClientGone, and nothing else: every failure is answered, or ends the connection after it was logged.
-        """
-        headers: Mapping[str, str] = {}
-        record = current_call()
-        try:
-            model.admission.check(record)  # before any work is done for the call
-            opening = dialect.open(http)
-            switches = self._switches
-            if STRICT_HEADER in http.headers or TIMINGS_HEADER in http.headers:
-                switches = switches.for_call(http.headers)
-            if opening.answer is not None:
-                with model.admission.permit(1, record):
-                    if await _answer(exchange, opening.answer(switches), http):
-                        return
-            call = await _parse(exchange, model, opening)
-            check_number(call, model)
-            if switches.is_strict:
-                refuse_ignored(call.ignored)
-            note_patience(call)
-            headers = ignored_header(call.ignored)
-            beside = _show_timings(call) if switches.has_timings else NO_TIMINGS
-            with model.admission.permit(len(call.requests), record, call.requests):
-                if call.stream:
-                    await self._stream(exchange, model, http, call, beside, switches.keep_alive_s)
-                else:
-                    reply = await self._full(exchange, model.service, call)
-                    await exchange.send_reply(reply, {**headers, **_timings_fields(beside)})
-        except ClientGone:
-            raise
-        except Exception as error:  # request boundary: one bad request must never touch another
-            failure = as_server_error(error, http)
-            _note_failure(failure)
-            if isinstance(failure, QueueTimeout):
-                failure.retry_after_s = model.admission.retry_after_s()
-            if exchange.is_started and waiting is not None:
-                await waiting.fail(failure)
-            elif exchange.is_started:  # the encoder itself failed on a failure
-                await exchange.cut()
+    Raises: ClientGone, and nothing else: every failure is answered, or ends the connection after it was logged.
+    """
+    headers: Mapping[str, str] = {}
+    record = current_call()
+    try:
+        model.admission.check(record)  # before any work is done for the call
+        opening = dialect.open(http)
+        if STRICT_HEADER in http.headers or TIMINGS_HEADER in http.headers:
+            switches = switches.for_call(http.headers)
+        if opening.answer is not None:
+            with model.admission.permit(1, record):
+                if await _answer(exchange, opening.answer(switches), http):
+                    return
+        call = await _parse(exchange, model, opening)
+        check_number(call, model)
+        if switches.is_strict:
+            refuse_ignored(call.ignored)
+        note_patience(call)
+        headers = ignored_header(call.ignored)
+        beside = _show_timings(call) if switches.has_timings else NO_TIMINGS
+        with model.admission.permit(len(call.requests), record, call.requests):
+            if call.stream:
+                await _stream(exchange, model, http, call, beside, switches.keep_alive_s)
             else:
-                await exchange.send_reply(error_reply(dialect, failure, http), headers)
+                reply = await _full(exchange, model.service, call)
+                await exchange.send_reply(reply, {**headers, **_timings_fields(beside)})
+    except ClientGone:
+        raise
+    except Exception as error:  # request boundary: one bad request must never touch another
+        failure = as_server_error(error, http)
+        _note_failure(failure)
+        if isinstance(failure, QueueTimeout):
+            failure.retry_after_s = model.admission.retry_after_s()
+        if exchange.is_started and waiting is not None:
+            await waiting.fail(failure)
+        elif exchange.is_started:  # the encoder itself failed on a failure
+            await exchange.cut()
+        else:
+            await exchange.send_reply(error_reply(dialect, failure, http), headers)
 
-    async def _full(self, exchange: Exchange, service: GenerationService, call: Call) -> Reply:
-        """The whole answer, once every request of the call has finished."""
-        results = await run_unless_gone(exchange, generate_all(service, call.requests, call.labels))
-        return await _run(call.run_off_loop, partial(call.encoder.full, results))
 
-    async def _stream(
-        self,
-        exchange: Exchange,
-        model: ServedModel,
-        http: HttpCall,
-        call: Call,
-        beside: ShownTimings,
-        keep_alive_s: float,
-    ) -> None:
-        """Write the events as they come; a failure after the head is sent in-band, or cuts the connection.
+async def _full(exchange: Exchange, service: GenerationService, call: Call) -> Reply:
+    """The whole answer, once every request of the call has finished."""
+    results = await run_unless_gone(exchange, generate_all(service, call.requests, call.labels))
+    return await _run(call.run_off_loop, partial(call.encoder.full, results))
 
-        `beside`: timings that go into a trailer. `keep_alive_s`: the longest silence, 0 = any.
-        """
-        running = CallEvents(model.service, call.requests)
-        running.start(exchange.wait_gone)
-        head_after_s = getattr(model.service, "head_after_s", None)
-        try:
-            await _write_events(exchange, running, call, beside, head_after_s, keep_alive_s)
-        except ClientGone:
-            raise
-        except Exception as error:
-            failure = as_server_error(error, http)
-            if not exchange.is_started:
-                raise failure from error
-            await running.aclose()
-            await _end_with_error(exchange, call, failure)
-        finally:
-            await running.aclose()
+
+async def _stream(
+    exchange: Exchange,
+    model: ServedModel,
+    http: HttpCall,
+    call: Call,
+    beside: ShownTimings,
+    keep_alive_s: float,
+) -> None:
+    """Write the events as they come; a failure after the head is sent in-band, or cuts the connection.
+
+    `beside`: timings that go into a trailer. `keep_alive_s`: the longest silence, 0 = any.
+    """
+    running = CallEvents(model.service, call.requests)
+    running.start(exchange.wait_gone)
+    head_after_s = getattr(model.service, "head_after_s", None)
+    try:
+        await _write_events(exchange, running, call, beside, head_after_s, keep_alive_s)
+    except ClientGone:
+        raise
+    except Exception as error:
+        failure = as_server_error(error, http)
+        if not exchange.is_started:
+            raise failure from error
+        await running.aclose()
+        await _end_with_error(exchange, call, failure)
+    finally:
+        await running.aclose()
 
 
 async def _answer(exchange: Exchange, answer: Awaitable[Reply | StreamedReply | None], http: HttpCall) -> bool:

@@ -8,6 +8,7 @@ the app; used on the event loop only, at a scrape too.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from time import perf_counter
@@ -171,25 +172,31 @@ class Watch:
         self.other_names = other_names
         self._log = log
         self._tracing = tracing
-        self._spans: dict[int, Any] = {}  # of those that run, by their records' ids
-        self._running: dict[int, CallRecord] = {}
+        self._running: dict[str, CallRecord] = {}  # by their ids
+        self._spans: dict[str, Any] = {}  # of these
 
     @property
     def running(self) -> tuple[CallRecord, ...]:
         """The calls that have not been answered to the end, the oldest first."""
         return tuple(self._running.values())
 
-    def cancel(self, call_id: str) -> int:
-        """End the calls of that id; how many there are."""
-        found = [record for record in self.running if record.call_id == call_id]
-        for record in found:
+    def cancel(self, call_id: str) -> bool:
+        """End the call of that id; False if none runs."""
+        record = self._running.get(call_id)
+        if record is not None:
             record.cancel(Cancelled(f"the request {call_id} was cancelled"))
-        return len(found)
+        return record is not None
 
     def begin(self, api: str, exchange: Exchange, http: HttpCall) -> CallRecord:
-        """The record of a call that is to be answered now, by this task; to be ended."""
+        """The record of a call that is to be answered now, by this task; to be ended.
+
+        Its id is the client's own, unless a call with the same is running: logs and some engines identify requests by it.
+        """
+        call_id = http.request_id
+        if call_id in self._running:
+            call_id = f"{call_id}-{uuid.uuid4().hex[:8]}"
         record = CallRecord(
-            http.request_id,
+            call_id,
             api,
             exchange.path,
             http.method,
@@ -199,18 +206,18 @@ class Watch:
         )
         record.trace = trace_of(http)
         if self._tracing is not None:
-            self._spans[id(record)] = self._tracing.begin(record, http.headers)
+            self._spans[call_id] = self._tracing.begin(record, http.headers)
         enter_call(record)
-        self._running[id(record)] = record
+        self._running[call_id] = record
         return record
 
     def end(self, record: CallRecord, exchange: Exchange) -> None:
         """The call has been answered, or nobody waits for it any more."""
-        del self._running[id(record)]
+        del self._running[record.call_id]
         record.status = exchange.status
         self._finish(record)
         if self._tracing is not None:
-            self._tracing.end(self._spans.pop(id(record)), record)
+            self._tracing.end(self._spans.pop(record.call_id), record)
 
     def refused(self, api: str, exchange: Exchange, error: ServerError) -> None:
         """A call was answered with an error before it was looked at: its key or its size."""

@@ -51,10 +51,9 @@ class CancelledCalls(msgspec.Struct, frozen=True):
 async def cancel_call(http: HttpCall, server: Server) -> CancelledCalls:
     """End the calls of an id. Raises: NotFound if none runs."""
     request_id = http.path_params["request_id"]
-    count = server.watch.cancel(request_id)
-    if not count:
+    if not server.watch.cancel(request_id):
         raise NotFound(f"no request {request_id[:100]!r} is running", param="request_id")
-    return CancelledCalls(count)
+    return CancelledCalls(1)
 
 
 async def running_calls(http: HttpCall, server: Server) -> list[RunningCall]:
