@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.errors import InvalidParameter
 from dragoman.server.apis.lmi_wire.parameters.table import TABLE, TGI
-from dragoman.server.samplers import SAMPLER_EFFECTS
+from dragoman.server.parameters import ALIASES, FURTHER
 from dragoman.types import Grammar
 from tests.dialects.lmi_calls import request_of, tgi_request, value_at
 from tests.dialects.test_lmi_parameters import EFFECTS, SHAPE_THE_ANSWER
@@ -50,7 +50,7 @@ def test_a_grammar_of_tgi_keeps_its_name() -> None:
 
 def test_every_parameter_of_tgi_is_tested() -> None:
     names = {name for row in TABLE if TGI in row.profiles for name in (row.name, *row.aliases)}
-    elsewhere = {"adapter_id"}.union(SAMPLER_EFFECTS)  # which test_adapters.py and test_samplers.py send
+    elsewhere = {"adapter_id", *FURTHER, *ALIASES}  # which test_adapters.py and test_samplers.py send
     assert names - SHAPE_THE_ANSWER - elsewhere == set(TGI_EFFECTS)
 
 

@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from dragoman.server.bounds import Bounds
-from dragoman.types import GenerationRequest, Limits, SamplingParams, TokenPrompt
+from dragoman.types import FurtherSampling, GenerationRequest, Limits, SamplingParams, TokenPrompt
 
 UINT32_MAX = 4294967295
 MAX_BREAKERS = 16
 MAX_BREAKER_CHARS = 40  # llama.cpp cuts them there
+
+FURTHER: tuple[str, ...] = FurtherSampling.__struct_fields__
+"""The samplers in no API's document, which all APIs take that take further fields: DRY, top-n sigma, XTC."""
 
 NEUTRAL_SAMPLING = SamplingParams()
 _NEUTRAL_REQUEST = GenerationRequest("", TokenPrompt(()))
@@ -147,6 +152,29 @@ PARAMETERS: Mapping[str, Parameter] = {
 }
 
 ALIASES: Mapping[str, str] = {alias: name for name, one in PARAMETERS.items() for alias in one.aliases}
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """The parameters of samplers as bodies have them, by the same names in several APIs' documents; None = not given."""
+
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: list[str] | None = None
+    top_n_sigma: float | None = None
+    nsigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
 
 
 Asked = tuple[str, str, Need, Any]

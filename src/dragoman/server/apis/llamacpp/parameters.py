@@ -29,8 +29,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     without_effect,
 )
 from dragoman.server.bounds import Bounds
-from dragoman.server.parameters import UINT32_MAX
-from dragoman.server.samplers import FIELDS
+from dragoman.server.parameters import FURTHER, UINT32_MAX
 from dragoman.types import GenerationRequest, TokenPrompt
 
 INT32_MAX = 2**31 - 1
@@ -209,7 +208,7 @@ def _settings(body: LlamaSharedBody, request: GenerationRequest, profile: ModelP
         "repeat_penalty": sampling.repetition_penalty,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
-        **{name: getattr(sampling, name) for name in FIELDS},
+        **{name: getattr(sampling, name) for name in FURTHER},
         **{name: value for name, (value, _) in NEUTRAL.items() if name in _SHOWN},
         "stop": list(request.stop),
         "max_tokens": num_tokens,

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora
+from dragoman.server.parameters import SamplingFields
 from dragoman.server.progress import ToldProgress
-from dragoman.server.samplers import SamplingFields
 from dragoman.server.timings import Timings
 
 # --- what clients send ------------------------------------------------------------------------------------------------

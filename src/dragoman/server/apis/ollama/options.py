@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
-from dragoman.server.parameters import PARAMETERS, UINT32_MAX
-from dragoman.server.samplers import SamplingFields
+from dragoman.server.parameters import PARAMETERS, UINT32_MAX, SamplingFields
 
 WORDS = Profile(name="ollama")
 """How its bodies are read; errors are told in general words."""

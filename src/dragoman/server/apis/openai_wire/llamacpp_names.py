@@ -16,15 +16,14 @@ from dragoman.server.apis.openai_wire.fields import check_number, shown
 from dragoman.server.apis.openai_wire.grammars import GrammarFields
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.bounds import Bounds
-from dragoman.server.parameters import NEUTRAL_SAMPLING
-from dragoman.server.samplers import FIELDS
+from dragoman.server.parameters import FURTHER, NEUTRAL_SAMPLING
 from dragoman.types import LineLimits, SamplingParams
 
 # --- samplers ---------------------------------------------------------------------------------------------------------
 
 OF_SAMPLERS: Mapping[str, tuple[str, ...]] = {
     "penalties": ("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
-    "dry": tuple(name for name in FIELDS if name.startswith("dry_")),
+    "dry": tuple(name for name in FURTHER if name.startswith("dry_")),
     "temperature": ("temperature",),
     "top_n_sigma": ("top_n_sigma", "nsigma"),
     "top_k": ("top_k",),

@@ -52,8 +52,16 @@ from dragoman.server.apis.openai_wire.thinking import (
     thinking_budget,
 )
 from dragoman.server.bounds import Bounds
-from dragoman.server.parameters import ALIASES, PARAMETERS, Need, idle_parameters, lacking_needs
-from dragoman.server.samplers import further_sampling
+from dragoman.server.parameters import (
+    ALIASES,
+    FURTHER,
+    MAX_BREAKER_CHARS,
+    MAX_BREAKERS,
+    PARAMETERS,
+    Need,
+    idle_parameters,
+    lacking_needs,
+)
 from dragoman.types import GenerationRequest, Grammar, Prompt, SamplingParams
 
 ValueT = TypeVar("ValueT")
@@ -365,28 +373,50 @@ def _check_min_tokens(body: SharedBody, profile: Profile, max_tokens: int | None
         raise profile.fault("min_tokens", "high", message)
 
 
-_COMMON = (
+_SAMPLERS = (
     "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    *FURTHER,
 )  # fmt: skip
+_READ_SAMPLERS = attrgetter(*_SAMPLERS, "nsigma")
 _READ_BUDGETS, _NO_BUDGETS = attrgetter(*BUDGETS), (None,) * len(BUDGETS)
-_READ_COMMON, _NOTHING_COMMON = attrgetter(*_COMMON), (None,) * len(_COMMON)
+_OF_DRY = tuple(name for name, one in PARAMETERS.items() if one.needs is Need.DRY)
 
 
-def _sampling_fields(body: SharedBody, place: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of samplers and penalties: from a body, else from `defaults`. What neither says is left out."""
-    found = further_sampling(body, place)
-    said = _READ_COMMON(body)
-    if said == _NOTHING_COMMON and not defaults:
-        return found
-    for name, given in zip(_COMMON, said, strict=True):
-        value = defaults.get(name) if given is None else given
-        if value is not None:
-            found[name] = value
+def _sampling_fields(body: SharedBody, profile: Profile, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of samplers and penalties: from a body, else from `defaults`. What neither says is left out, and what
+    belongs to a sampler that is off. Raises: InvalidRequest.
+    """
+    *said, nsigma = _READ_SAMPLERS(body)
+    if nsigma is None and not defaults and said.count(None) == len(said):
+        return {}
+    named = zip(_SAMPLERS, said, strict=True)
+    values = ((name, defaults.get(name) if given is None else given) for name, given in named)
+    found = {name: value for name, value in values if value is not None}
+    if nsigma is not None:
+        found.setdefault("top_n_sigma", nsigma)
     if "top_k" in found:
         found["top_k"] = max(0, found["top_k"])  # -1 and 0 both mean all tokens
     if "top_p" in found:
         found["top_p"] = max(found["top_p"], 1e-9)  # the smallest nucleus has one token
+    if "top_n_sigma" in found:
+        found["top_n_sigma"] = max(0.0, found["top_n_sigma"])
+    if "dry_sequence_breakers" in found:
+        found["dry_sequence_breakers"] = _breakers(found["dry_sequence_breakers"], profile)
+    if not (found.get("dry_multiplier") and found.get("dry_penalty_last_n", -1)):
+        for name in _OF_DRY:
+            found.pop(name, None)
+    if not found.get("xtc_probability"):
+        found.pop("xtc_threshold", None)
     return found
+
+
+def _breakers(texts: list[str], profile: Profile) -> tuple[str, ...]:
+    name = "dry_sequence_breakers"
+    check_count(name, len(texts), MAX_BREAKERS, profile)
+    check_word_lengths(name, texts, MAX_BREAKER_CHARS, profile)
+    if "" in texts:
+        raise profile.fault(name, "empty", f"{name} must hold non-empty strings, got {shown(texts)}")
+    return tuple(texts)
 
 
 def _sampling_params(
@@ -394,7 +424,7 @@ def _sampling_params(
 ) -> SamplingParams:
     search, options, detection = _search(body, reading), reading.options, body.repetition_detection
     model = options.overriding_defaults if reading.profile.fixes_defaults else options.generation_defaults
-    found = _sampling_fields(body, reading.profile.place, {**reading.profile.defaults, **model})
+    found = _sampling_fields(body, reading.profile, {**reading.profile.defaults, **model})
     if search.is_greedy:
         found["temperature"] = 0.0
     if (

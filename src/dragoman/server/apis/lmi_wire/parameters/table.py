@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.server.bounds import Bounds
-from dragoman.server.parameters import PARAMETERS, Need, neutral_value
-from dragoman.server.samplers import FIELDS
+from dragoman.server.parameters import FURTHER, PARAMETERS, Need, neutral_value
 
 BACKENDS = ("auto", "vllm", "lmi-dist", "trtllm", "scheduler", "deepspeed")
 TGI = "tgi"  # the profile of TGI's own routes; its names are also taken on LMI routes with tgi_compat
@@ -90,7 +89,7 @@ _SAMPLING = (
     _row("frequency_penalty", (*_PENALISING, TGI)),
     _row("logit_bias", _VLLM, default=None),
     _row("bad_sequences", _TRT, of="bad_words", default=None, aliases=("bad_words_list",)),
-    *(_row(name, _EVERY) for name in FIELDS),
+    *(_row(name, _EVERY) for name in FURTHER),
 )
 
 _LENGTH = (

@@ -35,7 +35,7 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
-from dragoman.server.samplers import BREAKERS_SCHEMA
+from dragoman.server.parameters import MAX_BREAKER_CHARS, MAX_BREAKERS
 from dragoman.types import Limits
 
 _TOKEN_ID = {"type": "integer", "minimum": 0}
@@ -56,7 +56,7 @@ _OWN_TYPES: Mapping[str, Schema] = {
     "stop_token_ids": array(_TOKEN_ID, maxItems=_SIZES.max_token_ids),
     "allowed_token_ids": array(_TOKEN_ID, minItems=1, maxItems=_SIZES.max_token_ids),
     "bad_words": array(_WORD, maxItems=_SIZES.max_bad_words),
-    "dry_sequence_breakers": dict(BREAKERS_SCHEMA),
+    "dry_sequence_breakers": array({**NON_EMPTY_TEXT, "maxLength": MAX_BREAKER_CHARS}, maxItems=MAX_BREAKERS),
     "guided_choice": array(NON_EMPTY_TEXT, minItems=1, maxItems=MAX_CHOICES),
     "guided_regex": NON_EMPTY_TEXT,
     "guided_grammar": NON_EMPTY_TEXT,

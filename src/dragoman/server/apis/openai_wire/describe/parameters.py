@@ -14,12 +14,11 @@ from dragoman.server.apis.openai_wire import staying
 from dragoman.server.apis.openai_wire.llamacpp_names import EFFECTS as LLAMA_EFFECTS
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import BUDGETS
-from dragoman.server.parameters import PARAMETERS, neutral_value
-from dragoman.server.samplers import SAMPLER_EFFECTS
+from dragoman.server.parameters import ALIASES, FURTHER, PARAMETERS, neutral_value
 
 EFFECTS: Mapping[str, str] = {
     **{name: one.effect for name, one in PARAMETERS.items()},
-    **SAMPLER_EFFECTS,
+    **{alias: f"another name of `{name}`" for alias, name in ALIASES.items()},
     **LLAMA_EFFECTS,
     **dict.fromkeys(BUDGETS[1:], "the same as `thinking_token_budget`, in llama.cpp's words"),
     "model": "which model answers; placeholders such as `default` or `dummy` mean the default model",
@@ -113,7 +112,7 @@ CHAT_EFFECTS: Mapping[str, str] = {
 _DEFAULTS_AS_DECLARED = (
     "num_beam_groups", "length_penalty", "early_stopping", "temperature", "top_p", "min_p", "typical_p", "min_tokens",
     "repetition_penalty", "frequency_penalty", "presence_penalty", "skip_special_tokens", "ignore_eos", "n",
-    "spaces_between_special_tokens", *SAMPLER_EFFECTS,
+    "spaces_between_special_tokens", *FURTHER, *ALIASES,
 )  # fmt: skip
 _DEFAULTS: Mapping[str, Any] = {
     **{name: neutral_value(name) for name in _DEFAULTS_AS_DECLARED},
