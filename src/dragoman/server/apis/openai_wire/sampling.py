@@ -348,6 +348,11 @@ def tells_progress(body: SharedBody, reading: Reading) -> bool:
     return bool(body.stream and getattr(body, "return_progress", None) and reading.options.tells_progress)
 
 
+def tells_usage(body: SharedBody) -> bool:
+    """True if the stream's last chunk holds the usage."""
+    return body.stream_options is not None and bool(body.stream_options.include_usage)
+
+
 def has_continuous_usage(body: SharedBody) -> bool:
     """True if every chunk holds the usage so far; as in vLLM, only where the last one holds it as well."""
     options = body.stream_options

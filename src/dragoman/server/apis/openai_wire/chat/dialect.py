@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from dragoman.errors import ServerError
 from dragoman.server.api import Call, HttpCall, PureDialect, Reply
-from dragoman.server.apis.openai_wire.chat.encoder import ChatEncoder, ChatFacts, ChatShape
+from dragoman.server.apis.openai_wire.chat.encoder import ChatEncoder, ChatShape
 from dragoman.server.apis.openai_wire.chat.messages import (
     ToolUse,
     check_restricted,
@@ -29,7 +29,6 @@ from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.apis.openai_wire.sampling import (
     Reading,
     check_shared,
-    has_continuous_usage,
     logprob_count,
     reasons_of,
     shared_request,
@@ -37,7 +36,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     without_effect,
 )
 from dragoman.server.apis.openai_wire.thinking import ReasoningBody
-from dragoman.types import ChatPrompt, GenerationRequest, Prompt
+from dragoman.types import ChatPrompt, GenerationRequest
 
 LMI_STRICT_MAX_TOKENS = 30  # what LMI v0.31 generates for a conversation without max_tokens
 
@@ -102,12 +101,20 @@ class ChatDialect(PureDialect):
         ignored = without_effect(raw, body, request, reading)
         if top_logprobs is None:
             ignored += [name for name in ("top_logprobs",) if raw.get(name)]
-        facts = self._facts(body, route, http, request)
-        if body.echo and not facts.echoed:
+        encoder = ChatEncoder(
+            body,
+            request,
+            reading,
+            http,
+            self._clock,
+            is_openai=route.shape == "openai",
+            has_lmi_slips=self._is_strict(route),
+        )
+        if body.echo and not encoder.echoed:
             ignored.append("echo")
         return Call(
             (request,),
-            ChatEncoder(facts),
+            encoder,
             stream=bool(body.stream),
             ignored=tuple(ignored),
             reasons=reasons_of(ignored, body, reading),
@@ -155,44 +162,8 @@ class ChatDialect(PureDialect):
             tool_choice=tools.choice,
             called_tool=tools.called_tool,
             passed_over=tools.passed_over,
-            parallel_tool_calls=_has_parallel_calls(body),
+            parallel_tool_calls=body.parallel_tool_calls is not False and not body.functions,
         )
-
-    def _facts(self, body: ChatBody, route: _Route, http: HttpCall, request: GenerationRequest) -> ChatFacts:
-        options, sampling = self._options, request.sampling
-        return ChatFacts(
-            id=f"chatcmpl-{http.request_id}",
-            created_s=int(self._clock()),
-            model=options.names.answering(route.profile, body.model),
-            shape=route.shape,
-            errors=route.profile.errors,
-            finish_words=route.profile.finish_words,
-            clock=self._clock,
-            system_fingerprint=options.system_fingerprint if route.shape == "openai" else None,
-            top_logprobs=sampling.logprobs,
-            prompt_logprobs=sampling.prompt_logprobs,
-            echoed=_last_words(request.prompt) if body.echo else "",
-            shows_token_ids=bool(body.return_token_ids),
-            include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
-            has_continuous_usage=has_continuous_usage(body),
-            has_usage_details=route.profile.name == "v1",
-            has_parallel_tool_calls=_has_parallel_calls(body),
-            has_functions=bool(body.functions),
-            shows_reasoning=body.include_reasoning is not False and not (body.reasoning and body.reasoning.exclude),
-            has_lmi_slips=self._is_strict(route),
-        )
-
-
-def _last_words(prompt: Prompt) -> str:
-    """The text of the conversation's last message if the assistant has said it: what the answer goes on from."""
-    if not isinstance(prompt, ChatPrompt) or prompt.messages[-1]["role"] != "assistant":
-        return ""
-    content = prompt.messages[-1].get("content") or ""
-    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
-
-
-def _has_parallel_calls(body: ChatBody) -> bool:
-    return body.parallel_tool_calls is not False and not body.functions
 
 
 def _top_logprobs(body: ChatBody, route: _Route, reading: Reading, *, needs_top: bool) -> int | None:

@@ -6,16 +6,16 @@ Does not: parse. One encoder per call, on the event loop; `event` runs once per 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import ServerError
-from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Head, IndexedEvent, Reply
+from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Head, HttpCall, IndexedEvent, Reply
 from dragoman.server.apis.openai_wire.chat.schema import (
     AnswerMessage,
+    ChatBody,
     ChatChoice,
     ChatCompletion,
     ChatCompletionChunk,
@@ -40,13 +40,16 @@ from dragoman.server.apis.openai_wire.common import (
     prompt_logprobs,
     usage_of,
 )
-from dragoman.server.apis.openai_wire.errors import ErrorShape
+from dragoman.server.apis.openai_wire.sampling import Reading, has_continuous_usage, tells_usage
 from dragoman.server.progress import ToldProgress
 from dragoman.server.timings import NO_TIMINGS, ShownTimings
 from dragoman.types import (
+    ChatPrompt,
     FinishReason,
     GenerationEvent,
+    GenerationRequest,
     GenerationResult,
+    Prompt,
     PromptInfo,
     SequenceResult,
     TokenOutput,
@@ -59,52 +62,52 @@ ChatShape = Literal["lmi", "openai"]
 _CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT, FinishReason.REPETITION)
 
 
-class ChatFacts(msgspec.Struct, frozen=True):
-    """Facts about a call that the encoder needs.
-
-    `clock` gives the creation time of each LMI chunk; OpenAI's chunks all have `created_s`. `top_logprobs` None = no
-    logprobs. `has_functions`: calls have the older form, `function_call`. `has_lmi_slips`: reproduce the
-    two slips in LMI's documented stream (logprobs in a list, numeric tokens). `echoed` goes before every answer.
-    """
-
-    id: str
-    created_s: int
-    model: str
-    shape: ChatShape
-    errors: ErrorShape
-    finish_words: Mapping[FinishReason, str]
-    clock: Callable[[], float]
-    system_fingerprint: str | None = None
-    top_logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    echoed: str = ""
-    shows_token_ids: bool = False
-    include_usage: bool = False
-    has_continuous_usage: bool = False
-    has_usage_details: bool = False
-    has_parallel_tool_calls: bool = True
-    has_functions: bool = False
-    shows_reasoning: bool = True
-    has_lmi_slips: bool = False
-
-
 class ChatEncoder:
     """Implements `Encoder` for chat; a call has one request with `n` sequences."""
 
-    def __init__(self, facts: ChatFacts) -> None:
-        self._facts = facts
-        self._is_sse = facts.shape == "openai"
-        self._wire = Wire(facts.errors, is_sse=self._is_sse)
-        self._usage = UsageCounter(has_details=facts.has_usage_details)
-        self._finish = facts.finish_words
+    def __init__(
+        self,
+        body: ChatBody,
+        request: GenerationRequest,
+        reading: Reading,
+        http: HttpCall,
+        clock: Callable[[], float],
+        *,
+        is_openai: bool,
+        has_lmi_slips: bool,
+    ) -> None:
+        """`clock` gives the creation time of each LMI chunk; OpenAI's chunks all have that of the first.
+
+        `has_lmi_slips`: reproduce the two slips in LMI's documented stream (logprobs in a list, numeric tokens).
+        """
+        profile, sampling = reading.profile, request.sampling
+        self._id = f"chatcmpl-{http.request_id}"
+        self._model = reading.options.names.answering(profile, body.model)
+        self._clock = clock
+        self._text_chunks_s = int(clock())
+        self._begin_s = self._text_chunks_s
+        self._is_sse = is_openai
+        self._has_lmi_slips = has_lmi_slips
+        self._wire = Wire(profile.errors, is_sse=is_openai)
+        self._has_details = profile.name == "v1"
+        self._usage = UsageCounter(has_details=self._has_details)
+        self._finish = profile.finish_words
         self._reasoning_counter = ReasoningCounter()
-        self._has_logprobs = facts.top_logprobs is not None
-        self._needs_tokens = self._has_logprobs or facts.shows_token_ids
-        self._fingerprint = UNSET if facts.system_fingerprint is None else facts.system_fingerprint
-        self._chunk_usage = None if facts.include_usage and self._is_sse else UNSET
+        self._top_logprobs = sampling.logprobs  # None = no log-probabilities
+        self._num_prompt_logprobs = sampling.prompt_logprobs
+        self._shows_ids = bool(body.return_token_ids)
+        self._has_continuous_usage = has_continuous_usage(body)
+        self._needs_tokens = self._top_logprobs is not None or self._shows_ids
+        self._is_plain = not (self._needs_tokens or self._has_continuous_usage)
+        self._fingerprint = reading.options.system_fingerprint if is_openai else UNSET
+        self._tells_usage = tells_usage(body)
+        self._chunk_usage = None if self._tells_usage and is_openai else UNSET
+        self._has_parallel_calls = request.parallel_tool_calls
+        self._has_functions = bool(body.functions)  # calls have the older form, `function_call`
+        self._shows_reasoning = body.include_reasoning is not False and not (body.reasoning and body.reasoning.exclude)
+        self.echoed = _last_words(request.prompt) if body.echo else ""  # goes before every answer
         self._begun: set[int] = set()  # sequences whose role was sent
         self._text_chunks: dict[int, TextChunk] = {}  # by sequence, all of `_text_chunks_s`
-        self._text_chunks_s = facts.created_s
         self._calling: set[int] = set()  # sequences that made a tool call
         self._timings = NO_TIMINGS
 
@@ -117,16 +120,15 @@ class ChatEncoder:
         """All choices and the usage."""
         [result] = results
         choices = [self._full_choice(sequence) for sequence in result.sequences]
-        facts = self._facts
-        counted = usage_of(results, has_details=facts.has_usage_details)
+        counted = usage_of(results, has_details=self._has_details)
         usage = self._with_reasoning(counted, sum(map(num_reasoning_tokens, result.sequences)))
         created_s, prompt = self._created_s(), self._prompt_logprobs(result.prompt)
         return self._wire.reply(
             ChatCompletion(
-                facts.id,
+                self._id,
                 "chat.completion",
                 created_s,
-                facts.model,
+                self._model,
                 choices,
                 usage,
                 self._fingerprint,
@@ -148,7 +150,7 @@ class ChatEncoder:
             return self._text_chunk(event.index).frame(event.content)
         tool_calls = self._tool_pieces(event)
         prompt = self._prompt_logprobs(event.prompt)
-        reasoning = event.reasoning if self._facts.shows_reasoning else ""
+        reasoning = event.reasoning if self._shows_reasoning else ""
         has_tokens = self._needs_tokens and event.tokens
         has_news = event.content or reasoning or tool_calls or event.finish_reason is not None
         if not has_news and not has_tokens and prompt is UNSET:
@@ -160,18 +162,16 @@ class ChatEncoder:
             self._finish_word(event.index, event.finish_reason),
             self._token_ids(event.tokens),
         )
-        chunk = self._chunk(
-            [choice], self._usage_now() if self._facts.has_continuous_usage else self._chunk_usage, prompt
-        )
+        chunk = self._chunk([choice], self._usage_now() if self._has_continuous_usage else self._chunk_usage, prompt)
         chunk.prompt_token_ids = self._prompt_ids(event.prompt)
-        if event.finish_reason is not None and self._timings is not NO_TIMINGS and not self._facts.include_usage:
+        if event.finish_reason is not None and self._timings is not NO_TIMINGS and not self._tells_usage:
             chunk.timings = self._timings.sequence_ended()
         return self._wire.frame(chunk)
 
     def end(self) -> bytes:
         """The usage chunk, if asked for, and the end mark."""
         usage = b""
-        if self._facts.include_usage:
+        if self._tells_usage:
             chunk = self._chunk([], self._usage_now(), UNSET)
             chunk.timings = self._timings.of()
             usage = self._wire.frame(chunk)
@@ -200,7 +200,7 @@ class ChatEncoder:
             and event.finish_reason is None
             and event.prompt is None
             and not (event.reasoning or event.tool_calls)
-            and not (self._needs_tokens or self._facts.has_continuous_usage)
+            and self._is_plain
         )
 
     def _text_chunk(self, index: int) -> TextChunk:
@@ -219,19 +219,19 @@ class ChatEncoder:
 
     def _full_choice(self, sequence: SequenceResult) -> ChatChoice:
         calls = self._tool_calls(sequence.tool_calls)
-        reasoning = sequence.reasoning if sequence.reasoning and self._facts.shows_reasoning else UNSET
-        content = self._facts.echoed + sequence.content
+        reasoning = sequence.reasoning if sequence.reasoning and self._shows_reasoning else UNSET
+        content = self.echoed + sequence.content
         message = AnswerMessage(
             "assistant",
             None if calls and not content else content,
             reasoning,
             reasoning,
-            UNSET if self._facts.has_functions else calls or UNSET,
-            calls[0].function if calls and self._facts.has_functions else UNSET,
+            UNSET if self._has_functions else calls or UNSET,
+            calls[0].function if calls and self._has_functions else UNSET,
         )
         if calls:
             self._calling.add(sequence.index)
-        logprobs = None if self._facts.top_logprobs is None else self._logprobs(sequence.tokens)
+        logprobs = None if self._top_logprobs is None else self._logprobs(sequence.tokens)
         reason = self._finish_word(sequence.index, sequence.finish_reason) or ""
         return ChatChoice(sequence.index, message, logprobs, reason, self._token_ids(sequence.tokens))
 
@@ -240,12 +240,12 @@ class ChatEncoder:
         if index not in self._begun:
             self._begun.add(index)
             delta.role = "assistant"
-            content = self._facts.echoed + content
+            content = self.echoed + content
         if content or not (reasoning or tool_calls):
             delta.content = content
         if reasoning:
             delta.reasoning_content = delta.reasoning = reasoning
-        if tool_calls and self._facts.has_functions:
+        if tool_calls and self._has_functions:
             delta.function_call = _joined(tool_calls)
         elif tool_calls:
             delta.tool_calls = tool_calls
@@ -256,11 +256,11 @@ class ChatEncoder:
             return None
         is_calling = index in self._calling and reason not in _CUT_SHORT
         if is_calling:
-            return "function_call" if self._facts.has_functions else "tool_calls"
+            return "function_call" if self._has_functions else "tool_calls"
         return self._finish[reason]
 
     def _tool_calls(self, calls: Sequence[ToolCall]) -> list[ToolCallObject]:
-        kept = calls if self._facts.has_parallel_tool_calls else calls[:1]
+        kept = calls if self._has_parallel_calls else calls[:1]
         return [ToolCallObject(FunctionCall(call.name, call.arguments), id=call.id, type="function") for call in kept]
 
     def _tool_pieces(self, event: GenerationEvent) -> list[ToolCallObject]:
@@ -270,7 +270,7 @@ class ChatEncoder:
         return pieces
 
     def _is_kept(self, delta: ToolCallDelta) -> bool:
-        return self._facts.has_parallel_tool_calls or delta.index == 0
+        return self._has_parallel_calls or delta.index == 0
 
     @staticmethod
     def _tool_piece(delta: ToolCallDelta) -> ToolCallObject:
@@ -278,10 +278,10 @@ class ChatEncoder:
         return ToolCallObject(FunctionCall(delta.name, delta.arguments), delta.index, delta.id, kind)
 
     def _chunk_logprobs(self, tokens: Sequence[TokenOutput]) -> ChatLogprobs | list[ChatLogprobs] | None:
-        if not self._has_logprobs:
+        if self._top_logprobs is None:
             return None
         logprobs = self._logprobs(tokens)
-        if not self._facts.has_lmi_slips:
+        if not self._has_lmi_slips:
             return logprobs
         for token in logprobs.content:
             for top in token.top_logprobs:
@@ -289,37 +289,36 @@ class ChatEncoder:
         return [logprobs]
 
     def _logprobs(self, tokens: Sequence[TokenOutput]) -> ChatLogprobs:
-        top_n = self._facts.top_logprobs or 0
+        top_n = self._top_logprobs or 0
         return ChatLogprobs([_token_logprob(token, top_n) for token in tokens])
 
     def _prompt_logprobs(self, prompt: PromptInfo | None) -> PromptLogprobs | UnsetType:
-        if prompt is None or self._facts.prompt_logprobs is None:
+        if prompt is None or self._num_prompt_logprobs is None:
             return UNSET
-        return prompt_logprobs(prompt, self._facts.prompt_logprobs)
+        return prompt_logprobs(prompt, self._num_prompt_logprobs)
 
     def _token_ids(self, tokens: Sequence[TokenOutput]) -> list[int] | UnsetType:
-        return [token.id for token in tokens] if self._facts.shows_token_ids else UNSET
+        return [token.id for token in tokens] if self._shows_ids else UNSET
 
     def _prompt_ids(self, prompt: PromptInfo | None) -> list[int] | UnsetType:
-        return list(prompt.token_ids) if prompt is not None and self._facts.shows_token_ids else UNSET
+        return list(prompt.token_ids) if prompt is not None and self._shows_ids else UNSET
 
     def _usage_now(self) -> Usage:
         return self._with_reasoning(self._usage.usage(), self._reasoning_counter.num_tokens)
 
     def _with_reasoning(self, usage: Usage, num_reasoning: int) -> Usage:
-        if self._facts.has_usage_details:
+        if self._has_details:
             usage.completion_tokens_details = ReasoningTokens(num_reasoning)
         return usage
 
     def _chunk(
         self, choices: list[ChunkChoice], usage: Usage | UnsetType | None, prompt: PromptLogprobs | UnsetType
     ) -> ChatCompletionChunk:
-        facts = self._facts
         return ChatCompletionChunk(
-            facts.id,
+            self._id,
             "chat.completion.chunk",
             self._created_s(),
-            facts.model,
+            self._model,
             choices,
             usage,
             self._fingerprint,
@@ -327,7 +326,15 @@ class ChatEncoder:
         )
 
     def _created_s(self) -> int:
-        return self._facts.created_s if self._is_sse else int(self._facts.clock())
+        return self._begin_s if self._is_sse else int(self._clock())
+
+
+def _last_words(prompt: Prompt) -> str:
+    """The text of the conversation's last message if the assistant has said it: what the answer goes on from."""
+    if not isinstance(prompt, ChatPrompt) or prompt.messages[-1]["role"] != "assistant":
+        return ""
+    content = prompt.messages[-1].get("content") or ""
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 
 def _joined(pieces: Sequence[ToolCallObject]) -> FunctionCall:

@@ -14,16 +14,15 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import ServerError
-from dragoman.server.api import SSE_MEDIA_TYPE, Call, HttpCall, PureDialect, Reply
+from dragoman.server.api import Call, HttpCall, PureDialect, Reply
 from dragoman.server.apis.openai_wire.common import OpenAiOptions
-from dragoman.server.apis.openai_wire.completions.encoder import CompletionEncoder, CompletionFacts
+from dragoman.server.apis.openai_wire.completions.encoder import CompletionEncoder
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
 from dragoman.server.apis.openai_wire.fields import check_count, check_number, decode_object, read_struct, shown
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import (
     Reading,
     check_shared,
-    has_continuous_usage,
     logprob_bounds,
     logprob_count,
     reasons_of,
@@ -70,7 +69,7 @@ class CompletionsDialect(PureDialect):
         ignored = tuple(without_effect(raw, body, requests[0], self._reading))
         return Call(
             requests=requests,
-            encoder=CompletionEncoder(self._facts(body, requests, http)),
+            encoder=CompletionEncoder(body, requests, self._reading, http, int(self._clock())),
             stream=bool(body.stream),
             ignored=ignored,
             reasons=reasons_of(ignored, body, self._reading),
@@ -114,28 +113,6 @@ class CompletionsDialect(PureDialect):
         return tuple(
             msgspec.structs.replace(first, request_id=f"{request_id}-{number}", prompt=prompt)
             for number, prompt in enumerate(prompts)
-        )
-
-    def _facts(self, body: CompletionBody, requests: tuple[GenerationRequest, ...], http: HttpCall) -> CompletionFacts:
-        options, profile = self._options, self._reading.profile
-        return CompletionFacts(
-            id=f"cmpl-{http.request_id}",
-            created_s=int(self._clock()),
-            model=options.names.answering(profile, body.model),
-            system_fingerprint=options.system_fingerprint,
-            requests=requests,
-            errors=profile.errors,
-            is_sse=profile.name != "lmi" or SSE_MEDIA_TYPE in http.accept,
-            chunk_object=profile.chunk_object,
-            logprobs=body.logprobs,
-            prompt_logprobs=body.prompt_logprobs,
-            echo=bool(body.echo),
-            shows_text=body.detokenize is not False,
-            shows_token_ids=bool(body.return_token_ids) or body.detokenize is False,
-            names_by_id=bool(body.return_tokens_as_token_ids),
-            include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
-            has_continuous_usage=has_continuous_usage(body),
-            has_usage_details=profile.name == "v1",
         )
 
 

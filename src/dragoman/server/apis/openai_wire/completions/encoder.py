@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import ServerError
-from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Head, IndexedEvent, Reply
+from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Head, HttpCall, IndexedEvent, Reply
 from dragoman.server.apis.openai_wire.common import (
     TextChunk,
     Usage,
@@ -24,12 +24,13 @@ from dragoman.server.apis.openai_wire.common import (
 )
 from dragoman.server.apis.openai_wire.completions.schema import (
     Completion,
+    CompletionBody,
     CompletionChoice,
     CompletionChunk,
     CompletionLogprobs,
 )
-from dragoman.server.apis.openai_wire.errors import ErrorShape
-from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH, ChunkName
+from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH
+from dragoman.server.apis.openai_wire.sampling import Reading, has_continuous_usage, tells_usage
 from dragoman.server.progress import ToldProgress
 from dragoman.server.timings import NO_TIMINGS, ShownTimings
 from dragoman.types import (
@@ -41,28 +42,6 @@ from dragoman.types import (
     TextPrompt,
     TokenOutput,
 )
-
-
-class CompletionFacts(msgspec.Struct, frozen=True):
-    """Facts about a call that the encoder needs. `requests`: in the order of the prompts, all with the same `n`."""
-
-    id: str
-    created_s: int
-    model: str
-    system_fingerprint: str
-    requests: tuple[GenerationRequest, ...]
-    errors: ErrorShape
-    is_sse: bool
-    chunk_object: ChunkName
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    echo: bool = False
-    shows_text: bool = True
-    shows_token_ids: bool = False
-    names_by_id: bool = False
-    include_usage: bool = False
-    has_continuous_usage: bool = False
-    has_usage_details: bool = False
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -77,19 +56,40 @@ class _Part(msgspec.Struct, frozen=True):
 class CompletionEncoder:
     """Implements `Encoder` for completions."""
 
-    def __init__(self, facts: CompletionFacts) -> None:
-        self._facts = facts
-        self._wire = Wire(facts.errors, is_sse=facts.is_sse)
-        self._usage = UsageCounter(has_details=facts.has_usage_details)
+    def __init__(
+        self,
+        body: CompletionBody,
+        requests: tuple[GenerationRequest, ...],
+        reading: Reading,
+        http: HttpCall,
+        created_s: int,
+    ) -> None:
+        """`requests`: those of `body`, in the order of the prompts, all with the same `n`."""
+        profile, options = reading.profile, reading.options
+        self._body = body
+        self._requests = requests
+        self._id = f"cmpl-{http.request_id}"
+        self._created_s = created_s
+        self._model = options.names.answering(profile, body.model)
+        self._fingerprint = options.system_fingerprint
+        self._chunk_object = profile.chunk_object
+        self._is_sse = profile.name != "lmi" or SSE_MEDIA_TYPE in http.accept
+        self._wire = Wire(profile.errors, is_sse=self._is_sse)
+        self._has_details = profile.name == "v1"
+        self._usage = UsageCounter(has_details=self._has_details)
         self._prompts: dict[int, PromptInfo] = {}  # by request
         self._offsets: dict[int, int] = {}  # by choice: where its next token's text begins; absent = not begun
-        self._needs_tokens = facts.logprobs is not None or facts.shows_token_ids
-        self._needs_prompt = facts.echo or facts.prompt_logprobs is not None or facts.shows_token_ids
-        self._is_text_only = facts.shows_text and not (
-            self._needs_tokens or self._needs_prompt or facts.has_continuous_usage
+        self._shows_text = body.detokenize is not False
+        self._shows_ids = bool(body.return_token_ids) or not self._shows_text
+        self._needs_tokens = body.logprobs is not None or self._shows_ids
+        self._needs_prompt = bool(body.echo) or body.prompt_logprobs is not None or self._shows_ids
+        self._has_continuous_usage = has_continuous_usage(body)
+        self._is_text_only = self._shows_text and not (
+            self._needs_tokens or self._needs_prompt or self._has_continuous_usage
         )
         self._text_chunks: dict[int, TextChunk] = {}  # by choice
-        self._chunk_usage = None if facts.include_usage else UNSET
+        self._tells_usage = tells_usage(body)
+        self._chunk_usage = None if self._tells_usage else UNSET
         self._timings = NO_TIMINGS
 
     def show_timings(self, timings: ShownTimings) -> bool:
@@ -104,24 +104,21 @@ class CompletionEncoder:
             for sequence in result.sequences:
                 part = _Part(sequence.text, sequence.tokens, sequence.finish_reason, result.prompt)
                 choices.append(self._choice(request_index, sequence.index, part))
-        facts = self._facts
-        usage = usage_of(results, has_details=facts.has_usage_details)
-        fingerprint = facts.system_fingerprint
         answer = Completion(
-            facts.id,
+            self._id,
             "text_completion",
-            facts.created_s,
-            facts.model,
-            fingerprint,
+            self._created_s,
+            self._model,
+            self._fingerprint,
             choices,
-            usage,
+            usage_of(results, has_details=self._has_details),
             self._timings.of(),
         )
         return self._wire.reply(answer)
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
         """200 and the framing's media type."""
-        return Head(SSE_MEDIA_TYPE if self._facts.is_sse else JSONLINES_MEDIA_TYPE)
+        return Head(SSE_MEDIA_TYPE if self._is_sse else JSONLINES_MEDIA_TYPE)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """One chunk; b"" while there is nothing to tell, as inside a character of several tokens."""
@@ -133,16 +130,16 @@ class CompletionEncoder:
         if not has_news and not (self._needs_tokens and event.tokens):
             return b""
         part = _Part(event.text, event.tokens, event.finish_reason, prompt)
-        usage = self._usage.usage() if self._facts.has_continuous_usage else self._chunk_usage
+        usage = self._usage.usage() if self._has_continuous_usage else self._chunk_usage
         chunk = self._chunk([self._choice(request_index, event.index, part)], usage)
-        if event.finish_reason is not None and self._timings is not NO_TIMINGS and not self._facts.include_usage:
+        if event.finish_reason is not None and self._timings is not NO_TIMINGS and not self._tells_usage:
             chunk.timings = self._timings.sequence_ended()
         return self._wire.frame(chunk)
 
     def end(self) -> bytes:
         """The usage chunk, if asked for, and the end mark."""
         usage = b""
-        if self._facts.include_usage:
+        if self._tells_usage:
             chunk = self._chunk([], self._usage.usage())
             chunk.timings = self._timings.of()
             usage = self._wire.frame(chunk)
@@ -180,28 +177,28 @@ class CompletionEncoder:
         return self._prompts.get(request_index) if is_first else None
 
     def _choice_index(self, request_index: int, sequence_index: int) -> int:
-        return request_index * self._facts.requests[request_index].sampling.n + sequence_index
+        return request_index * self._requests[request_index].sampling.n + sequence_index
 
     def _choice(self, request_index: int, sequence_index: int, part: _Part) -> CompletionChoice:
         index = self._choice_index(request_index, sequence_index)
         reason = None if part.finish_reason is None else OPENAI_FINISH[part.finish_reason]
-        choice = CompletionChoice(index, part.text if self._facts.shows_text else "", None, reason)
+        choice = CompletionChoice(index, part.text if self._shows_text else "", None, reason)
         if self._needs_tokens or self._needs_prompt:
-            self._add_details(choice, self._facts.requests[request_index], part)
+            self._add_details(choice, self._requests[request_index], part)
         return choice
 
     def _add_details(self, choice: CompletionChoice, request: GenerationRequest, part: _Part) -> None:
-        facts = self._facts
-        echoed = part.prompt if facts.echo else None
-        if facts.logprobs is not None:
+        body = self._body
+        echoed = part.prompt if body.echo else None
+        if body.logprobs is not None:
             choice.logprobs = self._logprobs(choice.index, request, part, echoed)
         else:
             self._offsets[choice.index] = 0
-        if echoed is not None and facts.shows_text:
+        if echoed is not None and self._shows_text:
             choice.text = _echo_text(request, echoed) + part.text
-        if part.prompt is not None and facts.prompt_logprobs is not None:
-            choice.prompt_logprobs = prompt_logprobs(part.prompt, facts.prompt_logprobs)
-        if facts.shows_token_ids:
+        if part.prompt is not None and body.prompt_logprobs is not None:
+            choice.prompt_logprobs = prompt_logprobs(part.prompt, body.prompt_logprobs)
+        if self._shows_ids:
             choice.token_ids = [token.id for token in part.tokens]
             if part.prompt is not None:
                 choice.prompt_token_ids = list(part.prompt.token_ids)
@@ -225,16 +222,16 @@ class CompletionEncoder:
         return rows
 
     def _add_rows(self, rows: CompletionLogprobs, tokens: Sequence[TokenOutput]) -> None:
-        top_n, names_by_id = self._facts.logprobs or 0, self._facts.names_by_id
+        top_n, names_by_id = self._body.logprobs or 0, bool(self._body.return_tokens_as_token_ids)
         for token in tokens:
             rows.tokens.append(f"token_id:{token.id}" if names_by_id else token.token_text)
             rows.token_logprobs.append(json_logprob(token.logprob))
             rows.top_logprobs.append(_top_logprobs(token, top_n, names_by_id=names_by_id))
 
     def _chunk(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> CompletionChunk:
-        facts = self._facts
-        fingerprint = facts.system_fingerprint
-        return CompletionChunk(facts.id, facts.chunk_object, facts.created_s, facts.model, fingerprint, choices, usage)
+        return CompletionChunk(
+            self._id, self._chunk_object, self._created_s, self._model, self._fingerprint, choices, usage
+        )
 
 
 def _echo_text(request: GenerationRequest, prompt: PromptInfo) -> str:
