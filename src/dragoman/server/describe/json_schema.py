@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.bounds import Bounds
+from dragoman.server.parameters import Bounds
 
 Schema = dict[str, Any]
 

@@ -29,8 +29,7 @@ from dragoman.server.apis.openai_wire.fields import check_word, read_stop, shown
 from dragoman.server.apis.openai_wire.grammars import read_json_schema
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import NO_REASONING
-from dragoman.server.bounds import Bounds
-from dragoman.server.parameters import UINT32_MAX, Need
+from dragoman.server.parameters import UINT32_MAX, Bounds, Need
 from dragoman.types import Grammar, Limits
 
 ANTHROPIC = Profile(

@@ -15,7 +15,6 @@ from dragoman.server.apis.openai_wire.describe.bodies import field_schemas
 from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS
 from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora
 from dragoman.server.apis.openai_wire.pooling.texts import MODEL, texts_schema
-from dragoman.server.bounds import Bounds
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import (
     INTEGER,
@@ -31,6 +30,7 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
+from dragoman.server.parameters import Bounds
 from dragoman.types import Limits
 
 PARAMETERS: Mapping[str, dict[str, Any]] = {

@@ -20,7 +20,7 @@ from dragoman.server.apis.llamacpp.schema import LlamaEmbedBody, LlamaEmbedding
 from dragoman.server.apis.openai_wire.fields import check_number, decode_object, read_struct, unknown_names
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
 from dragoman.server.apis.openai_wire.pooling.texts import read_texts, told_as
-from dragoman.server.bounds import Bounds
+from dragoman.server.parameters import Bounds
 from dragoman.server.pooling import AnsweringDialect, EmbedRequest, embedder
 from dragoman.server.responder import note_ignored
 

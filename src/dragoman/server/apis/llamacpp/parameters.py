@@ -28,8 +28,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     shared_request,
     without_effect,
 )
-from dragoman.server.bounds import Bounds
-from dragoman.server.parameters import FURTHER, UINT32_MAX
+from dragoman.server.parameters import FURTHER, UINT32_MAX, Bounds
 from dragoman.types import GenerationRequest, TokenPrompt
 
 INT32_MAX = 2**31 - 1

@@ -14,7 +14,6 @@ from dragoman.server.apis.ollama.request import LEVELS
 from dragoman.server.apis.ollama.schema import OllamaChatBody, OllamaGenerateBody
 from dragoman.server.apis.openai_wire.describe.bodies import field_schemas
 from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS
-from dragoman.server.bounds import Bounds
 from dragoman.server.describe.json_schema import (
     LENIENT_BOOLEAN,
     NUMBER,
@@ -30,6 +29,7 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
+from dragoman.server.parameters import Bounds
 from dragoman.types import Limits
 
 _COMPONENTS = {

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.bounds import Bounds
-from dragoman.server.parameters import PARAMETERS, UINT32_MAX, SamplingFields
+from dragoman.server.parameters import PARAMETERS, UINT32_MAX, Bounds, SamplingFields
 
 WORDS = Profile(name="ollama")
 """How its bodies are read; errors are told in general words."""

@@ -34,8 +34,8 @@ from dragoman.server.apis.openai_wire.grammars import read_json_schema
 from dragoman.server.apis.openai_wire.sampling import Reading, shared_body, shared_request
 from dragoman.server.apis.openai_wire.sampling import reasons_of as reasons_of_options
 from dragoman.server.apis.openai_wire.sampling import without_effect as options_without_effect
-from dragoman.server.bounds import Bounds
 from dragoman.server.observation.record import current_call
+from dragoman.server.parameters import Bounds
 from dragoman.types import GenerationRequest, Grammar, Prompt
 
 BodyT = TypeVar("BodyT", bound=OllamaBody)

@@ -16,9 +16,8 @@ import msgspec
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.bounds import Bounds
 from dragoman.server.json_body import NotJson, shown_json
-from dragoman.server.parameters import ALIASES, PARAMETERS, UINT32_MAX, bounds_of
+from dragoman.server.parameters import ALIASES, PARAMETERS, UINT32_MAX, Bounds, bounds_of
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 

@@ -15,8 +15,7 @@ import msgspec
 from dragoman.server.apis.openai_wire.fields import check_number, shown
 from dragoman.server.apis.openai_wire.grammars import GrammarFields
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.bounds import Bounds
-from dragoman.server.parameters import FURTHER, NEUTRAL_SAMPLING
+from dragoman.server.parameters import FURTHER, NEUTRAL_SAMPLING, Bounds
 from dragoman.types import LineLimits, SamplingParams
 
 # --- samplers ---------------------------------------------------------------------------------------------------------

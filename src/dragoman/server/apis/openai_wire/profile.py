@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest
 from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
-from dragoman.server.bounds import Bounds
+from dragoman.server.parameters import Bounds
 from dragoman.types import FinishReason
 
 OPENAI_FINISH: Mapping[FinishReason, str] = {

@@ -51,13 +51,13 @@ from dragoman.server.apis.openai_wire.thinking import (
     repetition_detection,
     thinking_budget,
 )
-from dragoman.server.bounds import Bounds
 from dragoman.server.parameters import (
     ALIASES,
     FURTHER,
     MAX_BREAKER_CHARS,
     MAX_BREAKERS,
     PARAMETERS,
+    Bounds,
     Need,
     idle_parameters,
     lacking_needs,

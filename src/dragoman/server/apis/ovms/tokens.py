@@ -21,10 +21,10 @@ from dragoman.server.apis.openai_wire.fields import (
 )
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.ovms_wire.profile import V3
-from dragoman.server.bounds import Bounds
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, any_of, array, nullable
 from dragoman.server.generation.text_service import TextService, text_service
 from dragoman.server.operations import Server
+from dragoman.server.parameters import Bounds
 from dragoman.server.responder import note_ignored
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.ovms_wire.errors import OVMS
-from dragoman.server.bounds import Bounds
+from dragoman.server.parameters import Bounds
 from dragoman.types import Limits
 
 _INVALID_JSON = "The file is not valid json - "

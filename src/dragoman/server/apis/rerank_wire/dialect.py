@@ -35,7 +35,7 @@ from dragoman.server.apis.rerank_wire.schema import (
     RerankTokens,
     RerankVersion,
 )
-from dragoman.server.bounds import Bounds
+from dragoman.server.parameters import Bounds
 from dragoman.server.pooling import AnsweringDialect, ScoreRequest, Truncation, scorer
 from dragoman.server.responder import note_ignored
 from dragoman.types import Limits

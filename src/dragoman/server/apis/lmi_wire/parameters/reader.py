@@ -20,8 +20,7 @@ from dragoman.server.apis.openai_wire.common import OpenAiOptions
 from dragoman.server.apis.openai_wire.fields import check_bounds, read_struct
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import Reading, SharedBody
-from dragoman.server.bounds import Bounds
-from dragoman.server.parameters import PARAMETERS
+from dragoman.server.parameters import PARAMETERS, Bounds
 from dragoman.types import Limits
 
 _LISTS = frozenset({"stop", "bad_words", "stop_token_ids", "dry_sequence_breakers"})

@@ -30,8 +30,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     tells_progress,
     without_effect,
 )
-from dragoman.server.bounds import Bounds
-from dragoman.server.parameters import UINT32_MAX
+from dragoman.server.parameters import UINT32_MAX, Bounds
 from dragoman.types import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
 MAX_TOKENS = Bounds(1, UINT32_MAX, note=" (or 0 with echo: true)")

@@ -21,7 +21,6 @@ from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.apis.openai_wire.grammars import MAX_CHOICES
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
-from dragoman.server.bounds import Bounds
 from dragoman.server.describe.json_schema import (
     LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,
@@ -35,7 +34,7 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
-from dragoman.server.parameters import MAX_BREAKER_CHARS, MAX_BREAKERS
+from dragoman.server.parameters import MAX_BREAKER_CHARS, MAX_BREAKERS, Bounds
 from dragoman.types import Limits
 
 _TOKEN_ID = {"type": "integer", "minimum": 0}
