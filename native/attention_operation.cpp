@@ -1,6 +1,8 @@
 // The graph's operation for attention over block tables.
 //
 // Does: check inputs and attributes, and hand pointers to the kernels. Does not: compute.
+#include "attention_operation.hpp"
+
 #include <locale>
 #include <memory>
 #include <openvino/core/extension.hpp>
@@ -11,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "attention.hpp"
+#include "layer_words.hpp"
 #include "threads.hpp"
 
 namespace dragoman {
@@ -22,15 +24,10 @@ const ParallelFor kOnThreads = on_threads;
 constexpr int64_t kMostNumbers = 1024;  // of a head
 constexpr const char* kTypes[] = {"f32", "bf16", "f16", "u8"};
 
-// The attribute "how": "heads kv_heads head value scale cap window type has_sinks has_slopes has_types".
-struct How {
-    std::string text;
-    Attention attention{};
-    bool has_sinks = false, has_slopes = false, has_types = false;
-};
+}  // namespace
 
-How read(const std::string& text) {
-    How how{};
+AttentionHow read_attention(const std::string& text) {
+    AttentionHow how{};
     how.text = text;
     Attention& said = how.attention;
     std::istringstream words(text);
@@ -48,7 +45,12 @@ How read(const std::string& text) {
     return how;
 }
 
-}  // namespace
+Attention AttentionHow::with(Vectors& numbers) const {
+    Attention how = attention;
+    how.sinks = numbers.take(has_sinks ? how.heads : 0);
+    how.slopes = numbers.take(has_slopes ? how.heads : 0);
+    return how;
+}
 
 // Of T tokens in S rows: q f32 [T, heads * head], k f32 [T, kv heads * head], v f32 [T, kv heads * value], key and value caches
 // u8 [blocks, kv heads, bytes], positions i32 or i64 [T], past i32 [S], begins i32 [S + 1], blocks i32 [n], block begins i32 [S + 1], numbers
@@ -57,12 +59,13 @@ class AttentionOperation : public ov::op::Op {
 public:
     OPENVINO_OP("Attention", "dragoman");
     AttentionOperation() = default;
-    AttentionOperation(const ov::OutputVector& inputs, std::shared_ptr<const How> how) : Op(inputs), how_(std::move(how)) {}
+    AttentionOperation(const ov::OutputVector& inputs, std::shared_ptr<const AttentionHow> how)
+        : Op(inputs), how_(std::move(how)) {}
 
     bool visit_attributes(ov::AttributeVisitor& visitor) override {
         std::string text = how_->text;
         visitor.on_attribute("how", text);
-        if (text != how_->text) how_ = std::make_shared<How>(read(text));
+        if (text != how_->text) how_ = std::make_shared<AttentionHow>(read_attention(text));
         return true;
     }
     bool has_evaluate() const override { return true; }
@@ -89,11 +92,9 @@ public:
     }
 
     bool evaluate(ov::TensorVector& results, const ov::TensorVector& inputs) const override {
-        Attention how = how_->attention;
+        Vectors numbers(inputs[10]);
+        const Attention how = how_->with(numbers);
         const auto count = [&](size_t index) { return static_cast<int64_t>(inputs[index].get_shape()[0]); };
-        const float* numbers = inputs[10].get_size() ? inputs[10].data<const float>() : nullptr;
-        if (how_->has_sinks) how.sinks = numbers;
-        if (how_->has_slopes) how.slopes = numbers + (how_->has_sinks ? how.heads : 0);
         AttentionStep step{};
         step.num_tokens = count(0);
         step.num_rows = count(6);
@@ -136,7 +137,7 @@ private:
                               type, shape);
     }
 
-    std::shared_ptr<const How> how_ = std::make_shared<How>();
+    std::shared_ptr<const AttentionHow> how_ = std::make_shared<AttentionHow>();
 };
 
 std::shared_ptr<ov::Extension> attention_extension() { return std::make_shared<ov::OpExtension<AttentionOperation>>(); }

@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import os
 import platform
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parent
 PLACE = NATIVE.parent / "src" / "dragoman" / "kernels"
+PRESENCE = PLACE / "presence.py"  # which reads what is put beside it
 LIBRARY, STAMP, WHY_NOT = "libdragoman.so", "built_from.txt", "why_not.txt"
 _COMPILERS = ("c++", "g++", "clang++")
 
@@ -108,14 +110,13 @@ def check_arm() -> int:
 
 
 def built_from(path: str) -> str:
-    """A digest of all that the library is made from with that compiler, and the version of OpenVINO that it is made for."""
+    """Digests of all that the library is made from with that compiler and of its sources, and its OpenVINO's version."""
     openvino = version("openvino") if find_spec("openvino") else "none"
     told = subprocess.run([path, "--version"], capture_output=True, check=False).stdout
-    facts = [platform.machine().encode(), path.encode(), told, openvino.encode()]
-    sources = sorted((*NATIVE.glob("*.cpp"), *NATIVE.glob("*.hpp"), NATIVE / "CMakeLists.txt"))
-    facts += [part for source in sources for part in (source.name.encode(), source.read_bytes())]
+    sources = runpy.run_path(str(PRESENCE))["sources_digest"](NATIVE)
+    facts = [platform.machine().encode(), path.encode(), told, openvino.encode(), sources.encode()]
     digest = hashlib.sha256(b"\0".join(hashlib.sha256(fact).digest() for fact in facts)).hexdigest()
-    return f"{digest} {openvino}"
+    return f"{digest} {sources} {openvino}"
 
 
 def put(name: str, contents: bytes) -> None:

@@ -127,11 +127,12 @@ struct NamedGating : Gating {
     std::string text = "silu";
 };
 
-// The attribute "activation" of a gated MLP.
-inline void visit_activation(ov::AttributeVisitor& visitor, NamedGating& gating) {
+// The gating of that text.
+inline NamedGating read_gating(const std::string& text) {
     constexpr const char* names[] = {"silu", "relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "bounded_swiglu"};
-    visitor.on_attribute("activation", gating.text);
-    std::istringstream words(gating.text);
+    NamedGating gating;
+    gating.text = text;
+    std::istringstream words(text);
     words.imbue(std::locale::classic());
     std::string name;
     words >> name;
@@ -139,7 +140,15 @@ inline void visit_activation(ov::AttributeVisitor& visitor, NamedGating& gating)
     while (kind < static_cast<int>(Activation::count) && name != names[kind]) ++kind;
     gating.activation = static_cast<Activation>(kind);
     if (gating.activation == Activation::bounded_swiglu) words >> gating.gain >> gating.limit;
-    OPENVINO_ASSERT(words && gating.activation != Activation::count, "activation '", gating.text, "' is unknown");
+    OPENVINO_ASSERT(words && gating.activation != Activation::count, "activation '", text, "' is unknown");
+    return gating;
+}
+
+// The attribute "activation" of a gated MLP.
+inline void visit_activation(ov::AttributeVisitor& visitor, NamedGating& gating) {
+    std::string text = gating.text;
+    visitor.on_attribute("activation", text);
+    gating = read_gating(text);
 }
 
 // The operations that have a file of their own.
@@ -148,6 +157,7 @@ std::shared_ptr<ov::Extension> recurrence_extension();
 std::shared_ptr<ov::Extension> experts_extension();
 std::shared_ptr<ov::Extension> normed_products_extension();
 std::shared_ptr<ov::Extension> output_and_mlp_extension();
+std::shared_ptr<ov::Extension> layers_extension();
 
 inline const float* floats_or_null(const ov::TensorVector& inputs, size_t index) {
     return index < inputs.size() ? inputs[index].data<const float>() : nullptr;

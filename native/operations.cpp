@@ -152,5 +152,6 @@ OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>({
     dragoman::experts_extension(),
     dragoman::normed_products_extension(),
     dragoman::output_and_mlp_extension(),
+    dragoman::layers_extension(),
     dragoman::recurrence_extension(),
 }));

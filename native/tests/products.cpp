@@ -252,10 +252,11 @@ void check_activations() {
 
 }  // namespace
 
-int count_failures_of_attention();    // attention.cpp
-int count_failures_of_recurrences();  // recurrences.cpp
-int count_failures_of_experts();      // experts.cpp
-int count_failures_of_layers();       // layers.cpp
+int count_failures_of_attention();     // attention.cpp
+int count_failures_of_recurrences();   // recurrences.cpp
+int count_failures_of_experts();       // experts.cpp
+int count_failures_of_layers();        // layers.cpp
+int count_failures_of_whole_layers();  // whole_layers.cpp
 
 int main() {
     check_activations();
@@ -295,7 +296,7 @@ int main() {
     check(Format::iq4_nl, 32, 33, 2240, {3, 41});
     check(Format::q6_k, 256, 33, 2304, {3, 41});
     failures += count_failures_of_attention() + count_failures_of_experts() + count_failures_of_layers();
-    failures += count_failures_of_recurrences();
+    failures += count_failures_of_recurrences() + count_failures_of_whole_layers();
     std::printf("%s: %d failures\n", dragoman::instruction_set(), failures);
     return failures ? 1 : 0;
 }

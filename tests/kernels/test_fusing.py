@@ -1,4 +1,7 @@
-"""On dragoman's own kernels a layer is three nodes where its family allows it, and computes what its parts do."""
+"""On dragoman's own kernels layers that follow each other are one node where their family allows it.
+
+They compute what their parts do. A layer's parts are three nodes, which are joined with the same bits.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import pytest
 
 from benchmarks.shapes import SHAPES, RandomSource
-from dragoman.models import ModelOptions, load_model
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.models import LoadedModel, ModelOptions, load_model
+from dragoman.models.blocks import fusing
+from dragoman.models.blocks.whole_layers import join_layers
 from dragoman.models.families import base, read_model
 from dragoman.models.loader import compile_source
 from tests.models.test_fused_nodes import SMALL
 from tests.support.family_checkpoint import write_family_checkpoint
 from tests.support.family_logits import logits_of
+from tests.support.forward import forward_batch
 from tests.support.tables import Rows
 from tests.support.tiers import width
 
@@ -30,6 +38,17 @@ WHOLE = {
     "granite": SHAPES["llama-3.2-1b"] | {"architectures": ["GraniteForCausalLM"], "residual_multiplier": 0.22},
     "phi4-mini": SHAPES["llama-3.2-1b"] | {"architectures": ["Phi3ForCausalLM"], "partial_rotary_factor": 0.75},
 }
+RUNS = {
+    "gemma3_text": [4],
+    "granite": [4],
+    "phi4_mini": [2],
+    "llama_longrope": [3],
+    "lfm2": [1, 1],
+    "ernie4_5_moe": [1],
+    "qwen3_moe_sparse_step": [1, 2],
+    "cohere": [],
+}
+"""By cases of tests/models/families, how many layers each node of theirs has."""
 CASES = ("gemma3_text", "granite", "phi4_mini", "llama_default", "qwen3", "olmo2", "hunyuan_v1_dense", "cohere")
 
 
@@ -41,11 +60,52 @@ def node_types(config: dict[str, Any], num_layers: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", width(list(WHOLE), ["llama-3.2-1b", "gemma-3-1b", "phi4-mini"]))
-def test_a_layer_is_three_nodes(name: str) -> None:
-    added = node_types(WHOLE[name], 4)
-    added.subtract(node_types(WHOLE[name], 3))
-    computing = {kind: count for kind, count in added.items() if count and kind not in FREE}
-    assert computing == {"Reference": 3}  # nodes that the library computes: attention, and what is around it
+def test_more_layers_are_no_more_nodes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def added() -> dict[str, int]:
+        more = node_types(WHOLE[name], 4)
+        more.subtract(node_types(WHOLE[name], 3))
+        return {kind: count for kind, count in more.items() if count and kind not in FREE}
+
+    assert added() == {}
+    monkeypatch.setattr(fusing, "join_layers", lambda _graph: None)
+    assert added() == {"Reference": 3}  # nodes that the library computes: attention, and what is around it
+
+
+def test_layers_are_joined_up_to_what_lies_between_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Experts, convolutions and recurrences end a run of layers, and so does whoever else reads what a layer gives."""
+    joined: list[list[int]] = []
+
+    def counted(graph: ov.Model) -> None:
+        join_layers(graph)
+        nodes = [node for node in graph.get_ops() if node.get_type_name() == "Layers"]
+        joined.append([len(node.get_attributes()["how"].split(";")) - 1 for node in nodes])
+
+    with Rows() as rows:
+        for name, runs in RUNS.items():
+            with rows.row(name), monkeypatch.context() as patch:
+                directory = write_family_checkpoint(name, tmp_path / name)
+                joined.clear()
+                patch.setattr(fusing, "join_layers", counted)
+                whole = load_model(directory, OWN)
+                assert sorted(joined[0]) == runs
+                patch.setattr(fusing, "join_layers", lambda _graph: None)
+                parts = load_model(directory, OWN)
+                assert steps_of(whole).tobytes() == steps_of(parts).tobytes()
+
+
+def steps_of(loaded: LoadedModel) -> np.ndarray:
+    """The logits of two steps, behind one that begins a prompt and gives none."""
+    runner = OpenVinoRunner(loaded, num_blocks=4)
+    steps = [
+        forward_batch([(TOKEN_IDS[:5], 0, range(2, 4))], []),
+        forward_batch([(TOKEN_IDS[:9], 0, range(2)), (TOKEN_IDS[5:17], 5, range(2, 4))], [20, 8]),
+        forward_batch([(TOKEN_IDS[9:10], 9, range(2)), (TOKEN_IDS[17:], 17, range(2, 4))], range(24)),
+    ]
+    logits = [runner.forward(step).copy() for step in steps]
+    runner.close()
+    return np.concatenate(logits)
 
 
 def loss(found: np.ndarray, expected: np.ndarray) -> float:

@@ -11,9 +11,10 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from dragoman.kernels.graph import PlacedMatrix, gated_mlp, normed_products, output_and_mlp, runtime
+from dragoman.kernels.graph import PlacedMatrix, gated_mlp, layers, normed_products, output_and_mlp, runtime
 from dragoman.kernels.native import Layout, Library
 from tests.kernels.packed import Packed, random_matrix
+from tests.support.tables import Rows
 
 pytestmark = pytest.mark.varies("each instruction set has kernels of its own")
 
@@ -250,3 +251,85 @@ def test_what_does_not_fit_is_refused(kernels: Library) -> None:
     ):
         with pytest.raises(RuntimeError, match=said):
             normed_products(rows, text_of(placed), how, ops.constant(numbers), angles)
+
+
+LAYER = "0 0|16 1e-6 0 0 0 8 8 0 0 8 8 0 0 8 0|2 1 8 8 0.25 0 0 f32 0 0 0|1.0 0 0 0 0 16 1e-6 0 0|silu"
+ONE = "1 1 1 0"  # kinds, angles; rows are kept, no types
+
+
+class Layers(NamedTuple):
+    """Two layers of two heads of 8 numbers over rows of 16, as one node. `run`: of the inputs, by their names."""
+
+    how: str = ";".join([ONE, LAYER, LAYER])
+    num_numbers: int = 64
+
+    def run(self, kernels: Library, **changed: Any) -> Floats:
+        """The rows that a step of two tokens gives."""
+        shapes = [(16, 16), (8, 16), (8, 16), (16, 16), (24, 16), (24, 16), (16, 24)]
+        matrices = [random_matrix(kernels, Layout("i8", columns, rows, columns), 3) for rows, columns in shapes] * 2
+        placed = [matrix.placed() for matrix in matrices]
+        widths = kernels.block_bytes("f32", 8, 8)
+        values: dict[str, Any] = {
+            "x": floats(1, 2, 1, 16),
+            "positions": np.arange(2),
+            "begins": np.array([0, 2], np.int32),
+            "past": np.zeros(1, np.int32),
+            "blocks": np.zeros(1, np.int32),
+            "block_begins": np.array([0, 1], np.int32),
+            "cos": floats(2, 2, 1, 1, 8),
+            "sin": floats(3, 2, 1, 1, 8),
+            "rows": np.array([1]),
+            **{f"cache.{index}": np.zeros((1, 1, widths[index % 2]), np.uint8) for index in range(4)},
+            **changed,
+        }
+        nodes = {}
+        for name, value in values.items():
+            widths_of = [-1, *value.shape[1:]]
+            nodes[name] = ops.parameter(widths_of, value.dtype, name=name)
+        numbers = ops.constant(np.ones(self.num_numbers, np.float32))
+        at = {name: node.output(0) for name, node in nodes.items()}
+        result = layers(
+            [at["x"], numbers.output(0), at["positions"], at["begins"]],
+            [at[f"cache.{index}"] for index in range(4)],
+            [at["past"], at["blocks"], at["block_begins"]],
+            [at["cos"], at["sin"]],
+            [at["rows"]],
+            text_of(placed),
+            self.how,
+        )
+        return np.array(compiled([result], list(nodes.values()))(list(values.values()))[0])
+
+
+def test_layers_that_do_not_fit_are_refused(kernels: Library) -> None:
+    right = Layers()
+    assert right.run(kernels).shape == (1, 1, 16)
+    assert right.run(kernels, rows=np.zeros(0, np.int64)).shape == (0, 1, 16)
+    with Rows() as rows:
+        for changed, said in (
+            ({"rows": np.array([2])}, "row 2 of 2 is kept"),
+            ({"rows": np.array([-1])}, "row -1 of 2 is kept"),
+            ({"positions": np.arange(3)}, "inputs of layers do not fit each other"),
+            ({"past": np.zeros(2, np.int32)}, "inputs of layers do not fit each other"),
+            ({"blocks": np.ones(1, np.int32)}, "a row has a block that there is not"),
+            ({"begins": np.array([0, 3], np.int32)}, "rows do not end where tokens do"),
+            ({"cos": floats(2, 3, 1, 1, 8)}, "angles are .*, not of 2 rows"),
+            ({"cache.2": np.zeros((1, 1, 8), np.uint8)}, "input 6 is"),
+            ({"begins": np.array([0, 2])}, "input 3 is"),
+        ):
+            with rows.row(said), pytest.raises(RuntimeError, match=said):
+                right.run(kernels, **changed)
+        for how, said in (
+            (f"1 1 1 0;{LAYER}", "14 matrices and 14 inputs"),
+            (f"2 1 1 0;{LAYER};{LAYER}", "14 matrices and 14 inputs"),
+            (f"{ONE};{LAYER};1{LAYER[1:]}", "cannot be"),
+            (f"{ONE};{LAYER};0", "cannot be"),
+            (f"{ONE};{LAYER};0 1{LAYER[3:]}", "angles or types that are no inputs"),
+            (f"{ONE};{LAYER};{LAYER.replace('|2 1', '|4 1')}", "do not fit attention"),
+            (f"{ONE};{LAYER};{LAYER.replace('f32 0 0 0', 'f32 0 0 1')}", "angles or types that are no inputs"),
+            (f"{ONE};{LAYER};{LAYER.replace('silu', 'sigh')}", "activation 'sigh' is unknown"),
+        ):
+            with rows.row(how), pytest.raises(RuntimeError, match=said):
+                right._replace(how=how).run(kernels)
+        for count, said in ((63, "numbers left, not 16"), (65, "1 numbers too many")):
+            with rows.row(said), pytest.raises(RuntimeError, match=said):
+                right._replace(num_numbers=count).run(kernels)

@@ -14,7 +14,7 @@ import pytest
 from dragoman.kernels import presence
 from dragoman.kernels.native import Library, LibraryMissing, library
 from dragoman.models import ModelError, ModelOptions, load_model
-from dragoman.models.profile import CPU_INFO, kernel_profile, tell_lack
+from dragoman.models.profile import CPU_INFO, kernel_profile, tell_library
 from dragoman.tools.doctor.software import software_facts, software_section
 from tests.support.family_checkpoint import read_case, write_case
 from tests.support.packed_layouts import LLAMA
@@ -51,7 +51,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "why_not.txt").write_text("built without a C++ compiler", encoding="utf-8")
     monkeypatch.setattr(presence, "PLACE", folder)
     monkeypatch.delenv(presence.HELD, raising=False)
-    tell_lack.cache_clear()
+    tell_library.cache_clear()
     return folder
 
 
@@ -97,6 +97,42 @@ def test_the_doctor_notes_it(place: Path, tmp_path: Path) -> None:
         "dragoman's own kernels are not here: built without a C++ compiler"
     ]
     assert section.facts["has_own_kernels"] is False
+
+
+def test_a_clone_whose_sources_have_changed_is_told_at_the_start_and_by_the_doctor(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sources = tmp_path / "native"
+    monkeypatch.setattr(presence, "SOURCES", sources)
+    (place / presence.LIBRARY).touch()
+    stamp = place / "built_from.txt"
+
+    def told() -> list[str]:
+        caplog.clear()
+        tell_library.cache_clear()
+        with caplog.at_level(logging.INFO, logger="dragoman.models.profile"):
+            tell_library("openvino")
+            tell_library("own")
+        findings = software_section(software_facts(tmp_path)).findings
+        return [
+            *(record.message for record in caplog.records),
+            *(one.text for one in findings if "native/" in one.text),
+        ]
+
+    stamp.write_text(f"abc 123 {version('openvino')}", encoding="utf-8")
+    assert told() == []  # installed from a wheel: there are no sources
+    sources.mkdir()
+    for name in ("CMakeLists.txt", "kernels.cpp", "kernels.hpp"):
+        (sources / name).write_text(name, encoding="utf-8")
+    stamp.write_text(f"abc {presence.sources_digest(sources)} {version('openvino')}", encoding="utf-8")
+    assert told() == []
+    for changed in sources.iterdir():
+        text = changed.read_text(encoding="utf-8")
+        changed.write_text(f"{text} // changed", encoding="utf-8")
+        assert told() == [f"{presence.STALE}; {presence.BUILD_CLONE}", presence.STALE]
+        changed.write_text(text, encoding="utf-8")
+    stamp.write_text(f"abc {version('openvino')}", encoding="utf-8")
+    assert told() == []  # built before sources were recorded
 
 
 def test_tests_may_have_it_count_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:

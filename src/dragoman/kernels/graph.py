@@ -91,6 +91,22 @@ def output_and_mlp(rows: Any, residual: Any, matrices: str, how: str, activation
     return made("OutputAndMlp", [rows, residual, numbers], attributes).output(0)
 
 
+def layers(
+    step: Sequence[Any],
+    caches: Sequence[Any],
+    tables: Sequence[Any],
+    angles: Sequence[Any],
+    others: Sequence[Any],
+    matrices: str,
+    how: str,
+) -> Any:
+    """The rows behind layers that follow each other, f32 [T or R, 1, hidden]; see native/layers_operation.cpp.
+
+    `step`: rows, numbers, positions and subsequence_begins; `others`: the rows that are kept, types of tokens.
+    """
+    return made("Layers", [*step, *caches, *tables, *angles, *others], {"matrices": matrices, "how": how}).output(0)
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
     """The layout of a layer's attention, and its caches' type: f32, bf16, f16 or u8. `window`, `cap`: 0 = there is none."""

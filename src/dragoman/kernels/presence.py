@@ -1,11 +1,12 @@
-"""Tells whether the library of kernels is here, and why not, without loading anything.
+"""Tells whether the library of kernels is here, why not, and whether it is of these sources, without loading anything.
 
-Does: read what native/build.py has put beside it. Does not: import packages that may be missing. Called by `library`
-and by the doctor; on any thread.
+Does: read what native/build.py has put beside it, and in a clone the sources. Does not: import packages that may be missing.
+Called by `library`, by the loader and by the doctor, on any thread; native/build.py runs it by its path.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -14,11 +15,16 @@ from pathlib import Path
 PLACE = Path(__file__).parent
 LIBRARY = "libdragoman.so"
 _STAMP, _WHY_NOT = "built_from.txt", "why_not.txt"
+SOURCES = PLACE.parents[2] / "native"  # only clones have it
+_STAMP_WORDS = 3  # digests of all that it was built from and of the sources, and OpenVINO's version
 
 HELD = "DRAGOMAN_KERNELS_ISA"
 """The variable that holds the library to an instruction set, for tests; `none` has it count as missing."""
 
 BUILD = "install dragoman again where there is a C++ compiler"
+BUILD_CLONE = "run `make serve` or `python native/build.py`"
+
+STALE = "dragoman's own kernels are not built from the sources in native/"
 
 
 def why_not() -> str:
@@ -42,6 +48,21 @@ def held() -> str | None:
 def digest() -> str:
     """The digest of what the library was built from, "" if there is none."""
     return _text(_STAMP).partition(" ")[0]
+
+
+def is_stale() -> bool:
+    """True if this is a clone, and its library was built from other sources than it has now."""
+    built_from = _text(_STAMP).split(" ")
+    if len(built_from) != _STAMP_WORDS or not (SOURCES / "CMakeLists.txt").is_file():
+        return False
+    return built_from[1] != sources_digest(SOURCES)
+
+
+def sources_digest(folder: Path) -> str:
+    """The digest of the sources that a library is built from."""
+    paths = sorted((*folder.glob("*.cpp"), *folder.glob("*.hpp"), folder / "CMakeLists.txt"))
+    parts = [part for path in paths for part in (path.name.encode(), path.read_bytes())]
+    return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
 @cache

@@ -35,7 +35,7 @@ from dragoman.models.profile import (
     kernel_profile,
     profile_departures,
     require_library,
-    tell_lack,
+    tell_library,
     uses_library,
 )
 from dragoman.models.runtime import kernel_threads, memory
@@ -323,8 +323,7 @@ def compile_source(model: Family, source: WeightSource, options: ModelOptions) -
 
 def _profile(model: Family, options: ModelOptions, smallest_group: int | None = None) -> KernelProfile:
     """The profile for running the model. The model's facts lose what it cannot compute, and list that as departures."""
-    if options.kernels == "auto":
-        tell_lack()
+    tell_library(options.kernels)
     if model.facts.needs_library:
         require_library(model.facts.architecture)
     profile = kernel_profile(options, has_states=bool(model.facts.state_layers), smallest_group=smallest_group)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import openvino as ov
 
 from dragoman.kernels.native import LibraryMissing, library
-from dragoman.kernels.presence import BUILD
+from dragoman.kernels.presence import BUILD, BUILD_CLONE, STALE, is_stale
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.models.config import ModelError
 from dragoman.models.facts import ModelFacts
@@ -251,10 +251,13 @@ def require_library(architecture: str) -> None:
 
 
 @cache
-def tell_lack() -> None:
-    """Say once in a process that kernels of our own are not here, if that is so. Called when a model is loaded."""
-    if reason := _lacks_library():
+def tell_library(kernels: Kernels | Literal["auto"]) -> None:
+    """Say once in a process that kernels of our own are not here, or not of these sources. Called when a model is loaded."""
+    reason = _lacks_library() if kernels == "auto" else ""
+    if reason:
         logger.info("OpenVINO's kernels are used; dragoman's own are not here: %s; %s", reason, BUILD)
+    elif kernels != "openvino" and is_stale():
+        logger.warning("%s; %s", STALE, BUILD_CLONE)
 
 
 def _activation_group(options: ModelOptions, smallest_group: int | None) -> int:

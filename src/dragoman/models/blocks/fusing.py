@@ -17,7 +17,9 @@ import numpy as np
 import openvino as ov
 
 from dragoman.kernels import graph as kernels
+from dragoman.models.blocks.matching import inputs_of, integers_in, key, number_in
 from dragoman.models.blocks.nodes import reshape
+from dragoman.models.blocks.whole_layers import join_layers
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, WeightStorage, constant
 
@@ -36,6 +38,7 @@ def fuse(graph: ov.Model, storage: WeightStorage) -> None:
     for node in nodes:
         if node.get_type_name() == "Products" and _consumers(node):
             _fuse_products(node, found)
+    join_layers(graph)
 
 
 # --- norm, products, norms of heads, turning ------------------------------------------------------------------------------
@@ -68,9 +71,9 @@ class _Found:
         for node in nodes:
             end = node.output(0) if node.get_output_size() else None
             if (norm := _norm(end)) is not None:
-                self.norms[_key(norm.x)] = norm
+                self.norms[key(norm.x)] = norm
             elif (turning := _turned(end) or _partly_turned(end)) is not None:
-                self.turnings[_key(turning.x)] = turning
+                self.turnings[key(turning.x)] = turning
 
 
 @dataclass(slots=True)
@@ -106,7 +109,7 @@ def _fuse_products(node: Any, found: _Found) -> None:
     if norm is not None and (_num_consumers(rows) > 1 or len(rows.get_partial_shape()) != 3):
         norm = None
     angles = [chain.turning.angles for chain in chains if chain.turning is not None]
-    if any([_key(one) for one in pair] != [_key(one) for one in angles[0]] for pair in angles):
+    if any([key(one) for one in pair] != [key(one) for one in angles[0]] for pair in angles):
         return
     if len({chain.turning.size for chain in chains if chain.turning is not None}) > 1:
         return
@@ -133,7 +136,7 @@ def _followed(output: Node, found: _Found) -> _Chain:
     width = int(output.get_partial_shape()[-1].get_length())
     chain = _Chain(output, width)
     while True:
-        norm, turning = found.norms.get(_key(chain.end)), found.turnings.get(_key(chain.end))
+        norm, turning = found.norms.get(key(chain.end)), found.turnings.get(key(chain.end))
         next_shape = _reshaped(chain.end)
         if norm is not None and chain.norm is None and chain.turning is None and _num_consumers(chain.end) == 2:
             chain.end, chain.norm = norm.end, norm
@@ -195,13 +198,13 @@ def _fuse_mlp(node: Any) -> None:
 
 def _change(result: Node) -> _Change | None:
     """The sum that it is, None if it is none."""
-    parts = _made(result, "Add")
+    parts = inputs_of(result, "Add")
     if parts is None:
         return None
     residual, source = parts
     scale = 1.0
-    scaled = _made(source, "Multiply")
-    if scaled is not None and (factor := _number(scaled[1])) is not None:
+    scaled = inputs_of(source, "Multiply")
+    if scaled is not None and (factor := number_in(scaled[1])) is not None:
         source, scale = scaled[0], factor
     norm = _norm(source)
     return _Change(result, residual, source if norm is None else norm.x, norm, scale)
@@ -211,14 +214,14 @@ def _last_change(source: Node, residual: Node) -> _Change | None:
     """The sum of that residual and of what is made of the source."""
     for result in (target.get_node().output(0) for target in residual.get_target_inputs()):
         change = _change(result) if result.get_node().get_type_name() == "Add" else None
-        if change is not None and _key(change.residual) == _key(residual) and _key(change.source) == _key(source):
+        if change is not None and key(change.residual) == key(residual) and key(change.source) == key(source):
             return change
     return None
 
 
 def _without_axis(x: Node) -> Node:
     """[T, width] of which x is [T, 1, width], x itself if there is no such node."""
-    parts = _made(x, "Unsqueeze")
+    parts = inputs_of(x, "Unsqueeze")
     return x if parts is None or len(parts[0].get_partial_shape()) != 2 else parts[0]
 
 
@@ -227,20 +230,20 @@ def _without_axis(x: Node) -> Node:
 
 def _norm(end: Node | None) -> _Norm | None:
     """The norm of `norms.rms_normalized` that ends here."""
-    weighted = _made(end, "Multiply")
-    scaled = None if weighted is None else _made(weighted[0], "Multiply")
-    divided = None if scaled is None else _made(scaled[1], "Divide")
-    root = None if divided is None else _made(divided[1], "Sqrt")
-    sums = None if root is None else _made(root[0], "Add")
-    if weighted is None or scaled is None or divided is None or sums is None or _number(divided[0]) != 1.0:
+    weighted = inputs_of(end, "Multiply")
+    scaled = None if weighted is None else inputs_of(weighted[0], "Multiply")
+    divided = None if scaled is None else inputs_of(scaled[1], "Divide")
+    root = None if divided is None else inputs_of(divided[1], "Sqrt")
+    sums = None if root is None else inputs_of(root[0], "Add")
+    if weighted is None or scaled is None or divided is None or sums is None or number_in(divided[0]) != 1.0:
         return None
     x, weight = scaled[0], weighted[1]
-    mean, epsilon = sums[0], _number(sums[1])
-    squares = _made(mean, "ReduceMean")
+    mean, epsilon = sums[0], number_in(sums[1])
+    squares = inputs_of(mean, "ReduceMean")
     if squares is None or epsilon is None or not mean.get_node().get_attributes()["keep_dims"]:
         return None
-    powers = _made(squares[0], "Power")
-    if powers is None or _key(powers[0]) != _key(x) or _number(powers[1]) != 2.0 or _values(squares[1]) != [-1]:
+    powers = inputs_of(squares[0], "Power")
+    if powers is None or key(powers[0]) != key(x) or number_in(powers[1]) != 2.0 or integers_in(squares[1]) != [-1]:
         return None
     size = x.get_partial_shape()[-1]
     if weight.get_node().get_type_name() != "Constant" or size.is_dynamic:
@@ -253,35 +256,35 @@ def _norm(end: Node | None) -> _Norm | None:
 
 def _turned(end: Node | None) -> _Turning | None:
     """The turning of all of x, by `rotary.apply_rotary`, that ends here."""
-    parts = _made(end, "Add")
-    straight, across = (None, None) if parts is None else (_made(part, "Multiply") for part in parts)
+    parts = inputs_of(end, "Add")
+    straight, across = (None, None) if parts is None else (inputs_of(part, "Multiply") for part in parts)
     if straight is None or across is None:
         return None
     x, cos = straight
-    halves = _made(across[0], "Concat")
+    halves = inputs_of(across[0], "Concat")
     if halves is None or len(halves) != 2:
         return None
     size = x.get_partial_shape()[-1]
     if size.is_dynamic:
         return None
-    negative, first = _made(halves[0], "Multiply"), _sliced(halves[1])
+    negative, first = inputs_of(halves[0], "Multiply"), _sliced(halves[1])
     second = None if negative is None else _sliced(negative[0])
-    if negative is None or second is None or first is None or _number(negative[1]) != -1.0:
+    if negative is None or second is None or first is None or number_in(negative[1]) != -1.0:
         return None
     half = int(size.get_length()) // 2
-    if _key(first[0]) != _key(x) or _key(second[0]) != _key(x) or first[1:] != (0, half) or second[1:] != (half, _END):
+    if key(first[0]) != key(x) or key(second[0]) != key(x) or first[1:] != (0, half) or second[1:] != (half, _END):
         return None
     return _Turning(end, x, (cos, across[1]), 2 * half)
 
 
 def _partly_turned(end: Node | None) -> _Turning | None:
     """The turning of the first values of x that ends here."""
-    parts = _made(end, "Concat")
+    parts = inputs_of(end, "Concat")
     turning = None if parts is None or len(parts) != 2 else _turned(parts[0])
     if turning is None or parts is None:
         return None
     first, rest = _sliced(turning.x), _sliced(parts[1])
-    if first is None or rest is None or _key(first[0]) != _key(rest[0]):
+    if first is None or rest is None or key(first[0]) != key(rest[0]):
         return None
     width = int(first[0].get_partial_shape()[-1].get_length())
     if first[1:] != (0, turning.size) or rest[1:] != (turning.size, width):
@@ -291,10 +294,10 @@ def _partly_turned(end: Node | None) -> _Turning | None:
 
 def _sliced(x: Node) -> tuple[Node, int, int] | None:
     """The node of which x is a slice along the last axis, and the slice's begin and end; None if x is not one."""
-    parts = _made(x, "Slice")
+    parts = inputs_of(x, "Slice")
     if parts is None:
         return None
-    start, stop, step, axis = (_values(part) for part in parts[1:])
+    start, stop, step, axis = (integers_in(part) for part in parts[1:])
     if step != [1] or axis != [len(x.get_partial_shape()) - 1] or start is None or stop is None:
         return None
     return parts[0], start[0], stop[0]
@@ -317,31 +320,6 @@ def _said(norm: _Norm | None) -> str:
     return "0 0" if norm is None else f"{len(norm.weight)} {norm.epsilon!r}"
 
 
-def _key(x: Node) -> tuple[str, int]:
-    return x.get_node().get_name(), x.get_index()
-
-
-def _made(x: Node | None, kind: str) -> list[Node] | None:
-    """The inputs of the node of that kind that x comes from, None if there is none."""
-    node = None if x is None else x.get_node()
-    if node is None or node.get_type_name() != kind:
-        return None
-    return [node.input_value(index) for index in range(node.get_input_size())]
-
-
-def _number(x: Node) -> float | None:
-    """The number that a constant of one is."""
-    node = x.get_node()
-    if node.get_type_name() != "Constant" or int(np.prod(node.get_output_shape(0))) != 1:
-        return None
-    return float(np.asarray(node.data).reshape(-1)[0])
-
-
-def _values(x: Node) -> list[int] | None:
-    node = x.get_node()
-    return [int(value) for value in node.data.reshape(-1)] if node.get_type_name() == "Constant" else None
-
-
 def _consumers(node: Any) -> list[Any]:
     return [target for output in node.outputs() for target in output.get_target_inputs()]
 
@@ -360,4 +338,4 @@ def _reshaped(x: Node) -> list[int] | None:
     targets = list(x.get_target_inputs())
     if len(targets) != 1 or targets[0].get_node().get_type_name() != "Reshape":
         return None
-    return _values(targets[0].get_node().input_value(1))
+    return integers_in(targets[0].get_node().input_value(1))

@@ -22,7 +22,7 @@ from dragoman.models.pooling.facts import DenseModule, Kept, PoolingMode, Recipe
 from dragoman.models.pooling.families import read_text_model
 from dragoman.models.pooling.families.base import TextFamily
 from dragoman.models.pooling.task_adapters import PlainNames
-from dragoman.models.profile import KernelProfile, ModelOptions, keeps_file_types, kernel_profile, tell_lack
+from dragoman.models.profile import KernelProfile, ModelOptions, keeps_file_types, kernel_profile, tell_library
 from dragoman.models.runtime import kernel_threads, memory
 from dragoman.models.sources.opening import stored_weights
 from dragoman.models.sources.read_ahead import read_ahead
@@ -189,8 +189,7 @@ def load_pooler(model_dir: Path, recipe: Recipe, options: ModelOptions, progress
     report = progress or (lambda _stage, _fraction: None)
     model = text_family(model_dir, recipe)
     stored = stored_weights(model_dir, keeps_rows=keeps_file_types(options))
-    if options.kernels == "auto":
-        tell_lack()
+    tell_library(options.kernels)
     profile = kernel_profile(options, smallest_group=stored.smallest_group)
     num_values = sum(prod(shape) for shape in stored.shapes().values())
     report(BUILDING, 0.0)

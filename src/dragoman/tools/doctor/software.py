@@ -16,7 +16,7 @@ from pathlib import Path
 from dragoman import __version__
 from dragoman.engine.vllm.accelerators import has_gpu
 from dragoman.extras import how_to_install
-from dragoman.kernels.presence import BUILD, why_not
+from dragoman.kernels.presence import BUILD, BUILD_CLONE, STALE, is_stale, why_not
 from dragoman.tools.doctor.findings import Finding, Section
 
 LEAST_PYTHON = (3, 11)
@@ -35,6 +35,7 @@ _AGAIN = "pip install --force-reinstall . in dragoman's clone, or with its wheel
 class SoftwareFacts:
     """`versions`: of packages that are needed, None = not here. `pins`: what versions of some have to begin with. `extras`:
     those that are installed, `others` those that are not. `kernels_lack`: why dragoman's own kernels are not here.
+    `has_stale_kernels`: True if they are of other sources than the clone has.
     """
 
     python: tuple[int, int, int]
@@ -44,6 +45,7 @@ class SoftwareFacts:
     others: tuple[str, ...]
     has_gpu: bool
     kernels_lack: str = ""
+    has_stale_kernels: bool = False
 
 
 def software_facts(
@@ -74,6 +76,7 @@ def software_facts(
         tuple(extra for extra, is_here in here.items() if not is_here),
         has_gpu(devices),
         why_not(),
+        is_stale(),
     )
 
 
@@ -117,6 +120,8 @@ def _findings(facts: SoftwareFacts) -> Iterator[Finding]:
             )
     if facts.kernels_lack:
         yield Finding("note", f"dragoman's own kernels are not here: {facts.kernels_lack}", BUILD)
+    elif facts.has_stale_kernels:
+        yield Finding("note", STALE, BUILD_CLONE)
     if facts.has_gpu and "vllm" not in facts.extras:
         yield Finding(
             "note",
