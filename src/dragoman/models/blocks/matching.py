@@ -33,6 +33,6 @@ def number_in(x: Node) -> float | None:
 
 
 def integers_in(x: Node) -> list[int] | None:
-    """The integers that a constant holds, None if x is no constant."""
+    """The integers that a constant holds, None where x is something else."""
     node = x.get_node()
     return [int(value) for value in node.data.reshape(-1)] if node.get_type_name() == "Constant" else None

@@ -61,7 +61,7 @@ class _Layer:
 def join_layers(graph: ov.Model) -> None:
     """Put one operation in the place of each run of layers."""
     nodes = graph.get_ordered_ops()
-    # what was replaced may still read something, so nodes are asked what they read, and not by whom they are read
+    # what was replaced may still read something, so readers are counted among the nodes that are left
     readers = Counter(key(node.input_value(index)) for node in nodes for index in range(node.get_input_size()))
     ends = [node for node in nodes if node.get_type_name() == "OutputAndMlp"]
     layers = [layer for node in ends if (layer := _layer(node, readers)) is not None]
@@ -110,7 +110,7 @@ def _join(run: Sequence[_Layer]) -> None:
 
 
 def _layer(after: Any, readers: Counter[tuple[str, int]]) -> _Layer | None:
-    """The layer that ends with that operation, None if it is no whole one."""
+    """The layer that ends with that operation, None if its parts are others."""
     attended, x = after.input_value(0), after.input_value(1)
     rows = None
     picked, kept = inputs_of(attended, "Gather"), inputs_of(x, "Gather")
