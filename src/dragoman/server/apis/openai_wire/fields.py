@@ -63,7 +63,7 @@ BOUNDS: Mapping[str, Bounds] = {
 def decode_object(http: HttpCall, profile: Profile) -> dict[str, Any]:
     """The body as a dictionary, without the fields that are null or set to empty, which means "not given".
 
-    Raises: InvalidPayload.
+    Not to be changed. Raises: InvalidPayload.
     """
     try:
         raw = http.json()
@@ -71,6 +71,8 @@ def decode_object(http: HttpCall, profile: Profile) -> dict[str, Any]:
         raise profile.payload_fault(error.problem, error.of("the body"), reason=error) from None
     if not isinstance(raw, dict):
         raise profile.payload_fault("object", f"the body must be a JSON object, got {shown(raw)}")
+    if None not in raw.values() and raw.get("top_k") != "":  # as nearly always
+        return raw
     # An empty text may take the place of a number: "Set to empty or -1", says OVMS v2025.0 of `top_k`.
     return {name: value for name, value in raw.items() if value is not None and (value != "" or name != "top_k")}
 
