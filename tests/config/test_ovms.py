@@ -67,7 +67,7 @@ def problems(directory: Path) -> list[str]:
         ("max_num_batched_tokens: 1024", "max_batch_tokens", 1024),
         ("best_of_limit: 7", "max_best_of", 7),
         ("enable_prefix_caching: false", "prefix_cache", "off"),
-        ("enable_prefix_caching: true", "prefix_cache", "prompt"),
+        ("enable_prefix_caching: true", "prefix_cache", "auto"),
         ('tool_parser: "hermes3"', "tool_call_parser", "hermes"),
         ('tool_parser: "llama3"', "tool_call_parser", "llama3_json"),
         ('response_parser: "gptoss"', "reasoning_parser", "gpt_oss"),

@@ -166,7 +166,7 @@ def test_every_option_with_a_key_acts_from_the_file_and_from_its_variable(option
         ("DRAGOMAN_API_KEY", "secret", "api_key", "secret"),
         ("API_KEY", "secret", "api_key", "secret"),
         ("OPTION_ENABLE_PREFIX_CACHING", "false", "prefix_cache", "off"),
-        ("OPTION_ENABLE_PREFIX_CACHING", "true", "prefix_cache", "prompt"),
+        ("OPTION_ENABLE_PREFIX_CACHING", "true", "prefix_cache", "auto"),
         ("OPTION_MAX_NUM_SEQS", "8", "max_num_seqs", 8),
         ("SERVING_INFERENCE_ADDRESS", "http://0.0.0.0:9000", "host", "0.0.0.0"),
         ("SERVING_INFERENCE_ADDRESS", "http://0.0.0.0:9000", "port", 9000),

@@ -222,7 +222,7 @@ def test_a_gpu_is_told_where_nothing_uses_it(tmp_path: Path) -> None:
 
 
 LARGE = ModelFacts(
-    "large", "/models/large", "int8", "bf16", "bf16", weights_bytes=8 * GB, least_bytes=9 * GB, cache_bytes=4 * GB,
+    "large", "/models/large", "int8", "bf16", "bf16", "all", weights_bytes=8 * GB, least_bytes=9 * GB, cache_bytes=4 * GB,
     cached_tokens=100_000, context=8192,
 )  # fmt: skip
 

@@ -86,6 +86,4 @@ def test_options_without_effect_are_told(tmp_path: Path) -> None:
     typed, _ = typed_and_plain("wide", "Q4_K", tmp_path)
     loaded = load_model(typed, ModelOptions("f32", kernels="own"))
     assert loaded.profile.kernels == "openvino"
-    assert loaded.facts.departures == (
-        "kernels own has no effect: they multiply int8, int4, bf16 and f16 weights, not f32",
-    )
+    assert loaded.facts.departures == ("kernels own attend, and multiply int8, int4, bf16 and f16 weights, not f32",)

@@ -1,4 +1,7 @@
-"""Scores that are capped, as Gemma 2's: exact in f32 for any mix of a step, and told where they are left out."""
+"""Scores that are capped, as Gemma 2's: exact in f32 for any mix of a step, and told where they are left out.
+
+Only the library of kernels caps them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ from tests.support.family_checkpoint import FAMILIES, write_family_checkpoint
 from tests.support.family_logits import error_on_prompt
 from tests.support.forward import forward_batch
 
-EXACT = ModelOptions("f32")
+EXACT = ModelOptions("f32", kernels="own")
+needs_library = pytest.mark.skipif(bool(presence.why_not()), reason="there is no library of kernels")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,7 @@ def relative_error(found: Any, expected: Any) -> float:
     return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))
 
 
+@needs_library
 @pytest.mark.parametrize("cuts", [(350, 700), (1, 2, 33, 64, 65, 384, 700), (699, 700)], ids=str)
 def test_a_prompt_in_pieces_beside_others_gets_the_recorded_logits(
     cuts: Sequence[int], loaded: LoadedModel, reference: Any
@@ -96,6 +101,7 @@ def answers(loaded: LoadedModel, requests: Sequence[EngineRequest], config: Roll
     return found
 
 
+@needs_library
 def test_an_engine_answers_together_and_in_pieces_as_alone(loaded: LoadedModel) -> None:
     stream = np.random.RandomState(3)
     prefix = tuple(stream.randint(3, 300, 130).tolist())
@@ -111,24 +117,21 @@ def test_an_engine_answers_together_and_in_pieces_as_alone(loaded: LoadedModel) 
         assert together[name][1] == pytest.approx(logprobs, abs=1e-4)
 
 
+@needs_library
 def test_a_kept_graph_caps_too(directory: Path, tmp_path: Path) -> None:
     for is_kept in (False, True):
-        kept = load_model(directory, ModelOptions("f32", cache_dir=tmp_path))
+        kept = load_model(directory, ModelOptions("f32", cache_dir=tmp_path, kernels="own"))
         assert kept.from_cache == is_kept
         assert error_on_prompt(kept, "gemma2", 90) < 1e-4
 
 
-def test_a_cache_of_another_type_leaves_the_cap_out_and_says_so(directory: Path) -> None:
-    facts = load_model(directory, ModelOptions("f32", kv_type="u8")).facts
-    assert facts.departures == (
-        "attention scores are not capped at 5; kernels own cap them, and so does dtype f32 with a cache of f32",
-    )
-    assert {attention.softcap for attention in facts.attention_layers.values()} == {0.0}
-
-
 def test_where_the_cap_is_left_out_a_start_says_so(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     tools = EngineTools(lambda _grammar: None, lambda _stop, _min: None)  # type: ignore[arg-type, return-value]
-    for dtype, kernels, are_told in (("int8", "openvino", True), ("f32", "auto", False)):
+    has_library = not presence.why_not()
+    for dtype, kernels, are_told in (
+        ("int8", "openvino", True),
+        ("f32", "own" if has_library else "auto", not has_library),
+    ):
         caplog.clear()
         setup = EngineSetup(directory, {"dtype": dtype, "kernels": kernels, "max_model_len": 64})
         with caplog.at_level(logging.WARNING):
@@ -137,11 +140,10 @@ def test_where_the_cap_is_left_out_a_start_says_so(directory: Path, caplog: pyte
         assert any("not capped" in fact for fact in built.facts) == are_told
 
 
-def test_kernels_of_our_own_cap_whatever_the_cache_holds(directory: Path) -> None:
-    if presence.why_not():
-        pytest.skip("there is no library of kernels")
-    for kv_type in ("auto", "u8"):
-        loaded = load_model(directory, ModelOptions("int8", kv_type=kv_type, kernels="own"))
-        assert loaded.facts.departures == ()
+@needs_library
+def test_scores_are_capped_whatever_the_cache_holds(directory: Path) -> None:
+    for weight_type, kv_type in (("int8", "auto"), ("int8", "u8"), ("f32", "u8"), ("f32", "f16")):
+        loaded = load_model(directory, ModelOptions(weight_type, kv_type=kv_type, kernels="own"))  # type: ignore[arg-type]
+        assert "not capped" not in " ".join(loaded.facts.departures)
         assert {attention.softcap for attention in loaded.facts.attention_layers.values()} == {5.0}
         assert error_on_prompt(loaded, "gemma2", 90) < 0.5

@@ -16,6 +16,7 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from tests.support.cpu import EXACT_F32, EXACT_PACKED
 from tests.support.expert_models import write_experts
+from tests.support.exported_model import write_exported
 from tests.support.family_checkpoint import write_family_checkpoint
 from tests.support.forward import forward_batch
 from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
@@ -25,13 +26,14 @@ from tests.support.tiers import width
 SHAPE = RandomShape("determinism", seed=5, hidden_size=256, num_heads=4, head_size=64, intermediate_size=4864)
 BLOCKS_EACH = 4
 VOCAB_SIZE = 320  # of the smallest model
-PROMPT = [int(token_id) for token_id in np.random.RandomState(1).randint(0, VOCAB_SIZE, 90)]
+PROMPT = [int(token_id) for token_id in np.random.RandomState(1).randint(0, 300, 90)]
 DECODED = [int(token_id) for token_id in np.random.RandomState(2).randint(0, VOCAB_SIZE, 6)]
 
 
 KINDS = [
     *("dense-int8-auto", "dense-int8-u8", "dense-int4-u8", "dense-bf16-auto", "dense-f32-f32", "dense-f32-u8"),
     *("hybrid-bf16-auto", "hybrid-int8-u8", "hybrid-f32-f32", "states-int8-auto", "states-f32-f32"),
+    *("qwen3:f16-int8-auto", "gemma3_text:-f32-f32"),
     *("few-int8-auto", "few-f32-f32", "many-int8-auto", "many-f32-f32", "shared-int8-auto", "shared-int8-u8"),
 ]
 FEW_KINDS = [
@@ -47,6 +49,8 @@ def write(kind: str, directory: Path) -> Path:
         return write_hybrid(directory)
     if kind == "states":
         return write_stateful(directory)
+    if ":" in kind:
+        return write_exported(kind.replace(":", "-").rstrip("-"), directory)
     if kind == "shared":  # layers that write the keys and values of others once more
         return write_family_checkpoint("gemma4", directory)
     return write_experts("many" if kind == "many" else "few", directory)
@@ -102,11 +106,11 @@ def test_batch_mates_change_nothing(loaded: LoadedModel, num_others: int) -> Non
     assert_equal(loaded, run(loaded, num_others=num_others, chunks=[90]), alone)
 
 
-CHUNKS = [[32, 32, 26], [50, 40], [5] * 18, [2, 88], [87, 3]]
+CHUNKS = [[1] * 90, [31, 1, 1, 40, 17], [32, 32, 26], [50, 40], [5] * 18, [2, 88], [87, 3]]
 
 
 @pytest.mark.varies("which kernels keep every bit depends on the processor")
-@pytest.mark.parametrize("chunks", width(CHUNKS, [[5] * 18, [2, 88]]), ids=str)
+@pytest.mark.parametrize("chunks", width(CHUNKS, [[31, 1, 1, 40, 17], [2, 88]]), ids=str)
 def test_chunking_the_prompt_changes_nothing(loaded: LoadedModel, chunks: list[int]) -> None:
     whole = run(loaded, num_others=0, chunks=[90])
     assert_equal(loaded, run(loaded, num_others=0, chunks=chunks), whole)

@@ -39,7 +39,7 @@ from dragoman.types import Limits
 
 
 def _prefix_mode(text: str) -> str:
-    return "prompt" if Switch().parse(text) else "off"
+    return "auto" if Switch().parse(text) else "off"
 
 
 def _lookup_mode(text: str) -> str:
@@ -150,10 +150,10 @@ class ModelSettings:
     kernels: str = option(
         "auto",
         Choice(("auto", "own", "openvino")),
-        "Which kernels compute matrix products and attention. own: dragoman's, for all weights except f32; they keep "
-        "the values of GGUF files and need the native library, which a C++ compiler builds. openvino: the runtime's. "
-        "auto: own, but openvino if the library is missing, on Arm, on processors with AMX, and for bf16 and f16 "
-        "weights on processors that compute in bf16.",
+        "Which kernels compute matrix products and attention. own: dragoman's, except for products with f32 weights and of "
+        "exported graphs; they keep the values of GGUF files and need the native library, which a C++ compiler builds. "
+        "openvino: the runtime's. auto: own, but openvino if the library is missing, on Arm and on processors with AMX; and "
+        "the runtime's products for bf16 and f16 weights on processors that compute in bf16.",
     )
     max_model_len: int | None = option(
         None,
@@ -294,9 +294,11 @@ class EngineSettings:
         flags=("-np", "--parallel"),
     )
     prefix_cache: str = option(
-        "prompt",
-        Choice(("prompt", "all", "off")),
-        "Which blocks later requests may reuse: those of prompts (the same request gets the same answer), all, or none.",
+        "auto",
+        Choice(("auto", "prompt", "all", "off")),
+        "Computed blocks that later requests may reuse. prompt: those of prompts. all: those of answers, too, so that the "
+        "next turn of a chat computes only what is new. off: none. auto: all where that changes no answer, that is with the "
+        "attention of dragoman's own kernels, and prompt elsewhere, where all may change an answer by rounding.",
         keys=(
             Alias("option.enable_prefix_caching", _prefix_mode, "true or false"),
             Alias("option.enable_kv_cache_reuse", _prefix_mode, "true or false"),

@@ -370,8 +370,7 @@ class ModelFacts:
             for layer in self.layers
         )
         limits = " and ".join(f"{cap:g}" for cap in caps)
-        remedy = "kernels own cap them, and so does dtype f32 with a cache of f32"
-        departure = f"attention scores are not capped at {limits}; {remedy}"
+        departure = f"attention scores are not capped at {limits}; kernels own cap them"
         return replace(self, layers=layers, departures=(*self.departures, departure))
 
     @property

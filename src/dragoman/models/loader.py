@@ -298,7 +298,7 @@ class _Plan:
         if self.options.cache_dir is None or not self.options.cache_max_gb or not self.is_kept:
             return None
         how = dict(self.properties)
-        if self.facts.needs_library:
+        if uses_library(self.facts, self.profile):
             how |= {"library": library().digest, "takes_back": self.options.takes_back}
         name = kept_name(self.model_dir, self.files, self.profile, how, part)
         if name is None:
@@ -329,7 +329,7 @@ def _profile(model: Family, options: ModelOptions, smallest_group: int | None = 
     profile = kernel_profile(options, has_states=bool(model.facts.state_layers), smallest_group=smallest_group)
     model.cache_type = profile.kv_type if profile.attends else None
     model.takes_back = options.takes_back
-    if not profile.is_exact and not profile.attends:
+    if not profile.attends:
         model.facts = model.facts.without_caps()
     departures = (*model.facts.departures, *profile_departures(options, profile))
     model.facts = replace(model.facts, departures=departures)

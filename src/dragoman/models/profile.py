@@ -21,7 +21,7 @@ from dragoman.kernels.native import LibraryMissing, library
 from dragoman.kernels.presence import BUILD, BUILD_CLONE, STALE, is_stale
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.models.config import ModelError
-from dragoman.models.facts import ModelFacts
+from dragoman.models.facts import ModelFacts, StateFacts
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightType
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,8 @@ class KernelProfile:
 
     `inference_type`, `kv_type`: of arithmetic, and of the cache. `activation_group`: columns of activations that OpenVINO's
     kernels quantise together, 0 = they do not. `kv_by_token`: keys are quantised by token, so that they do not depend on how
-    a prompt was cut. `kernels`: those that compute products.
+    a prompt was cut. `kernels`: those that compute products. `attends`: the library's attention is used, whose caches are
+    its own.
     """
 
     processor: Processor
@@ -114,17 +115,13 @@ class KernelProfile:
     weights: WeightFormat
     activation_group: int
     kernels: Kernels = "openvino"
+    attends: bool = False
     block_size: int = BLOCK_SIZE
 
     @property
     def kv_by_token(self) -> bool:
         """By channel, a key's quantisation depends on how its prompt was chunked; by token it does not."""
         return self.kv_type == "u8"
-
-    @property
-    def attends(self) -> bool:
-        """True if the library's attention is used, too, whose caches are its own."""
-        return self.kernels == "own" and library().attends
 
     @property
     def is_exact(self) -> bool:
@@ -172,6 +169,7 @@ def kernel_profile(
     *,
     has_states: bool = False,
     smallest_group: int | None = None,
+    is_exported: bool = False,
 ) -> KernelProfile:
     """The profile of a model with these options. `processor` None = this machine's.
 
@@ -185,7 +183,7 @@ def kernel_profile(
         lacking = "Arm processor has no SVE" if processor.is_arm else "processor has no AVX2"
         raise ModelError(f"this {lacking}, and the attention kernels need it; `dragoman doctor` tells what it has")
     inference_type, kv_type = _precisions(options, processor, has_states)
-    kernels = _kernels(options, processor, has_states=has_states)
+    kernels = "openvino" if is_exported else _kernels(options, processor, has_states=has_states)
     weights = replace(
         _weight_format(options, processor, kernels),
         keeps_half=inference_type == "bf16",
@@ -198,7 +196,16 @@ def kernel_profile(
         weights=weights,
         activation_group=_activation_group(options, smallest_group),
         kernels=kernels,
+        attends=_attends(options, processor),
     )
+
+
+def _attends(options: ModelOptions, processor: Processor) -> bool:
+    """True if the library attends, also where products are OpenVINO's."""
+    if options.kernels == "openvino" or _lacks_library():
+        return False
+    is_chosen = options.kernels == "own" or not (processor.is_arm or processor.has_tiles)
+    return is_chosen and library().attends
 
 
 def keeps_file_types(options: ModelOptions, processor: Processor | None = None) -> bool:
@@ -224,8 +231,9 @@ def _kernels(options: ModelOptions, processor: Processor, *, has_states: bool = 
         return options.kernels
     if reason or processor.is_arm or processor.has_tiles:
         return "openvino"
-    computes_in_bf16 = _precisions(options, processor, has_states)[0] == "bf16"
-    return "openvino" if computes_in_bf16 and options.weight_type not in COMPRESSED else "own"
+    if options.weight_type in COMPRESSED:
+        return "own"
+    return "openvino" if _precisions(options, processor, has_states)[0] == "bf16" else "own"
 
 
 def _lacks_library() -> str:
@@ -239,7 +247,20 @@ def _lacks_library() -> str:
 
 def uses_library(facts: ModelFacts, profile: KernelProfile) -> bool:
     """True if the graph of such a model has operations of the library of kernels."""
-    return profile.kernels == "own" or facts.needs_library
+    return profile.attends or profile.kernels == "own" or facts.needs_library
+
+
+def computes_alike(facts: ModelFacts, profile: KernelProfile) -> bool:
+    """True if a token's keys, values and states have the same bits decoded as in a prompt, however that is cut.
+
+    So it is where the library attends. It has not been measured on Arm, nor with matrix tiles. OpenVINO's kernels compute
+    packed weights in other ways for few rows than for many; and so it does the states of exported graphs.
+    """
+    processor = profile.processor
+    is_measured = profile.attends and not (processor.is_arm or processor.has_tiles)
+    has_other_products = profile.kernels != "own" and profile.weights.stored_type not in ("f32", "bf16", "f16")
+    has_other_states = any(isinstance(layer.mixer, StateFacts) for layer in facts.layers)
+    return is_measured and not has_other_products and not has_other_states
 
 
 def require_library(architecture: str) -> None:
@@ -275,7 +296,7 @@ def _activation_group(options: ModelOptions, smallest_group: int | None) -> int:
 def profile_departures(options: ModelOptions, profile: KernelProfile) -> tuple[str, ...]:
     """A line for each of these options that does not have its effect."""
     if options.kernels == "own" and profile.kernels != "own":
-        told = f"kernels own has no effect: they multiply int8, int4, bf16 and f16 weights, not {options.weight_type}"
+        told = f"kernels own attend, and multiply int8, int4, bf16 and f16 weights, not {options.weight_type}"
         return (told,)
     return ()
 

@@ -35,8 +35,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(SHAPE, tmp_path_factory.mktemp("model"))
 
 
-def load(checkpoint: Path, kv_type: str = "auto", weight_type: str = "int8") -> LoadedModel:
-    return load_model(checkpoint, ModelOptions(weight_type, kv_type))  # type: ignore[arg-type]  # are such
+def load(checkpoint: Path, kv_type: str = "auto", weight_type: str = "int8", kernels: str = "auto") -> LoadedModel:
+    return load_model(checkpoint, ModelOptions(weight_type, kv_type, kernels=kernels))  # type: ignore[arg-type]  # are such
 
 
 def blocks(number: int) -> range:
@@ -61,24 +61,25 @@ def decoded(loaded: LoadedModel, num_others: int, *, as_guesses: bool = False) -
 @pytest.mark.skipif(not EXACT_PACKED, reason="nobody has measured it on this processor")
 def test_a_row_behind_a_long_context_has_the_same_bits_alone_in_company_and_as_a_guess(checkpoint: Path) -> None:
     with Rows() as rows:
-        for kv_type, weight_type in (
-            ("auto", "int8"), ("bf16", "int8"), ("f16", "int8"), ("f32", "int8"), ("u8", "int8"), ("f32", "f32"),
-        ):  # fmt: skip
+        for kv_type, weight_type, kernels in (
+            *((kv_type, "int8", "auto") for kv_type in ("auto", "bf16", "f16", "f32", "u8")),
+            *(("f32", "f32", kernels) for kernels in ("auto", "openvino")),
+        ):
             try:
-                loaded = load(checkpoint, kv_type, weight_type)
+                loaded = load(checkpoint, kv_type, weight_type, kernels)
             except ModelError:  # does not go with the arithmetic here
                 continue
             alone = decoded(loaded, 0)
             for num_others in (1, 2, 20):
-                with rows.row(kv_type, weight_type, num_others):
+                with rows.row(kv_type, weight_type, kernels, num_others):
                     assert np.array_equal(decoded(loaded, num_others), alone)
-            with rows.row(kv_type, weight_type, "as guesses"):
+            with rows.row(kv_type, weight_type, kernels, "as guesses"):
                 assert np.array_equal(decoded(loaded, 0, as_guesses=True), alone)
 
 
 def test_rows_that_are_added_are_of_no_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Convolutions keep something of each sequence for the next step, also if it has several rows."""
-    loaded = load(write_hybrid(tmp_path), "auto", "f32")
+    loaded = load(write_hybrid(tmp_path), "auto", "f32", "openvino")
     found = []
     for num_threads in (1, 6, 64):
         runner = OpenVinoRunner(loaded, 3)
@@ -95,7 +96,7 @@ def test_rows_that_are_added_are_of_no_sequence(tmp_path: Path, monkeypatch: pyt
 def test_a_step_of_few_rows_gets_some_where_there_are_more_threads(
     num_threads: int, sizes: list[int], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = OpenVinoRunner(load(checkpoint, weight_type="f32"), 3 * BLOCKS_EACH)
+    runner = OpenVinoRunner(load(checkpoint, weight_type="f32", kernels="openvino"), 3 * BLOCKS_EACH)
     monkeypatch.setattr(runner, "_num_threads", num_threads)
     runner.forward(forward_batch([([5], 0, blocks(0))], [0]))
     assert np.diff(runner.output("subsequence_begins")).tolist() == [1, *sizes]

@@ -112,7 +112,7 @@ def _why_not(config: Config) -> str:
     if config.engine.prefix_store_gb is None:
         return "--prefix-store-gb: is needed, as the server has it; must be a number > 0"
     if config.engine.prefix_cache == "off":
-        return "--prefix-cache=off: keeps no prompts; must be prompt or all"
+        return "--prefix-cache=off: keeps no prompts; must be auto, prompt or all"
     return f"{config.name}: has no prompts that could be kept; must be a model that generates"
 
 

@@ -22,6 +22,7 @@ from dragoman.engine.rolling.needs import (
     max_model_len,
     memory_needs,
     num_blocks,
+    prefix_cache_mode,
     refuse_guesses,
     settled_options,
 )
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
     from dragoman.engine.rolling.engine import RollingEngine
 
 logger = logging.getLogger(__name__)
+
+_REUSED = {
+    "all": "prompts and answers are found again",
+    "prompt": "prompts are found again",
+    "off": "nothing is found again",
+}
 
 Assemble = Callable[
     [RollingOptions, LoadedModel, LoadedModel | None, Sequence[int], int, EngineTools, Stored | None], "RollingEngine"
@@ -101,11 +108,12 @@ class LoadedRolling:
         self.progress("allocating the key/value cache", 0.0)
         stored = self.stored
         engine = self.assemble(self.options, self.model, self.draft, blocks, self.max_model_len, tools, stored)
+        reused = _REUSED[prefix_cache_mode(self.options, self.model.facts, self.model.profile)]
         facts = (
             self.model.facts.architecture,
             self.model.stored_as or f"{self.model.options.weight_type} weights",
             f"{engine.capabilities.max_model_len} tokens of context",
-            f"{self.model.profile.kv_type} cache for {_room(blocks, self.model.facts.cache_kinds)}",
+            f"{self.model.profile.kv_type} cache for {_room(blocks, self.model.facts.cache_kinds)}, {reused}",
             *self._disk_facts(),
             *_adapter_facts(self.options, engine.capabilities.adapters),
             *self.model.facts.departures,

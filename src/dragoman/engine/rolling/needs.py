@@ -25,7 +25,7 @@ from dragoman.models.families import read_model
 from dragoman.models.ir.files import is_ir
 from dragoman.models.ir.read import read_ir
 from dragoman.models.kept_rows import rows_per_block
-from dragoman.models.profile import KernelProfile, keeps_file_types, kernel_profile
+from dragoman.models.profile import KernelProfile, computes_alike, keeps_file_types, kernel_profile
 from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.groups import INT4_GROUP_SIZE
 from dragoman.models.vision.described import is_described
@@ -117,11 +117,11 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
     return RollingConfig(
         max_batch_tokens=options.max_batch_tokens,
         max_num_seqs=options.max_num_seqs,
-        prefix_cache=cast(PrefixCacheMode, options.prefix_cache),
+        prefix_cache=prefix_cache_mode(options, facts, profile),
         max_slowdown=options.max_step_slowdown,
         max_model_len=context,
         repeats_steps=not (facts.convolution_layers or facts.state_layers),
-        has_states=bool(facts.state_layers),
+        has_states=bool(facts.state_layers) and not computes_alike(facts, profile),
         speculation=SpeculationConfig(
             options.num_assistant_tokens,
             options.max_ngram_size,
@@ -129,6 +129,13 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
             pads_steps=not (facts.convolution_layers or facts.state_layers),
         ),
     )
+
+
+def prefix_cache_mode(options: RollingOptions, facts: ModelFacts, profile: KernelProfile) -> PrefixCacheMode:
+    """The blocks that are found again; by default those of answers, too, if decoding writes what a prompt would."""
+    if options.prefix_cache == "auto":
+        return "all" if computes_alike(facts, profile) else "prompt"
+    return cast(PrefixCacheMode, options.prefix_cache)
 
 
 def _expected_adapter_bytes(model_dir: Path, options: RollingOptions, profile: KernelProfile) -> int:

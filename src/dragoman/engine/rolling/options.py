@@ -31,7 +31,7 @@ class RollingOptions:
     max_num_seqs: int = 64
     max_batch_tokens: int = 512
     max_step_slowdown: float = 2.5
-    prefix_cache: str = "prompt"
+    prefix_cache: str = "auto"
     prefix_store_gb: float | None = None
     prefix_store_dir: Path | None = None
     kv_cache_gb: float | None = None

@@ -53,7 +53,7 @@ def shared_arguments(setup: EngineSetup) -> dict[str, Any]:
         "kv_cache_dtype": _translated("kv_dtype", options.get("kv_dtype", "auto"), _KV_DTYPES),
         "max_num_seqs": options.get("max_num_seqs", 64),
         "max_logprobs": -1,  # all: clients' limit is the engine's, and beams need more
-        "enable_prefix_caching": options.get("prefix_cache", "prompt") != "off",
+        "enable_prefix_caching": options.get("prefix_cache") != "off",
         "generation_config": "vllm",  # defaults of requests are settled before the engine gets them
         "logprobs_mode": "raw_logprobs",
         "scheduling_policy": "priority",

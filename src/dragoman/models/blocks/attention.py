@@ -12,7 +12,6 @@ import numpy as np
 from openvino.op import _PagedAttentionExtension  # private: pinned by openvino~=2026.4.1 and held by tests/models
 
 from dragoman.kernels.graph import AttentionLayout, attention
-from dragoman.models.blocks.capped_attention import capped_attention
 from dragoman.models.blocks.linear import linear, linears
 from dragoman.models.blocks.nodes import multiply, reshape, scalar, unsqueeze
 from dragoman.models.blocks.rotary import apply_rotary, pair_order
@@ -85,24 +84,26 @@ def attend(
     if step.cache_type is not None:
         return layer.keep(unsqueeze(_own_attention(flat, layer, step.cache_type, sinks), 1))
     shared = (step.subsequence_begins, step.max_context_len)
-    caches = layer.caches()
-    attended = paged_attention(flat, caches, layer.tables, shared, facts, sinks, layer.token_types)
-    if facts.softcap:
-        attended = capped_attention(flat[0], caches, layer.tables, step.subsequence_begins, attended, facts)
+    attended = paged_attention(flat, layer.caches(), layer.tables, shared, facts, sinks, layer.token_types)
     return layer.keep(unsqueeze(attended, 1))
 
 
 def _own_attention(qkv: list[Node], layer: LayerInputs, cache_type: str, sinks: Array | None) -> Node:
-    """`paged_attention` by the library of kernels, which caps scores, too."""
+    """`paged_attention` by the library of kernels, which alone caps scores."""
     facts, step, tables = layer.attention, layer.step, layer.tables
-    sizes = (facts.num_heads, facts.num_kv_heads, facts.head_size, facts.value_size)
-    layout = AttentionLayout(*sizes, cache_type, facts.scale, facts.window, facts.softcap)
+    layout = attention_layout(facts, cache_type)
     keys, values = layer.caches(layout)
     where = [tables.past_lens, step.subsequence_begins, tables.block_indices, tables.block_indices_begins]
     slopes = np.array(facts.alibi_slopes, np.float32) if facts.alibi_slopes else None
     caches = (keys.output(0), values.output(0))
     attended: Node = attention(qkv, caches, step.positions, where, layout, sinks, slopes, layer.token_types)
     return attended
+
+
+def attention_layout(facts: AttentionFacts, cache_type: str) -> AttentionLayout:
+    """The layout of such attention by the library, over caches of that type."""
+    sizes = (facts.num_heads, facts.num_kv_heads, facts.head_size, facts.value_size)
+    return AttentionLayout(*sizes, cache_type, facts.scale, facts.window, facts.softcap)
 
 
 def paged_attention(

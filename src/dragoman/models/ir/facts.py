@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 from openvino.passes import ConstantFolding, Manager
@@ -28,7 +29,7 @@ _OF_POSITIONS = frozenset(("Convert", "Unsqueeze", "Squeeze", "Reshape", "Add", 
 def ir_facts(graph: Any, raw_config: Mapping[str, Any]) -> ModelFacts:
     """The facts of a graph with paged attention. Raises: ModelError if it says too little, or what cannot be right."""
     config = Config(_text_part(raw_config))
-    layers = {layer: _attention(node) for layer, node in attentions(graph).items()}
+    layers = {layer: _attention(node, config) for layer, node in attentions(graph).items()}
     if list(layers) != list(range(len(layers))):
         raise ModelError(
             f"the exported graph has caches of layers {', '.join(map(str, layers))}, allowed: 0, 1, 2, ..."
@@ -66,7 +67,8 @@ def _architecture(raw_config: Mapping[str, Any]) -> str:
     return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else "exported graph"
 
 
-def _attention(node: Any) -> AttentionFacts:
+def _attention(node: Any, config: Config) -> AttentionFacts:
+    """A layer's attention. The runtime's operation has no cap on scores, so config.json tells it."""
     info = node.get_rt_info()
     keys, values = info["k_head_size"].astype(int), info["v_head_size"].astype(int)
     slopes, sinks = _numbers(node, _SLOPES, "alibi slopes"), node.input_value(_SINKS).get_partial_shape()
@@ -79,7 +81,14 @@ def _attention(node: Any) -> AttentionFacts:
         window=int((_numbers(node, _WINDOW, "window") or (0,))[0]),
         alibi_slopes=slopes,
         has_sinks=all(dimension.is_dynamic or dimension.get_length() for dimension in sinks),
+        softcap=config.number("attn_logit_softcapping", 0.0),
     )
+
+
+def attention_sinks(graph: Any) -> dict[int, Any]:
+    """The sinks of the heads, f32 [heads], by the layer that has some. Raises: ModelError if they depend on the step."""
+    found = {layer: _numbers(node, _SINKS, "sinks") for layer, node in attentions(graph).items()}
+    return {layer: np.array(numbers, np.float32) for layer, numbers in found.items() if numbers}
 
 
 def _numbers(node: Any, place: int, what: str) -> tuple[float, ...]:
@@ -156,9 +165,6 @@ def _compares_positions(graph: Any) -> bool:
 def _departures(layers: Mapping[int, AttentionFacts], config: Config) -> list[str]:
     """Lines on what config.json asks for and the graph does not compute."""
     found = []
-    cap = config.value("attn_logit_softcapping")
-    if isinstance(cap, int | float) and cap:
-        found.append(f"attention scores are not capped at {cap:g}: exported graphs cannot")
     window = config.value("sliding_window")
     is_on = config.value("use_sliding_window", True) is not False
     if window and is_on and not any(attention.window for attention in layers.values()):

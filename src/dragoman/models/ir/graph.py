@@ -11,6 +11,7 @@ drops the attention's mask, so a graph whose mask it did not understand must not
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ import openvino as ov
 from openvino import opset13 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
-from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS
+from dragoman.kernels.graph import attention
+from dragoman.models.blocks.attention import attention_layout
+from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, cache_parameter
 from dragoman.models.config import ModelError
+from dragoman.models.facts import AttentionFacts
 
 ATTENTION = "PagedAttentionExtension"
 ROWS = "sampled_tokens_indices"
@@ -174,6 +178,38 @@ def give_tables(graph: Any, nodes: list[Any], number: int) -> None:
         graph.add_parameters([parameter])
         for node in nodes:
             node.input(place).replace_source_output(parameter.output(0))
+
+
+def attend_ourselves(
+    graph: Any, layers: Mapping[int, AttentionFacts], cache_type: str, sinks: Mapping[int, Any]
+) -> None:
+    """Put the library's attention in the place of the runtime's. `sinks`: of layers that have some, f32 [heads]."""
+    positions = inputs_by_name(graph)["position_ids"].output(0)
+    for index, node in attentions(graph).items():
+        facts = layers[index]
+        layout = attention_layout(facts, cache_type)
+        old = [node.input_value(place).get_node() for place in (3, 4)]
+        names = [_cache_name(node), _cache_name(node).replace("key", "value")]
+        caches = [cache_parameter(name, shape) for name, shape in zip(names, layout.block_shapes, strict=True)]
+        graph.add_parameters(caches)
+        qkv = [node.input_value(place) for place in range(3)]
+        number = qkv[0].get_element_type()
+        if number != ov.Type.f32:
+            qkv = [ops.convert(value, ov.Type.f32).output(0) for value in qkv]
+        where = [node.input_value(place) for place in (TABLES[PAST_LENS], 6, TABLES[BLOCKS], TABLES[BLOCKS_BEGIN])]
+        slopes = np.array(facts.alibi_slopes, np.float32) if facts.alibi_slopes else None
+        keys, values = (cache.output(0) for cache in caches)
+        attended = attention(qkv, (keys, values), positions, where, layout, sinks.get(index), slopes)
+        if number != ov.Type.f32:
+            attended = ops.convert(attended, number).output(0)
+        for target in node.output(0).get_target_inputs():
+            target.replace_source_output(attended)
+        for parameter in old:
+            graph.remove_parameter(parameter)
+    context = inputs_by_name(graph).get("max_context_len")
+    if context is not None and not _readers(context):
+        graph.remove_parameter(context)
+    graph.validate_nodes_and_infer_types()
 
 
 def _cache_name(node: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from dragoman.models.config import ModelError, read_json
 from dragoman.models.facts import ModelFacts, PictureFacts
-from dragoman.models.ir.facts import ir_facts
+from dragoman.models.ir.facts import attention_sinks, ir_facts
 from dragoman.models.ir.files import (
     GRAPH_FILE,
     PROJECTION_FILE,
@@ -25,9 +25,17 @@ from dragoman.models.ir.files import (
     ir_files,
     unknown_settings,
 )
-from dragoman.models.ir.graph import attentions, embed_pictures, embed_texts, give_tables, paged, read_graph
+from dragoman.models.ir.graph import (
+    attend_ourselves,
+    attentions,
+    embed_pictures,
+    embed_texts,
+    give_tables,
+    paged,
+    read_graph,
+)
 from dragoman.models.ir.phi3_vision import Phi3Vision
-from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile, profile_departures
+from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile
 from dragoman.models.storage.constants import WeightType
 from dragoman.models.vision.base import PictureProcessor
 from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_described
@@ -93,20 +101,23 @@ def read_ir(model_dir: Path, options: ModelOptions) -> IrModel:
         embed_pictures(graph, vectors, facts.hidden_size)
         facts = replace(facts, pictures=tower.facts)
     _give_windows(graph, facts)
-    departures = [*facts.departures, *unknown_settings(model_dir)]
+    departures = list(unknown_settings(model_dir))
     if files.table is not None and blindness is not None:
         departures.append(blindness)
     computed: WeightType = "f32" if options.weight_type == "f32" else "bf16" if stored == "f32" else stored
     if options.asks_for_type and options.weight_type not in ("f32", stored):
         departures.append(f"dtype {options.weight_type} has no effect: the exported weights are stored as {stored}")
     if options.kernels == "own":
-        departures.append("kernels own has no effect: the exported graph has OpenVINO's operations")
-    chosen, has_states = replace(options, weight_type=computed, kernels="openvino"), bool(facts.state_layers)
-    profile = kernel_profile(chosen, has_states=has_states, smallest_group=smallest_group)
-    departures += profile_departures(chosen, profile)
+        departures.append("kernels own attend, and do not multiply: the exported graph has OpenVINO's products")
+    chosen, has_states = replace(options, weight_type=computed), bool(facts.state_layers)
+    profile = kernel_profile(chosen, has_states=has_states, smallest_group=smallest_group, is_exported=True)
+    if profile.attends:
+        attend_ourselves(graph, facts.attention_layers, profile.kv_type, attention_sinks(graph))
+    else:
+        facts = facts.without_caps()
     unpacks = 2 if stored in ("f16", "bf16") and profile.inference_type == "f32" else 1
     return IrModel(
-        facts=replace(facts, departures=tuple(departures)),
+        facts=replace(facts, departures=(*facts.departures, *departures)),
         options=replace(options, weight_type=stored),
         profile=profile,
         files=files.all,

@@ -26,6 +26,7 @@ def expected_model(name: str, setup: EngineSetup, needs: MemoryNeeds, available:
         weights_type=options.model_options.weight_type,
         computes_in=profile.inference_type,
         cache_type=profile.kv_type,
+        prefix_cache=engine.limits.prefix_cache,
         weights_bytes=needs.weights,
         least_bytes=needs.least,
         cache_bytes=sum(count * size for count, size in sizes),

@@ -14,6 +14,7 @@ from dragoman.tools.doctor.findings import Finding, Section, in_gb
 # Of what memory could do, a step of one row reaches that much: 0.5 was measured with weights of 4 bits, 0.7 with 8; those of
 # 16 bits are not unpacked, so the most is assumed.
 _LEAST_SHARE, _MOST_SHARE = 0.5, 0.9
+_REUSED = {"all": "prompts and answers", "prompt": "prompts", "off": "nothing"}
 _SMALL_WEIGHTS = 256 << 20  # below, a step costs other things than reading
 
 
@@ -30,6 +31,7 @@ class ModelFacts:
     weights_type: str
     computes_in: str
     cache_type: str
+    prefix_cache: str
     weights_bytes: int
     least_bytes: int
     cache_bytes: int
@@ -47,7 +49,7 @@ def model_section(facts: ModelFacts | str, bandwidth: float | None, problem: str
     lines = [
         f"{facts.name} in {facts.place}",
         f"weights as {facts.weights_type} ({in_gb(facts.weights_bytes)}), computed in {facts.computes_in}, "
-        f"cache in {facts.cache_type}; context {facts.context} tokens",
+        f"cache in {facts.cache_type}, reused: {_REUSED[facts.prefix_cache]}; context {facts.context} tokens",
         f"needs {in_gb(facts.least_bytes)} at least, would take {in_gb(facts.weights_bytes + facts.cache_bytes)} "
         f"with a cache of {facts.cached_tokens} tokens",
         _speed_line(facts, speed),

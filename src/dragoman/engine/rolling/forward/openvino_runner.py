@@ -8,11 +8,6 @@ row is a single token and there are fewer rows than threads, each thread sums up
 depends on the step's other rows. In all other steps one thread sums up a row's values in their order. So a step of the first
 kind gets dummy tokens in a scratch block: single ones up to as many rows as threads, or one row of two tokens where that is
 less. A request's tokens then do not depend on what else is in the batch.
-
-In the second way attention divides a step of two rows among threads by heads of queries, each of which reads its keys again.
-It divides a step of three by heads of keys if there is one for each thread, with the same bits. So behind a long context a
-step of two gets a dummy token too. On two cores, with two heads of keys and 16,384 tokens, one stream took 70 ms without it
-and 56 with it, two streams 119 and 88.
 """
 
 from __future__ import annotations
@@ -38,18 +33,10 @@ Array = np.ndarray[Any, Any]
 
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 
-_LONG_CONTEXT = 8192  # tokens, behind which it pays to divide attention by heads of keys
-
 _LEAST_STEP = 256  # tokens; a longer one would take memory for rows of scores that short contexts do not need
 _PARTS = 8  # of the next power of two
 
 _LARGE_STEP = 128  # tokens; the buffers of smaller steps are not worth the time of giving them back
-
-
-def _has_a_head_for_each(facts: ModelFacts, num_threads: int) -> bool:
-    """True if attention has as many heads of keys as there are threads, in a model of plain attention alone."""
-    heads = {attention.num_kv_heads for attention in facts.attention_layers.values()}
-    return len(facts.cache_kinds) == 1 and not facts.convolution_layers and heads == {num_threads}
 
 
 def _no_embeddings(facts: ModelFacts) -> Array:
@@ -104,12 +91,14 @@ class OpenVinoRunner:
         self.pools = tuple(CachePool(count, kind.window) for count, kind in zip(counts, facts.cache_kinds, strict=True))
         self.vocab_size = facts.vocab_size
         self.max_model_len = facts.max_position
-        self._known_context = None if loaded.profile.attends else KnownContext(facts.max_position)
+        self._attends = loaded.profile.attends
+        inputs = {port.get_any_name() for port in loaded.compiled.inputs}
+        self._known_context = KnownContext(facts.max_position) if "max_context_len" in inputs else None
         self._loaded: LoadedModel | None = loaded  # its weights are mapped from a file as long as it lives
         self._request = loaded.compiled.create_infer_request()
         self._caches: list[list[Any]] = [[] for _ in self.pools]
         # those of exported graphs, whose tables are not like those of attention
-        self._has_state_inputs = any(port.get_any_name() == "state_blocks" for port in loaded.compiled.inputs)
+        self._has_state_inputs = "state_blocks" in inputs
         for port in cache_ports(loaded.compiled):
             kind = cache_kind(port, facts)
             # more than the scheduler knows about: a scratch block, and for such graphs one that stays zero
@@ -122,7 +111,6 @@ class OpenVinoRunner:
         self._indices_input = "sampled_tokens_indices"
         self._largest_step = _LARGE_STEP
         self._num_threads = int(loaded.compiled.get_property("INFERENCE_NUM_THREADS"))
-        self._divides_by_heads = bank is None and _has_a_head_for_each(facts, self._num_threads)
         self.has_states = tuple(kind.has_states for kind in facts.cache_kinds)
         self._bytes_of = [self._rows_of_bytes(kind) for kind in range(len(self.pools))]
         self.block_bytes = tuple(sum(len(rows[0]) for rows in kind) for kind in self._bytes_of)
@@ -208,15 +196,13 @@ class OpenVinoRunner:
     def _dummies(self, batch: ForwardBatch) -> list[int]:
         """The tokens of each row that the step gets besides its own."""
         dummies = [1] * batch.num_padding
-        if self._known_context is None:  # the library of kernels attends, alike in all company
+        if self._attends:  # the library of kernels does, alike in all company
             return dummies
         num_rows = len(batch.past_lens) + batch.num_padding
         if len(batch.input_ids) > len(batch.past_lens):  # some row has several tokens
             return dummies
         if num_rows < self._num_threads:
             dummies += [1] * (self._num_threads - num_rows) if self._num_threads - num_rows <= 2 else [2]
-        if self._divides_by_heads and batch.max_context_len >= _LONG_CONTEXT:
-            dummies += [1] * (3 - len(batch.past_lens) - len(dummies))
         return dummies
 
     def _with_dummies(self, batch: ForwardBatch, dummies: list[int]) -> ForwardBatch:

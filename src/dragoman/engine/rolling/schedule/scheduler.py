@@ -158,6 +158,9 @@ class Scheduler:
         if self._stored is not None:
             self._stored.loads.leave(sequence)
         if sequence.status is SequenceStatus.RUNNING:
+            if self._stored is not None and self._config.prefix_cache == "all":
+                num_full = sequence.num_computed_tokens // self._blocks.block_size
+                self._stored.keeper.note_answer(sequence.digests, num_full, group.request.cache_keep_s)
             self.running.remove(sequence)
             self._blocks.free(sequence.sequence_id)
         elif sequence in self._loading:

@@ -13,8 +13,9 @@ Whatever was computed is written once, at the latest when it leaves memory; what
 - what an eviction meets all the same is copied before the block is used again, and dropped if the writer has no room.
 
 Copying a block takes a thousandth of what computing it took, so none of this is felt. A state is as large as hundreds of
-tokens' keys and values, and only of use to who goes on exactly behind it: of these only the last ones of prompts, and those
-that were found again. What a caller wants in memory only is not written, unless another caller's prompt begins alike.
+tokens' keys and values, and only of use to who goes on exactly behind it: of these only the last ones of prompts and
+answers, and those that were found again. What a caller wants in memory only is not written, unless another caller's prompt
+begins alike.
 """
 
 from __future__ import annotations
@@ -119,9 +120,12 @@ class Keeper:
         if keep_s is not None:
             self._want(digests, length, Keep(time() + keep_s, caller.encode()))
             return
-        for kind, has_states in enumerate(self._memory.has_states):
-            if has_states and length:
-                self._want_blocks(kind, digests[length - 1 : length], NO_KEEP)
+        self._want_states(digests, length)
+
+    def note_answer(self, digests: Sequence[bytes], length: int, keep_s: float | None) -> None:
+        """Note that an answer has ended, with `length` full blocks of it and its prompt: its next turn goes on there."""
+        if keep_s != 0:
+            self._want_states(digests, length)
 
     def save(self, kind: int, block: int, digest: bytes) -> None:
         """A block leaves memory: copy it, unless it is written, or of no use."""
@@ -182,6 +186,12 @@ class Keeper:
         return False
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _want_states(self, digests: Sequence[bytes], length: int) -> None:
+        """Queue the states behind `length` blocks."""
+        for kind, has_states in enumerate(self._memory.has_states):
+            if has_states and length:
+                self._want_blocks(kind, digests[length - 1 : length], NO_KEEP)
 
     def _want(self, digests: Sequence[bytes], length: int, keep: Keep) -> None:
         """Queue the blocks that a prefix of `length` blocks needs for writing; the store keeps those that it has."""

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dragoman.engine.factory import EngineOptionError
+from dragoman.engine.rolling.needs import prefix_cache_mode
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel
 from dragoman.files.model_texts import model_name
 from dragoman.models import LoadedModel
 from dragoman.models.identity import model_identity
+from dragoman.models.profile import computes_alike
 from dragoman.models.runtime.kept_name import code_digest
 from dragoman.prefix_store import BlockStore, StoreError
 
@@ -32,8 +34,10 @@ class Stored(NamedTuple):
 def stored_model(model_dir: Path, model: LoadedModel, contents: str, options: RollingOptions) -> StoredModel:
     """By what the model's blocks are found. `contents`: see `model_identity`."""
     code = code_digest(resources.files("dragoman.engine.rolling.forward"))
-    # what decoding fills, which counts in one mode, rounds otherwise
-    return StoredModel(model_identity(model, contents, code, options.prefix_cache), model_name(model_dir))
+    facts, profile = model.facts, model.profile
+    # where what decoding fills rounds otherwise, it is of another name
+    mode = None if computes_alike(facts, profile) else prefix_cache_mode(options, facts, profile)
+    return StoredModel(model_identity(model, contents, code, mode), model_name(model_dir))
 
 
 def open_store(options: RollingOptions) -> BlockStore:
