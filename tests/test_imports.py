@@ -16,6 +16,7 @@ MODULES = sorted((SOURCE / "dragoman").rglob("*.py"))
 ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman": (),
     "dragoman.types": (),
+    "dragoman.parameters": ("dragoman.types",),
     "dragoman.errors": (),
     "dragoman.extras": (),
     "dragoman.__main__": ("dragoman.cli",),
@@ -35,6 +36,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.coroutines": (),
     "dragoman.config": (
         "dragoman.types",
+        "dragoman.parameters",
         "dragoman.engine.vllm.accelerators",
         "dragoman.cores",
         "dragoman.durations",
@@ -118,6 +120,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.extras",
         "dragoman",
         "dragoman.types",
+        "dragoman.parameters",
         "dragoman.errors",
         "dragoman.batch",
         "dragoman.logs",
@@ -254,6 +257,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "dragoman.cli": (
         "dragoman.extras",
+        "dragoman.parameters",
         "dragoman.engine.base",
         "dragoman.errors",
         "dragoman.logs",

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from dragoman.errors import InvalidRequest
+from dragoman.parameters import ALIASES, FURTHER, SamplingFields
 from dragoman.server.api import Call, HttpCall
-from dragoman.server.parameters import ALIASES, FURTHER, SamplingFields
 from dragoman.types import FurtherSampling
 from tests.support.real_dialects import real_dialects
 from tests.support.tables import table

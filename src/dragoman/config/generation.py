@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dragoman.config.kinds import Integer, Kind, Number
+from dragoman.config.kinds import Integer, Kind, Number, parameter_kind
 from dragoman.config.resolve import ConfigError
 from dragoman.files.model_texts import is_gguf, model_text
 from dragoman.types import SamplingParams
@@ -19,12 +19,9 @@ from dragoman.types import SamplingParams
 FILE_NAME = "generation_config.json"
 
 _KINDS: Mapping[str, Kind] = {
-    "temperature": Number(0, inclusive=True),
+    **{name: parameter_kind(name) for name in ("temperature", "min_p", "typical_p", "repetition_penalty")},
     "top_k": Integer(0),
     "top_p": Number(0, maximum=1),
-    "min_p": Number(0, inclusive=True, maximum=1),
-    "typical_p": Number(0, maximum=1),
-    "repetition_penalty": Number(0),
 }
 
 

@@ -20,6 +20,7 @@ from dragoman.cores.core_list import parse_nodes, show_cores
 from dragoman.durations import ALLOWED as DURATION
 from dragoman.durations import seconds_of
 from dragoman.hub.names import FORM, hub_model
+from dragoman.parameters import PARAMETERS, Bounds, neutral_value
 
 Value = str | int | float | bool | Path | tuple[str, ...] | None
 
@@ -556,3 +557,11 @@ class ModelPath(FilePath):
     def parse(self, text: str) -> Path:
         """See `FilePath`; the address of a model's page on the hub is also a name. Raises: ValueError."""
         return Path(text.strip()) if hub_model(text) is not None else FilePath.parse(self, text)
+
+
+def parameter_kind(name: str) -> Integer | Number:
+    """The kind of a generation parameter that is a number."""
+    bounds, value = PARAMETERS[name].bounds or Bounds(), neutral_value(name)
+    if not isinstance(value, float):
+        return Integer(int(bounds.low or 0), None if bounds.high is None else int(bounds.high))
+    return Number(bounds.low or 0.0, inclusive=not bounds.is_low_open, maximum=bounds.high)

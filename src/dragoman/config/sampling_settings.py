@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dragoman.config.kinds import Integer, Number
+from dragoman.config.kinds import Integer, Kind, Number, parameter_kind
 from dragoman.config.option import option
+from dragoman.parameters import PARAMETERS
 
 _PREFIX = "default_"
-_MAX_SEED = 2**64 - 1
+
+
+def _default(name: str, *flags: str, kind: Kind | None = None, effect: str = "", unset: str = "likewise") -> Any:
+    """The option that gives a parameter's value; `kind` and `effect`: where the parameter's own do not fit."""
+    text = f"The same for {name}: {effect or PARAMETERS[name].effect}."
+    return option(None, kind or parameter_kind(name), text, unset=unset, flags=flags, open_to="load")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,77 +25,28 @@ class SamplingSettings:
 
     default_temperature: float | None = option(
         None,
-        Number(0, inclusive=True),
+        parameter_kind("temperature"),
         "Temperature of requests that give none, for the APIs that --generation-config names; 0 is greedy. Like the "
         "options below, it goes before the model's generation_config.json.",
         unset="as that file, or the API's document, says",
         flags=("--temp", "--temperature"),
         open_to="load",
     )
-    default_top_k: int | None = option(
-        None,
-        Integer(0),
-        "The same for top_k: only so many of the most likely tokens, 0 = all.",
-        unit="tokens",
-        unset="likewise",
-        flags=("--top-k",),
-        open_to="load",
+    default_top_k: int | None = _default(
+        "top_k", "--top-k", kind=Integer(0), effect="only so many of the most likely tokens, 0 = all"
     )
-    default_top_p: float | None = option(
-        None,
-        Number(0, maximum=1),
-        "The same for top_p: only the most likely tokens whose probabilities add up to it.",
-        unset="likewise",
-        flags=("--top-p",),
-        open_to="load",
-    )
-    default_min_p: float | None = option(
-        None,
-        Number(0, inclusive=True, maximum=1),
-        "The same for min_p: only tokens at least this likely relative to the most likely one.",
-        unset="likewise",
-        flags=("--min-p",),
-        open_to="load",
-    )
-    default_typical_p: float | None = option(
-        None,
-        Number(0, maximum=1),
-        "The same for typical_p: locally typical sampling with this probability mass.",
-        unset="likewise",
-        flags=("--typical", "--typical-p"),
-        open_to="load",
-    )
-    default_repetition_penalty: float | None = option(
-        None,
-        Number(0),
-        "The same for repetition_penalty, which divides the logits of tokens seen in prompt and answer.",
-        unset="likewise",
-        flags=("--repeat-penalty",),
-        open_to="load",
-    )
-    default_presence_penalty: float | None = option(
-        None,
-        Number(-2, inclusive=True, maximum=2),
-        "The same for presence_penalty, which is subtracted from the logits of tokens already generated.",
-        unset="likewise",
-        flags=("--presence-penalty",),
-        open_to="load",
-    )
-    default_frequency_penalty: float | None = option(
-        None,
-        Number(-2, inclusive=True, maximum=2),
-        "The same for frequency_penalty, which is subtracted from a token's logit once for each time it was generated.",
-        unset="likewise",
-        flags=("--frequency-penalty",),
-        open_to="load",
-    )
-    default_seed: int | None = option(
-        None,
-        Integer(-1, _MAX_SEED),
-        "The same for seed: requests that give none repeat their answers; -1 = drawn at random.",
+    default_top_p: float | None = _default("top_p", "--top-p", kind=Number(0, maximum=1))
+    default_min_p: float | None = _default("min_p", "--min-p")
+    default_typical_p: float | None = _default("typical_p", "--typical", "--typical-p")
+    default_repetition_penalty: float | None = _default("repetition_penalty", "--repeat-penalty")
+    default_presence_penalty: float | None = _default("presence_penalty", "--presence-penalty")
+    default_frequency_penalty: float | None = _default("frequency_penalty", "--frequency-penalty")
+    default_seed: int | None = _default(
+        "seed",
+        "--seed",
+        kind=Integer(-1, 2**64 - 1),
+        effect="requests that give none repeat their answers; -1 = drawn at random",
         unset="drawn at random",
-        flags=("--seed",),
-        open_to="load",
     )
 
 

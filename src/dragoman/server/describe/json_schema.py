@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.parameters import Bounds
+from dragoman.parameters import Bounds
 
 Schema = dict[str, Any]
 

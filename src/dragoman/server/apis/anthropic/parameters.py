@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
+from dragoman.parameters import UINT32_MAX, Bounds, Need
 from dragoman.server.apis.anthropic.errors import ThreadsNotOffered
 from dragoman.server.apis.anthropic.schema import (
     CacheControl,
@@ -29,7 +30,6 @@ from dragoman.server.apis.openai_wire.fields import check_word, read_stop, shown
 from dragoman.server.apis.openai_wire.grammars import read_json_schema
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import NO_REASONING
-from dragoman.server.parameters import UINT32_MAX, Bounds, Need
 from dragoman.types import Grammar, Limits
 
 ANTHROPIC = Profile(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dragoman.parameters import Bounds
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.llamacpp.parameters import INT32_MAX, WORDS
 from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaInfillBody
@@ -30,7 +31,6 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
-from dragoman.server.parameters import Bounds
 from dragoman.types import Limits
 
 PARAMETERS: Mapping[str, dict[str, Any]] = {

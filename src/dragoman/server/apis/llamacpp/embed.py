@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.parameters import Bounds
 from dragoman.server.api import CallSwitches, HttpCall, Reply, json_reply
 from dragoman.server.apis.llamacpp.errors import LlamaErrors
 from dragoman.server.apis.llamacpp.parameters import INT32_MAX, WORDS
@@ -20,7 +21,6 @@ from dragoman.server.apis.llamacpp.schema import LlamaEmbedBody, LlamaEmbedding
 from dragoman.server.apis.openai_wire.fields import check_number, decode_object, read_struct, unknown_names
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
 from dragoman.server.apis.openai_wire.pooling.texts import read_texts, told_as
-from dragoman.server.parameters import Bounds
 from dragoman.server.pooling import AnsweringDialect, EmbedRequest, embedder
 from dragoman.server.responder import note_ignored
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
+from dragoman.parameters import FURTHER, UINT32_MAX, Bounds
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.llamacpp.schema import LlamaSharedBody
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
@@ -28,7 +29,6 @@ from dragoman.server.apis.openai_wire.sampling import (
     shared_request,
     without_effect,
 )
-from dragoman.server.parameters import FURTHER, UINT32_MAX, Bounds
 from dragoman.types import GenerationRequest, TokenPrompt
 
 INT32_MAX = 2**31 - 1

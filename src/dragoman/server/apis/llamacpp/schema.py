@@ -11,8 +11,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from dragoman.parameters import SamplingFields
 from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora
-from dragoman.server.parameters import SamplingFields
 from dragoman.server.progress import ToldProgress
 from dragoman.server.timings import Timings
 

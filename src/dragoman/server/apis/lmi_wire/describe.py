@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dragoman.parameters import Need
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.lmi_wire.parameters.reader import LmiBody, profile_of
 from dragoman.server.apis.lmi_wire.parameters.table import Param
@@ -23,7 +24,6 @@ from dragoman.server.describe.json_schema import (
     described,
     struct_schemas,
 )
-from dragoman.server.parameters import Need
 from dragoman.types import Limits
 
 _COERCED = (

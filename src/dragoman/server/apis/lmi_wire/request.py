@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidPayload
+from dragoman.parameters import Need, asks_for_something, idle_parameters, lacking_needs
 from dragoman.server.apis.lmi_wire.body import show
 from dragoman.server.apis.lmi_wire.parameters.reader import LmiBody, Parsed, named_as_sent
 from dragoman.server.apis.openai_wire.sampling import shared_request
-from dragoman.server.parameters import Need, asks_for_something, idle_parameters, lacking_needs
 from dragoman.types import GenerationRequest, Limits, SamplingParams, TextPrompt
 
 SAMPLING_TARGETS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dragoman.parameters import Bounds
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.ollama.options import OPTIONS, OllamaOptions
 from dragoman.server.apis.ollama.request import LEVELS
@@ -29,7 +30,6 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
-from dragoman.server.parameters import Bounds
 from dragoman.types import Limits
 
 _COMPONENTS = {

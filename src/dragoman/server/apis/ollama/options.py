@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dragoman.parameters import PARAMETERS, UINT32_MAX, Bounds, SamplingFields
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.parameters import PARAMETERS, UINT32_MAX, Bounds, SamplingFields
 
 WORDS = Profile(name="ollama")
 """How its bodies are read; errors are told in general words."""

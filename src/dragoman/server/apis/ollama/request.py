@@ -17,6 +17,7 @@ import msgspec
 
 from dragoman.durations import seconds_of
 from dragoman.errors import InvalidRequest, UnsupportedFeature
+from dragoman.parameters import Bounds
 from dragoman.server.api import HttpCall, ModelProfile
 from dragoman.server.apis.ollama.names import served_name
 from dragoman.server.apis.ollama.options import OPTIONS, WORDS, OllamaOptions
@@ -35,7 +36,6 @@ from dragoman.server.apis.openai_wire.sampling import Reading, shared_body, shar
 from dragoman.server.apis.openai_wire.sampling import reasons_of as reasons_of_options
 from dragoman.server.apis.openai_wire.sampling import without_effect as options_without_effect
 from dragoman.server.observation.record import current_call
-from dragoman.server.parameters import Bounds
 from dragoman.types import GenerationRequest, Grammar, Prompt
 
 BodyT = TypeVar("BodyT", bound=OllamaBody)

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from dragoman.errors import InvalidRequest
+from dragoman.parameters import ALIASES, PARAMETERS, UINT32_MAX, Bounds, bounds_of
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.json_body import NotJson, shown_json
-from dragoman.server.parameters import ALIASES, PARAMETERS, UINT32_MAX, Bounds, bounds_of
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 

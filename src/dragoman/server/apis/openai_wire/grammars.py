@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dragoman.parameters import SamplingFields
 from dragoman.schemas.enforceable import enforceable
 from dragoman.schemas.places import SCHEMA_LIST_KEYWORDS, SCHEMA_MAP_KEYWORDS, Place, inner_schemas
 from dragoman.server.apis.openai_wire.fields import shown
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
-from dragoman.server.parameters import SamplingFields
 from dragoman.types import Grammar
 
 MAX_CHOICES = 10_000  # a fifth of a second to compile, and the time grows with the square

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from dragoman.parameters import FURTHER, NEUTRAL_SAMPLING, Bounds
 from dragoman.server.apis.openai_wire.fields import check_number, shown
 from dragoman.server.apis.openai_wire.grammars import GrammarFields
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.parameters import FURTHER, NEUTRAL_SAMPLING, Bounds
 from dragoman.types import LineLimits, SamplingParams
 
 # --- samplers ---------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest
+from dragoman.parameters import Bounds
 from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
-from dragoman.server.parameters import Bounds
 from dragoman.types import FinishReason
 
 OPENAI_FINISH: Mapping[FinishReason, str] = {

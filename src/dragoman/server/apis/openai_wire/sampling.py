@@ -15,6 +15,17 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
+from dragoman.parameters import (
+    ALIASES,
+    FURTHER,
+    MAX_BREAKER_CHARS,
+    MAX_BREAKERS,
+    PARAMETERS,
+    Bounds,
+    Need,
+    idle_parameters,
+    lacking_needs,
+)
 from dragoman.server.apis.openai_wire import staying
 from dragoman.server.apis.openai_wire.caching import NAMES as CACHING_NAMES
 from dragoman.server.apis.openai_wire.caching import REASONS as CACHING_REASONS
@@ -50,17 +61,6 @@ from dragoman.server.apis.openai_wire.thinking import (
     RepetitionBody,
     repetition_detection,
     thinking_budget,
-)
-from dragoman.server.parameters import (
-    ALIASES,
-    FURTHER,
-    MAX_BREAKER_CHARS,
-    MAX_BREAKERS,
-    PARAMETERS,
-    Bounds,
-    Need,
-    idle_parameters,
-    lacking_needs,
 )
 from dragoman.types import GenerationRequest, Grammar, Prompt, SamplingParams
 

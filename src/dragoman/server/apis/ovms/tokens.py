@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dragoman.parameters import Bounds
 from dragoman.server.api import HttpCall, Reply, json_reply
 from dragoman.server.apis.openai_wire.fields import (
     check_count,
@@ -24,7 +25,6 @@ from dragoman.server.apis.ovms_wire.profile import V3
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, any_of, array, nullable
 from dragoman.server.generation.text_service import TextService, text_service
 from dragoman.server.operations import Server
-from dragoman.server.parameters import Bounds
 from dragoman.server.responder import note_ignored
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer

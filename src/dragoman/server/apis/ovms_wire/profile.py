@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from dragoman.parameters import Bounds
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.ovms_wire.errors import OVMS
-from dragoman.server.parameters import Bounds
 from dragoman.types import Limits
 
 _INVALID_JSON = "The file is not valid json - "

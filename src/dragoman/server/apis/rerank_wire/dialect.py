@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.errors import InvalidRequest, ServerError, UnsupportedFeature
+from dragoman.parameters import Bounds
 from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Reply, json_reply
 from dragoman.server.apis.openai_wire.embeddings.schema import TextUsage
 from dragoman.server.apis.openai_wire.fields import (
@@ -35,7 +36,6 @@ from dragoman.server.apis.rerank_wire.schema import (
     RerankTokens,
     RerankVersion,
 )
-from dragoman.server.parameters import Bounds
 from dragoman.server.pooling import AnsweringDialect, ScoreRequest, Truncation, scorer
 from dragoman.server.responder import note_ignored
 from dragoman.types import Limits

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragoman.errors import InvalidRequest
+from dragoman.parameters import PARAMETERS, Bounds
 from dragoman.server.apis.lmi_wire.parameters.table import TABLE, Param, rows_for
 from dragoman.server.apis.openai_wire.common import OpenAiOptions
 from dragoman.server.apis.openai_wire.fields import check_bounds, read_struct
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import Reading, SharedBody
-from dragoman.server.parameters import PARAMETERS, Bounds
 from dragoman.types import Limits
 
 _LISTS = frozenset({"stop", "bad_words", "stop_token_ids", "dry_sequence_breakers"})

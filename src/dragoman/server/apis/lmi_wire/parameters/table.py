@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.server.parameters import FURTHER, PARAMETERS, Bounds, Need, neutral_value
+from dragoman.parameters import FURTHER, PARAMETERS, Bounds, Need, neutral_value
 
 BACKENDS = ("auto", "vllm", "lmi-dist", "trtllm", "scheduler", "deepspeed")
 TGI = "tgi"  # the profile of TGI's own routes; its names are also taken on LMI routes with tgi_compat

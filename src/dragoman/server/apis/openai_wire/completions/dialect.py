@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import ServerError
+from dragoman.parameters import UINT32_MAX, Bounds
 from dragoman.server.api import Call, HttpCall, PureDialect, Reply
 from dragoman.server.apis.openai_wire.common import OpenAiOptions
 from dragoman.server.apis.openai_wire.completions.encoder import CompletionEncoder
@@ -30,7 +31,6 @@ from dragoman.server.apis.openai_wire.sampling import (
     tells_progress,
     without_effect,
 )
-from dragoman.server.parameters import UINT32_MAX, Bounds
 from dragoman.types import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
 MAX_TOKENS = Bounds(1, UINT32_MAX, note=" (or 0 with echo: true)")

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.parameters import MAX_BREAKER_CHARS, MAX_BREAKERS, Bounds
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.caching import RETENTIONS
 from dragoman.server.apis.openai_wire.chat.messages import FUNCTION_NAME
@@ -34,7 +35,6 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
     without_null,
 )
-from dragoman.server.parameters import MAX_BREAKER_CHARS, MAX_BREAKERS, Bounds
 from dragoman.types import Limits
 
 _TOKEN_ID = {"type": "integer", "minimum": 0}

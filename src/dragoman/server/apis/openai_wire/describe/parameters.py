@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dragoman.parameters import ALIASES, FURTHER, PARAMETERS, neutral_value
 from dragoman.server.apis.openai_wire import staying
 from dragoman.server.apis.openai_wire.llamacpp_names import EFFECTS as LLAMA_EFFECTS
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import BUDGETS
-from dragoman.server.parameters import ALIASES, FURTHER, PARAMETERS, neutral_value
 
 EFFECTS: Mapping[str, str] = {
     **{name: one.effect for name, one in PARAMETERS.items()},

@@ -1,8 +1,8 @@
-"""The generation parameters, once for all APIs: their range, what they do, and when they have an effect.
+"""The generation parameters, once for all: their range, what they do, and when they have an effect.
 
 Does: declare them by their neutral names, the fields of `SamplingParams` and `GenerationRequest`, which have their types and
-neutral values. Does not: read bodies. Each API says what it calls a parameter and what its document changes.
-Used by the dialects, on the event loop, and by what describes them.
+neutral values. Does not: read bodies or options. Each API says what it calls a parameter and what its document changes.
+Used by the dialects, on the event loop, by what describes them, and by the options and commands of the same names.
 """
 
 from __future__ import annotations
