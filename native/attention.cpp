@@ -70,6 +70,11 @@ Memory& memory() {
     return held_by_thread;
 }
 
+std::vector<float>& spread_queries() {
+    static thread_local std::vector<float> held_by_thread;
+    return held_by_thread;
+}
+
 std::vector<float>& partials() {
     static thread_local std::vector<float> held_by_thread;
     return held_by_thread;
@@ -199,11 +204,13 @@ private:
 // Runs one task for one head of keys.
 class Reader {
 public:
-    Reader(const AttentionKernels& kernels, const Attention& how, const AttentionStep& step, const Plan& plan, const Task& task,
-           int64_t kv_head, float* partials)
+    // `queries`: the step's, spread as keys are.
+    Reader(const AttentionKernels& kernels, const Attention& how, const AttentionStep& step, const float* queries,
+           const Plan& plan, const Task& task, int64_t kv_head, float* partials)
         : kernels_(kernels),
           how_(how),
           step_(step),
+          queries_(queries),
           plan_(plan),
           task_(task),
           kv_head_(kv_head),
@@ -252,13 +259,13 @@ private:
         float *q = held(memory_.q, rows_ * how_.head), *sums = held(memory_.q_sums, rows_);
         held(memory_.slopes, rows_);
         for (int64_t row = 0; row < rows_; ++row) {
-            const float* from = step_.q + (token(row / group_).index * how_.heads + head_of(row)) * how_.head;
+            const int64_t place = (token(row / group_).index * how_.heads + head_of(row)) * how_.head;
             float* to = q + row * how_.head;
-            for (int64_t i = 0; i < how_.head; ++i) to[i] = from[i] * how_.scale;
-            if (how_.type == CacheType::u8) {
+            for (int64_t i = 0; i < how_.head; ++i) to[i] = queries_[place + i] * how_.scale;
+            if (how_.type == CacheType::u8) {  // spread numbers add up to their count times the first one before
                 float sum = 0;
-                for (int64_t i = 0; i < how_.head; ++i) sum += to[i];
-                sums[row] = sum;
+                for (int64_t i = 0; i < how_.head; i += how_.spread()) sum += step_.q[place + i];
+                sums[row] = sum * (static_cast<float>(how_.spread()) * how_.scale);
             }
             if (how_.slopes) memory_.slopes[row] = how_.slopes[head_of(row)];
         }
@@ -330,6 +337,7 @@ private:
     const AttentionKernels& kernels_;
     const Attention& how_;
     const AttentionStep& step_;
+    const float* queries_;
     const Plan& plan_;
     const Task& task_;
     const int64_t kv_head_, group_, padded_, rows_;
@@ -395,11 +403,25 @@ void attend_with(const AttentionKernels& kernels, const Attention& how, const At
     if (step.num_tokens == 0) return;
     Plan plan;
     Planner(how, step, plan).run();
-    for_rows(step.num_tokens, parallel_for, [&](int64_t token) { write(kernels, how, step, plan, token); });
+    const bool spreads = how.spread() > 1;
+    std::vector<float>& spread = spread_queries();
+    float* queries = spreads ? held(spread, step.num_tokens * how.heads * how.head) : nullptr;
+    const auto prepare = [&](int64_t token) {
+        write(kernels, how, step, plan, token);
+        const int64_t place = token * how.heads * how.head;
+        if (spreads) kernels.spread_queries(how, step.q + place, queries + place);
+    };
+    // In 8 bits the first keys of blocks come before all others, which differ from them.
+    std::vector<int32_t> order[2];
+    for (const Token& token : plan.tokens)
+        order[how.type == CacheType::u8 && token.position % kSlots != 0].push_back(static_cast<int32_t>(token.index));
+    for (const std::vector<int32_t>& some : order)
+        for_rows(static_cast<int64_t>(some.size()), parallel_for, [&](int64_t index) { prepare(some[index]); });
     std::vector<float>& kept = partials();
     float* partials = held(kept, plan.num_partials * how.heads * (how.padded() + 2));
     const auto run = [&](int64_t index) {
-        Reader(kernels, how, step, plan, plan.tasks[index / how.kv_heads], index % how.kv_heads, partials).run();
+        const Task& task = plan.tasks[index / how.kv_heads];
+        Reader(kernels, how, step, spreads ? queries : step.q, plan, task, index % how.kv_heads, partials).run();
     };
     const int64_t count = static_cast<int64_t>(plan.tasks.size()) * how.kv_heads;
     if (plan.num_read * how.kv_heads * (how.head + how.value) < kSmall) {
@@ -412,7 +434,8 @@ void attend_with(const AttentionKernels& kernels, const Attention& how, const At
         if (token.partials >= 0) joined.push_back(static_cast<int32_t>(token.index));
     for_rows(static_cast<int64_t>(joined.size()), parallel_for,
              [&](int64_t index) { join(kernels, how, step, plan.tokens[joined[index]], partials); });
-    if (static_cast<int64_t>(kept.size()) > kMostKept) std::vector<float>().swap(kept);
+    for (std::vector<float>* memory : {&kept, &spread})
+        if (static_cast<int64_t>(memory->size()) > kMostKept) std::vector<float>().swap(*memory);
 }
 
 }  // namespace dragoman

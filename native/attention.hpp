@@ -4,6 +4,11 @@
 // [head][32], one number of 32 tokens after the other, so that tokens are lanes of vectors; values [32][padded], token by token. In 8
 // bits each token has a scale and a minimum, f32 [32] each behind the codes. Memory of slots that nobody has written is never used.
 //
+// Keys in 8 bits: some models add hundreds to a few numbers of every key, and steps over such a range lose all that is in the others. So
+// keys are spread by Hadamard's matrix, as queries are, which leaves scores as they are and makes of one large number many smaller ones.
+// Then codes tell how a key differs from the first one of its block, which lies behind the minima as bf16 [head] and zeros. A sequence
+// writes slot 0 of a block before all others, and whoever shares a block shares its first key.
+//
 // Bits: a sequence's tokens are divided into parts of 256 by their positions. What a token reads of a part is computed in one order of
 // operations, whatever else is computed beside it, and parts are joined in their order. So a token's result depends neither on other
 // tokens of the step, nor on threads, on how a prompt was cut, or on whether sequences share blocks, nor on the instruction
@@ -22,6 +27,7 @@ enum class CacheType : int32_t { f32, bf16, f16, u8, count };
 constexpr int64_t kSlots = 32;        // tokens of a block
 constexpr int64_t kPartTokens = 256;  // tokens that are read in one go
 constexpr int64_t kPadding = 16;      // of which a token's values in the cache are a multiple
+constexpr int64_t kMostNumbers = 1024;  // of a head
 
 struct Attention {
     int64_t heads, kv_heads;
@@ -39,8 +45,11 @@ struct Attention {
     int64_t key_codes() const { return head * kSlots * number_bytes(); }
     int64_t value_codes() const { return padded() * kSlots * number_bytes(); }
     int64_t scale_bytes() const { return type == CacheType::u8 ? 2 * kSlots * 4 : 0; }
+    int64_t first_key_bytes() const { return type == CacheType::u8 ? (2 * head + 63) / 64 * 64 : 0; }
+    // Numbers of a key that are spread over each other: the largest power of two that a head is a multiple of.
+    int64_t spread() const { return type == CacheType::u8 ? head & -head : 1; }
     // Of a block and a head of keys.
-    int64_t key_bytes() const { return key_codes() + scale_bytes(); }
+    int64_t key_bytes() const { return key_codes() + scale_bytes() + first_key_bytes(); }
     int64_t value_bytes() const { return value_codes() + scale_bytes(); }
 };
 

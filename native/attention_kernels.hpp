@@ -9,7 +9,7 @@ namespace dragoman {
 struct PartOfRows {
     const Attention* how;
     int64_t num_rows;
-    const float* q;                // [rows, head], scaled
+    const float* q;                // [rows, head], scaled, and spread as keys are
     const float* q_sums;           // [rows], of these numbers
     const float* slopes;           // [rows], null = there are none
     const float* distances;        // [rows]: from the row's token to the part's first slot
@@ -36,7 +36,9 @@ struct AttentionKernels {
     void (*join)(RowState& state, float most, float sum, const float* mixed, int64_t padded);
     // y = mixed / sum; zeros where nothing was seen.
     void (*finish)(const RowState& state, int64_t value, float* y);
-    // Writes keys and values of a token and a head into their slot.
+    // Spreads a token's queries [heads, head] as keys are spread.
+    void (*spread_queries)(const Attention& how, const float* q, float* spread);
+    // Writes keys and values of a token and a head into their slot. In 8 bits slot 0 comes before all others of its block.
     void (*write)(const Attention& how, const float* k, const float* v, int64_t slot, uint8_t* keys, uint8_t* values);
 };
 

@@ -21,7 +21,6 @@ namespace {
 
 const ParallelFor kOnThreads = on_threads;
 
-constexpr int64_t kMostNumbers = 1024;  // of a head
 constexpr const char* kTypes[] = {"f32", "bf16", "f16", "u8"};
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "activation.hpp"
@@ -134,6 +135,8 @@ private:
         const int64_t head = how_.head;
         const float* q = part_.q + row * head;
         float* scores = part_.scores + row * kPartTokens + block * kSlots;
+        [[maybe_unused]] float first_key[R];  // the scores of the block's first key
+        if constexpr (C == CacheType::u8) static_for<0, R>([&](auto r) { first_key[r] = score_of_first(block_keys, q + r * head); });
         for (int64_t slot = 0; slot < kSlots; slot += kWide * kLanes) {
             Flt total[R][kWide];
             static_for<0, R>([&](auto r) { static_for<0, kWide>([&](auto n) { total[r][n] = Isa::zero(); }); });
@@ -153,9 +156,9 @@ private:
             if constexpr (C == CacheType::u8) {
                 const auto* scales = reinterpret_cast<const float*>(block_keys + how_.key_codes()) + slot;
                 static_for<0, R>([&](auto r) {
-                    const Flt sum = Isa::broadcast(part_.q_sums[row + r]);
+                    const Flt sum = Isa::broadcast(part_.q_sums[row + r]), first = Isa::broadcast(first_key[r]);
                     static_for<0, kWide>([&](auto n) {
-                        const Flt minima = Isa::mul(Isa::load(scales + kSlots + n * kLanes), sum);
+                        const Flt minima = Isa::fma(Isa::load(scales + kSlots + n * kLanes), sum, first);
                         total[r][n] = Isa::fma(Isa::load(scales + n * kLanes), total[r][n], minima);
                     });
                 });
@@ -164,6 +167,25 @@ private:
                 static_for<0, kWide>([&](auto n) { Isa::store(scores + r * kPartTokens + slot + n * kLanes, total[r][n]); });
             });
         }
+    }
+
+    [[gnu::noinline]] float score_of_first(const uint8_t* keys, const float* q) const {
+        const uint8_t* first = keys + how_.key_codes() + how_.scale_bytes();
+        Flt sum[kSums];
+        static_for<0, kSums>([&](auto n) { sum[n] = Isa::zero(); });
+        const auto add = [&](int64_t i, const float* from) {
+            static_for<0, kSums>([&](auto n) {
+                sum[n] = Isa::fma(Isa::from_bf16(first + 2 * (i + n * kLanes)), Isa::load(from + n * kLanes), sum[n]);
+            });
+        };
+        int64_t i = 0;
+        for (; i + kSums * kLanes <= how_.head; i += kSums * kLanes) add(i, q + i);
+        if (i < how_.head) {
+            float rest[kSums * kLanes] = {};
+            std::memcpy(rest, q + i, sizeof(float) * static_cast<size_t>(how_.head - i));
+            add(i, rest);
+        }
+        return total(sum);
     }
 
     // --- weights ----------------------------------------------------------------------------------------------------------
@@ -253,9 +275,9 @@ private:
     static float total(const Flt (&sums)[kSums]) {
         float all[kSums * kLanes];
         static_for<0, kSums>([&](auto n) { Isa::store(all + n * kLanes, sums[n]); });
-        float sum = all[0];
-        for (int i = 1; i < kSums * kLanes; ++i) sum += all[i];
-        return sum;
+        for (int half = kSums * kLanes / 2; half > 0; half /= 2)
+            for (int i = 0; i < half; ++i) all[i] += all[half + i];
+        return all[0];
     }
 
     // --- values -----------------------------------------------------------------------------------------------------------
@@ -540,8 +562,7 @@ DRAGOMAN_INLINE void write_numbers(CacheType type, const float* from, int64_t co
         return;
     }
     if (type == CacheType::u8) {
-        constexpr int64_t kMost = 1024;
-        uint8_t codes[kMost];
+        uint8_t codes[kMostNumbers];
         bytes_of_numbers(from, count, codes, scale, minimum);
         for (int64_t i = 0; i < count; ++i) to[at + i * step] = codes[i];
         return;
@@ -561,8 +582,56 @@ DRAGOMAN_INLINE void write_numbers(CacheType type, const float* from, int64_t co
     }
 }
 
+// Spreads each `size` numbers, a power of two, over each other by Hadamard's matrix of that size, whose numbers are 1 and -1.
+DRAGOMAN_INLINE void spread_numbers(float* numbers, int64_t count, int64_t size) {
+    float other[kMostNumbers];
+    const int64_t half = size / 2;
+    for (float* run = numbers; run < numbers + count; run += size) {
+        float *from = run, *to = other;
+        for (int64_t left = half; left > 0; left /= 2) {
+            for (int64_t i = 0; i < half; ++i) {
+                const float one = from[i], another = from[half + i];
+                to[2 * i] = one + another;
+                to[2 * i + 1] = one - another;
+            }
+            std::swap(from, to);
+        }
+        if (from != run) std::memcpy(run, from, sizeof(float) * static_cast<size_t>(size));
+    }
+}
+
+template <class Isa>
+void spread_queries_with(const Attention& how, const float* q, float* spread) {
+    std::memcpy(spread, q, sizeof(float) * static_cast<size_t>(how.heads * how.head));
+    for (int64_t head = 0; head < how.heads; ++head) spread_numbers(spread + head * how.head, how.head, how.spread());
+}
+
+// How a key, spread, differs from the first one of its block, which it is itself in slot 0.
+DRAGOMAN_INLINE void differ(const Attention& how, const float* k, int64_t slot, uint8_t* keys, float* differences) {
+    std::memcpy(differences, k, sizeof(float) * static_cast<size_t>(how.head));
+    spread_numbers(differences, how.head, how.spread());
+    const float inverse = 1.0f / static_cast<float>(how.spread());
+    auto* first = reinterpret_cast<uint16_t*>(keys + how.key_codes() + how.scale_bytes());
+    for (int64_t i = 0; i < how.head; ++i) differences[i] *= inverse;
+    if (slot == 0) {
+        std::memset(first, 0, static_cast<size_t>(how.first_key_bytes()));
+        for (int64_t i = 0; i < how.head; ++i) first[i] = bf16_of(differences[i]);
+    }
+    for (int64_t i = 0; i < how.head; ++i) {
+        const uint32_t bits = uint32_t{first[i]} << 16;
+        float number;
+        std::memcpy(&number, &bits, 4);
+        differences[i] -= number;
+    }
+}
+
 template <class Isa>
 void write_with(const Attention& how, const float* k, const float* v, int64_t slot, uint8_t* keys, uint8_t* values) {
+    float differences[kMostNumbers];
+    if (how.type == CacheType::u8) {
+        differ(how, k, slot, keys, differences);
+        k = differences;
+    }
     auto* key_scales = reinterpret_cast<float*>(keys + how.key_codes()) + slot;
     auto* value_scales = reinterpret_cast<float*>(values + how.value_codes()) + slot;
     write_numbers<Isa>(how.type, k, how.head, kSlots, slot, keys, key_scales, key_scales + kSlots);
@@ -571,7 +640,7 @@ void write_with(const Attention& how, const float* k, const float* v, int64_t sl
 
 template <class Isa>
 constexpr AttentionKernels attention_of() {
-    return {read_with<Isa>, join_with<Isa>, finish_with<Isa>, write_with<Isa>};
+    return {read_with<Isa>, join_with<Isa>, finish_with<Isa>, spread_queries_with<Isa>, write_with<Isa>};
 }
 
 }  // namespace dragoman

@@ -132,11 +132,28 @@ def stored(numbers: Floats, cache_type: str) -> npt.NDArray[np.float64]:
     return kept
 
 
+def stored_keys(keys: Floats, cache_type: str) -> npt.NDArray[np.float64]:
+    """What a cache holds of a sequence's keys, [tokens, heads, size]: of u8 how they differ from their block's first one."""
+    if cache_type != "u8":
+        return stored(keys, cache_type)
+    size = keys.shape[-1]
+    part = size & -size  # numbers that are spread over each other
+    matrix = np.ones((1, 1))
+    while len(matrix) < part:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    spread = (keys.reshape(*keys.shape[:-1], -1, part) @ matrix / part).reshape(keys.shape)
+    firsts = spread[::BLOCK_SLOTS].astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
+    firsts = firsts.repeat(BLOCK_SLOTS, 0)[: len(keys)]
+    kept = stored((spread - firsts).astype(np.float32), "u8") + firsts
+    restored: npt.NDArray[np.float64] = (kept.reshape(*keys.shape[:-1], -1, part) @ matrix).reshape(keys.shape)
+    return restored
+
+
 def expected(kind: Kind, texts: Texts, row: Row) -> npt.NDArray[np.float64]:
     """What the tokens of a row read, in f64."""
     layout, number = kind.layout, row.sequence
     group = layout.num_heads // layout.num_kv_heads
-    keys = stored(texts.k[number], layout.cache_type).repeat(group, 1)
+    keys = stored_keys(texts.k[number], layout.cache_type).repeat(group, 1)
     values = stored(texts.v[number], layout.cache_type).repeat(group, 1)
     others = np.arange(len(keys))
     results = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -24,6 +26,7 @@ KINDS = (
     Kind(AttentionLayout(4, 4, 8, 8, "bf16", 0.5), has_slopes=True),
     Kind(AttentionLayout(4, 2, 16, 16, "f32", 0.5, window=70), has_sinks=True),
     Kind(AttentionLayout(8, 2, 16, 16, "u8", 0.5), has_sinks=True),
+    Kind(AttentionLayout(4, 2, 40, 24, "u8", 0.2, window=70)),
     Kind(AttentionLayout(4, 2, 16, 16, "f32", 0.5), has_types=True),
     Kind(AttentionLayout(4, 2, 16, 16, "f16", 0.5, window=64), has_types=True),
     Kind(AttentionLayout(1, 1, 5, 1, "f32", 1.0)),
@@ -103,3 +106,14 @@ def test_rows_read_their_context_with_the_same_bits_in_any_company(
                     alone.step(texts, [Row(number, begin, end)])
             again = [alone.step(texts, [Row(number, at, at + 1)])[0] for at in range(past, past + new)]
         np.testing.assert_array_equal(own, np.concatenate(again))
+
+
+def test_keys_in_u8_are_near_where_all_of_them_have_a_few_large_numbers(kernels: Library) -> None:
+    """As Qwen 2.5's keys have, whose biases are a hundred times what they say of a token."""
+    kind = Kind(AttentionLayout(4, 2, 64, 16, "u8", 0.125))
+    texts = texts_of(kind, [(100, 1, 0)], 0)
+    texts.k[0][..., [3, 40]] += 300
+    reading, row = Attending(kind, 4000), Row(0, 100, 101)
+    reading.step(texts, [Row(0, 0, 100)])
+    exact = expected(Kind(replace(kind.layout, cache_type="f32")), texts, row)
+    np.testing.assert_allclose(reading.step(texts, [row])[0], exact, atol=0.02)

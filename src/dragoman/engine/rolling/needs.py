@@ -37,6 +37,7 @@ _USUAL_RANK = 16  # vLLM's and LMI's default of max_lora_rank
 _STATE_BYTES = 4  # of a number
 _U8_OVERHEAD = 8  # bytes of scale and zero point per token and head
 _VALUE_STEP = 16  # of which values are a multiple in caches of the library of kernels
+_FIRST_KEY_STEP = 64  # bytes, of which a block's first key takes a multiple there
 
 
 class _ModelSize(NamedTuple):
@@ -264,16 +265,18 @@ def block_bytes(
 ) -> tuple[int, ...]:
     """Bytes of all that one block keeps, of each cache kind over all its layers.
 
-    `cache_type`: one of the kernels'. `attends`: the library's attention is used, whose values are filled up. `takes_back`:
-    see `rows_per_block`.
+    `cache_type`: one of the kernels'. `attends`: the library's attention is used, whose values are filled up and whose
+    blocks of u8 keep their first key. `takes_back`: see `rows_per_block`.
     """
     total = [0] * len(facts.cache_kinds)
     for layer, attention in facts.attention_layers.items():
         if attention.cache is not None:
             continue
         value_size = -(-attention.value_size // _VALUE_STEP) * _VALUE_STEP if attends else attention.value_size
-        head_bytes = sum(_head_bytes(size, cache_type) for size in (attention.head_size, value_size))
-        total[facts.cache_kind(layer)] += BLOCK_SIZE * attention.num_kv_heads * head_bytes
+        head_bytes = BLOCK_SIZE * sum(_head_bytes(size, cache_type) for size in (attention.head_size, value_size))
+        if attends and cache_type == "u8":  # the block's first key, from which others differ
+            head_bytes += -(-2 * attention.head_size // _FIRST_KEY_STEP) * _FIRST_KEY_STEP
+        total[facts.cache_kind(layer)] += attention.num_kv_heads * head_bytes
     for state in facts.state_layers.values():
         total[facts.state_kind] += prod(state.state_shape) * _STATE_BYTES
     for convolution in facts.convolution_layers.values():
