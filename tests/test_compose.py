@@ -14,6 +14,7 @@ from dragoman.compose import model_profile
 from dragoman.config.option import Option
 from dragoman.config.options import OPTIONS, ClientSettings
 from dragoman.config.resolve import demo_model_dir, resolve
+from dragoman.config.sampling_settings import SamplingSettings
 from dragoman.errors import InvalidRequest
 from dragoman.host.templates import find_chat_template
 from dragoman.server.api import Call, Dialect, Dialects, HttpCall
@@ -166,6 +167,33 @@ def test_limits_hold_in_every_dialect(dialect: str, option: str, tmp_path: Path)
     body = bodies[dialect, option]
     assert is_refused(found[dialect], path, **body)
     assert not is_refused(dialects(tmp_path, "")[dialect], path, **body)
+
+
+def test_every_sampling_option_holds_where_a_request_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"do_sample": true, "top_p": 0.5, "top_k": 3}', encoding="utf-8")
+    line = (
+        "--temp 0.3 --top-k 7 --top-p 0.9 --min-p 0.2 --typical 0.8 --repeat-penalty 1.1 --presence-penalty 0.5 "
+        "--frequency-penalty -0.5 --seed 42 --chat-format openai"
+    )
+    values = (0.3, 7, 0.9, 0.2, 0.8, 1.1, 0.5, -0.5, 42)
+    names = [one.name.removeprefix("default_") for one in OPTIONS if one.group is SamplingSettings]
+
+    def sampled(line: str, api: str, path: str, **body: object) -> tuple[object, ...]:
+        sampling = parse(dialects(tmp_path, line)[api], path, **body).requests[0].sampling
+        return tuple(getattr(sampling, name) for name in names)
+
+    for api, path, body in (
+        ("lmi.v1_chat", CHAT, {"messages": MESSAGES}),
+        ("openai.completions", "/v1/completions", {"prompt": "a"}),
+        ("llamacpp.completion", "/completion", {"prompt": "a"}),
+        ("ollama.generate", "/api/generate", {"model": "m", "prompt": "a"}),
+        ("text", "/api/generate-one", {"id": 1, "prompt": "a", "maxLength": 1}),
+    ):
+        assert sampled(line, api, path, **body) == values, api
+        assert sampled(f"{line} --generation-config none", api, path, **body) == values, api
+    lmi_body = {"inputs": "a", "parameters": {"do_sample": True}}
+    assert sampled(line, "lmi", LMI, **lmi_body) == sampled("", "lmi", LMI, **lmi_body)
+    assert sampled(f"{line} --generation-config all", "lmi", LMI, **lmi_body) == values
 
 
 def test_the_text_service_samples_as_the_models_own_files_say(tmp_path: Path) -> None:
