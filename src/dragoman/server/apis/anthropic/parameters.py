@@ -26,7 +26,7 @@ from dragoman.server.apis.anthropic.schema import (
     ToolWish,
 )
 from dragoman.server.apis.openai_wire.caching import NOT_KEPT
-from dragoman.server.apis.openai_wire.fields import check_word, read_stop, shown, unknown_names
+from dragoman.server.apis.openai_wire.fields import check_word, read_texts, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import read_json_schema
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import NO_REASONING
@@ -113,7 +113,7 @@ def check_words(body: MessagesBody, limits: Limits) -> None:
     if body.max_tokens is None:
         raise ANTHROPIC.fault("max_tokens", "missing", "max_tokens is missing: it must be an integer of at least 0")
     check_word("service_tier", body.service_tier, SERVICE_TIERS, ANTHROPIC)
-    read_stop("stop_sequences", body.stop_sequences, limits.max_stop_strings, limits.max_word_chars, ANTHROPIC)
+    read_texts("stop_sequences", body.stop_sequences, limits.max_stop_strings, limits.max_word_chars, ANTHROPIC)
 
 
 def thinking_kwargs(body: PromptBody, max_tokens: int | None = None, betas: str = "") -> dict[str, Any]:

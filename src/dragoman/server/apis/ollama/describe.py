@@ -6,16 +6,16 @@ Does: describe, with the ranges that are checked. Does not: answer. Used when th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from dragoman.parameters import Bounds
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.ollama.options import OPTIONS, OllamaOptions
+from dragoman.server.apis.ollama.options import OPTIONS, WORDS, OllamaOptions
 from dragoman.server.apis.ollama.request import LEVELS
 from dragoman.server.apis.ollama.schema import OllamaChatBody, OllamaGenerateBody
 from dragoman.server.apis.openai_wire.describe.bodies import field_schemas
 from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS
 from dragoman.server.describe.json_schema import (
+    INTEGER,
     LENIENT_BOOLEAN,
     NUMBER,
     TEXT,
@@ -28,9 +28,7 @@ from dragoman.server.describe.json_schema import (
     range_of,
     ref,
     struct_schemas,
-    without_null,
 )
-from dragoman.types import Limits
 
 _COMPONENTS = {
     "OllamaGenerateRequest": OllamaGenerateBody,
@@ -52,7 +50,7 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
     made = struct_schemas(tuple(_COMPONENTS.values()))
     told = {kind.__name__ for kind in _COMPONENTS.values()} | {OllamaOptions.__name__}  # with more than their types
     parts = {name: schema for name, schema in made.items() if name.startswith("Ollama") and name not in told}
-    bodies = {name: _body(made[kind.__name__], profile.limits) for name, kind in _COMPONENTS.items()}
+    bodies = {name: _body(made[kind.__name__], profile) for name, kind in _COMPONENTS.items()}
     made_options = made[OllamaOptions.__name__]
     options = {**made_options, "properties": field_schemas(made_options, _OPTION_EFFECTS, OPTIONS, profile)}
     return {**parts, **bodies, **_other_bodies(), "OllamaRequestOptions": options}
@@ -85,28 +83,15 @@ def _other_bodies() -> dict[str, Schema]:
     }
 
 
-def _body(schema: Schema, limits: Limits) -> Schema:
-    properties: dict[str, Any] = {name: _lenient(_without_default(one)) for name, one in schema["properties"].items()}
-    for name, text in _TEXTS.items():
-        properties[name] = described(properties[name], text)
-    properties["model"] = described(TEXT, _TEXTS["model"])
-    properties["stream"]["default"] = True
-    properties["top_logprobs"] = _number(properties["top_logprobs"], Bounds(0, limits.max_logprobs))
-    properties["options"] = nullable(ref("OllamaRequestOptions"))
-    properties["format"] = {"anyOf": [{"enum": ["json", ""]}, {"type": "object"}, {"type": "null"}]}
-    properties["think"] = {"anyOf": [LENIENT_BOOLEAN, {"enum": list(LEVELS)}, {"type": "null"}]}
-    return {**schema, "properties": properties, "required": ["model"]}
-
-
-def _without_default(schema: Schema) -> Schema:
-    """Without the default null, which says nothing: null is as good as nothing."""
-    return {name: value for name, value in schema.items() if name != "default"}
-
-
-def _number(schema: Schema, bounds: Bounds) -> Schema:
-    return nullable({**without_null(schema), **range_of(bounds)})
-
-
-def _lenient(schema: Schema) -> Schema:
-    """Booleans may come as numbers and as texts."""
-    return nullable(dict(LENIENT_BOOLEAN)) if without_null(schema) == {"type": "boolean"} else schema
+def _body(schema: Schema, model: ModelProfile) -> Schema:
+    own: dict[str, Schema] = {
+        "top_logprobs": INTEGER | range_of(Bounds(0, model.limits.max_logprobs)),
+        "options": ref("OllamaRequestOptions"),
+        "format": {"anyOf": [{"enum": ["json", ""]}, {"type": "object"}]},
+        "think": {"anyOf": [LENIENT_BOOLEAN, {"enum": list(LEVELS)}]},
+    }
+    required = ["model"]
+    properties = field_schemas(
+        schema, _TEXTS, WORDS, model, required=required, defaults={"stream": True, "top_logprobs": None}, own=own
+    )
+    return {**schema, "properties": properties, "required": required}

@@ -21,6 +21,8 @@ from dragoman.server.json_body import NotJson, shown_json
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
+MAX_BIAS = 100  # source: OpenAI API reference, logit_bias
+_MAX_ID_DIGITS = 18  # of a token id; more would be slow to convert
 MAX_SHOWN_LENGTH = 60  # characters of a refused value that an error message repeats
 
 _PATH = re.compile(r"`\$\.?(?P<path>[^`]*)`")
@@ -143,17 +145,51 @@ def check_word_lengths(name: str, words: Sequence[str], most: int, profile: Prof
             raise profile.fault(f"{name}[{position}]", "length", message)
 
 
-def read_stop(
+def read_texts(
     name: str, given: str | Sequence[str] | None, most: int, max_word_chars: int, profile: Profile
 ) -> tuple[str, ...]:
-    """The texts that end an answer: one, or a list of at most `most`. Raises: InvalidRequest."""
-    stop = (given,) if isinstance(given, str) else tuple(given or ())
-    if len(stop) > most:
-        raise profile.fault(name, "count", f"{name} must have at most {most} strings, got {len(stop)}", limit=most)
-    check_word_lengths(name, stop, max_word_chars, profile)
-    if "" in stop:
+    """The texts of a parameter, none of them empty: one, or a list of at most `most`. Raises: InvalidRequest."""
+    texts = (given,) if isinstance(given, str) else tuple(given or ())
+    if len(texts) > most:
+        raise profile.fault(name, "count", f"{name} must have at most {most} strings, got {len(texts)}", limit=most)
+    check_word_lengths(name, texts, max_word_chars, profile)
+    if "" in texts:
         raise profile.fault(name, "empty", f"{name} must hold non-empty strings, got {shown(given)}")
-    return stop
+    return texts
+
+
+def read_token_ids(name: str, ids: Sequence[int] | None, most: int, profile: Profile) -> tuple[int, ...]:
+    """The token ids of a parameter, at most `most`. Raises: InvalidRequest."""
+    if not ids:
+        return ()
+    check_count(name, len(ids), most, profile)
+    if (least := min(ids)) < 0:
+        place = f"{name}[{ids.index(least)}]"
+        raise profile.fault(place, "low", f"{place} must be at least 0, got {least}")
+    return tuple(ids)
+
+
+def read_logit_bias(name: str, given: Mapping[str, float] | None, most: int, profile: Profile) -> dict[int, float]:
+    """The biases by token id, at most `most`. Raises: InvalidRequest."""
+    bias: dict[int, float] = {}
+    if not given:
+        return bias
+    check_count(name, len(given), most, profile)
+    if _are_ids(given) and min(given.values()) >= -MAX_BIAS and max(given.values()) <= MAX_BIAS:
+        return dict(zip(map(int, given), given.values(), strict=True))
+    for key, value in given.items():
+        if not (key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS):
+            raise profile.fault(name, "key", f"{name} must map token ids to numbers, got the key {shown(key)}")
+        if not -MAX_BIAS <= value <= MAX_BIAS:
+            raise profile.fault(name, "value", f"{name}[{key}] must be between -{MAX_BIAS} and {MAX_BIAS}, got {value}")
+        bias[int(key)] = value
+    return bias
+
+
+def _are_ids(keys: Collection[str]) -> bool:
+    """True if all keys are token ids. There may be many, so it checks them joined."""
+    joined = "".join(keys)
+    return joined.isascii() and joined.isdigit() and all(keys) and max(map(len, keys)) <= _MAX_ID_DIGITS
 
 
 def unknown_names(raw: Mapping[str, Any], struct_type: type[msgspec.Struct]) -> tuple[str, ...]:

@@ -33,10 +33,10 @@ from dragoman.server.apis.openai_wire.caching import PromptCacheOptions, idle_na
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, requested_model
 from dragoman.server.apis.openai_wire.fields import (
     check_bounds,
-    check_count,
-    check_word_lengths,
-    read_stop,
-    shown,
+    check_number,
+    read_logit_bias,
+    read_texts,
+    read_token_ids,
     unknown_names,
 )
 from dragoman.server.apis.openai_wire.grammars import read_grammar
@@ -102,8 +102,6 @@ REFUSED: Mapping[str, str] = {
     "chat_template": "it is code; the model's own template is used",
 }
 """Parameters refused by name, since leaving them out would change the answer unseen, and why."""
-
-_MAX_ID_DIGITS = 18  # of a token id; more would be slow to convert
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -406,7 +404,10 @@ def _sampling_fields(body: SharedBody, profile: Profile, defaults: Mapping[str, 
     if "top_n_sigma" in found:
         found["top_n_sigma"] = max(0.0, found["top_n_sigma"])
     if "dry_sequence_breakers" in found:
-        found["dry_sequence_breakers"] = _breakers(found["dry_sequence_breakers"], profile)
+        texts = found["dry_sequence_breakers"]
+        found["dry_sequence_breakers"] = read_texts(
+            "dry_sequence_breakers", texts, MAX_BREAKERS, MAX_BREAKER_CHARS, profile
+        )
     if not (found.get("dry_multiplier") and found.get("dry_penalty_last_n", -1)):
         for name in _OF_DRY:
             found.pop(name, None)
@@ -415,19 +416,11 @@ def _sampling_fields(body: SharedBody, profile: Profile, defaults: Mapping[str, 
     return found
 
 
-def _breakers(texts: list[str], profile: Profile) -> tuple[str, ...]:
-    name = "dry_sequence_breakers"
-    check_count(name, len(texts), MAX_BREAKERS, profile)
-    check_word_lengths(name, texts, MAX_BREAKER_CHARS, profile)
-    if "" in texts:
-        raise profile.fault(name, "empty", f"{name} must hold non-empty strings, got {shown(texts)}")
-    return tuple(texts)
-
-
 def _sampling_params(
     body: SharedBody, reading: Reading, logprobs: int | None, grammar: Grammar | None
 ) -> SamplingParams:
     search, options, detection = _search(body, reading), reading.options, body.repetition_detection
+    profile, limits = reading.profile, reading.options.limits
     model = options.overriding_defaults if reading.profile.fixes_defaults else options.generation_defaults
     found = _sampling_fields(body, reading.profile, {**reading.profile.defaults, **model})
     if search.is_greedy:
@@ -442,12 +435,12 @@ def _sampling_params(
         raise reading.profile.fault("top_p", "zero", f"top_p must be {allowed} when sampling, got 0")
     return SamplingParams(
         **found,
-        logit_bias=_logit_bias(body, reading),
-        bad_words=_bad_words(body, reading),
+        logit_bias=read_logit_bias("logit_bias", body.logit_bias, limits.max_token_ids, profile),
+        bad_words=read_texts("bad_words", body.bad_words, limits.max_bad_words, limits.max_word_chars, profile),
         allowed_token_ids=_allowed_token_ids(body, reading),
         min_tokens=_or(body.min_tokens, 0),
         ignore_eos=bool(body.ignore_eos),
-        stop_token_ids=_token_ids("stop_token_ids", body.stop_token_ids, reading),
+        stop_token_ids=read_token_ids("stop_token_ids", body.stop_token_ids, limits.max_token_ids, profile),
         seed=_seed(body, reading.profile, model),
         n=search.n,
         best_of=search.best_of,
@@ -533,61 +526,11 @@ def _beam_groups(body: SharedBody, profile: Profile, num_beams: int) -> tuple[in
     return groups, _or(body.diversity_penalty, 1.0)  # 1.0: the documented default once there are groups
 
 
-def _logit_bias(body: SharedBody, reading: Reading) -> dict[int, float]:
-    profile = reading.profile
-    bias: dict[int, float] = {}
-    if not body.logit_bias:
-        return bias
-    check_count("logit_bias", len(body.logit_bias), reading.options.limits.max_token_ids, profile)
-    if _are_ids(body.logit_bias) and min(values := body.logit_bias.values()) >= -100.0 and max(values) <= 100.0:
-        return dict(zip(map(int, body.logit_bias), values, strict=True))
-    for key, value in body.logit_bias.items():
-        if not (key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS):
-            message = f"logit_bias must map token ids to numbers, got the key {shown(key)}"
-            raise profile.fault("logit_bias", "key", message)
-        if not -100.0 <= value <= 100.0:
-            message = f"logit_bias[{key}] must be between -100 and 100, got {value}"
-            raise profile.fault("logit_bias", "value", message)
-        bias[int(key)] = value
-    return bias
-
-
-def _are_ids(keys: Collection[str]) -> bool:
-    """True if all keys are token ids. There may be many, so it checks them joined."""
-    joined = "".join(keys)
-    return joined.isascii() and joined.isdigit() and all(keys) and max(map(len, keys)) <= _MAX_ID_DIGITS
-
-
-def _bad_words(body: SharedBody, reading: Reading) -> tuple[str, ...]:
-    if not body.bad_words:
-        return ()
-    words, profile, limits = tuple(body.bad_words), reading.profile, reading.options.limits
-    check_count("bad_words", len(words), limits.max_bad_words, profile)
-    check_word_lengths("bad_words", words, limits.max_word_chars, profile)
-    if "" in words:
-        message = f"bad_words must hold non-empty strings, got {shown(body.bad_words)}"
-        raise profile.fault("bad_words", "value", message)
-    return words
-
-
 def _allowed_token_ids(body: SharedBody, reading: Reading) -> tuple[int, ...] | None:
-    if body.allowed_token_ids is None:
-        return None
-    if not body.allowed_token_ids:
-        message = "allowed_token_ids must hold at least one id, got []"
-        raise reading.profile.fault("allowed_token_ids", "value", message)
-    return _token_ids("allowed_token_ids", body.allowed_token_ids, reading)
-
-
-def _token_ids(name: str, ids: list[int] | None, reading: Reading) -> tuple[int, ...]:
-    if not ids:
-        return ()
-    profile = reading.profile
-    check_count(name, len(ids), reading.options.limits.max_token_ids, profile)
-    if (least := min(ids)) < 0:
-        place = f"{name}[{ids.index(least)}]"
-        raise profile.fault(place, "low", f"{place} must be at least 0, got {least}")
-    return tuple(ids)
+    ids, profile = body.allowed_token_ids, reading.profile
+    if ids == []:
+        raise profile.fault("allowed_token_ids", "value", "allowed_token_ids must hold at least one id, got []")
+    return read_token_ids("allowed_token_ids", ids, reading.options.limits.max_token_ids, profile) or None
 
 
 def logprob_bounds(reading: Reading) -> Bounds:
@@ -601,10 +544,7 @@ def logprob_count(name: str, value: int | None, reading: Reading) -> int | None:
         return None
     if value == -1 and (vocab_size := reading.options.vocab_size):
         return _whole_vocabulary(name, vocab_size, reading)
-    bounds = logprob_bounds(reading)
-    problem = bounds.problem(value)
-    if problem:
-        raise reading.profile.fault(name, problem, f"{name} must be {bounds}, got {value}")
+    check_number(name, value, logprob_bounds(reading), reading.profile)
     return value
 
 
@@ -621,7 +561,7 @@ def _whole_vocabulary(name: str, vocab_size: int, reading: Reading) -> int:
 def _stop_strings(body: SharedBody, reading: Reading) -> tuple[str, ...]:
     own, limits = reading.profile.max_stop_strings, reading.options.limits
     limit = limits.max_stop_strings if own is None else min(own, limits.max_stop_strings)
-    return read_stop("stop", body.stop, limit, limits.max_word_chars, reading.profile)
+    return read_texts("stop", body.stop, limit, limits.max_word_chars, reading.profile)
 
 
 def _include_stop(body: SharedBody, profile: Profile) -> bool:
