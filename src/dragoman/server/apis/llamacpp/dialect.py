@@ -15,7 +15,7 @@ import msgspec
 from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect
 from dragoman.server.apis.llamacpp.encoder import AnswerFacts, LlamaEncoder
 from dragoman.server.apis.llamacpp.errors import LlamaErrors
-from dragoman.server.apis.llamacpp.parameters import WORDS, max_tokens_of, read_parameters, tells_progress
+from dragoman.server.apis.llamacpp.parameters import WORDS, max_tokens_of, read_parameters, reading_of, tells_progress
 from dragoman.server.apis.llamacpp.prompts import read_prompts
 from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaInfillBody, LlamaSharedBody
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct
@@ -35,12 +35,13 @@ class _Dialect(LlamaErrors, PureDialect):
 
     def __init__(self, profile: ModelProfile, applied: AppliedAdapter) -> None:
         self._profile = profile
+        self._reading = reading_of(profile)
         self.applied = applied
 
     def _call(
         self, http: HttpCall, raw: Mapping[str, Any], body: LlamaSharedBody, prompts: Sequence[Prompt], *, is_list: bool
     ) -> Call:
-        found = read_parameters(raw, body, self._profile, self.applied.name, http.request_id)
+        found = read_parameters(raw, body, self._profile, self._reading, self.applied.name, http.request_id)
         request, sampling = found.request, found.request.sampling
         ids = [http.request_id] if len(prompts) == 1 else [f"{http.request_id}-{i}" for i in range(len(prompts))]
         requests = tuple(

@@ -100,6 +100,7 @@ def read_parameters(
     raw: Mapping[str, Any],
     body: LlamaSharedBody,
     profile: ModelProfile,
+    reading: Reading,
     default_adapter: str | None,
     request_id: str = "",
 ) -> Parameters:
@@ -107,7 +108,6 @@ def read_parameters(
     if raw.get("grammar_lazy"):
         why = "grammar_lazy is not supported: a grammar holds from the first token on"
         raise UnsupportedFeature(why, param="grammar_lazy")
-    reading = Reading(WORDS, OpenAiOptions(**shared_options(profile)))
     check_bounds(raw, body, WORDS)
     bias = _logit_bias(body, profile)
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
@@ -135,6 +135,11 @@ def read_parameters(
     )
 
 
+def reading_of(profile: ModelProfile) -> Reading:
+    """The way in which bodies for this model are read."""
+    return Reading(WORDS, OpenAiOptions(**shared_options(profile)))
+
+
 def tells_progress(body: LlamaSharedBody, profile: ModelProfile) -> bool:
     """True if the stream is asked to report progress on prompts, and can."""
     return bool(body.stream and body.return_progress and profile.tells_progress)
@@ -142,7 +147,7 @@ def tells_progress(body: LlamaSharedBody, profile: ModelProfile) -> bool:
 
 def default_settings(profile: ModelProfile) -> dict[str, Any]:
     """The settings of a call that says nothing."""
-    found = read_parameters({}, LlamaSharedBody(), profile, None)
+    found = read_parameters({}, LlamaSharedBody(), profile, reading_of(profile), None)
     seed = found.request.sampling.seed
     return {**found.settings, "seed": UINT32_MAX if seed is None else seed}
 

@@ -19,7 +19,7 @@ from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Open
 from dragoman.server.apis.ollama.encoder import AnswerFacts, Clock, OllamaEncoder, rfc3339
 from dragoman.server.apis.ollama.errors import OllamaErrors
 from dragoman.server.apis.ollama.names import model_meant
-from dragoman.server.apis.ollama.options import WORDS
+from dragoman.server.apis.ollama.options import OPTIONS, WORDS
 from dragoman.server.apis.ollama.request import (
     KEPT,
     Asked,
@@ -45,7 +45,9 @@ from dragoman.server.apis.ollama.schema import (
 )
 from dragoman.server.apis.openai_wire.chat.messages import tool_use
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
+from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
 from dragoman.server.apis.openai_wire.fields import check_count
+from dragoman.server.apis.openai_wire.sampling import Reading
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.observation.measured import measure_of
 from dragoman.server.observation.record import current_call
@@ -61,6 +63,7 @@ class _Dialect(OllamaErrors):
 
     def __init__(self, profile: ModelProfile, clock: Clock = CLOCK) -> None:
         self._profile = profile
+        self._reading = Reading(OPTIONS, OpenAiOptions(**shared_options(profile)))
         self._clock = clock
 
     def _call(
@@ -145,7 +148,9 @@ class GenerateDialect(_Dialect):
         _refuse(sent.body)
         prompt = self._prompt(sent.body)
         is_chat = isinstance(prompt, ChatPrompt)
-        asked = neutral_request(sent, self._profile, request_id=http.request_id, prompt=prompt, is_conversation=is_chat)
+        asked = neutral_request(
+            sent, self._profile, self._reading, request_id=http.request_id, prompt=prompt, is_conversation=is_chat
+        )
         body = sent.body
         said = {"system": bool(body.system), "think": body.think is not None}
         idle = [] if is_chat else [name for name, is_said in said.items() if is_said]
@@ -209,7 +214,9 @@ class ChatDialect(_Dialect):
             and "tool_calls" not in last,
             template_kwargs=thinking_kwargs(sent.body.think, self._profile),
         )
-        asked = neutral_request(sent, self._profile, request_id=http.request_id, prompt=prompt, is_conversation=True)
+        asked = neutral_request(
+            sent, self._profile, self._reading, request_id=http.request_id, prompt=prompt, is_conversation=True
+        )
         request = msgspec.structs.replace(
             asked.request, parse_tool_calls=tools.is_parsed, tool_choice=tools.choice, passed_over=tools.passed_over
         )

@@ -22,7 +22,6 @@ from dragoman.server.api import HttpCall, ModelProfile
 from dragoman.server.apis.ollama.names import served_name
 from dragoman.server.apis.ollama.options import OPTIONS, WORDS, OllamaOptions
 from dragoman.server.apis.ollama.schema import OllamaBody
-from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
 from dragoman.server.apis.openai_wire.fields import (
     check_bounds,
     check_number,
@@ -143,11 +142,20 @@ class Asked(NamedTuple):
 
 
 def neutral_request(
-    sent: Sent[BodyT], profile: ModelProfile, *, request_id: str, prompt: Prompt, is_conversation: bool
+    sent: Sent[BodyT],
+    profile: ModelProfile,
+    reading: Reading,
+    *,
+    request_id: str,
+    prompt: Prompt,
+    is_conversation: bool,
 ) -> Asked:
-    """The request around a prompt; only of a conversation reasoning is told apart. Raises: InvalidRequest."""
+    """The request around a prompt; only of a conversation reasoning is told apart. `reading`: of options.
+
+    Raises: InvalidRequest.
+    """
     grammar, logprobs = format_grammar(sent.body.format), _logprobs(sent.body, profile)
-    options, reading = sent.options, Reading(OPTIONS, OpenAiOptions(**shared_options(profile)))
+    options = sent.options
     limit = options.num_predict or 0  # 0, -1 and -2 all mean as many as fit
     shared = shared_body(options, model=served_name(sent.name, profile), max_tokens=limit if limit > 0 else None)
     request = shared_request(shared, reading, request_id=request_id, prompt=prompt, logprobs=logprobs, grammar=grammar)

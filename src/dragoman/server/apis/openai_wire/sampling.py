@@ -178,8 +178,13 @@ class _Search(NamedTuple):
 
 def shared_body(body: msgspec.Struct, **changed: Any) -> SharedBody:
     """The fields that the body of another API has in common with those here, but for what it says otherwise."""
-    given = {name: getattr(body, name) for name in SharedBody.__struct_fields__ if hasattr(body, name)}
+    given = {name: value for name in _shared_names(type(body)) if (value := getattr(body, name)) is not None}
     return SharedBody(**{**given, **changed})
+
+
+@cache
+def _shared_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(name for name in kind.__struct_fields__ if name in SharedBody.__struct_fields__)
 
 
 def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, exempt: Collection[str] = ()) -> None:
