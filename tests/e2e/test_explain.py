@@ -135,7 +135,7 @@ def test_reasons_are_given(server: ServerProcess) -> None:
     told = explained(server, "/v1/completions", body)
     why = {one["name"]: one["why"] for one in told["ignored"]}
     assert set(why) == {"top_k", "user", "length_penalty"}
-    assert "drawn" in why["top_k"]
+    assert "sampling" in why["top_k"]
     assert "beam" in why["length_penalty"]
 
 

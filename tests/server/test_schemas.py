@@ -161,7 +161,7 @@ STRICT: dict[str, Row] = {
     "LMI": (
         "/invocations",
         {"inputs": "Hello.", "parameters": {"response_format": json_schema(SET, strict=True)}},
-        "'response_format.json_schema.schema.uniqueItems' cannot be enforced",
+        "response_format.json_schema.schema.uniqueItems cannot be enforced",
     ),
 }
 NEVER = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 2}}, "required": ["a"]}

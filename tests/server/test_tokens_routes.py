@@ -179,7 +179,7 @@ def test_model_server_clients_get_tokens_cut_and_padded_as_they_ask(
         ("/tokenize", {"prompt": 7}, 400, "prompt"),
         ("/tokenize", {"prompt": "a", "model": "nobody"}, 404, "nobody"),
         ("/tokenize", {"messages": MESSAGES, "model": "plain"}, 400, "no chat template"),
-        ("/tokenize", {"prompt": "a", "model": "remote"}, 400, "tokenised elsewhere"),
+        ("/tokenize", {"prompt": "a", "model": "remote"}, 400, "has no tokenizer here"),
         ("/detokenize", {}, 400, "tokens is missing"),
         ("/detokenize", {"tokens": [999], "model": "bytes"}, 400, "999"),
         ("/v3/tokenize", {"text": "a"}, 412, "model field is missing"),
