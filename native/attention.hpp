@@ -24,9 +24,9 @@ namespace dragoman {
 
 enum class CacheType : int32_t { f32, bf16, f16, u8, count };
 
-constexpr int64_t kSlots = 32;        // tokens of a block
-constexpr int64_t kPartTokens = 256;  // tokens that are read in one go
-constexpr int64_t kPadding = 16;      // of which a token's values in the cache are a multiple
+constexpr int64_t kSlots = 32;          // tokens of a block
+constexpr int64_t kPartTokens = 256;    // tokens that are read in one go
+constexpr int64_t kPadding = 16;        // of which a token's values in the cache are a multiple
 constexpr int64_t kMostNumbers = 1024;  // of a head
 
 struct Attention {

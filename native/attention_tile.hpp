@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "activation.hpp"
@@ -136,7 +135,8 @@ private:
         const float* q = part_.q + row * head;
         float* scores = part_.scores + row * kPartTokens + block * kSlots;
         [[maybe_unused]] float first_key[R];  // the scores of the block's first key
-        if constexpr (C == CacheType::u8) static_for<0, R>([&](auto r) { first_key[r] = score_of_first(block_keys, q + r * head); });
+        if constexpr (C == CacheType::u8)
+            static_for<0, R>([&](auto r) { first_key[r] = score_of_first(block_keys, q + r * head); });
         for (int64_t slot = 0; slot < kSlots; slot += kWide * kLanes) {
             Flt total[R][kWide];
             static_for<0, R>([&](auto r) { static_for<0, kWide>([&](auto n) { total[r][n] = Isa::zero(); }); });
@@ -582,34 +582,67 @@ DRAGOMAN_INLINE void write_numbers(CacheType type, const float* from, int64_t co
     }
 }
 
-// Spreads each `size` numbers, a power of two, over each other by Hadamard's matrix of that size, whose numbers are 1 and -1.
-DRAGOMAN_INLINE void spread_numbers(float* numbers, int64_t count, int64_t size) {
-    float other[kMostNumbers];
-    const int64_t half = size / 2;
-    for (float* run = numbers; run < numbers + count; run += size) {
-        float *from = run, *to = other;
-        for (int64_t left = half; left > 0; left /= 2) {
-            for (int64_t i = 0; i < half; ++i) {
-                const float one = from[i], another = from[half + i];
-                to[2 * i] = one + another;
-                to[2 * i + 1] = one - another;
+constexpr int64_t kSpread = 16;  // numbers that are spread over each other at once
+
+// The rows of Hadamard's matrix of 16, whose numbers are 1 and -1.
+struct Signs {
+    float all[kSpread][kSpread] = {};
+    constexpr Signs() {
+        for (int row = 0; row < kSpread; ++row) {
+            for (int column = 0; column < kSpread; ++column) {
+                int common = row & column, sign = 1;
+                for (; common; common &= common - 1) sign = -sign;
+                all[row][column] = static_cast<float>(sign);
             }
-            std::swap(from, to);
         }
-        if (from != run) std::memcpy(run, from, sizeof(float) * static_cast<size_t>(size));
+    }
+};
+constexpr Signs kSigns{};
+
+// Spreads each `size` numbers, a power of two, over each other by Hadamard's matrix of that size: by that of 16, then from vector to vector.
+template <class Isa>
+[[gnu::flatten]] void spread_numbers(float* numbers, int64_t count, int64_t size) {
+    constexpr int kLanes = Isa::lanes, kVectors = kSpread / kLanes;
+    for (int64_t at = 0; size >= kSpread && at < count; at += kSpread) {
+        typename Isa::Flt sum[kVectors];
+        static_for<0, kVectors>([&](auto n) { sum[n] = Isa::zero(); });
+        for (int64_t i = 0; i < kSpread; ++i) {
+            const auto number = Isa::broadcast(numbers[at + i]);
+            static_for<0, kVectors>([&](auto n) { sum[n] = Isa::fma(number, Isa::load(kSigns.all[i] + n * kLanes), sum[n]); });
+        }
+        static_for<0, kVectors>([&](auto n) { Isa::store(numbers + at + n * kLanes, sum[n]); });
+    }
+    for (int64_t width = size < kSpread ? 1 : kSpread; width < size; width *= 2) {
+        for (int64_t run = 0; run < count; run += 2 * width) {
+            float *one = numbers + run, *other = one + width;
+            if (width >= kSpread) {
+                for (int64_t i = 0; i < width; i += kLanes) {
+                    const auto first = Isa::load(one + i), second = Isa::load(other + i);
+                    Isa::store(one + i, Isa::add(first, second));
+                    Isa::store(other + i, Isa::fma(second, Isa::broadcast(-1.0f), first));
+                }
+            } else {
+                for (int64_t i = 0; i < width; ++i) {
+                    const float first = one[i], second = other[i];
+                    one[i] = first + second;
+                    other[i] = first - second;
+                }
+            }
+        }
     }
 }
 
 template <class Isa>
 void spread_queries_with(const Attention& how, const float* q, float* spread) {
     std::memcpy(spread, q, sizeof(float) * static_cast<size_t>(how.heads * how.head));
-    for (int64_t head = 0; head < how.heads; ++head) spread_numbers(spread + head * how.head, how.head, how.spread());
+    spread_numbers<Isa>(spread, how.heads * how.head, how.spread());
 }
 
 // How a key, spread, differs from the first one of its block, which it is itself in slot 0.
+template <class Isa>
 DRAGOMAN_INLINE void differ(const Attention& how, const float* k, int64_t slot, uint8_t* keys, float* differences) {
     std::memcpy(differences, k, sizeof(float) * static_cast<size_t>(how.head));
-    spread_numbers(differences, how.head, how.spread());
+    spread_numbers<Isa>(differences, how.head, how.spread());
     const float inverse = 1.0f / static_cast<float>(how.spread());
     auto* first = reinterpret_cast<uint16_t*>(keys + how.key_codes() + how.scale_bytes());
     for (int64_t i = 0; i < how.head; ++i) differences[i] *= inverse;
@@ -629,7 +662,7 @@ template <class Isa>
 void write_with(const Attention& how, const float* k, const float* v, int64_t slot, uint8_t* keys, uint8_t* values) {
     float differences[kMostNumbers];
     if (how.type == CacheType::u8) {
-        differ(how, k, slot, keys, differences);
+        differ<Isa>(how, k, slot, keys, differences);
         k = differences;
     }
     auto* key_scales = reinterpret_cast<float*>(keys + how.key_codes()) + slot;
