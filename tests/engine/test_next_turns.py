@@ -21,6 +21,7 @@ from dragoman.engine.rolling.needs import limits_of, prefix_cache_mode
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.kernels import presence
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.ir.read import read_ir
 from dragoman.models.profile import Processor, computes_alike, kernel_profile
@@ -78,6 +79,9 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if not computes_alike(loaded.facts, loaded.profile):
         pytest.skip("here the kernels of decoding round otherwise than those of prompts")
     return loaded
+
+
+needs_library = pytest.mark.skipif(bool(presence.why_not()), reason="there is no library of kernels")
 
 
 class Answer(NamedTuple):
@@ -149,6 +153,7 @@ def test_the_next_turn_computes_what_is_new_and_every_bit_is_as_computed_afresh(
     assert len(found) > 2 * len(texts), "texts decide"
 
 
+@needs_library
 def test_where_decoding_rounds_otherwise_answers_are_not_found_again_unless_asked_for(tmp_path: Path) -> None:
     facts = read_ir(write_exported("gemma3_text", tmp_path / "plain"), F32).facts
     x86 = Processor("", ("BF16",))

@@ -31,6 +31,7 @@ from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.errors import EngineFailed
 from dragoman.models import LoadedModel, ModelOptions, load_model
+from dragoman.models.profile import computes_alike
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
 from tests.engine.test_core import BrokenMasker
 from tests.support.forward import forward_batch
@@ -112,7 +113,9 @@ def run(
         proposers = [OwnTextProposer()]
     elif drafts == "draft model":
         proposers = [DraftModelProposer(OpenVinoRunner(loaded, num_blocks), runner)]
-    config = replace(config, has_states=bool(loaded.facts.state_layers))
+    config = replace(
+        config, has_states=bool(loaded.facts.state_layers) and not computes_alike(loaded.facts, loaded.profile)
+    )
     core = EngineCore(runner, Sampler(VOCAB_SIZE), replace(config, speculation=SPECULATION), proposers)
     for key, request in enumerate(requests):
         core.inbox.put(AddRequest(key, request))

@@ -13,13 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel
 from dragoman.engine.rolling.stored_prefixes.stored import Storage
 from dragoman.models import LoadedModel, ModelOptions, load_model
+from dragoman.models.profile import computes_alike
 from dragoman.prefix_store import BlockStore
 from dragoman.types import EngineRequest
 from tests.engine.naive import Collector, make_request
@@ -94,7 +95,12 @@ class Engine:
     """An engine over a store, or none, from its start to its end."""
 
     def __init__(
-        self, loaded: LoadedModel, directory: Path | None, num_blocks: int = 64, max_batch_tokens: int = 512
+        self,
+        loaded: LoadedModel,
+        directory: Path | None,
+        num_blocks: int = 64,
+        max_batch_tokens: int = 512,
+        mode: PrefixCacheMode = "prompt",
     ) -> None:
         self._runner = OpenVinoRunner(loaded, num_blocks)
         storage = None
@@ -104,8 +110,8 @@ class Engine:
             max_batch_tokens,
             max_num_seqs=8,
             assumed_output_tokens=1,
-            prefix_cache="off" if directory is None else "prompt",
-            has_states=bool(loaded.facts.state_layers),
+            prefix_cache="off" if directory is None else mode,
+            has_states=bool(loaded.facts.state_layers) and not computes_alike(loaded.facts, loaded.profile),
             repeats_steps=False,
         )
         self.core = EngineCore(self._runner, Sampler(self._runner.vocab_size), config, storage=storage)
@@ -170,6 +176,25 @@ def test_behind_blocks_from_disk_every_bit_is_as_computed(
     assert [answer.num_stored for answer in together] == [128, 160, 256, 288, 32]
     assert third.core.stats.totals().num_stored_hits == 128 + 160 + 256 + 288 + 32
     third.close()
+
+
+@pytest.mark.varies("sums are of other kernels on other processors")
+def test_the_next_turn_goes_on_behind_an_answer_from_disk(
+    loaded: LoadedModel, alone: list[Answer], tmp_path: Path
+) -> None:
+    if not computes_alike(loaded.facts, loaded.profile):
+        pytest.skip("here answers are not reused")
+    first = Engine(loaded, tmp_path / "store", mode="all")
+    [answer] = first.answers(REQUESTS[:1])
+    first.close()
+    known = [*REQUESTS[0].prompt_ids, *answer.token_ids[0]]  # 150 and 12: the last block has both
+    request = make_request([*known, 7, 8, 9], 12, ignore_eos=True, logprobs=0)
+    second, fresh = Engine(loaded, tmp_path / "store", mode="all"), Engine(loaded, None)
+    [found], [expected] = second.answers([request]), fresh.answers([request])
+    assert told([found]) == told([expected])
+    assert found.num_stored == (len(known) - 1) // 32 * 32 == 160
+    second.close()
+    fresh.close()
 
 
 @pytest.mark.varies("sums are of other kernels on other processors")

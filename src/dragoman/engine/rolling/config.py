@@ -42,14 +42,15 @@ class RollingConfig:
     """Limits of the rolling engine.
 
     `max_batch_tokens`: tokens computed in one step. `max_num_seqs`: sequences that run at once. `prefix_cache`: which
-    blocks are reused by later prompts: those filled by a prompt alone (`prompt`: reuse then never changes a bit of an
-    answer), also those filled while decoding (`all`), none (`off`). `max_prompt_logprob_rows`: prompt positions per step
-    whose logits are computed for prompt log-probabilities; each costs a row of the vocabulary's size. `max_slowdown`:
-    how much longer than a step that only decodes a step may take for the sake of prompts (`pacer`); 0 = no limit.
-    `assumed_output_tokens`: what an answer is taken to become, up to its max_tokens, before any are known (`forecast`).
-    `max_model_len`: a shorter context than the model's; None = the model's. `repeats_steps`: a step that was computed and
-    came to nothing may be computed again; False where layers only keep what the next step needs. `has_states`: the model
-    has layers whose tokens of one sequence are computed one after the other. `speculation`: of those who guess, if any do.
+    blocks are reused by later prompts: those filled by a prompt alone (`prompt`), also those filled while decoding (`all`:
+    where these hold what a prompt would write, reuse never changes a bit of an answer), none (`off`).
+    `max_prompt_logprob_rows`: prompt positions per step whose logits are computed for prompt log-probabilities; each costs
+    a row of the vocabulary's size. `max_slowdown`: how much longer than a step that only decodes a step may take for the
+    sake of prompts (`pacer`); 0 = no limit. `assumed_output_tokens`: what an answer is taken to become, up to its
+    max_tokens, before any are known (`forecast`). `max_model_len`: a shorter context than the model's; None = the model's.
+    `repeats_steps`: a step that was computed and came to nothing may be computed again; False where layers only keep what
+    the next step needs. `has_states`: what was decoded is computed again token by token, as layers with states round
+    otherwise together. `speculation`: of those who guess, if any do.
     """
 
     max_batch_tokens: int = 2048

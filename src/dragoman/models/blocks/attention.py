@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-from openvino.op import _PagedAttentionExtension  # private: pinned by openvino~=2026.4.1 and held by tests/models
+from openvino.op import _PagedAttentionExtension  # private: held by tests/models
 
 from dragoman.kernels.graph import AttentionLayout, attention
 from dragoman.models.blocks.linear import linear, linears
