@@ -13,10 +13,10 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from dragoman.errors import InvalidParameter, InvalidPayload
+from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest
 from dragoman.parameters import Need, asks_for_something, idle_parameters, lacking_needs
 from dragoman.server.apis.lmi_wire.body import show
-from dragoman.server.apis.lmi_wire.parameters.reader import LmiBody, Parsed, named_as_sent
+from dragoman.server.apis.lmi_wire.parameters.reader import LmiBody, Parsed, name_as_sent
 from dragoman.server.apis.openai_wire.sampling import shared_request
 from dragoman.types import GenerationRequest, Limits, SamplingParams, TextPrompt
 
@@ -118,7 +118,7 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
         has_top_tokens=bool(values.top_n_tokens or values.logprobs),
     )
     ids = [f"{request_id}-{i}" for i in range(len(prompts.texts))] if prompts.is_array else [request_id]
-    with named_as_sent(parsed.documented, parsed.sent):
+    try:
         first = shared_request(
             _as_decided(values, decoding, rules),
             parsed.reading,
@@ -126,6 +126,9 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
             prompt=TextPrompt(prompts.texts[0]),
             logprobs=values.top_n_tokens or values.logprobs or 0,  # tokens always carry their own
         )
+    except InvalidRequest as error:
+        name_as_sent(error, parsed.documented, parsed.sent)
+        raise
     first = _with_grammar_as_sent(first, parsed)
     if rules.takes_adapters and values.adapter_id is not None:
         first = msgspec.structs.replace(first, adapter=values.adapter_id)
@@ -182,8 +185,8 @@ def _wants_sampling(parsed: Parsed, rules: Rules) -> bool:
             is_any_given = any(parsed.has(target) for target in SAMPLING_TARGETS)
             return is_any_given if values.do_sample is None else values.do_sample
         case "not_neutral":
-            is_changed = any(asks_for_something(target, getattr(values, target)) for target in SAMPLING_TARGETS)
-            return values.do_sample is True or is_changed
+            given = ((target, value) for target in SAMPLING_TARGETS if (value := getattr(values, target)) is not None)
+            return values.do_sample is True or any(asks_for_something(target, value) for target, value in given)
 
 
 def _is_sampled(parsed: Parsed, rules: Rules) -> bool:
@@ -215,6 +218,9 @@ def ineffective(
     parsed: Parsed, sampling: SamplingParams, answer: AnswerPlan, rules: Rules, *, is_one_answer: bool
 ) -> dict[str, str]:
     """The names of parameters that changed nothing, and why: unknown ones, and those whose `needs` do not hold."""
+    unused = dict.fromkeys(parsed.unused, "another field says the same, or there is no such parameter")
+    if all(sent.row.needs is Need.NOTHING for sent in parsed.sent):
+        return unused
     lacking = lacking_needs(sampling, thinks=rules.thinks)
     more = {
         Need.DETAILS: not (answer.has_details or answer.is_several),
@@ -232,7 +238,6 @@ def ineffective(
         for sent in parsed.sent
         if sent.row.field not in skipped
     )
-    unused = dict.fromkeys(parsed.unused, "another field says the same, or there is no such parameter")
     return unused | idle_parameters(asked, lacking)
 
 

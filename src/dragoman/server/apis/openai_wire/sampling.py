@@ -397,9 +397,9 @@ def _sampling_fields(body: SharedBody, profile: Profile, defaults: Mapping[str, 
     *said, nsigma = _READ_SAMPLERS(body)
     if nsigma is None and not defaults and said.count(None) == len(said):
         return {}
-    named = zip(_SAMPLERS, said, strict=True)
-    values = ((name, defaults.get(name) if given is None else given) for name, given in named)
-    found = {name: value for name, value in values if value is not None}
+    found = {name: value for name, value in zip(_SAMPLERS, said, strict=True) if value is not None}
+    if defaults:
+        found = {name: defaults[name] for name in _SAMPLERS if defaults.get(name) is not None} | found
     if nsigma is not None:
         found.setdefault("top_n_sigma", nsigma)
     if "top_k" in found:

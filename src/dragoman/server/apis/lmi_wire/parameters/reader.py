@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -110,9 +109,12 @@ class ParameterReader:
                 value = [*given.get(row.field, ()), *(value if isinstance(value, list) else [value])]
             given[row.field] = value
             sent.append(Sent(row, name))
-        with named_as_sent(self._documented, sent):
+        try:
             body = read_struct({**self._defaults, **given}, LmiBody, self._reading.profile)
             check_bounds(given, body, self._reading.profile)
+        except InvalidRequest as error:
+            name_as_sent(error, self._documented, sent)
+            raise
         if body.stop and sum(one.row.field == "stop" for one in sent) > 1:
             body.stop = list(dict.fromkeys(body.stop))  # the same under several names
         return Parsed(body, self._reading, self._documented, tuple(sent), tuple(unused))
@@ -137,16 +139,11 @@ def profile_of(rows: Mapping[str, Param], limits: Limits) -> Profile:
     return Profile("lmi", bounds=bounds | {row.field: row.bounds for row in rows.values() if row.bounds is not None})
 
 
-@contextmanager
-def named_as_sent(documented: Mapping[str, str], sent: Sequence[Sent]) -> Iterator[None]:
-    """Have errors tell the names that the client knows: those that it sent, or those that are documented."""
-    try:
-        yield
-    except InvalidRequest as error:
-        names = {**documented, **{one.row.field: one.name for one in reversed(sent)}}
-        known = re.compile(rf"\b({'|'.join(names)})\b")
-        said, got, value = error.message.partition(", got ")
-        error.message = known.sub(lambda found: names[found[0]], said) + got + value
-        error.args = (error.message,)
-        error.param = known.sub(lambda found: names[found[0]], error.param or "")
-        raise
+def name_as_sent(error: InvalidRequest, documented: Mapping[str, str], sent: Sequence[Sent]) -> None:
+    """Have the error tell the names that the client knows: those that it sent, or those that are documented."""
+    names = {**documented, **{one.row.field: one.name for one in reversed(sent)}}
+    known = re.compile(rf"\b({'|'.join(names)})\b")
+    said, got, value = error.message.partition(", got ")
+    error.message = known.sub(lambda found: names[found[0]], said) + got + value
+    error.args = (error.message,)
+    error.param = known.sub(lambda found: names[found[0]], error.param or "")
