@@ -18,7 +18,7 @@ namespace {
 struct One {
     using Int = int32_t;
     using Flt = float;
-    static constexpr int lanes = 1, attention_rows = 2, attention_units = 4;
+    static constexpr int lanes = 1, registers = 16, attention_rows = 2, attention_units = 4;
 
     static Flt load(const float* from) { return *from; }
     static void store(float* to, Flt value) { *to = value; }
@@ -151,7 +151,7 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
 }  // namespace
 
 const AttentionKernels kPlainAttention = attention_of<One>();
-const RecurrenceKernels kPlainRecurrence = recurrence_of<One>();
+const RecurrenceKernels kPlainRecurrence = recurrence_of<NotStreaming<One>>();
 
 const Kernels kPlain = {"plain", quantise_with<One>, codes_with<One>, activate_with<One>, product, &kPlainAttention};
 

@@ -70,7 +70,7 @@ void convolve(const RecurrenceKernels& with, const Convolution& how, const State
 
 void run_heads(const RecurrenceKernels& with, const HeadStates& how, const StateTables& tables, const HeadRows& rows,
                float* states, float* y, const ParallelFor& parallel_for) {
-    const int64_t size = (tiles(how.value, with.tile) * with.tile + 2 * kSlots) * how.key + 3 * kSlots + 2 * with.tile;
+    const int64_t size = (tiles(how.value, with.tile) * with.tile + 2 * kSlots) * how.key + 4 * kSlots + 2 * with.tile;
     run(how.heads, (tables.num_tokens + tables.num_rows) * how.heads * how.key * how.value, parallel_for,
         [&](int64_t head) { with.heads(how, tables, rows, head, memory(size), states, y); });
 }

@@ -3,7 +3,15 @@
 #include "vectors_avx2.hpp"
 
 namespace dragoman {
+namespace {
 
-const RecurrenceKernels kAvx2Recurrence = recurrence_of<Vectors256>();
+struct Streaming : Vectors256 {
+    static void stream(float* to, Flt values) { _mm256_stream_ps(to, values); }
+    static void end_of_streams() { _mm_sfence(); }
+};
+
+}  // namespace
+
+const RecurrenceKernels kAvx2Recurrence = recurrence_of<Streaming>();
 
 }  // namespace dragoman

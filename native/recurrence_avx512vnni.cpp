@@ -3,7 +3,15 @@
 #include "vectors_avx512.hpp"
 
 namespace dragoman {
+namespace {
 
-const RecurrenceKernels kAvx512Recurrence = recurrence_of<Avx512Vnni>();
+struct Streaming : Avx512Vnni {
+    static void stream(float* to, Flt values) { _mm512_stream_ps(to, values); }
+    static void end_of_streams() { _mm_sfence(); }
+};
+
+}  // namespace
+
+const RecurrenceKernels kAvx512Recurrence = recurrence_of<Streaming>();
 
 }  // namespace dragoman

@@ -11,7 +11,7 @@ struct RecurrenceKernels {
     // Channels [first, first + tile), as far as there are. `memory`: [(reach + length + 2)][tile].
     void (*convolve)(const Convolution& how, const StateTables& tables, const float* x, int64_t first, float* memory, float* kept,
                      float* y);
-    // One head. `memory`: [value in whole tiles][key], then [2 * kSlots][key], then [3 * kSlots + 2 * tile].
+    // One head. `memory`: [value in whole tiles][key], then [2 * kSlots][key], then [4 * kSlots + 2 * tile].
     void (*heads)(const HeadStates& how, const StateTables& tables, const HeadRows& rows, int64_t head, float* memory,
                   float* states, float* y);
     // As those of `convolve`. `memory`: [2 * numbers + 5][tile].

@@ -4,6 +4,6 @@
 
 namespace dragoman {
 
-const RecurrenceKernels kNeonRecurrence = recurrence_of<VectorsNeon>();
+const RecurrenceKernels kNeonRecurrence = recurrence_of<NotStreaming<VectorsNeon>>();
 
 }  // namespace dragoman

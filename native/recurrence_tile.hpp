@@ -50,10 +50,27 @@ DRAGOMAN_INLINE void load_tile(const float* from, int64_t stride, int64_t count,
     }
 }
 
+// An instruction set without stores that go past the caches.
 template <class Isa>
-DRAGOMAN_INLINE void store_tile(const float* from, int64_t stride, int64_t count, int64_t rows, float* to) {
-    for (int64_t row = 0; row < rows; ++row)
-        std::memcpy(to + row * stride, from + row * kTileOf<Isa>, sizeof(float) * static_cast<size_t>(count));
+struct NotStreaming : Isa {
+    static void stream(float* to, typename Isa::Flt values) { Isa::store(to, values); }
+    static void end_of_streams() {}
+};
+
+// `is_read_soon`: the same thread goes on from there. What is not goes past the caches, where whole lines are written: writing takes more
+// time than computing if memory has to be read before.
+template <class Isa>
+DRAGOMAN_INLINE void store_tile(const float* from, int64_t stride, int64_t count, int64_t rows, float* to, bool is_read_soon) {
+    constexpr int64_t tile = kTileOf<Isa>;
+    const bool has_lines = reinterpret_cast<uintptr_t>(to) % kLine == 0 && stride * sizeof(float) % kLine == 0 && count == tile;
+    for (int64_t row = 0; row < rows; ++row, to += stride, from += tile) {
+        if (is_read_soon || !has_lines) {
+            std::memcpy(to, from, sizeof(float) * static_cast<size_t>(count));
+        } else {
+            for (int64_t at = 0; at < tile; at += Isa::lanes) Isa::stream(to + at, Isa::load(from + at));
+        }
+    }
+    Isa::end_of_streams();
 }
 
 DRAGOMAN_INLINE int64_t columns_from(int64_t first, int64_t width, int64_t tile) {
@@ -119,6 +136,7 @@ class HeadRunner {
     using Flt = typename Isa::Flt;
     static constexpr int64_t kTile = kTileOf<Isa>;
     static constexpr int kLanes = Isa::lanes, kUnits = kRecurrenceUnits;
+    static constexpr int kTogether = Isa::registers >= 32 ? kUnits : kUnits / 2;  // vectors whose sums are in registers
 
 public:
     HeadRunner(const HeadStates& how, const StateTables& tables, const HeadRows& rows, int64_t head, float* memory, float* states,
@@ -135,7 +153,8 @@ public:
           steps_(queries_ + kSlots * how.key),
           left_(steps_ + kSlots),
           parts_(left_ + kSlots),
-          room_(parts_ + kSlots),
+          products_(parts_ + kSlots),
+          room_(products_ + kSlots),
           states_(states),
           y_(y) {}
 
@@ -151,15 +170,15 @@ public:
                 prepare(begin + token, here);
                 for (int64_t tile = 0; tile < tiles_; ++tile) {
                     if (how_.corrects) {
-                        run_tile<true>(tile, begin + token, here);
+                        correct(tile, begin + token, here);
                     } else {
-                        run_tile<false>(tile, begin + token, here);
+                        scan(tile, begin + token, here);
                     }
                 }
                 token += here;
                 float* to = state_of(row, past + token - 1);
                 for (int64_t tile = 0; tile < tiles_; ++tile)
-                    store_tile<Isa>(tile_of(tile), how_.value, columns_of(tile), how_.key, to + tile * kTile);
+                    store_tile<Isa>(tile_of(tile), how_.value, columns_of(tile), how_.key, to + tile * kTile, token == count);
             }
         }
     }
@@ -200,79 +219,128 @@ private:
         for (int64_t i = 0; i < count; ++i) {
             copy_normed(query(first + i), scale, queries_ + i * how_.key);
             copy_normed(key(first + i), 1.0f, keys_ + i * how_.key);
+            if (how_.corrects) products_[i] = dot(keys_ + i * how_.key, queries_ + i * how_.key);
         }
+    }
+
+    float dot(const float* a, const float* b) const {
+        float sums[kPartialSums] = {};
+        int64_t i = 0;
+        for (; i + kPartialSums <= how_.key; i += kPartialSums)
+            for (int j = 0; j < kPartialSums; ++j) sums[j] = std::fma(a[i + j], b[i + j], sums[j]);
+        for (int j = 0; i + j < how_.key; ++j) sums[j] = std::fma(a[i + j], b[i + j], sums[j]);
+        for (int half = kPartialSums / 2; half > 0; half /= 2)
+            for (int j = 0; j < half; ++j) sums[j] += sums[j + half];
+        return sums[0];
     }
 
     void copy_normed(const float* from, float scale, float* to) const {
-        float factor = 1.0f;
-        if (how_.corrects) {
-            float sums[kPartialSums] = {};
-            int64_t i = 0;
-            for (; i + kPartialSums <= how_.key; i += kPartialSums)
-                for (int j = 0; j < kPartialSums; ++j) sums[j] = std::fma(from[i + j], from[i + j], sums[j]);
-            for (int j = 0; i + j < how_.key; ++j) sums[j] = std::fma(from[i + j], from[i + j], sums[j]);
-            for (int half = kPartialSums / 2; half > 0; half /= 2)
-                for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
-            factor = scale / std::sqrt(sums[0] + kLengthEpsilon);
-        }
+        const float factor = how_.corrects ? scale / std::sqrt(dot(from, from) + kLengthEpsilon) : 1.0f;
         for (int64_t i = 0; i < how_.key; ++i) to[i] = from[i] * factor;
     }
 
-    template <bool Corrects>
-    void run_tile(int64_t tile, int64_t first, int64_t count) const {
+    void scan(int64_t tile, int64_t first, int64_t count) const {
         const int64_t columns = columns_of(tile);
-        float* state = tile_of(tile);
+        float *state = tile_of(tile), *results = room_ + kTile;
+        const Flt skip = Isa::broadcast(how_.skips == nullptr ? 0.0f : how_.skips[head_]);
         for (int64_t token = 0; token < count; ++token) {
             const float *keys = keys_ + token * how_.key, *queries = queries_ + token * how_.key;
             const float* values = whole_tile<Isa>(value(first + token) + tile * kTile, columns, room_);
-            const Flt left = Isa::broadcast(left_[token]);
+            const Flt left = Isa::broadcast(left_[token]), step = Isa::broadcast(steps_[token]);
             Flt added[kUnits], sum[kUnits];
-            for (int unit = 0; unit < kUnits; ++unit) sum[unit] = Isa::zero();
-            if constexpr (Corrects) {
-                for (int64_t k = 0; k < how_.key; ++k) {
-                    const Flt key = Isa::broadcast(keys[k]);
-                    for (int unit = 0; unit < kUnits; ++unit) {
-                        float* at = state + k * kTile + unit * kLanes;
-                        const Flt kept = Isa::mul(Isa::load(at), left);
-                        Isa::store(at, kept);
-                        sum[unit] = Isa::fma(kept, key, sum[unit]);
-                    }
-                }
-                const Flt part = Isa::broadcast(parts_[token]), minus = Isa::broadcast(-1.0f);
-                for (int unit = 0; unit < kUnits; ++unit) {
-                    added[unit] = Isa::mul(Isa::fma(sum[unit], minus, Isa::load(values + unit * kLanes)), part);
-                    sum[unit] = Isa::zero();
-                }
-            } else {
-                const Flt step = Isa::broadcast(steps_[token]);
-                for (int unit = 0; unit < kUnits; ++unit) added[unit] = Isa::mul(Isa::load(values + unit * kLanes), step);
+            for (int unit = 0; unit < kUnits; ++unit) {
+                added[unit] = Isa::mul(Isa::load(values + unit * kLanes), step);
+                sum[unit] = Isa::zero();
             }
             for (int64_t k = 0; k < how_.key; ++k) {
                 const Flt key = Isa::broadcast(keys[k]), query = Isa::broadcast(queries[k]);
                 for (int unit = 0; unit < kUnits; ++unit) {
                     float* at = state + k * kTile + unit * kLanes;
-                    const Flt before = Isa::load(at),
-                              kept = Isa::fma(key, added[unit], Corrects ? before : Isa::mul(before, left));
+                    const Flt kept = Isa::fma(key, added[unit], Isa::mul(Isa::load(at), left));
                     Isa::store(at, kept);
                     sum[unit] = Isa::fma(kept, query, sum[unit]);
                 }
             }
-            const Flt skip = Isa::broadcast(how_.skips == nullptr ? 0.0f : how_.skips[head_]);
-            float* results = room_ + kTile;
             for (int unit = 0; unit < kUnits; ++unit) {
                 if (how_.skips != nullptr) sum[unit] = Isa::fma(skip, Isa::load(values + unit * kLanes), sum[unit]);
                 Isa::store(results + unit * kLanes, sum[unit]);
             }
-            std::memcpy(y_ + ((first + token) * how_.heads + head_) * how_.value + tile * kTile, results,
-                        sizeof(float) * static_cast<size_t>(columns));
+            give(results, first + token, tile);
         }
+    }
+
+    // One pass over the state for each token: it gets what the token before adds, and is read by this one's key and query. With the
+    // product of these two, what the query reads behind the token's own change follows from what it reads before.
+    void correct(int64_t tile, int64_t first, int64_t count) const {
+        const int64_t columns = columns_of(tile);
+        float *state = tile_of(tile), *results = room_ + kTile;
+        Flt known[kUnits], read[kUnits], added[kUnits];
+        pass<false, true>(state, 0, known, read, added);
+        for (int64_t token = 0; token < count; ++token) {
+            const float* values = whole_tile<Isa>(value(first + token) + tile * kTile, columns, room_);
+            const Flt left = Isa::broadcast(left_[token]), part = Isa::broadcast(parts_[token]), minus = Isa::broadcast(-1.0f),
+                      product = Isa::broadcast(products_[token]);
+            for (int unit = 0; unit < kUnits; ++unit) {
+                const Flt before = Isa::mul(known[unit], left);
+                added[unit] = Isa::mul(Isa::fma(before, minus, Isa::load(values + unit * kLanes)), part);
+                Isa::store(results + unit * kLanes, Isa::fma(added[unit], product, Isa::mul(read[unit], left)));
+            }
+            give(results, first + token, tile);
+            if (token + 1 < count) {
+                pass<true, true>(state, token + 1, known, read, added);
+            } else {
+                pass<true, false>(state, token + 1, known, read, added);
+            }
+        }
+    }
+
+    // What the token before adds, then what this token's key and query read of the state.
+    template <bool Adds, bool Reads>
+    DRAGOMAN_INLINE void pass(float* state, int64_t token, Flt* known, Flt* read, const Flt* added) const {
+        const float *keys = keys_ + token * how_.key, *queries = queries_ + token * how_.key;
+        const float* before = Adds ? keys_ + (token - 1) * how_.key : nullptr;
+        const Flt left = Adds ? Isa::broadcast(left_[token - 1]) : Isa::zero();
+        static_for<0, kUnits / kTogether>([&](auto group) {
+            constexpr int first = group * kTogether;
+            Flt sums[2 * kTogether], adds[kTogether];
+            static_for<0, kTogether>([&](auto unit) {
+                sums[unit] = sums[kTogether + unit] = Isa::zero();
+                adds[unit] = Adds ? added[first + unit] : left;
+            });
+            for (int64_t k = 0; k < how_.key; ++k) {
+                const Flt key = Isa::broadcast(keys[k]), query = Isa::broadcast(queries[k]);
+                const Flt key_before = Adds ? Isa::broadcast(before[k]) : left;
+                static_for<0, kTogether>([&](auto unit) {
+                    float* at = state + k * kTile + (first + unit) * kLanes;
+                    Flt kept = Isa::load(at);
+                    if constexpr (Adds) {
+                        kept = Isa::fma(key_before, adds[unit], Isa::mul(kept, left));
+                        Isa::store(at, kept);
+                    }
+                    if constexpr (Reads) {
+                        sums[unit] = Isa::fma(kept, key, sums[unit]);
+                        sums[kTogether + unit] = Isa::fma(kept, query, sums[kTogether + unit]);
+                    }
+                });
+            }
+            static_for<0, kTogether>([&](auto unit) {
+                known[first + unit] = sums[unit];
+                read[first + unit] = sums[kTogether + unit];
+            });
+        });
+    }
+
+    void give(const float* results, int64_t token, int64_t tile) const {
+        std::memcpy(y_ + (token * how_.heads + head_) * how_.value + tile * kTile, results,
+                    sizeof(float) * static_cast<size_t>(columns_of(tile)));
     }
 
     const HeadStates& how_;
     const StateTables& tables_;
     const HeadRows& rows_;
     const int64_t head_, key_head_, tiles_;
-    float *const state_, *const keys_, *const queries_, *const steps_, *const left_, *const parts_, *const room_;
+    float *const state_, *const keys_, *const queries_, *const steps_, *const left_, *const parts_, *const products_,
+                                                                                                        *const room_;
     float *const states_, *const y_;
 };
 
@@ -299,7 +367,7 @@ DRAGOMAN_INLINE void over_tokens(const StateTables& tables, int64_t numbers, int
             const int64_t here = tokens_of_block(past, token, count);
             for (int64_t i = 0; i < here; ++i) body(begin + token + i, past + token + i == 0);
             token += here;
-            store_tile<Isa>(state, width, columns, numbers, state_of(row, past + token - 1));
+            store_tile<Isa>(state, width, columns, numbers, state_of(row, past + token - 1), token == count);
         }
     }
 }
