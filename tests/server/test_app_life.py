@@ -106,6 +106,7 @@ class TestModelLists:
         assert [entry["id"] for entry in listed["data"]] == ["fake", "nickname"]
         assert listed["data"][0] == {
             "id": "fake", "object": "model", "created": 7, "owned_by": "dragoman", "max_model_len": 64,
+            "aliases": ["fake", "nickname"],
         }  # fmt: skip
         assert client.get("/v3/models").json()["data"][0]["owned_by"] == "OVMS"
 

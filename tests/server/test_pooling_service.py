@@ -438,7 +438,7 @@ def test_megabytes_are_neither_tokenised_nor_put_together_for_a_few_tokens(
         (EmbedRequest(texts=["a", (1, 99999)]), "texts", "text 1 has token 99999"),
         (EmbedRequest(texts=[()]), "texts", "no tokens"),
         (EmbedRequest(texts=["a"], prompt_name="poem"), "prompt_name", "query, document"),
-        (EmbedRequest(texts=["a"], prompt_name="query", prompt="b"), "prompt", "beside prompt_name"),
+        (EmbedRequest(texts=["a"], prompt_name="query", prompt="b"), "prompt", "used together with prompt_name"),
         (EmbedRequest(texts=["a"], dimensions=0), "dimensions", "between 1 and 48"),
         (EmbedRequest(texts=["a"], dimensions=49), "dimensions", "between 1 and 48"),
         (EmbedRequest(texts=["a"], max_tokens=1000), "max_tokens", "between 1 and 128"),

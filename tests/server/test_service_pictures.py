@@ -188,7 +188,7 @@ DEAF = ChatTemplate("{% for m in messages %}[{{ m.role }}]{% endfor %}")
         ([image(30, 30), text("x" * 200)], {}, {}, CapacityError, "your prompt alone has 1137 tokens"),
         ([image(30, 30)], {"max_tokens": 100}, {}, CapacityError, r"you requested 1037 tokens \(937 in the prompt, 100"),
         ([image()], {"truncate_prompt_tokens": 5}, {}, UnsupportedFeature, "truncate_prompt_tokens 5 .* pictures"),
-        ([text(f"a{PLACEHOLDER}"), image()], {}, {}, InvalidRequest, r"must make .* 2 times <\|pix\|>.*, got 3"),
+        ([text(f"a{PLACEHOLDER}"), image()], {}, {}, InvalidRequest, r"must make .* <\|pix\|> 2 times.*, got 3"),
         ([text("<image><image>"), image()], {}, {}, InvalidRequest, "must hold <image> at most 1 times.*, got 2"),
         ([image()], {}, {"chat_template": TALKATIVE}, InvalidRequest, "must make .* 1 times <image>, .* got 2"),
         ([image()], {}, {"chat_template": DEAF}, InvalidRequest, "must make .* 1 times <image>, .* got 0"),

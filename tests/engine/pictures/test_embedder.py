@@ -142,7 +142,7 @@ async def test_more_pictures_than_may_wait_are_refused(embedder: PictureEmbedder
     tower.is_open.clear()
     waiting = asyncio.create_task(embedder.embed([span("1"), span("2"), span("3"), span("4")]))
     await begun(tower, waiting)
-    with pytest.raises(Overloaded, match="4 pictures wait"):
+    with pytest.raises(Overloaded, match="4 pictures are waiting"):
         await embedder.embed([span("5")])
     again = asyncio.create_task(embedder.embed([span("2")]))  # which waits already
     await begun(tower, again)
