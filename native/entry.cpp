@@ -67,6 +67,13 @@ DRAGOMAN_EXPORT void dragoman_pack_gguf(int32_t format, int64_t group, int64_t o
     dragoman::pack_gguf(matrix_of(format, group, outputs, columns, out), first, count, rows, out);
 }
 
+DRAGOMAN_EXPORT int32_t dragoman_pack_gguf_file(int32_t format, int64_t group, int64_t outputs, int64_t columns, int64_t first,
+                                                int64_t count, int32_t descriptor, int64_t begin, const int64_t* order,
+                                                uint8_t* out) {
+    const Matrix matrix = matrix_of(format, group, outputs, columns, out);
+    return dragoman::pack_gguf_file(matrix, first, count, descriptor, begin, order, out);
+}
+
 DRAGOMAN_EXPORT void dragoman_pack_floats(int32_t format, int64_t group, int64_t outputs, int64_t columns, int64_t first,
                                           int64_t count, const uint16_t* values, uint8_t* out) {
     dragoman::pack_floats(matrix_of(format, group, outputs, columns, out), first, count, values, out);

@@ -64,6 +64,8 @@ struct Kernels {
     // Codes of `columns` weights, from 0 to `highest`, and an f16 scale and a zero point for each group. False if a number is not
     // finite, or too large for such a scale.
     bool (*codes)(const float* x, int64_t columns, int64_t group, int highest, uint8_t* codes, uint16_t* scales, uint8_t* zeros);
+    // A panel of a format of GGUF files, from 16 rows of its type.
+    void (*file_panel)(const Matrix& matrix, const uint8_t* const* rows, uint8_t* panel);
     // gate[i] = activation(gate[i]) * up[i].
     void (*activate)(const Gating& activation, float* gate, const float* up, int64_t count);
     // y[row, output] for all rows and the panels [first, last). `y` points to the first row and output 0.

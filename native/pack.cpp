@@ -1,8 +1,15 @@
 // See pack.hpp. Sources: ggml's ggml-common.h for the blocks of GGUF files; the formats' own places are told in formats.hpp.
 #include "pack.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <vector>
+
+#include "panel.hpp"
 
 namespace dragoman {
 namespace {
@@ -36,57 +43,6 @@ int64_t float_place(Format format, int64_t output, int64_t column) {
     return column / 2 * kLine + (format == Format::bf16 ? 4 * output + 2 * odd : 2 * output + 2 * kPanel * odd);
 }
 
-constexpr uint64_t kEach = 0x0101010101010101u;  // times a byte: that byte in all eight
-
-uint64_t eight_at(const uint8_t* from) {
-    uint64_t eight;
-    std::memcpy(&eight, from, 8);
-    return eight;
-}
-
-void put_eight(uint64_t eight, uint8_t* to) { std::memcpy(to, &eight, 8); }
-
-// The codes of two quads, of `Bits` each, in the bytes of one: the second one's above the first one's.
-template <int Bits>
-uint32_t in_one(uint64_t both) {
-    return static_cast<uint32_t>(both | both >> (32 - Bits));
-}
-
-// Writes what one output has of a chunk's planes; `codes` [32 columns], `out`: the output's place in the chunk's first line. A quad's
-// four codes move together, two quads at a time.
-template <int Bits>
-void put_planes(const uint8_t* codes, uint8_t* out) {
-    constexpr bool kHasFour = Bits >= 4 && Bits < 8, kHasTwo = Bits == 2 || Bits == 3 || Bits == 6,
-                   kHasOne = Bits == 3 || Bits == 5;
-    constexpr int kTwo = kHasFour ? 4 : 0, kOne = kTwo + (kHasTwo ? 2 : 0);
-    uint32_t lines[Bits] = {};
-    for (int two = 0; two < kQuads / 2; ++two) {
-        const uint64_t both = eight_at(codes + 8 * two), high = kHasFour ? both >> 4 & 15 * kEach : both;
-        if constexpr (Bits == 8) std::memcpy(&lines[2 * two], &both, 8);
-        if constexpr (kHasFour) lines[two] = in_one<4>(both & 15 * kEach);
-        if constexpr (kHasTwo) lines[kTwo + two / 2] |= in_one<2>(high & 3 * kEach) << 4 * (two % 2);
-        if constexpr (kHasOne) lines[kOne] |= in_one<1>(high >> (kHasTwo ? 2 : 0) & kEach) << 2 * two;
-    }
-    for (int line = 0; line < Bits; ++line) std::memcpy(out + kLine * line, &lines[line], 4);
-}
-
-// The same of some chunks behind each other, `codes` [chunks][32 columns].
-template <int Bits>
-void put_chunks(const uint8_t* codes, int64_t chunks, uint8_t* out) {
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) put_planes<Bits>(codes + chunk * kChunk, out + chunk * kLine * Bits);
-}
-
-void put_codes(int bits, const uint8_t* codes, int64_t chunks, uint8_t* out) {
-    switch (bits) {
-        case 2: return put_chunks<2>(codes, chunks, out);
-        case 3: return put_chunks<3>(codes, chunks, out);
-        case 4: return put_chunks<4>(codes, chunks, out);
-        case 5: return put_chunks<5>(codes, chunks, out);
-        case 6: return put_chunks<6>(codes, chunks, out);
-        default: return put_chunks<8>(codes, chunks, out);
-    }
-}
-
 int code_at(int bits, const uint8_t* chunk, int output, int column) {
     const int quad = column / 4, place = 4 * output + column % 4;
     if (bits == 8) return static_cast<int8_t>(chunk[kLine * quad + place]);
@@ -107,24 +63,9 @@ int code_at(int bits, const uint8_t* chunk, int output, int column) {
 
 // --- parameters -------------------------------------------------------------------------------------------------------------
 
-// The smaller scales of a block, each of the chunks [0, 8) two of six bits: the lower one and the upper one of a pair.
-using Pairs = uint16_t[kSuper / kChunk];
-
-uint16_t pair_of(int lower, int upper) { return static_cast<uint16_t>(lower | upper << kInnerBits); }
-
 // Where the words of an output lie that hold a chunk's pair, or of a fourth chunk the first three of these.
 int64_t word_place(int chunk, int output) {
     return (chunk / kWordChunks * (kWordChunks - 1) + (chunk % kWordChunks) % (kWordChunks - 1)) * kWordBytes + 2 * output;
-}
-
-void put_pairs(const Pairs& pairs, int output, uint8_t* words) {
-    for (int chunk = 0; chunk < kSuper / kChunk; ++chunk) {
-        const int place = chunk % kWordChunks;
-        if (place == kWordChunks - 1) continue;
-        const int fourth = pairs[chunk - place + kWordChunks - 1] >> 4 * place & 15;
-        const auto word = static_cast<uint16_t>(pairs[chunk] | fourth << 12);
-        std::memcpy(words + word_place(chunk, output), &word, 2);
-    }
 }
 
 int pair_at(const uint8_t* words, int chunk, int output) {
@@ -135,167 +76,28 @@ int pair_at(const uint8_t* words, int chunk, int output) {
 
 float power(int exponent) { return std::ldexp(1.0f, exponent - 128); }
 
-// What a block of a GGUF file says of 32 or 256 columns.
-struct FileBlock {
-    uint8_t codes[kSuper];
-    uint16_t scale, minimum;
-    uint8_t exponent;
-    uint8_t scales[16], minima[16];  // of 16 or 32 columns each
-};
-
-void halves_of_bytes(const uint8_t* from, uint8_t* codes) {
-    for (int i = 0; i < 16; i += 8) {
-        put_eight(eight_at(from + i) & 15 * kEach, codes + i);
-        put_eight(eight_at(from + i) >> 4 & 15 * kEach, codes + 16 + i);
+void put_chunk(int bits, const uint8_t (&bytes)[kQuads][kLine], uint8_t* out) {
+    Sixteen quads[kQuads];
+    std::memcpy(quads, bytes, sizeof quads);
+    switch (bits) {
+        case 4: return put_planes<4>(quads, out);
+        case 5: return put_planes<5>(quads, out);
+        default: return put_planes<8>(quads, out);
     }
 }
 
-void add_fifth_bits(const uint8_t* from, uint8_t* codes) {
-    for (int i = 0; i < 4; ++i) {
-        // each bit of the byte in a byte of its own, which the sum carries to that byte's highest place
-        const uint64_t spread = (from[i] * 0x0101010101010101u) & 0x8040201008040201u;
-        const uint64_t fifth = ((spread + 0x7F7F7F7F7F7F7F7Fu) & 0x8080808080808080u) >> 3;
-        put_eight(eight_at(codes + 8 * i) | fifth, codes + 8 * i);
+// 0, or an errno, or -1 where the file ends before.
+int32_t read_all(int descriptor, int64_t from, int64_t count, uint8_t* to) {
+    while (count > 0) {
+        const ssize_t got = pread(descriptor, to, static_cast<size_t>(count), from);
+        if (got < 0 && errno != EINTR) return errno;
+        if (got == 0) return -1;
+        if (got < 0) continue;
+        from += got;
+        count -= got;
+        to += got;
     }
-}
-
-// Eight scales and minima of 6 bits in 12 bytes.
-void scales_of_six_bits(const uint8_t* from, FileBlock& block) {
-    for (int i = 0; i < 4; ++i) {
-        block.scales[i] = from[i] & 63;
-        block.minima[i] = from[i + 4] & 63;
-        block.scales[i + 4] = static_cast<uint8_t>((from[i + 8] & 15) | from[i] >> 6 << 4);
-        block.minima[i + 4] = static_cast<uint8_t>(from[i + 8] >> 4 | from[i + 4] >> 6 << 4);
-    }
-}
-
-void two_bits(const uint8_t* from, uint8_t* codes) {
-    for (int part = 0; part < 8; ++part)  // of 32 columns
-        for (int i = 0; i < 32; i += 8)
-            put_eight(eight_at(from + 32 * (part / 4) + i) >> 2 * (part % 4) & 3 * kEach, codes + 32 * part + i);
-}
-
-// Sets a bit of each code, of which every part of 32 columns has one in the same 32 bytes.
-void add_bits(const uint8_t* from, int place, uint8_t* codes) {
-    for (int part = 0; part < 8; ++part) {
-        for (int i = 0; i < 32; i += 8) {
-            uint8_t* to = codes + 32 * part + i;
-            put_eight(eight_at(to) | (eight_at(from + i) >> part & kEach) << place, to);
-        }
-    }
-}
-
-void read_q3_k(const uint8_t* from, FileBlock& block) {
-    two_bits(from + 32, block.codes);
-    add_bits(from, 2, block.codes);
-    const uint8_t* scales = from + 96;
-    for (int i = 0; i < 16; ++i) {
-        int low = i < 8 ? scales[i] & 15 : scales[i - 8] >> 4;
-        int high = scales[8 + i % 4] >> 2 * (i / 4) & 3;
-        block.scales[i] = static_cast<uint8_t>(low | high << 4);
-    }
-    block.scale = read_half(from + 108);
-}
-
-void read_q4_k(const uint8_t* from, FileBlock& block, bool has_fifth_bit) {
-    block.scale = read_half(from);
-    block.minimum = read_half(from + 2);
-    scales_of_six_bits(from + 4, block);
-    const uint8_t* codes = from + (has_fifth_bit ? 48 : 16);
-    for (int part = 0; part < 8; ++part)
-        for (int i = 0; i < 32; i += 8)
-            put_eight(eight_at(codes + 32 * (part / 2) + i) >> 4 * (part % 2) & 15 * kEach, block.codes + 32 * part + i);
-    if (has_fifth_bit) add_bits(from + 16, 4, block.codes);
-}
-
-void read_q6_k(const uint8_t* from, FileBlock& block) {
-    for (int part = 0; part < 8; ++part) {
-        for (int i = 0; i < 32; i += 8) {
-            const uint64_t low = eight_at(from + 64 * (part / 4) + 32 * (part % 2) + i) >> 4 * (part % 4 / 2) & 15 * kEach;
-            const uint64_t high = eight_at(from + 128 + 32 * (part / 4) + i) >> 2 * (part % 4) & 3 * kEach;
-            put_eight(low | high << 4, block.codes + 32 * part + i);
-        }
-    }
-    std::memcpy(block.scales, from + 192, 16);
-    block.scale = read_half(from + 208);
-}
-
-// Bytes of a block in the file; what it says is written.
-int64_t file_block_bytes(Format format) {
-    switch (format) {
-        case Format::i4:
-        case Format::iq4_nl: return 18;
-        case Format::i4m: return 20;
-        case Format::i5: return 22;
-        case Format::i5m: return 24;
-        case Format::i8: return 34;
-        case Format::q2_k: return 84;
-        case Format::q3_k: return 110;
-        case Format::q4_k: return 144;
-        case Format::q5_k: return 176;
-        case Format::q6_k: return 210;
-        case Format::mxfp4: return 17;
-        default: return 0;
-    }
-}
-
-constexpr uint16_t kMinus = 0x8000;  // the sign of an f16: files add what a minimum takes away
-
-void read_block(Format format, const uint8_t* from, FileBlock& block) {
-    block.scale = read_half(from);
-    switch (format) {
-        case Format::i4:
-        case Format::iq4_nl: return halves_of_bytes(from + 2, block.codes);
-        case Format::mxfp4: block.exponent = from[0]; return halves_of_bytes(from + 1, block.codes);
-        case Format::i4m: block.minimum = read_half(from + 2) ^ kMinus; return halves_of_bytes(from + 4, block.codes);
-        case Format::i5: halves_of_bytes(from + 6, block.codes); return add_fifth_bits(from + 2, block.codes);
-        case Format::i5m:
-            block.minimum = read_half(from + 2) ^ kMinus;
-            halves_of_bytes(from + 8, block.codes);
-            return add_fifth_bits(from + 4, block.codes);
-        case Format::i8: std::memcpy(block.codes, from + 2, 32); return;
-        case Format::q2_k:
-            std::memcpy(block.scales, from, 16);  // a minimum in the high half of each
-            two_bits(from + 16, block.codes);
-            block.scale = read_half(from + 80);
-            block.minimum = read_half(from + 82);
-            return;
-        case Format::q3_k: return read_q3_k(from, block);
-        case Format::q4_k: return read_q4_k(from, block, false);
-        case Format::q5_k: return read_q4_k(from, block, true);
-        case Format::q6_k: return read_q6_k(from, block);
-        default: return;
-    }
-}
-
-// Zeros where nothing will be written: behind the parameters, and for outputs that the last panel lacks.
-void clear(const Matrix& matrix, int outputs, uint8_t* panel) {
-    std::memset(panel, 0, outputs < kPanel ? matrix.panel_bytes() : matrix.parameter_bytes());
-}
-
-void put_parameters(const Matrix& matrix, const FileBlock& from, int output, uint8_t* block) {
-    const Shape& shape = shape_of(matrix.format);
-    if (matrix.format == Format::mxfp4) {
-        block[output] = from.exponent;
-        return;
-    }
-    std::memcpy(block + 2 * output, &from.scale, 2);
-    if (shape.has_minimum) std::memcpy(block + 32 + 2 * output, &from.minimum, 2);
-    if (shape.columns == 0) return;
-    uint8_t* inner = block + inner_place(shape);
-    Pairs pairs = {};
-    for (int chunk = 0; chunk < kSuper / kChunk; ++chunk) {
-        const bool has_halves = shape.sub == 16;
-        const int lower = from.scales[has_halves ? 2 * chunk : chunk];
-        const int upper = has_halves ? from.scales[2 * chunk + 1] : from.minima[chunk];
-        if (has_words(matrix.format)) {
-            pairs[chunk] = pair_of(lower, upper);
-        } else {
-            inner[chunk * kByteScales + output] = static_cast<uint8_t>(lower);
-            inner[chunk * kByteScales + kPanel + output] = static_cast<uint8_t>(upper);
-        }
-    }
-    if (has_words(matrix.format)) put_pairs(pairs, output, inner);
+    return 0;
 }
 
 }  // namespace
@@ -353,7 +155,7 @@ void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8
         uint8_t* panel = out + (first + begin) / kPanel * matrix.panel_bytes();
         uint8_t* planes = panel + matrix.parameter_bytes();
         const int here = static_cast<int>(count - begin < kPanel ? count - begin : kPanel);
-        clear(matrix, here, panel);
+        std::memset(panel, 0, static_cast<size_t>(matrix.parameter_bytes()));
         for (int output = 0; output < here; ++output) {
             for (int64_t block = 0; block < blocks; ++block) {
                 uint8_t* to = panel + block * shape.block_bytes;
@@ -366,12 +168,15 @@ void pack_groups(const Matrix& matrix, int64_t first, int64_t count, const uint8
         }
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
             const int64_t left = matrix.columns - chunk * kChunk;
+            alignas(kLine) uint8_t quads[kQuads][kLine] = {};
             for (int output = 0; output < here; ++output) {
                 const uint8_t* from = codes + (begin + output) * matrix.columns + chunk * kChunk;
                 uint8_t padded[kChunk] = {};
                 if (left < kChunk) std::memcpy(padded, from, left);
-                put_codes(shape.bits, left < kChunk ? padded : from, 1, planes + chunk * chunk_bytes + 4 * output);
+                for (int quad = 0; quad < kQuads; ++quad)
+                    std::memcpy(quads[quad] + 4 * output, (left < kChunk ? padded : from) + 4 * quad, 4);
             }
+            put_chunk(shape.bits, quads, planes + chunk * chunk_bytes);
         }
     }
 }
@@ -401,28 +206,37 @@ void float_values(const Matrix& matrix, int64_t output, int64_t chunk, float (&v
 
 int64_t gguf_row_bytes(const Matrix& matrix) {
     const int64_t columns = shape_of(matrix.format).columns ? kSuper : kChunk;
-    return matrix.columns / columns * file_block_bytes(matrix.format);
+    return matrix.columns / columns * file_block(matrix.format).bytes;
 }
 
 void pack_gguf(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* rows, uint8_t* out) {
-    const Shape& shape = shape_of(matrix.format);
-    const int64_t columns = shape.columns ? kSuper : kChunk, size = file_block_bytes(matrix.format),
-                  row_bytes = gguf_row_bytes(matrix), blocks = matrix.columns / columns,
-                  planes_bytes = columns / kChunk * matrix.chunk_bytes();
+    const int64_t row_bytes = gguf_row_bytes(matrix);
+    const std::vector<uint8_t> zeros(static_cast<size_t>(count % kPanel ? row_bytes : 0));
     for (int64_t begin = 0; begin < count; begin += kPanel) {
-        uint8_t* panel = out + (first + begin) / kPanel * matrix.panel_bytes();
-        uint8_t* planes = panel + matrix.parameter_bytes();
-        const int here = static_cast<int>(count - begin < kPanel ? count - begin : kPanel);
-        clear(matrix, here, panel);
-        for (int64_t block = 0; block < blocks; ++block) {
-            for (int output = 0; output < here; ++output) {
-                FileBlock read;
-                read_block(matrix.format, rows + (begin + output) * row_bytes + block * size, read);
-                put_parameters(matrix, read, output, panel + block * shape.block_bytes);
-                put_codes(shape.bits, read.codes, columns / kChunk, planes + block * planes_bytes + 4 * output);
-            }
-        }
+        const uint8_t* sixteen[kPanel];
+        for (int64_t row = begin; row < begin + kPanel; ++row)
+            sixteen[row - begin] = row < count ? rows + row * row_bytes : zeros.data();
+        kernels().file_panel(matrix, sixteen, out + (first + begin) / kPanel * matrix.panel_bytes());
     }
+}
+
+int32_t pack_gguf_file(const Matrix& matrix, int64_t first, int64_t count, int32_t descriptor, int64_t begin,
+                       const int64_t* order, uint8_t* out) {
+    const int64_t row_bytes = gguf_row_bytes(matrix);
+    std::vector<uint8_t> rows(static_cast<size_t>(kPanel * row_bytes));
+    const uint8_t* sixteen[kPanel];
+    for (int row = 0; row < kPanel; ++row) sixteen[row] = rows.data() + row * row_bytes;
+    for (int64_t done = 0; done < count; done += kPanel) {
+        const int64_t here = count - done < kPanel ? count - done : kPanel, together = order ? 1 : here;
+        std::fill(rows.begin() + here * row_bytes, rows.end(), uint8_t{0});
+        for (int64_t row = 0; row < here; row += together) {
+            const int64_t from = begin + (order ? order[done + row] : done) * row_bytes;
+            const int32_t why = read_all(descriptor, from, together * row_bytes, rows.data() + row * row_bytes);
+            if (why) return why;
+        }
+        kernels().file_panel(matrix, sixteen, out + (first + done) / kPanel * matrix.panel_bytes());
+    }
+    return 0;
 }
 
 void unpack_rows(const Matrix& matrix, const int64_t* rows, int64_t count, float* out) {

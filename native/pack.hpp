@@ -32,6 +32,11 @@ bool pack_numbers(const Matrix& matrix, int64_t first, int64_t count, Number num
 // Packs such outputs from rows of a GGUF file, of the type that belongs to the format (Q4_0: i4, ..., MXFP4: mxfp4); no floats.
 void pack_gguf(const Matrix& matrix, int64_t first, int64_t count, const uint8_t* rows, uint8_t* out);
 
+// The same from an open file that has the rows from `begin` on. `order`: which of these they are, null = the first ones. 0, or why not: an
+// errno, -1 if the file ends before. Rows are read into a cache of the processor: mapping their pages takes longer than copying them.
+int32_t pack_gguf_file(const Matrix& matrix, int64_t first, int64_t count, int32_t descriptor, int64_t begin,
+                       const int64_t* order, uint8_t* out);
+
 // Packs such outputs of a format of floats: `values`, of two bytes, [count, columns].
 void pack_floats(const Matrix& matrix, int64_t first, int64_t count, const uint16_t* values, uint8_t* out);
 

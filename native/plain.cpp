@@ -7,6 +7,7 @@
 #include "attention_tile.hpp"
 #include "kernels.hpp"
 #include "pack.hpp"
+#include "panel.hpp"
 #include "quantise.hpp"
 #include "recurrence_tile.hpp"
 #include "rows.hpp"
@@ -153,6 +154,7 @@ void product(const Matrix& matrix, const Rows& rows, int64_t num_rows, int64_t f
 const AttentionKernels kPlainAttention = attention_of<One>();
 const RecurrenceKernels kPlainRecurrence = recurrence_of<NotStreaming<One>>();
 
-const Kernels kPlain = {"plain", quantise_with<One>, codes_with<One>, activate_with<One>, product, &kPlainAttention};
+const Kernels kPlain = {"plain", quantise_with<One>, codes_with<One>, file_panel_with<One>, activate_with<One>,
+                        product, &kPlainAttention};
 
 }  // namespace dragoman

@@ -13,6 +13,7 @@
 #include "activation.hpp"
 #include "float_tile.hpp"
 #include "kernels.hpp"
+#include "panel.hpp"
 #include "quantise.hpp"
 #include "rows.hpp"
 #include "static_for.hpp"
@@ -662,7 +663,8 @@ void product_with(const Matrix& matrix, const Rows& rows, int64_t num_rows, int6
 
 template <class Isa>
 constexpr Kernels kernels_of(const AttentionKernels& attention) {
-    return {Isa::name, quantise_with<Isa>, codes_with<Isa>, activate_with<Isa>, product_with<Isa>, &attention};
+    return {Isa::name,          quantise_with<Isa>, codes_with<Isa>, file_panel_with<Isa>,
+            activate_with<Isa>, product_with<Isa>,  &attention};
 }
 
 }  // namespace dragoman

@@ -201,6 +201,26 @@ void check(Format format, int64_t group, int64_t outputs, int64_t columns, std::
     }
 }
 
+// All kernels make the same panels of rows of a file, which end where they end.
+void check_file_panel(Format format) {
+    const Matrix matrix{format, 256, kPanel, 768, nullptr};
+    const int64_t row_bytes = gguf_row_bytes(matrix);
+    const std::vector<uint8_t> rows = [&] {
+        std::vector<uint8_t> bytes(static_cast<size_t>(kPanel * row_bytes));
+        for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(generator());
+        return bytes;
+    }();
+    const uint8_t* sixteen[kPanel];
+    for (int row = 0; row < kPanel; ++row) sixteen[row] = rows.data() + row * row_bytes;
+    const auto size = static_cast<size_t>(matrix.panel_bytes());
+    std::vector<uint8_t> plain(size, 1), panel(size, 2);
+    dragoman::kPlain.file_panel(matrix, sixteen, plain.data());
+    for (const Kernels* with : dragoman::usable_kernels()) {
+        with->file_panel(matrix, sixteen, panel.data());
+        expect(panel == plain, with->name, matrix, kPanel);
+    }
+}
+
 // A number that is none makes its own row's results none, with all kernels, and leaves other rows alone.
 void check_not_finite(Format format, int64_t group) {
     Matrix matrix{format, group, 40, 512, nullptr};
@@ -262,6 +282,8 @@ int main() {
     check_activations();
     for (int32_t index = 0; index < static_cast<int32_t>(Format::count); ++index) {
         const Format format = static_cast<Format>(index);
+        if (std::any_of(std::begin(kBlocks), std::end(kBlocks), [&](const Block& one) { return one.format == format; }))
+            check_file_panel(format);
         if (is_of_floats(format)) {
             check(format, 256, 48, 256, {0, 1, 2, 3, 4, 5, 6, 7, 9, 41});
             check(format, 209, 33, 209, {1, 7, 100});

@@ -7,6 +7,7 @@ decide whether it is used (`models.profile` does). Called where weights are pack
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -94,6 +95,32 @@ class Library:
         rows = np.ascontiguousarray(rows)
         entry = self.entry("dragoman_pack_gguf", None, *_MATRIX, ctypes.c_int64, ctypes.c_int64, *_POINTERS)
         entry(*words, first, len(rows), rows.ctypes.data, data)
+
+    def pack_gguf_file(
+        self,
+        layout: Layout,
+        first: int,
+        count: int,
+        file: tuple[int, int],
+        out: Bytes,
+        order: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        """Pack `count` outputs from rows of an open GGUF file: `file` is its descriptor, and where the rows begin.
+
+        `order`: which of the rows they are, None = the first ones. Raises: ValueError if sizes do not fit, or the file
+        cannot be read.
+        """
+        words, data = self.words(layout), self._data(layout, out)
+        self._check_part(layout, first, count)
+        order = None if order is None else np.ascontiguousarray(order, np.int64)
+        if order is not None and (order.shape != (count,) or (count and order.min() < 0)):
+            raise ValueError(f"an order {order.shape} does not fit {count} outputs")
+        takes = (*_MATRIX, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32, ctypes.c_int64, *_POINTERS)
+        entry = self.entry("dragoman_pack_gguf_file", ctypes.c_int32, *takes)
+        failure = entry(*words, first, count, *file, None if order is None else order.ctypes.data, data)
+        if failure:
+            why = "it has become shorter" if failure < 0 else os.strerror(failure)
+            raise ValueError(f"its file cannot be read: {why}")
 
     def pack_numbers(self, layout: Layout, first: int, rows: npt.NDArray[Any], out: Bytes) -> None:
         """Quantise outputs from `first` on, a multiple of 16, in the groups of the layout, i4z or i8z, and pack them.

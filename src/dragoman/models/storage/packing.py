@@ -107,7 +107,7 @@ def _source(matrix: StoredTensor | QuantisedRows | _Numbers, storage: WeightStor
     if isinstance(matrix, QuantisedRows) and keeps_type(matrix.type_name, storage.format):
         name = GGUF_FORMATS[matrix.type_name]
         layout = Layout(name, _SUPER_GROUP if name.endswith("_k") else CHUNK, outputs, columns)
-        return _Source(layout, lambda part: matrix[part].data, _write_rows, _AS_STORED_SIZE)
+        return _Source(layout, lambda part: matrix[part], _write_quantised, _AS_STORED_SIZE)
     if isinstance(matrix, PackedMatrix) and isinstance(matrix.values, TwiceMxfp4):
         values = matrix.values
         return _Source(Layout("mxfp4", CHUNK, outputs, columns), lambda part: values[part].file_rows(), _write_rows)
@@ -173,11 +173,17 @@ def _fill(source: _Source, space: Array, part: slice) -> None:
         raise ModelError(f"a weight matrix of {shown} cannot be stored: {error}") from error
 
 
-def _write_rows(rows: Array, layout: Layout, first: int, out: Array) -> None:
+def _write_quantised(rows: QuantisedRows, layout: Layout, first: int, out: Array) -> None:
     if layout.format in FLOATS:
-        library().pack_floats(layout, first, rows.view(FLOATS[layout.format]), out)
+        library().pack_floats(layout, first, rows.data.view(FLOATS[layout.format]), out)
+    elif rows.place is None:
+        _write_rows(rows.data, layout, first, out)
     else:
-        library().pack_gguf(layout, first, rows, out)
+        library().pack_gguf_file(layout, first, len(rows), rows.place, out, rows.order)
+
+
+def _write_rows(rows: Array, layout: Layout, first: int, out: Array) -> None:
+    library().pack_gguf(layout, first, rows, out)
 
 
 def _write_floats(rows: Array, layout: Layout, first: int, out: Array) -> None:

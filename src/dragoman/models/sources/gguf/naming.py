@@ -6,8 +6,9 @@ Used by the source of weights, once per start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -45,7 +46,8 @@ class Entry:
         return next(prod(self.shape) // count * size for name, count, size in TYPES.values() if name == self.type_name)
 
 
-def entries(model: GgufModel) -> dict[str, Entry]:
+@lru_cache(maxsize=4)  # a start asks for a model's several times
+def entries(model: GgufModel) -> Mapping[str, Entry]:
     """Every tensor by its name in a checkpoint; those that nobody knows by their own. Raises: ModelError."""
     naming = _Naming(model)
     found: dict[str, Entry] = {}
@@ -92,6 +94,7 @@ class _Naming:
         self._architecture: Architecture = find_architecture(model)
         self._joined = {part: (target, parts) for target, parts in self._architecture.joined.items() for part in parts}
         self._num_layers, self._num_guessing = layer_counts(model)
+        self._orders: dict[tuple[str, int], Array] = {}  # which all layers share
 
     def guesses(self, tensor: GgufTensor) -> bool:
         """True if it is of a layer that guesses further tokens, which is not read."""
@@ -150,10 +153,14 @@ class _Naming:
         return replace(entry, read=lambda files: entry.read(files)[order])
 
     def _order(self, part: str, size: int) -> Array:
-        order = self._architecture.orders[part]
-        if order in ("turns", "turns_by_column"):
-            return turns_order(size, *value_heads(self._model))
-        return row_order(order, size, *head_counts(self._model), part)
+        if (part, size) not in self._orders:
+            order = self._architecture.orders[part]
+            if order in ("turns", "turns_by_column"):
+                made = turns_order(size, *value_heads(self._model))
+            else:
+                made = row_order(order, size, *head_counts(self._model), part)
+            self._orders[part, size] = made
+        return self._orders[part, size]
 
     def _logarithm(self, tensor: GgufTensor, files: MappedFiles) -> Array:
         rates = np.asarray(_read(tensor, files), dtype=np.float32)
@@ -232,8 +239,11 @@ def _read(tensor: GgufTensor, files: MappedFiles) -> Any:
     data, type_name, columns = files.bytes_of(tensor), tensor.type_name, tensor.shape[-1]
     keeps_mxfp4, keeps_rows = files.keeps_mxfp4, files.keeps_rows
 
-    def stored(data: Array) -> Any:
-        return stored_rows(data, type_name, columns, keeps_mxfp4=keeps_mxfp4, keeps_rows=keeps_rows)
+    place = files.place_of(tensor)
+
+    def stored(part: Array, first: int = 0) -> Any:
+        begin = place._replace(begin=place.begin + first * part.shape[1])
+        return stored_rows(part, type_name, columns, keeps_mxfp4=keeps_mxfp4, keeps_rows=keeps_rows, place=begin)
 
     if len(tensor.shape) == 1:
         rows: Array = np.asarray(stored(data))
@@ -241,7 +251,7 @@ def _read(tensor: GgufTensor, files: MappedFiles) -> Any:
     if len(tensor.shape) == 2:
         return stored(data)
     num_rows = len(data) // tensor.shape[0]
-    return Stack(tensor.shape, lambda index: stored(data[index * num_rows : (index + 1) * num_rows]))
+    return Stack(tensor.shape, lambda index: stored(data[index * num_rows : (index + 1) * num_rows], index * num_rows))
 
 
 def _each(tensor: GgufTensor) -> Iterator[Entry]:

@@ -8,7 +8,7 @@ Source of the blocks' layouts: ggml's ggml-common.h; the arithmetic of all but Q
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -40,28 +40,40 @@ def packed_types(*, keeps_mxfp4: bool) -> dict[str, int]:
     return PACKED | ({MXFP4: 8} if keeps_mxfp4 else {})
 
 
+class FilePlace(NamedTuple):
+    """The place in an open file where bytes begin."""
+
+    descriptor: int
+    begin: int
+
+
 class MappedFiles:
-    """Files in memory, each mapped once. `keeps_mxfp4`, `keeps_rows`: see `stored_weights`."""
+    """Files in memory, each opened and mapped once. `keeps_mxfp4`, `keeps_rows`: see `stored_weights`."""
 
     def __init__(self, *, keeps_mxfp4: bool = False, keeps_rows: bool = False) -> None:
         self.keeps_mxfp4, self.keeps_rows = keeps_mxfp4, keeps_rows
-        self._mapped: dict[Path, Array] = {}
+        self._mapped: dict[Path, tuple[BinaryIO, Array]] = {}
 
     def bytes_of(self, tensor: GgufTensor) -> Array:
         """Its bytes, u8 [rows, bytes of a row], a view of the file. Raises: ModelError."""
         if tensor.path not in self._mapped:
             try:
                 # private to this process, so that arrays are writable, which the runtime asks for; nothing writes
-                self._mapped[tensor.path] = np.asarray(np.memmap(tensor.path, dtype=np.uint8, mode="c"))
+                file = tensor.path.open("rb")
+                self._mapped[tensor.path] = file, np.asarray(np.memmap(file, dtype=np.uint8, mode="c"))
             except (OSError, ValueError) as error:
                 raise ModelError(f"{tensor.path} is not a readable GGUF file: {error}") from error
-        data = self._mapped[tensor.path][tensor.begin : tensor.begin + tensor.size]
+        data = self._mapped[tensor.path][1][tensor.begin : tensor.begin + tensor.size]
         if len(data) != tensor.size:
             raise ModelError(f"{tensor.path} shrank while it was read")
         num_rows = 1
         for size in tensor.shape[:-1]:
             num_rows *= size
         return data.reshape(num_rows, -1)
+
+    def place_of(self, tensor: GgufTensor) -> FilePlace:
+        """The place of the bytes that `bytes_of` has mapped, until `close`."""
+        return FilePlace(self._mapped[tensor.path][0].fileno(), tensor.begin)
 
     def numbers(self, tensor: GgufTensor) -> Array:
         """A tensor of any type as f32, in its own memory. Raises: ModelError."""
@@ -71,6 +83,8 @@ class MappedFiles:
 
     def close(self) -> None:
         """Forget them."""
+        for file, _ in self._mapped.values():
+            file.close()
         self._mapped.clear()
 
 
@@ -79,15 +93,26 @@ class QuantisedRows:
 
     dtype = np.dtype(np.float32)
 
-    def __init__(self, stored: Array, type_name: str, num_columns: int, order: Array | None = None) -> None:
-        """`stored`: u8 [rows, bytes of a row]. `order`: which of them these are, None = all as they lie."""
+    def __init__(
+        self,
+        stored: Array,
+        type_name: str,
+        num_columns: int,
+        order: Array | None = None,
+        place: FilePlace | None = None,
+    ) -> None:
+        """`stored`: u8 [rows, bytes of a row]; `place`: where they lie in a file, None = in none, or it is not known.
+
+        `order`: which of them these are, None = all as they lie.
+        """
         self.type_name = type_name
-        self._stored, self._num_columns, self._order = stored, num_columns, order
+        self.place, self.order = place, order
+        self._stored, self._num_columns = stored, num_columns
 
     @property
     def data(self) -> Array:
         """u8 [out, bytes of a row]; a view of what is stored if it lies there in this order, else a copy."""
-        data: Array = self._stored if self._order is None else self._stored[self._order]
+        data: Array = self._stored if self.order is None else self._stored[self.order]
         return data
 
     @property
@@ -96,14 +121,17 @@ class QuantisedRows:
         return len(self), self._num_columns
 
     def __len__(self) -> int:
-        return len(self._stored if self._order is None else self._order)
+        return len(self._stored if self.order is None else self.order)
 
     def __getitem__(self, rows: slice | Array) -> QuantisedRows:
         """These rows; nothing is copied before their bytes are read."""
-        if isinstance(rows, slice) and self._order is None:
-            return QuantisedRows(self._stored[rows], self.type_name, self._num_columns)
-        order = np.arange(len(self)) if self._order is None else self._order
-        return QuantisedRows(self._stored, self.type_name, self._num_columns, order[rows])
+        if isinstance(rows, slice) and self.order is None:
+            part, place = self._stored[rows], self.place
+            if place is not None:
+                place = place._replace(begin=place.begin + rows.indices(len(self))[0] * self._stored.shape[1])
+            return QuantisedRows(part, self.type_name, self._num_columns, None, place)
+        order = np.arange(len(self)) if self.order is None else self.order
+        return QuantisedRows(self._stored, self.type_name, self._num_columns, order[rows], self.place)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         from gguf.constants import GGMLQuantizationType
@@ -116,14 +144,20 @@ class QuantisedRows:
 
 
 def stored_rows(
-    data: Array, type_name: str, num_columns: int, *, keeps_mxfp4: bool = False, keeps_rows: bool = False
+    data: Array,
+    type_name: str,
+    num_columns: int,
+    *,
+    keeps_mxfp4: bool = False,
+    keeps_rows: bool = False,
+    place: FilePlace | None = None,
 ) -> Array | PackedMatrix | QuantisedRows:
-    """Rows of a matrix as they are stored. Shapes: data u8 [out, bytes of a row] -> [out, in]."""
+    """Rows of a matrix as they are stored, and `place` in a file. Shapes: data u8 [out, bytes of a row] -> [out, in]."""
     if type_name in NUMBERS and not (keeps_rows and type_name in GGUF_FORMATS):
         numbers: Array = data.view(NUMBERS[type_name])
         return numbers
     if keeps_rows:
-        return QuantisedRows(data, type_name, num_columns)
+        return QuantisedRows(data, type_name, num_columns, None, place)
     if type_name == MXFP4 and keeps_mxfp4:
         return _mxfp4(data.reshape(len(data), num_columns // GROUP_SIZE, -1)).packed()
     if type_name not in PACKED:

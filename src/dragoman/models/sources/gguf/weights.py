@@ -37,7 +37,7 @@ class GgufWeights:
     @cached_property
     def _entries(self) -> dict[str, Entry]:
         seeing = {} if self._seeing is None else seeing_entries(self._seeing)
-        return entries(self._model) | seeing
+        return {**entries(self._model), **seeing}
 
     @property
     def smallest_group(self) -> int | None:
