@@ -550,6 +550,7 @@ def _load_text(config: Config) -> _Text:
         tokenizer = load_tokenizer(config.model_dir)
         template = find_chat_template(config, tokenizer)
         output = _output_format(config, template, tokenizer)
+        _ = tokenizer.max_token_chars  # while the model loads: it looks at every token
         return _Text(tokenizer, template, output, _turn_end_ids(template, tokenizer, output))
     except ValueError as error:
         if not has_model(config):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dragoman.models.runtime.memory import give_back
 from dragoman.models.storage.pages import forget_pages
 from tests.support import heaps
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
@@ -54,3 +57,19 @@ def test_the_threads_of_a_process_share_two_heaps_after_the_first_load(tmp_path:
     directory = write_checkpoint(RandomShape("tiny", seed=4, hidden_size=64, num_layers=1, num_heads=2), tmp_path)
     assert heaps.measure(directory, {}) <= 2
     assert heaps.measure(directory, {"MALLOC_ARENA_MAX": "5"}) > 2  # the operator's wish goes first
+
+
+class _Circle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_circles_that_were_there_when_the_server_was_ready_are_given_back() -> None:
+    circle = _Circle()
+    known = weakref.ref(circle)
+    gc.freeze()
+    del circle
+    gc.collect()
+    assert known() is not None
+    give_back()
+    assert known() is None

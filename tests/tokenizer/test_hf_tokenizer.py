@@ -206,3 +206,19 @@ def test_long_texts_have_the_same_tokens_as_the_library_gives(add_special_tokens
 def test_no_token_stands_for_more_characters_than_the_tokenizer_says(text: str) -> None:
     tokenizer = load_tokenizer(demo_model_dir())
     assert len(tokenizer.encode(text)) * tokenizer.max_token_chars >= len(text)
+
+
+def test_that_is_the_longest_token_whatever_the_decoder_makes_of_it(tmp_path: Path) -> None:
+    byte_level = load_tokenizer(demo_model_dir())
+    tokens = {"a": 0, "▁longer": 1, "<0xF0>": 2, "é" * 9: 3}
+    parts = [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    model = {"type": "BPE", "vocab": tokens, "merges": [], "byte_fallback": True}
+    spec = {"version": "1.0", "added_tokens": [], "model": model, "decoder": {"type": "Sequence", "decoders": parts}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
+    for tokenizer in (byte_level, load_tokenizer(tmp_path)):
+        longest = max(len(tokenizer.token_bytes(index)) for index in range(tokenizer.vocab_size))
+        assert tokenizer.max_token_chars == 2 * longest

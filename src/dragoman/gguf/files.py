@@ -20,9 +20,11 @@ _PICTURES = re.compile(r"(^|[-_.])mmproj([-_.]|$)", re.IGNORECASE)  # in the nam
 _MOST_PARTS = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GgufModel:
-    """The headers of a model's files. `tensors`: by their names in the files."""
+    """The headers of a model's files. `tensors`: by their names in the files. Equal only to itself: files that have not
+    changed are read once, and so is what is made of them.
+    """
 
     files: tuple[Path, ...]
     metadata: Metadata

@@ -164,6 +164,8 @@ class Metadata(Mapping[str, Any]):
             return _texts(data, items.count)
         except UnicodeDecodeError as error:
             raise ModelError(f"{self._path} {key} holds a text that is not UTF-8: {error}") from error
+        except struct.error as error:
+            raise ModelError(f"{self._path} has changed while it was read: {key} ends early") from error
 
 
 def _numpy_code(kind: int) -> str:
@@ -172,11 +174,11 @@ def _numpy_code(kind: int) -> str:
 
 
 def _texts(data: bytes, count: int) -> list[str]:
-    found, place = [], 0
+    found, end, length = [], 0, struct.Struct("<Q").unpack_from
     for _ in range(count):
-        end = place + 8 + int.from_bytes(data[place : place + 8], "little")
-        found.append(data[place + 8 : end].decode())
-        place = end
+        begin = end + 8
+        end = begin + length(data, end)[0]
+        found.append(data[begin:end].decode())
     return found
 
 

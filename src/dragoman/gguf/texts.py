@@ -1,15 +1,17 @@
 """The texts of the files that a GGUF model has none of, made from its metadata.
 
-Does: choose who makes which. Does not: keep the texts, which may be large. Called by `model_texts`.
+Does: choose who makes which, keep short texts of the last models, for which a start asks several times. Does not: keep
+tokenizer.json, which may be large. Called by `model_texts`.
 """
 
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from pathlib import Path
 
 from dragoman.gguf.config import make_config
-from dragoman.gguf.files import read_gguf
+from dragoman.gguf.files import GgufModel, read_gguf
 from dragoman.gguf.mmproj import described_pictures, seeing_config, seeing_part
 
 
@@ -22,11 +24,15 @@ def gguf_text(model: Path, name: str) -> str | None:
         return json.dumps(seeing_config(model, part) if name == "config.json" else described_pictures(part))
     if name not in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         return None
-    from dragoman.gguf.tokenizer import generation_text, tokenizer_config_text, tokenizer_text
+    if name != "tokenizer.json":
+        return _short_text(read_gguf(model), name)
+    from dragoman.gguf.tokenizer import tokenizer_text
 
-    makers = {
-        "tokenizer.json": tokenizer_text,
-        "tokenizer_config.json": tokenizer_config_text,
-        "generation_config.json": generation_text,
-    }
-    return makers[name](read_gguf(model))
+    return tokenizer_text(read_gguf(model))
+
+
+@lru_cache(maxsize=8)
+def _short_text(model: GgufModel, name: str) -> str:
+    from dragoman.gguf.tokenizer import generation_text, tokenizer_config_text
+
+    return generation_text(model) if name == "generation_config.json" else tokenizer_config_text(model)

@@ -43,7 +43,7 @@ from dragoman.models.runtime.kept_bound import bound_kept, note_use
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
 from dragoman.models.runtime.kept_name import kept_name
 from dragoman.models.runtime.kept_weights import built as built_over
-from dragoman.models.runtime.warm_up import CACHES, warm_up
+from dragoman.models.runtime.warm_up import CACHES, NUM_TOKENS, warm_up
 from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.opening import StoredWeights, stored_weights
 from dragoman.models.sources.read_ahead import read_ahead
@@ -338,7 +338,8 @@ def _profile(model: Family, options: ModelOptions, smallest_group: int | None = 
 
 def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:
     report(WARMING_UP, 0.0)
-    warm_up(loaded.compiled)
+    packed = loaded.profile.kernels == "own" and loaded.profile.attends
+    warm_up(loaded.compiled, 0 if packed else NUM_TOKENS)
     if loaded.tower is not None:
         loaded.tower.warm_up()
     report(WARMING_UP, 1.0)

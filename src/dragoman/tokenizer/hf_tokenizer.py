@@ -123,7 +123,7 @@ class HfTokenizer:
     @cached_property
     def max_token_chars(self) -> int:
         """The longest token, twice over: normalizers join characters before they look tokens up."""
-        return 2 * max((len(self.token_bytes(token_id)) for token_id in range(self._vocab_size)), default=1)
+        return 2 * self._decoder.longest(self._file.get_vocab(with_added_tokens=True))
 
     @property
     def bos_token_id(self) -> int | None:

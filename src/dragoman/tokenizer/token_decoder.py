@@ -7,7 +7,7 @@ Does not: join tokens or decode UTF-8. Made by `hf_tokenizer` at load time; pure
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -59,6 +59,14 @@ class TokenDecoder:
         for _ in range(self._num_stripped if at_start else 0):
             own = own.removeprefix(self._stripped.encode())
         return own
+
+    def longest(self, tokens: Iterable[str]) -> int:
+        """The most bytes that one of these tokens has after others, 1 if there are none."""
+        if self._byte_level is None:
+            return max((len(self.token_bytes(token)) for token in tokens), default=1)
+        alphabet = frozenset(self._byte_level)
+        sizes = (len(token if alphabet.issuperset(token) else self.token_bytes(token)) for token in tokens)
+        return max(sizes, default=1)
 
     @staticmethod
     def _byte_level_bytes(token: str, alphabet: Mapping[str, int]) -> bytes:

@@ -70,5 +70,6 @@ def give_back() -> None:
     While a reference to its `LoadedModel` or a runner that is not closed exists, its memory stays. Collecting circles of
     objects stops all threads of the interpreter for some 20 milliseconds.
     """
+    gc.unfreeze()  # what was there when the server was ready, the first models among it
     gc.collect()
     return_freed_memory()

@@ -18,35 +18,38 @@ from dragoman.models.profile import BLOCK_SIZE
 CACHES = ("key_cache.", "value_cache.", "state_cache.", "rows_cache.")
 """How the names of inputs that are caches begin, before the number of their layer."""
 
-_NUM_TOKENS = 8  # more than 4: kernels for fewer rows pack the weights in another way
+NUM_TOKENS = 8  # more than 4: kernels for fewer rows pack the weights in another way
 
 
-def warm_up(compiled: Any) -> None:
-    """Return when the graph has computed a step, and the weights lie as the kernels of more than four rows read them."""
+def warm_up(compiled: Any, num_tokens: int = NUM_TOKENS) -> None:
+    """Return when the graph has computed a step, and the weights lie as the kernels of more than four rows read them.
+
+    Without tokens the plugin only makes what nodes need: enough where weights are packed, since a step reads all of them.
+    """
     request = compiled.create_infer_request()
     values = {
-        "input_ids": np.zeros(_NUM_TOKENS, dtype=np.int64),
-        "position_ids": np.arange(_NUM_TOKENS, dtype=np.int64),
+        "input_ids": np.zeros(num_tokens, dtype=np.int64),
+        "position_ids": np.arange(num_tokens, dtype=np.int64),
         "past_lens": np.zeros(1, dtype=np.int32),
-        "subsequence_begins": np.array([0, _NUM_TOKENS], dtype=np.int32),
+        "subsequence_begins": np.array([0, num_tokens], dtype=np.int32),
         "block_indices": np.zeros(1, dtype=np.int32),
         "block_indices_begins": np.array([0, 1], dtype=np.int32),
-        "max_context_len": np.array(_NUM_TOKENS, dtype=np.int32),
+        "max_context_len": np.array(num_tokens, dtype=np.int32),
         PICTURE_ROWS: np.zeros(0, dtype=np.int64),
-        TOKEN_TYPES: np.zeros(_NUM_TOKENS, dtype=np.int32),
-        ROTARY_POSITIONS: np.zeros((3, _NUM_TOKENS), dtype=np.int64),
-        "rotary_regime": np.zeros(_NUM_TOKENS, dtype=np.int64),
+        TOKEN_TYPES: np.zeros(num_tokens, dtype=np.int32),
+        ROTARY_POSITIONS: np.zeros((3, num_tokens), dtype=np.int64),
+        "rotary_regime": np.zeros(num_tokens, dtype=np.int64),
         "state_blocks": np.zeros(2, dtype=np.int32),  # of exported graphs with states: read one, write one
         "state_blocks_begins": np.array([0, 2], dtype=np.int32),
         "state_interval": np.array([BLOCK_SIZE], dtype=np.int32),
-        "sampled_tokens_indices": np.array([_NUM_TOKENS - 1], dtype=np.int64),
+        "sampled_tokens_indices": np.array([num_tokens - 1] if num_tokens else [], dtype=np.int64),
     }
     for port in compiled.inputs:
         name = port.get_any_name()
         if name.startswith(CACHES):
             request.set_tensor(port, _one_block(port))
         elif name == MASK:
-            request.set_tensor(port, ov.Tensor(np.zeros((_NUM_TOKENS, 0), dtype=np.float32)))
+            request.set_tensor(port, ov.Tensor(np.zeros((num_tokens, 0), dtype=np.float32)))
         elif name == PICTURE_EMBEDDINGS or name.startswith(ADAPTER_INPUTS):
             request.set_tensor(port, _rows(port, 0))
         else:

@@ -38,7 +38,18 @@ def _advise(paths: Sequence[Path]) -> None:
 def _advise_file(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        for offset in range(0, os.fstat(descriptor).st_size, _PIECE_BYTES):
-            os.posix_fadvise(descriptor, offset, _PIECE_BYTES, os.POSIX_FADV_WILLNEED)
+        size = os.fstat(descriptor).st_size
+        for offset in range(0, size, _PIECE_BYTES):
+            last = min(offset + _PIECE_BYTES, size) - 1
+            if not (_is_cached(descriptor, offset) and _is_cached(descriptor, last)):
+                os.posix_fadvise(descriptor, offset, _PIECE_BYTES, os.POSIX_FADV_WILLNEED)
     finally:
         os.close(descriptor)
+
+
+def _is_cached(descriptor: int, offset: int) -> bool:
+    """True if that byte can be read without the disk. Advice on pages that are there takes the kernel as long as copying."""
+    try:
+        return os.preadv(descriptor, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+    except (OSError, AttributeError):  # not now, or never: not every file system tells, nor every system
+        return False
