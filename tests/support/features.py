@@ -41,7 +41,7 @@ FEATURES = (
     Feature(
         "reasoning that repeats itself ends",
         "vLLM ends the whole request (`repetition_detection`)",
-        "the thinking ends and the answer follows; content ends where asked for",
+        "the reasoning ends and the answer follows; content ends on request",
         (
             f"{_BOUNDS}test_reasoning_that_repeats_itself_ends_and_the_answer_follows",
             f"{_BOUNDS}test_content_that_repeats_itself_ends_where_that_is_asked_for",
@@ -50,23 +50,23 @@ FEATURES = (
     Feature(
         "DRY, XTC and top-n sigma",
         "fields of llama.cpp's `/completion`",
-        "fields of every API that takes further ones",
+        "fields of every API that accepts extra ones",
         ("tests/dialects/test_samplers.py::test_every_field_has_its_effect",),
     ),
     Feature(
-        "streams that wait are kept alive",
+        "waiting streams are kept alive",
         "comments (llama.cpp), `ping` (Anthropic)",
         "the same, every 10 s; `--keep-alive-seconds`",
         (f"{_SILENCE}test_official_clients_do_not_notice",),
     ),
     Feature(
-        "progress of a prompt",
+        "progress of the prompt",
         "`return_progress` (llama.cpp)",
         "the same, with the place in the queue and the expected time",
         (f"{_SILENCE}test_streams_tell_those_who_ask_how_far_their_prompt_is",),
     ),
     Feature(
-        "models are loaded when they are named, and go when idle",
+        "models are loaded by name, and unloaded when idle",
         "Ollama, `--models-dir` (llama.cpp's router)",
         "`--models-dir`, `--memory-gb`, `--idle-unload`, Ollama's `keep_alive`",
         (
@@ -99,9 +99,9 @@ FEATURES = (
         ),
     ),
     Feature(
-        "what sees of a GGUF model, in a file of its own",
+        "the vision part of a GGUF model in its own file",
         "`--mmproj` (llama.cpp)",
-        "the same, or beside the model",
+        "the same, or next to the model",
         (
             "tests/models/test_mmproj.py::test_it_sees_what_the_checkpoint_sees",
             "tests/models/test_mmproj.py::test_a_file_that_is_named_sees_wherever_it_lies_or_the_model_is_refused",
@@ -110,7 +110,7 @@ FEATURES = (
     Feature(
         "files and batches",
         "`/v1/files`, `/v1/batches` (OpenAI), `/v1/messages/batches` (Anthropic)",
-        "the same, behind every other request; `--store-dir`",
+        "the same, after all other requests; `--store-dir`",
         (
             f"{_BATCHES}test_a_batch_from_upload_to_answers",
             f"{_BATCHES}test_a_message_batch_from_requests_to_results",
@@ -136,7 +136,7 @@ FEATURES = (
         ),
     ),
     Feature(
-        "prompts that outlive a restart",
+        "prompts that survive a restart",
         "slots saved by hand (llama.cpp), LMCache (vLLM on GPUs)",
         "`--prefix-store-gb`, with the same bits",
         (
@@ -155,13 +155,13 @@ FEATURES = (
         ),
     ),
     Feature(
-        "adapters of tasks inside a model that embeds",
+        "task adapters inside an embedding model",
         "`task` (Jina's API)",
-        "the same; `prompt_name` as well",
+        "the same; also `prompt_name`",
         (f"{_POOLING}test_similarity_is_that_of_the_tasks_that_search",),
     ),
     Feature(
-        "sparse vectors, and vectors of tokens",
+        "sparse vectors and token vectors",
         "`/embed_sparse`, `/embed_all` (TEI), `/pooling` (vLLM)",
         "the same; ColBERT models rerank",
         (
@@ -176,7 +176,7 @@ FEATURES = (
         (f"{_POOLING}test_the_best_piece_of_a_long_document_counts",),
     ),
     Feature(
-        "a socket in the place of a port; a prefix of all paths",
+        "a socket instead of a port; a prefix for all paths",
         "`--uds` (vLLM), `--api-prefix` (llama.cpp)",
         "the same; `--unix-socket`, `--path-prefix`",
         (
