@@ -44,22 +44,30 @@ from tests.support.vision_checkpoint import read_vision_case, vision_case_names 
 from tests.support.vision_model import SeeingModel  # noqa: E402
 
 PAGE = ROOT / "docs" / "models.md"
-POOLING = """Models that embed texts or score pairs of them are served by their directories as sentence-transformers
-writes them: `modules.json`, `1_Pooling` (cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken, several side by
-side, with and without the prompt), `2_Normalize`, Dense modules, the longest text, prompts. So are BERT (MiniLM, bge,
-e5, gte, arctic), RoBERTa, XLM-RoBERTa (bge-m3, multilingual-e5, bge-reranker), CamemBERT, DistilBERT, MPNet and
-ModernBERT (gte-modernbert). Each is read as `...Model`, `...ForMaskedLM` or, except MPNet,
-`...ForSequenceClassification`, which scores with one label and classifies with several. Nomic Embed 1 and 1.5, GTE 1.5
-and mGTE (with `rope_scaling` ntk, and as rerankers) are read as released and as transformers writes them. Jina
-Embeddings 3 is read as released, with an adapter for each task, and as transformers writes it, without. EuroBERT and
-EmbeddingGemma are read, too. So are decoders of the families above that attend plainly: Qwen3-Embedding, Qwen3-Reranker
-(by the logits of yes and no, or converted). Without `modules.json` an encoder embeds, with the mean or, where its name
-has bge, gte, arctic or mxbai in it, the first token's vector; `--task`, `--pooling` and `--normalize` say otherwise.
-`...ForMaskedLM` of encoders but Nomic's, Jina's and EuroBERT weighs words, as SPLADE does, where `modules.json` has
-SpladePooling or with `--pooling splade`. ColBERT makes a vector of each token, as PyLate's files (a Dense module
-without Pooling) or ColBERT's own (`HF_ColBERT`, `artifact.metadata`) say. The table has the distance from
-sentence-transformers' vectors, or scores before the activation, as a part of their length. The models are narrow and
-have random weights, which lose more by rounding than trained ones.
+POOLING = """\
+Models that embed texts or score pairs load from directories as sentence-transformers writes them: `modules.json`,
+`1_Pooling` (cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken, several together, with or without the
+prompt), `2_Normalize`, Dense modules, the maximum length, and prompts. These families are supported:
+
+- BERT (MiniLM, bge, e5, gte, arctic), RoBERTa, XLM-RoBERTa (bge-m3, multilingual-e5, bge-reranker), CamemBERT,
+  DistilBERT, MPNet and ModernBERT (gte-modernbert). Each loads as `...Model`, `...ForMaskedLM` or, except MPNet,
+  `...ForSequenceClassification`, which scores with one label and classifies with several.
+- Nomic Embed 1 and 1.5, GTE 1.5 and mGTE (with `rope_scaling` ntk, and as rerankers), as released and as transformers
+  writes them.
+- Jina Embeddings 3, as released with an adapter for each task, or as transformers writes it without adapters.
+- EuroBERT and EmbeddingGemma.
+- The decoders above with plain attention: Qwen3-Embedding and Qwen3-Reranker (by the logits of yes and no, or
+  converted).
+
+Without `modules.json` an encoder embeds with the mean, or with the first token's vector if its name contains bge, gte,
+arctic or mxbai. `--task`, `--pooling` and `--normalize` override this.
+
+`...ForMaskedLM` weighs words as SPLADE does if `modules.json` has SpladePooling, or with `--pooling splade` (not for
+Nomic, Jina and EuroBERT). ColBERT makes a vector of each token. It is recognised by PyLate's files (a Dense module
+without Pooling) or by ColBERT's own (`HF_ColBERT`, `artifact.metadata`).
+
+The table gives the relative distance from sentence-transformers' vectors, or from its scores before the activation.
+The models are narrow and random, and lose more by rounding than trained ones.
 """
 TEMPLATE_FOLDER = ROOT / "tests" / "tokenizer" / "chat_templates"
 WEIGHT_TYPES: tuple[WeightType, ...] = ("f32", "int8", "int4")
@@ -111,121 +119,155 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
 
 INTRODUCTION = """# Models
 
-A directory as the Hugging Face hub has it is served as it lies there: `config.json`, `tokenizer.json`, `*.safetensors`. This
-page is written by `scripts/models_page.py`. Exported OpenVINO graphs: [openvino.md](openvino.md).
+The server loads directories in the format of the Hugging Face hub: `config.json`, `tokenizer.json`, `*.safetensors`.
+It also loads [exported OpenVINO graphs](openvino.md). `scripts/models_page.py` writes this page.
 
-- **f32, int8, int4**: how far logits are from those of transformers in f32, relative, at most over all recorded cases and
-  prompts of 5, 90 and 700 tokens. The checkpoints are tiny and random, which is harder on compression than trained ones:
-  int8 and int4 say where a family stands among others, not what a real model loses; [compression](compression.md) tells
-  that of the demo model, and `dragoman eval` of yours.
-- **Chat**: recorded templates (tests/tokenizer/chat_templates) of the kind that models of the family have, which render as
-  transformers renders them; models bring templates of their own. **Tools, reasoning**: the forms that are then chosen by
-  themselves ([chat](dialects/chat.md)).
-- **Speed**: bytes of weights read per second in bare int8 steps of one and of 32 sequences, relative to a Llama of the
-  same numbers (layers, heads, sizes). It is given where a shape of the family was measured
-  (`python -m benchmarks.shapes`). Llama beside itself shows what such a measurement leaves open: the model that
-  is loaded second is a little faster.
+- **f32, int8, int4**: the largest relative error of the logits against transformers in f32, over all recorded cases and
+  prompts of 5, 90 and 700 tokens. The checkpoints are tiny and random, and lose more by compression than trained ones.
+  int8 and int4 therefore compare families; they do not predict a real model's loss. [Compression](compression.md) gives
+  that of the demo model, and `dragoman eval` that of yours.
+- **Chat**: recorded templates of the family's models (tests/tokenizer/chat_templates), which render as in transformers.
+  Models bring their own templates. **Tools, reasoning**: the formats that the server then chooses
+  ([chat](dialects/chat.md)).
+- **Speed**: bytes of weights read per second in int8 steps of 1 and of 32 sequences, relative to a Llama of the same
+  size, if measured (`python -m benchmarks.shapes`). Llama's own row shows the error of measurement: the model loaded
+  second is slightly faster.
 
-Every key of config.json is read, known to change nothing, or named when the model is refused; so is every tensor.
+The loader reads every key of config.json and every tensor, or knows that it has no effect. Otherwise it refuses the
+model and names the key or tensor.
 
 """
 
-PICTURES = """Pictures are prepared as transformers' processors on Pillow and numpy prepare them: the numbers that a
-tower gets differ by less than 1e-6. **f32, int8, int4**: how far the embeddings are from those of transformers in f32,
-relative, at most over all recorded pictures; the towers are tiny and random, as above. What is not followed is refused when
-the model is loaded: every key of vision_config and of preprocessor_config.json is read, known to change nothing, or named;
-so is every tensor of the tower. `InternVLChatModel` is OpenGVLab's own layout of InternVL 2, 2.5 and 3, with decoders of
-the architectures {decoders}; its cases are the recorded numbers of the other layout under the
-names of this one. `<IMG_CONTEXT>` and the tiles: [pictures.md](pictures.md).
-LFM2-VL's processor exists for torchvision alone, which rounds some values to the next of 255; here Pillow resizes its
-pictures, too.
+PICTURES = """\
+Pictures are prepared as by transformers' processors on Pillow and numpy; a tower's input differs by less than
+1e-6. **f32, int8, int4**: the largest relative error of the embeddings against transformers in f32, over all recorded
+pictures. The towers are tiny and random, as above.
+
+The rule above also holds for vision_config, preprocessor_config.json and the tower's tensors: a model with an unknown
+key or tensor is refused when it loads.
+
+`InternVLChatModel` is OpenGVLab's own layout of InternVL 2, 2.5 and 3, with these decoders: {decoders}.
+Its cases use the numbers recorded for the other layout. [Pictures](pictures.md) covers `<IMG_CONTEXT>` and tiles.
+LFM2-VL's processor needs torchvision, which rounds some values differently by one of 255; the server uses Pillow.
 """
 
-QUANTISED = """Where a checkpoint is already quantised, its matrices of integers go into the graph as they are, with
-their own groups, scales and zero points; `--dtype` is how the others are stored (embeddings' head, what the quantiser
-left out). With `--dtype f32` all are the numbers that they stand for. Floats of 8 bits (fp8) have no kernels on
-processors: their numbers are stored as `--dtype` says. Activations are rounded as kernels here do it, in groups no
-larger than the smallest of the weights. What a checkpoint describes for other programs does not change that. In groups
-of fewer than 32 columns, and 4 bits in groups of whole rows, kernels were not measured.
+QUANTISED = """\
+Integer matrices of a quantised checkpoint go into the graph unchanged, with their own groups, scales and zero
+points. `--dtype` sets the type of the other matrices (embeddings, head, matrices that the quantiser skipped). With
+`--dtype f32` all matrices are converted to f32. fp8 has no kernels on CPUs, so its values are stored in the type of
+`--dtype`. Activations are rounded by this server's kernels, in groups no larger than the smallest of the weights; a
+checkpoint's settings for activations have no effect. Groups of fewer than 32 columns, and 4 bits in groups of whole
+rows, work but were not measured.
 
-- **f32, int8, bf16**: how far logits are from those of the numbers that the checkpoint stands for, computed in f32,
-  relative, of a tiny random Llama; **numbers in int8**: those numbers, stored as int8 by `--dtype int8`, to compare.
+- **f32, int8, bf16**: the relative error of the logits of a tiny random Llama. The reference is the checkpoint's
+  dequantised values, computed in f32.
+- **numbers in int8**: those values stored with `--dtype int8`, for comparison.
 
 | layout | f32 | int8 | bf16 | numbers in int8 |
 |---|---|---|---|---|"""
 
 QUANTISED_END = """
-These are read: AWQ (AutoAWQ's gemm), GPTQ (`gptq`, `gptq_v2`; 4 and 8 bits, act-order,
-`quantize_config.json`), and AutoRound in either of these; compressed-tensors (`pack-quantized` of 4 and 8 bits,
-`int-quantized`, `float-quantized`, `naive-quantized`); fp8 with one scale, or one for each row or block (`fp8`,
-`fbgemm_fp8`); and gpt-oss's MXFP4. MXFP4, in safetensors as in GGUF files, stays in its groups of 32 where no type is
-asked for: dragoman's own kernels read its four bits. For OpenVINO's, twice its values are integers of 8 bits, which
-with half its scale lose nothing. Scales below 2^-24 become 0; those above 2^15 are refused. If `--dtype int8` is given,
-the numbers are stored with a scale for each row. A product is then up to a quarter faster, as activations are rounded
-in groups of 128 instead of 32 in the whole graph. Its error is 1.2 % instead of 0.6 ([measured](performance-log.md)),
-on top of the 12 % that MXFP4 itself has lost. bf16 and f32 keep every value; so would the runtime's own 4-bit floats,
-in half the memory of int8, but more than twice as slowly. bitsandbytes, HQQ, AQLM, QuIP, EXL2, Quark, ModelOpt and
-4-bit floats are refused by name: use the checkpoint that is not quantised, or one of the above. So are 2 and 3 bits,
-AWQ's other versions, sparsity, transforms, tensors of several matrices, and packed matrices stored by columns (GPT-2).
-So is every key of `quantization_config` that is neither read nor known to change nothing.
+Supported layouts:
 
-Checkpoints load as the hub has them and as transformers 5 and 4.57 save them. A config.json without `architectures`
-means the one that transformers pairs with its `model_type`. With **dynamic NTK scaling** the context is `factor`
-times the original one. A sequence that fits the original context is computed as transformers does; a longer one, from
-its first token on, with the frequencies of the longest context, as vLLM does."""
-GGUF = """`dragoman serve ./model-Q4_0.gguf`, or the directory with the file, or with the parts of a split one (any of
-them may be named). A directory with several models says which to name. Beside the file nothing is needed:
-config.json, tokenizer.json, chat template and the tokens that end a text are made from its metadata. Special tokens that
-are ends by their name end texts as well, such as `<|endoftext|>` beside `<|im_end|>`: files name one of them. Layers that
-guess further tokens are not read.
+- AWQ (AutoAWQ's gemm), GPTQ (`gptq`, `gptq_v2`; 4 and 8 bits, act-order, `quantize_config.json`), and AutoRound in
+  either of these.
+- compressed-tensors: `pack-quantized` with 4 and 8 bits, `int-quantized`, `float-quantized`, `naive-quantized`.
+- fp8 with one scale, or one for each row or block (`fp8`, `fbgemm_fp8`).
+- gpt-oss's MXFP4.
 
-**What sees** is a file of its own, llama.cpp's mmproj. Where one file beside the model has `mmproj` in its name and fits
-the model, pictures are taken in: [pictures.md](pictures.md#gguf-models). Where it does not fit, the log names why, and texts
-are taken in.
+MXFP4, in safetensors or GGUF, keeps its 4 bits and groups of 32 by default; dragoman's kernels read them. OpenVINO's
+kernels get lossless 8-bit integers: twice the values, with half the scale. Scales below 2^-24 become 0; scales above
+2^15 are refused. bf16 and f32 keep every value. `--dtype int8` stores one scale per row. A product is then up to a
+quarter faster, because the whole graph rounds activations in groups of 128 instead of 32. Its error is 1.2 % instead of
+0.6 ([measured](performance-log.md)), on top of the 12 % that MXFP4 itself has lost.
 
-- **Types**: {types}; a file with others is refused by their name.
-- **Exact**: without `--dtype`, dragoman's kernels compute with the file's own values in the file's own size, whatever
-  the type, F16 and BF16 among them. F32 is compressed as in other checkpoints. With `--dtype`, and with OpenVINO's
-  kernels, Q8_0 and Q4_0 stay as they are, and all others are stored again. As int8 they lose half a step of 255 in a
-  row's range. As int4 in groups of 128 they lose again as much as a Q4_K file has lost. The start says so in a line.
-  `--dtype f32` computes with the file's own values in f32.
-- **Followed**: for every architecture below, logits with `--dtype f32` are those of the Hugging Face checkpoint,
-  relative 1e-4, on files written as llama.cpp's converter writes them. A key of the metadata or a tensor that nobody
-  looks up is named when the model is refused.
-- **Not in the format**: the converter leaves out the window of Mistral 7B v0.1 and Qwen 2, Falcon 2's base of
-  positions, and which layers of SmolLM3 do not turn. What llama.cpp takes in their place is taken here, too. AFMoE's
-  embeddings are scaled, and every fourth of its layers sees everything. gpt-oss's positions are scaled without
-  rounding, as its checkpoints say, where llama.cpp rounds. Of GLM-4 in the layout of transformers it leaves out base,
-  epsilon and context; files made of the layout with code have them.
-- **Also**: `granite` is Granite 4 without recurrent layers, too, and `mistral3` the text of Mistral Small 3.1.
-- **Tokenizers**: byte-level BPE (gpt2) with these kinds in `tokenizer.ggml.pre`: {kinds}; SentencePiece's pairs with
-  scores (llama) or a list of them (gemma4), and unigrams (t5). A kind that is not listed is refused by its name.
+The server refuses bitsandbytes, HQQ, AQLM, QuIP, EXL2, Quark, ModelOpt and 4-bit floats by name. Use the original
+checkpoint, or a supported layout. It also refuses 2 and 3 bits, AWQ's other versions, sparsity, transforms, tensors of
+several matrices, packed matrices stored by columns (GPT-2), and unknown keys of `quantization_config`.
+
+Checkpoints load as stored on the hub and as saved by transformers 5 and 4.57. Without `architectures` in config.json,
+`model_type` selects the architecture as in transformers. With **dynamic NTK scaling** the context is `factor` times the
+original one. A sequence within the original context is computed as in transformers. A longer one uses the frequencies
+of the longest context from its first token, as in vLLM."""
+GGUF = """\
+Name the file (`dragoman serve ./model-Q4_0.gguf`), its directory, or any part of a split file. If a directory has
+several models, the error lists them. No other file is needed: the metadata holds the configuration, the tokenizer, the
+chat template and the tokens that end a text. The metadata names one such token; special tokens with known names, such
+as `<|endoftext|>` beside `<|im_end|>`, also end a text. Layers that guess further tokens are ignored.
+
+The **vision part** is a separate file, llama.cpp's mmproj. The server loads it if exactly one file in the model's
+directory has `mmproj` in its name and fits the model ([pictures](pictures.md#gguf-models)). If it does not fit, the log
+says why, and the model accepts only texts.
+
+- **Types**: {types}; files with others are refused by name.
+- **Precision**: without `--dtype`, dragoman's kernels compute with the file's own values in their own size, also for
+  F16 and BF16. F32 is compressed as in other checkpoints. `--dtype f32` computes with the file's values in f32. With
+  any other `--dtype`, and with OpenVINO's kernels, Q8_0 and Q4_0 stay unchanged and all other types are converted; a
+  line at start says so. int8 loses half a step of 255 in a row's range. int4 in groups of 128 loses about as much again
+  as Q4_K lost.
+- **Accuracy**: for every architecture below, logits with `--dtype f32` match the Hugging Face checkpoint's within a
+  relative 1e-4, on files as llama.cpp's converter writes them. A model with an unknown metadata key or tensor is
+  refused, and the error names it.
+- **Missing in the format**: the converter drops the window of Mistral 7B v0.1 and Qwen 2, Falcon 2's rotary base, and
+  the list of SmolLM3's layers without rotary positions. The server assumes what llama.cpp assumes. AFMoE's embeddings
+  are scaled, and every fourth of its layers attends to everything. gpt-oss's positions are scaled without rounding, as
+  its checkpoints say; llama.cpp rounds. For GLM-4 in the layout of transformers the converter drops base, epsilon and
+  context; files made from the layout with code have them.
+- **Further uses**: `granite` is also Granite 4 without recurrent layers, and `mistral3` the text part of
+  Mistral Small 3.1.
+- **Tokenizers**: byte-level BPE (gpt2) with these kinds in `tokenizer.ggml.pre`: {kinds}; SentencePiece pairs with
+  scores (llama) or as a list (gemma4), and unigrams (t5). Other kinds are refused by name.
 """
-GGUF_LOSS = """What is lost, in nats of KL divergence for each token that the demo model reads (1,024 of text of its kind):
-**file**, by the type itself, in f32, from the model's own weights; **int8**, **int4**, by storing and computing with that
-`--dtype`, from the file's values in f32. The types are made by rounding to nearest here; llama.cpp searches for scales, and
-loses less.
+GGUF_LOSS = """\
+The table shows the KL divergence in nats per token of the demo model, over 1,024 tokens of matching text. **file**:
+the type's own loss against the model's weights, in f32. **int8**, **int4**: the further loss with that `--dtype`,
+against the file's values in f32. The types were made by rounding to nearest; llama.cpp searches for scales, and loses
+less.
 
 | type | file | int8 | int4 |
 |---|---|---|---|"""
 GGUF_RELEASED = """
-Of released files (`make test-models`), in thousandths of a nat for each token of 20 texts: what the default, the types
-of `--dtype` and llama.cpp (build 11549, AVX2) lose against exact arithmetic on the file's values: transformers' in f32.
-Counted are the 64 likeliest tokens, and all others as one. The default, on our kernels, keeps the file's types as
-llama.cpp does; both round activations to 8 bits, in groups of 32 columns (llama.cpp for K types of 256). llama.cpp's
-numbers move by a tenth with the tokens that it reads at once, ours moved by up to a third between two versions: a
-single position may be a sixth of a sum. Measured on two cores of an AMD EPYC with AVX-512 and bf16, which what is not a
-product is computed in:
+The next table shows released files (`make test-models`), in thousandths of a nat per token over 20 texts. It compares
+the default, the types of `--dtype` and llama.cpp (build 11549, AVX2) with exact arithmetic on the file's values, which
+is transformers in f32. It counts the 64 likeliest tokens, and all others as one.
+
+By default dragoman's kernels keep the file's types, as llama.cpp does. Both round activations to 8 bits, in groups of
+32 columns (llama.cpp for K types of 256). If one group of a row has most of the error, because one channel is many
+times as large as the others, dragoman rounds it to 16 bits. llama.cpp's numbers vary by a tenth with its batch size.
+Measured on two cores of an AMD EPYC with AVX-512 and bf16:
 
 | file | f32 | bf16 | f16 | default | int4 | llama.cpp |
 |---|---|---|---|---|---|---|
-| SmolLM2 135M Instruct, Q4_1 | 0 | 2.3 | 2.8 | 4.3, 5.1 (two versions); with f32 in place of bf16 3.9 | 236 | 3.8 |
-| Gemma 3 270M, Q4_K_M | 0 | 1.8 | 1.7 | 3.9, 2.8 | 389 | 6.5 |
-| Qwen 2.5 Coder 0.5B Instruct, Q4_K_M | 0 | 0.8 | 0.8 | 0.9 | 87 | 1.2 |
+| SmolLM2 135M Instruct, Q4_1 | 0 | 2.3 | 2.8 | 2.1 | 235 | 3.8 |
+| Gemma 3 270M, Q4_K_M | 0 | 1.8 | 1.7 | 1.4 | 383 | 6.5 |
+| Qwen 2.5 Coder 0.5B Instruct, Q4_K_M | 0 | 0.8 | 0.8 | 0.7 | 86 | 1.2 |
 
-Of SmolLM2's values, stored again with 8 bits, `int8` in groups of 128 columns lost 5.4, and with a scale for each
-output 8.6. As Q8_0 they lose 6.2 with llama.cpp and 6.0 here. Of Gemma's values `int8` in groups lost 4.1.
+SmolLM2's values lost 5.4 as `int8` in groups of 128 columns, and 8.6 with a scale for each output. As Q8_0 they lose
+6.2 with llama.cpp and 6.0 here. Gemma's values lost 4.1 as `int8` in groups.
 """
+CACHE_TYPES = """
+## Types of the cache
+
+The table shows the loss by the cache's type on the files of `make test-models`, with weights in the files' types and
+arithmetic in f32. It is the KL divergence from exact distributions, in thousandths of a nat. llama.cpp was built for
+the same processor.
+
+| cache | SmolLM2 135M | Gemma 3 270M | Qwen 2.5 0.5B |
+|---|---|---|---|
+| f32 | 1.9 | 1.5 | 0.4 |
+| u8, dragoman's kernels | 2.0 | 2.4 | 0.7 |
+| u8, keys as they are, in the range of each | 2.2 | 4.2 | 258 |
+| keys of u8 and values of four bits, not offered | 10 | 9.0 | 3.4 |
+| four bits, not offered | 27 | 41 | above 125 |
+| llama.cpp, f16 | 3.8 | 6.5 | 1.2 |
+| llama.cpp, q4_0 | 46 | - | 1,604 |
+
+Some models, Qwen 2.5 most of all, add large numbers to all keys. Eight bits for a key's whole range then lose the small
+values. dragoman's kernels therefore spread keys over the head (Hadamard's matrix), and store differences from the first
+key of each block of 32 tokens. OpenVINO's kernels do not: with `--kernels openvino`, use `--kv-dtype bf16` or `f16` for
+such models.
+
+Four bits were measured in groups of 32, spread in the same way, with the best range for each group."""
 
 
 @dataclass
@@ -303,7 +345,9 @@ def lines(rows: list[Row], speed: dict[str, str]) -> Iterator[str]:
         yield f"| {names} | {what} | {found} | {chat} | {tools} | {speed.get(row.family.architectures[0], '')} |"
     seeing = [name for name in FAMILIES if not isinstance(find_family(name), type) and name not in TOWERS]
     yield (
-        "\nOf other checkpoints that also see, the text model is served: " + ", ".join(f"`{x}`" for x in seeing) + ".\n"
+        "\nOf these checkpoints with vision, the server runs only the text model: "
+        + ", ".join(f"`{x}`" for x in seeing)
+        + ".\n"
     )
 
 
@@ -384,9 +428,11 @@ def quantised_lines() -> Iterator[str]:
 
 
 STARTS_HEADING = "\n## Starts\n"
-STARTS = """Llama of {millions} million parameters on {cores} cores {processor}, files not in the page cache
-(`python -m benchmarks.starts`): **cold** packs the weights and keeps them, **kept** maps those that an earlier start kept.
-Memory is the process's own; what is kept is mapped besides. GGUF files keep nothing, and exported graphs their weights.
+STARTS = """\
+Llama of {millions} million parameters on {cores} cores {processor}, with files not in the page cache
+(`python -m benchmarks.starts`). A **cold** start packs the weights and keeps them; a **kept** start maps those of an
+earlier start. Memory is the process's own, without mapped files. GGUF files keep nothing; exported graphs keep their
+weights.
 
 | weights | on disk, MiB | cold, s | peak, MiB | afterwards, MiB | kept, s | kept, MiB |
 |---|---|---|---|---|---|---|"""
@@ -429,6 +475,7 @@ def main() -> None:
         *pooling_lines(),
         *quantised_lines(),
         *gguf_lines(),
+        CACHE_TYPES,
         *start_lines(asked.starts),
     ]
     PAGE.write_text(INTRODUCTION + "\n".join(page) + "\n", encoding="utf-8")
