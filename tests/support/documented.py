@@ -73,7 +73,8 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
     },
     "docs/testing.md": {
         "apt-get download prometheus && dpkg -x prometheus_*.deb /tmp/prometheus": "internet: Debian's package",
-        "python scripts/llamacpp_cases.py ~/llama.cpp  # all: some minutes": "another program: a checkout of llama.cpp",
+        "python scripts/llamacpp_cases.py ~/llama.cpp --model stories260K.gguf --infill-model stories260K-infill.gguf"
+        "  # some minutes": "another program: a checkout of llama.cpp",
     },
     "docs/vllm.md": {"bash": "GPU: make test-vllm runs it on the processor"},
     "examples/monitoring/README.md": {
