@@ -59,16 +59,16 @@ class Need(StrEnum):
 
     NOTHING = "always"
     SAMPLING = "when sampling"
-    DRY = "where dry_multiplier and dry_penalty_last_n are not 0"
+    DRY = "if dry_multiplier and dry_penalty_last_n are not 0"
     XTC = "when sampling with xtc_probability"
     BEAMS = "in a beam search"
     DETAILS = "with details"
     ONE_ANSWER = "when not streaming"  # several sequences per prompt have no place in a stream
     ROLLING = "not in dynamic batch mode"
-    ADAPTERS = "where there are adapters"
-    THINKING = "where the model's reasoning can be told from its answer"
-    GUESSING = "where tokens are guessed, and not with beams or prompt_logprobs"
-    LOOKUP = "where tokens are guessed by looking them up in the text"
+    ADAPTERS = "if there are adapters"
+    THINKING = "if the model's reasoning can be separated from its answer"
+    GUESSING = "if tokens are guessed, and not with beams or prompt_logprobs"
+    LOOKUP = "if tokens are guessed by looking them up in the text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,47 +90,47 @@ _PENALTY = Bounds(-2.0, 2.0)
 
 PARAMETERS: Mapping[str, Parameter] = {
     "temperature": Parameter("divides the logits; 0 is greedy", Bounds(0.0), Need.SAMPLING),
-    "top_p": Parameter("only the most likely tokens whose probabilities add up to p", _PROBABILITY, Need.SAMPLING),
+    "top_p": Parameter("only the most likely tokens whose probabilities sum to p", _PROBABILITY, Need.SAMPLING),
     "top_k": Parameter("only the k most likely tokens; -1 and 0 mean all", Bounds(-1, UINT32_MAX), Need.SAMPLING),
-    "min_p": Parameter("only tokens at least this likely relative to the most likely one", _PROBABILITY, Need.SAMPLING),
+    "min_p": Parameter("only tokens with at least this share of the largest probability", _PROBABILITY, Need.SAMPLING),
     "typical_p": Parameter(
         "locally typical sampling with this probability mass", Bounds(0.0, 1.0, is_low_open=True), Need.SAMPLING
     ),
-    "repetition_penalty": Parameter(
-        "divides the logits of tokens seen in prompt and answer", Bounds(0.0, is_low_open=True)
-    ),
+    "repetition_penalty": Parameter("divides the logits of tokens in prompt and answer", Bounds(0.0, is_low_open=True)),
     "presence_penalty": Parameter("subtracted from the logits of tokens already generated", _PENALTY),
     "frequency_penalty": Parameter("subtracted from a token's logit once for each time it was generated", _PENALTY),
     "logit_bias": Parameter("added to the logits of these token ids"),
     "bad_words": Parameter("texts that are never generated"),
     "allowed_token_ids": Parameter("only these tokens may be generated"),
     "seed": Parameter("makes sampling repeatable; drawn at random when absent", Bounds(-(2**63), 2**64 - 1)),
-    "max_tokens": Parameter("most tokens to generate", Bounds(1, UINT32_MAX)),
+    "max_tokens": Parameter("maximum number of tokens to generate", Bounds(1, UINT32_MAX)),
     "min_tokens": Parameter("no end of sequence before this many tokens", Bounds(0, UINT32_MAX)),
     "stop": Parameter("texts that end the answer"),
     "stop_token_ids": Parameter("tokens that end the answer"),
     "include_stop_in_text": Parameter("the stop text is part of the answer"),
     "ignore_eos": Parameter("do not end at the end-of-sequence token"),
     "n": Parameter("answers to each prompt", Bounds(1), limit="max_best_of"),
-    "best_of": Parameter("sequences drawn, of which the `n` most likely are returned", Bounds(1), limit="max_best_of"),
+    "best_of": Parameter("number of sequences drawn; the `n` most likely are returned", Bounds(1), limit="max_best_of"),
     "num_beams": Parameter("beam search of this width", Bounds(1), limit="max_best_of"),
-    "num_beam_groups": Parameter("groups of beams that keep apart; divides the beam width", Bounds(1), Need.BEAMS),
+    "num_beam_groups": Parameter(
+        "groups of beams that are kept different; divides the beam width", Bounds(1), Need.BEAMS
+    ),
     "diversity_penalty": Parameter(
-        "what a token costs a beam if another group chose it at the same step; given alone, every beam is a group",
+        "penalty for a token that another group chose at the same step; alone, it makes every beam a group",
         Bounds(),
         Need.BEAMS,
     ),
     "length_penalty": Parameter("beam scores are divided by length to this power", Bounds(), Need.BEAMS),
     "early_stopping": Parameter(
-        "end a beam search as soon as it has as many finished beams as asked for", needs=Need.BEAMS
+        "end a beam search when it has the requested number of finished beams", needs=Need.BEAMS
     ),
     "truncate_prompt_tokens": Parameter("keep only the last tokens of the prompt", Bounds(1, UINT32_MAX)),
-    "logprobs": Parameter("tells this many alternatives for every token", Bounds(0), limit="max_logprobs"),
+    "logprobs": Parameter("returns this number of alternatives for every token", Bounds(0), limit="max_logprobs"),
     "prompt_logprobs": Parameter(
-        "lists this many candidates for every token of the prompt", Bounds(0), limit="max_logprobs"
+        "returns this number of candidates for every token of the prompt", Bounds(0), limit="max_logprobs"
     ),
     "skip_special_tokens": Parameter("special tokens have no text"),
-    "spaces_between_special_tokens": Parameter("special tokens that have text are set off by spaces"),
+    "spaces_between_special_tokens": Parameter("special tokens with text are separated by spaces"),
     "num_assistant_tokens": Parameter(  # 0 = none for this request
         "draft tokens per step; not together with `assistant_confidence_threshold`",
         Bounds(0, Limits().max_assistant_tokens),
@@ -140,29 +140,29 @@ PARAMETERS: Mapping[str, Parameter] = {
         "the draft stops below this confidence", Bounds(0.0, 1.0, is_low_open=True), Need.GUESSING
     ),
     "max_ngram_size": Parameter(
-        "longest run of equal tokens by which the text is searched", Bounds(1, UINT32_MAX), Need.LOOKUP
+        "longest run of equal tokens to search for in the text", Bounds(1, UINT32_MAX), Need.LOOKUP
     ),
     "thinking_token_budget": Parameter(
-        "most tokens of reasoning, whose end is forced then; 0: none, -1: as many as the model likes",
+        "maximum number of reasoning tokens, then reasoning is ended; 0: none, -1: no limit",
         Bounds(-1, UINT32_MAX),
         Need.THINKING,
     ),
     "dry_multiplier": Parameter(
-        "DRY: what a token costs that goes on a repetition of the allowed length; 0 = off",
+        "DRY: penalty for a token that continues a repetition of the allowed length; 0 = off",
         Bounds(0.0, 1000.0),
         Need.DRY,
     ),
     "dry_base": Parameter(
-        "DRY: by how much it costs more with each token that the repetition is longer", Bounds(1.0, 100.0), Need.DRY
+        "DRY: factor of the penalty for each further token of the repetition", Bounds(1.0, 100.0), Need.DRY
     ),
-    "dry_allowed_length": Parameter("DRY: repetitions of fewer tokens cost nothing", Bounds(1, UINT32_MAX), Need.DRY),
+    "dry_allowed_length": Parameter("DRY: shorter repetitions have no penalty", Bounds(1, UINT32_MAX), Need.DRY),
     "dry_penalty_last_n": Parameter(
-        "DRY: how many of the last tokens are searched, the prompt's included; -1 = all, 0 = off",
+        "DRY: number of last tokens to search, including the prompt; -1 = all, 0 = off",
         Bounds(-1, UINT32_MAX),
         Need.DRY,
     ),
     "dry_sequence_breakers": Parameter(
-        f"DRY: texts over which no repetition reaches, at most {MAX_BREAKERS} of {MAX_BREAKER_CHARS} characters",
+        f"DRY: texts that end a repetition, at most {MAX_BREAKERS} of {MAX_BREAKER_CHARS} characters",
         needs=Need.DRY,
     ),
     "top_n_sigma": Parameter(
@@ -172,9 +172,11 @@ PARAMETERS: Mapping[str, Parameter] = {
         aliases=("nsigma",),
     ),
     "xtc_probability": Parameter(
-        "XTC: how often all of the likeliest tokens but the last are left out; 0 = never", _PROBABILITY, Need.SAMPLING
+        "XTC: probability of excluding the likeliest tokens except the last of them; 0 = never",
+        _PROBABILITY,
+        Need.SAMPLING,
     ),
-    "xtc_threshold": Parameter("XTC: from which probability a token is one of the likeliest", _PROBABILITY, Need.XTC),
+    "xtc_threshold": Parameter("XTC: minimum probability of these tokens", _PROBABILITY, Need.XTC),
 }
 
 ALIASES: Mapping[str, str] = {alias: name for name, one in PARAMETERS.items() for alias in one.aliases}

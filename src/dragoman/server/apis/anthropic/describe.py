@@ -44,7 +44,7 @@ _EFFECTS = {
     "messages": "the conversation; if its last message is the assistant's, the answer continues it",
     "model": "which model answers; the default model if absent, or a placeholder such as `default`",
     "system": "the system prompt",
-    "max_tokens": "most tokens to generate; 0 only reads the prompt into the prefix cache",
+    "max_tokens": "maximum number of tokens to generate; 0 only reads the prompt into the prefix cache",
     "stream": "send the answer while it is generated",
     "top_k": "only the k most likely tokens; 0 means all",
     "stop_sequences": "texts that end the answer",

@@ -42,7 +42,7 @@ _TEXTS: Mapping[str, str] = {
     "shift": "true is named as without effect: an answer ends where the context does",
     "logprobs": "tell the log-probabilities of the tokens",
 }
-_OPTION_EFFECTS = {**EFFECTS, "num_predict": "most tokens to generate; 0, -1 and -2: up to the context"}
+_OPTION_EFFECTS = {**EFFECTS, "num_predict": "maximum number of tokens to generate; 0, -1 and -2: up to the context"}
 
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:

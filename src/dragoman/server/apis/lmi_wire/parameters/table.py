@@ -156,13 +156,13 @@ _ANSWER = (
     _row(
         "prompt_logprobs",
         _VLLM,
-        effect="details.prefill lists the prompt's tokens, each with this many alternatives",
+        effect="details.prefill lists the prompt's tokens, each with this number of alternatives",
         **_WITH_DETAILS,
     ),
     _row(
         "top_n_tokens",
         _EVERY,
-        effect="details.top_tokens lists this many alternatives for every token",
+        effect="details.top_tokens lists this number of alternatives for every token",
         **_WITH_DETAILS,
     ),
     _row("logprobs", effect="the same as top_n_tokens, which wins", **_WITH_DETAILS),

@@ -27,12 +27,12 @@ EFFECTS: Mapping[str, str] = {
         "only with `stream: true`; `include_usage` adds a last chunk without choices and with usage; with "
         "`continuous_usage_stats` all have it"
     ),
-    "max_tokens": "most tokens to generate; without it, up to what the context has room for",
+    "max_tokens": "maximum number of tokens to generate; without it, up to the context",
     "min_tokens": "no end of sequence before this many tokens; at most `max_tokens`",
     "ignore_eos": "do not end at the end-of-sequence token; on `/v3` at most 4000 tokens then",
     "n": "choices per prompt",
     "best_of": (
-        "sequences drawn, of which the `n` most likely are returned; the beam width on `/v3` and with "
+        "number of sequences drawn; the `n` most likely are returned; the beam width on `/v3` and with "
         "`use_beam_search`; not with `stream` unless it equals `n`"
     ),
     "use_beam_search": "search with `best_of` or `n` beams instead of sampling",
@@ -74,7 +74,7 @@ EFFECTS: Mapping[str, str] = {
 COMPLETION_EFFECTS: Mapping[str, str] = {
     **EFFECTS,
     "prompt": "one prompt or several, as text or as token ids; choices are numbered prompt by prompt",
-    "max_tokens": "most tokens to generate; 0 only with `echo`",
+    "max_tokens": "maximum number of tokens to generate; 0 only with `echo`",
     "suffix": "fill in the middle, if the model has the tokens for it",
     "echo": "the prompt is repeated before the completion",
     "logprobs": "the log-probabilities of each token and of this many alternatives",

@@ -55,7 +55,7 @@ EFFECTS: Mapping[str, str] = {
     "max_tokens": ("the same as `max_output_tokens`, which wins"),
     "input": ("a text, which the user says, or items: messages, function calls and their outputs, reasoning"),
     "instructions": ("a system message before everything else; not carried over by `previous_response_id`"),
-    "max_output_tokens": ("most tokens to generate, reasoning included; without it, what the context has room for"),
+    "max_output_tokens": "maximum number of tokens to generate, including reasoning; without it, up to the context",
     "max_tool_calls": (f"counts calls of built-in tools, of which there are none{_IGNORED}"),
     "tools": ("the functions that the model may call, flat or in the nested form of conversations"),
     "tool_choice": ("whether it calls: none, auto, required, one function, or only some (`allowed_tools`)"),
