@@ -12,7 +12,7 @@ from dragoman.models.weights import Weights
 
 
 class Bloom(Gpt):
-    """BLOOM and BLOOMZ. Nothing in them bounds the context; `seq_length` tells what they were trained with."""
+    """BLOOM and BLOOMZ. Their context has no limit; `seq_length` is that of the training."""
 
     architectures = ("BloomForCausalLM",)
     aliases = ALIASES | {"seq_length": "max_position_embeddings"}

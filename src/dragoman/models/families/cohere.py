@@ -62,7 +62,7 @@ class Cohere(Llama):
 
 
 class Cohere2(Cohere):
-    """Command R7B and A: three of four layers see a window and turn, the others do neither."""
+    """Command R7B and A: three of four layers have a window and rotary positions, the others neither."""
 
     architectures = ("Cohere2ForCausalLM",)
 

@@ -12,7 +12,7 @@ from dragoman.models.weights import Weights
 
 
 class ErnieExperts(WithExperts, Ernie45):
-    """ERNIE 4.5 21B-A3B, 300B-A47B. The layers that guess further tokens are not read."""
+    """ERNIE 4.5 21B-A3B, 300B-A47B. Layers that guess further tokens are ignored."""
 
     architectures = ("Ernie4_5_MoeForCausalLM",)
     unread = (*WithExperts.unread, r"^model\.mtp_")

@@ -10,7 +10,7 @@ from dragoman.models.families.llama import LayerNorms
 
 
 class ExaoneExperts(BiasedExperts, Exaone4):
-    """K-EXAONE 236B-A23B. The layers that guess further tokens are not read."""
+    """K-EXAONE 236B-A23B. Layers that guess further tokens are ignored."""
 
     architectures = ("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM")  # type: ignore[assignment]
     layer_norms = LayerNorms()

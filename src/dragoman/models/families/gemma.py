@@ -25,7 +25,10 @@ from dragoman.models.weights import Weights
 
 
 class Gemma(Llama):
-    """Gemma 1. `directions`: the values of `use_bidirectional_attention` with which texts are only read forwards."""
+    """Gemma 1.
+
+    `directions`: the values of `use_bidirectional_attention` with which texts are only read forwards.
+    """
 
     architectures = ("GemmaForCausalLM",)
     directions: ClassVar[tuple[bool | str, ...]] = (False,)

@@ -28,7 +28,7 @@ class Glm(Llama):
 
 
 class Glm4(Glm):
-    """GLM-4 of April 2025 and GLM-Z1: norms what comes out of attention and MLP too."""
+    """GLM-4 of April 2025 and GLM-Z1: also norms the outputs of attention and MLP."""
 
     architectures = ("Glm4ForCausalLM",)
     layer_norms = LayerNorms(after_attention="post_self_attn_layernorm", after_mlp="post_mlp_layernorm")

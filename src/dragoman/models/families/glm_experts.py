@@ -50,7 +50,7 @@ class GlmLite(LatentAttention, BiasedExperts):
 
 
 class SolarOpen(GlmExperts):
-    """Solar Open 100B: GLM 4.5 that turns whole heads and has experts in every layer."""
+    """Solar Open 100B: GLM 4.5 with rotary positions of whole heads, and experts in every layer."""
 
     architectures = ("SolarOpenForCausalLM",)
 

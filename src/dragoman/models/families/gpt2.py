@@ -15,7 +15,7 @@ from dragoman.models.weights import Weights
 
 
 class Gpt2(Gpt):
-    """GPT-2, DistilGPT2, DialoGPT and their kin."""
+    """GPT-2, DistilGPT2, DialoGPT and related models."""
 
     architectures = ("GPT2LMHeadModel",)
     layouts = (Layout("transformer", "lm_head"), Layout("", "lm_head"))

@@ -14,7 +14,7 @@ from dragoman.models.weights import Weights
 
 
 class GptJ(Gpt):
-    """GPT-J 6B and what was made of it."""
+    """GPT-J 6B and its derivatives."""
 
     architectures = ("GPTJForCausalLM",)
     layouts = (Layout("transformer", "lm_head"),)
@@ -32,7 +32,7 @@ class GptJ(Gpt):
 
 
 class CodeGen(GptJ):
-    """CodeGen 1, and 2 of 1B to 16B: queries, values and keys lie in four parts, one for each machine of their training."""
+    """CodeGen 1, and 2 of 1B to 16B: queries, values and keys are stored in four parts."""
 
     architectures = ("CodeGenForCausalLM",)
     names = Names("ln_1", ("attn.qkv_proj",), "attn.out_proj", "ln_1", "mlp.fc_in", "mlp.fc_out")

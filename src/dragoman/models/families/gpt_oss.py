@@ -20,7 +20,7 @@ from dragoman.models.weights import Weights
 
 
 class GptOss(Llama):
-    """gpt-oss 20B and 120B, their experts as MXFP4 or as numbers."""
+    """gpt-oss 20B and 120B, with experts as MXFP4 or unpacked."""
 
     architectures = ("GptOssForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)

@@ -43,7 +43,7 @@ class GraniteExperts(WithExperts, Granite):
 
 
 class GraniteSharedExperts(GraniteExperts):
-    """The same with an expert that every token takes."""
+    """Granite 3 MoE with an expert that every token uses."""
 
     architectures = ("GraniteMoeSharedForCausalLM",)
     shared_name = "shared_mlp"

@@ -59,7 +59,7 @@ class Mamba(Family):
 
 
 class FalconMamba(Mamba):
-    """Falcon Mamba 7B, Falcon3 Mamba 7B: what makes steps, keys and queries is normed, without weights."""
+    """Falcon Mamba 7B, Falcon3 Mamba 7B: inputs of steps, keys and queries are normed, without weights."""
 
     architectures = ("FalconMambaForCausalLM",)
 

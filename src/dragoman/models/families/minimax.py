@@ -14,7 +14,7 @@ from dragoman.models.rotary import RotaryReading, read_rotary
 
 
 class MiniMaxM2(ChosenWithBias, NormsWhole, Mixtral):
-    """MiniMax M2, M2.1 and M2.5. The layers that guess further tokens are not read."""
+    """MiniMax M2, M2.1 and M2.5. Layers that guess further tokens are ignored."""
 
     architectures = ("MiniMaxM2ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-6)

@@ -17,7 +17,7 @@ from dragoman.models.weights import Weights
 
 
 class Mpt(Gpt):
-    """MPT 7B and 30B. Nothing in them bounds the context; `max_seq_len` tells what they were trained with."""
+    """MPT 7B and 30B. Their context has no limit; `max_seq_len` is that of the training."""
 
     architectures = ("MPTForCausalLM", "MptForCausalLM")
     aliases: ClassVar[dict[str, str]] = {

@@ -55,7 +55,7 @@ class Olmo2(NormsWhole):
 
 
 class Olmo3(Olmo2):
-    """OLMo 3: three of four layers see a window, and turn without the scaling of the others."""
+    """OLMo 3: three of four layers have a window, and rotary positions without the others' scaling."""
 
     architectures = ("Olmo3ForCausalLM",)
 

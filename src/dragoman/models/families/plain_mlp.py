@@ -41,7 +41,7 @@ class Arcee(Llama):
 
 
 class Nemotron(Arcee):
-    """Nemotron-4 and Minitron, the dense ones: norms add one to their weights, half of a head turns."""
+    """Nemotron-4 and Minitron, dense: norms add one to their weights, half of a head has rotary positions."""
 
     architectures = ("NemotronForCausalLM",)
     epsilon = ("norm_eps", 1e-5)

@@ -9,7 +9,7 @@ from dragoman.models.families.windows import no_slides, read_slides
 
 
 class Qwen2(Llama):
-    """Qwen 2 and 2.5. The first `max_window_layers` see everything, the others a window if that is switched on."""
+    """Qwen 2 and 2.5. The first `max_window_layers` have no window, the others have one if enabled."""
 
     architectures = ("Qwen2ForCausalLM",)
 

@@ -56,7 +56,7 @@ class WithSharedExpert(Qwen3Experts):
 
 
 class Qwen2Experts(WithSharedExpert):
-    """Qwen 1.5 MoE and Qwen 2 57B-A14B: with an expert that every token takes, as much as a gate of its own says."""
+    """Qwen 1.5 MoE and Qwen 2 57B-A14B: with a gated expert that every token uses."""
 
     architectures = ("Qwen2MoeForCausalLM",)
     attention_biases = Qwen2.attention_biases

@@ -8,7 +8,7 @@ from dragoman.models.rotary import RotaryReading, read_rotary
 
 
 class SeedOss(Llama):
-    """Seed-OSS: the bias of the output is a switch of its own."""
+    """Seed-OSS: the output's bias has its own switch."""
 
     architectures = ("SeedOssForCausalLM",)
 
@@ -18,7 +18,7 @@ class SeedOss(Llama):
 
 
 class Ernie45(Llama):
-    """ERNIE 4.5, the dense ones: pairs side by side, one switch for all biases."""
+    """ERNIE 4.5, dense: adjacent rotary pairs, one switch for all biases."""
 
     architectures = ("Ernie4_5ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)

@@ -38,7 +38,7 @@ _EMBEDDINGS = "embeddings"
 
 
 class Zamba2(Family):
-    """Zamba 2 of 1.2B, 2.7B and 7B, of which a block that several layers use is in memory once."""
+    """Zamba 2 of 1.2B, 2.7B and 7B; a block that several layers share is in memory once."""
 
     architectures = ("Zamba2ForCausalLM",)
     is_tied: bool = True
