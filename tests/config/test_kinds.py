@@ -23,14 +23,14 @@ from dragoman.config.kinds import (
     Text,
     Urls,
     Value,
-    WordOrAddress,
+    WordOrCode,
 )
 from dragoman.config.reasoning_settings import Repetition
 from tests.support.tables import table
 
 KINDS: list[Kind] = [
     Integer(1, 9), Integer(auto=True), Number(), Number(0.5, inclusive=True, auto=True), Switch(),
-    Choice(("a", "b"), {"c": "a"}), Text(), Names(), Addresses(), FilePath(), WordOrAddress(("a",)),
+    Choice(("a", "b"), {"c": "a"}), Text(), Names(), Addresses(), FilePath(), WordOrCode(("a",), is_address=True),
     Hosts(), ImageLimit(), Urls(), JsonObject(), Repetition(),
 ]  # fmt: skip
 

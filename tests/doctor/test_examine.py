@@ -209,8 +209,6 @@ def test_packages_that_are_missing_or_too_old_are_told(tmp_path: Path) -> None:
         ("problem", "the package tokenizers is not installed"),
     ]
     assert section.findings[0].mend == f"pip install 'openvino~={facts.pins['openvino']}.0'"
-    old = software_section(replace(facts, python=(3, 10, 13), versions={}))
-    assert [(one.text, one.mend) for one in old.findings] == [("this is Python 3.10.13", "use Python 3.11 or newer")]
 
 
 def test_a_gpu_is_told_where_nothing_uses_it(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TextIO
 
 from dragoman.cli.arguments import SOURCE
-from dragoman.cli.command_options import Command, CommandOption, ReadWords
-from dragoman.cli.run_command import Console
+from dragoman.cli.command_options import Command, ReadWords, option, options_of
+from dragoman.cli.run_command import FAILED, Console
 from dragoman.config.bundled import BUNDLED
 from dragoman.config.kinds import Switch
 from dragoman.config.resolve import ConfigError, given_options
@@ -27,7 +27,7 @@ from dragoman.hub.errors import HubError
 from dragoman.hub.inventory import LocalModel, bundled_models, hub_models, kept_models, remove_hub_model
 from dragoman.tools.text_table import aligned
 
-FAILED = 1
+FAILURES = (HubError, OSError)
 _HEADER = ("NAME", "WHERE", "FAMILY", "FORMAT", "SIZE", "")
 
 _USAGE = """\
@@ -50,14 +50,8 @@ class ModelsArguments:
 
     name: str | None
     cache_dir: Path
-    json: bool
-    yes: bool
-
-
-OPTIONS = (
-    CommandOption("json", Switch(), "print JSON instead of a table", False),
-    CommandOption("yes", Switch(), "rm: remove without asking", False),
-)
+    json: bool = option(Switch(), "print JSON instead of a table", False)
+    yes: bool = option(Switch(), "rm: remove without asking", False)
 
 
 def read_models(words: ReadWords, environ: Mapping[str, str]) -> ModelsArguments | None:
@@ -86,7 +80,7 @@ def run(_: object, asked: ModelsArguments, console: Console) -> int:
     places = _Places(hub_environment(console.variables).cache, asked.cache_dir)
     if asked.name is not None:
         confirmed = (lambda _: True) if asked.yes else _confirmation(sys.stdin, console.stderr)
-        return _remove(asked.name, places, confirmed, console.stdout, console.stderr)
+        return _remove(asked.name, places, confirmed, console.stdout)
     found = places.all()
     console.stdout.write(
         json.dumps([asdict(one) for one in found], indent=2) + "\n" if asked.json else _table(found, places)
@@ -129,28 +123,23 @@ def _confirmation(stdin: TextIO, stderr: TextIO) -> Callable[[str], bool]:
     return ask
 
 
-def _remove(name: str, places: _Places, confirmed: Callable[[str], bool], stdout: TextIO, stderr: TextIO) -> int:
+def _remove(name: str, places: _Places, confirmed: Callable[[str], bool], stdout: TextIO) -> int:
+    """Raises: HubError if there is no such model; OSError."""
     on_hub = hub_models(places.hub)
-    try:
-        if name == "kept":
-            return _remove_kept(kept_models(places.kept, on_hub), places, confirmed, stdout)
-        repo, _, revision = name.partition("@")
-        found = [
-            one for one in on_hub if name in (one.name, one.name.partition("@")[0], f"{repo}@{Path(one.path).name}")
-        ]
-        if not found:
-            raise HubError(f"{name}: not in the hub's cache, {places.hub}; `dragoman models` lists what is there")
-        listed = ", ".join(one.name for one in found)
-        if not confirmed(f"Remove {listed} ({size_text(sum(one.size for one in found))}) from {places.hub}?"):
-            return FAILED
-        freed = remove_hub_model(places.hub, repo, Path(found[0].path).name if revision else "")
-        for one in kept_models(places.kept, found):
-            if one.name in {model.name for model in found}:
-                Path(one.path).unlink(missing_ok=True)
-                freed += one.size
-    except (HubError, OSError) as error:
-        stderr.write(f"dragoman: {error}\n")
+    if name == "kept":
+        return _remove_kept(kept_models(places.kept, on_hub), places, confirmed, stdout)
+    repo, _, revision = name.partition("@")
+    found = [one for one in on_hub if name in (one.name, one.name.partition("@")[0], f"{repo}@{Path(one.path).name}")]
+    if not found:
+        raise HubError(f"{name}: not in the hub's cache, {places.hub}; `dragoman models` lists what is there")
+    listed = ", ".join(one.name for one in found)
+    if not confirmed(f"Remove {listed} ({size_text(sum(one.size for one in found))}) from {places.hub}?"):
         return FAILED
+    freed = remove_hub_model(places.hub, repo, Path(found[0].path).name if revision else "")
+    for one in kept_models(places.kept, found):
+        if one.name in {model.name for model in found}:
+            Path(one.path).unlink(missing_ok=True)
+            freed += one.size
     stdout.write(f"removed {listed}, {size_text(freed)}\n")
     return 0
 
@@ -170,4 +159,4 @@ def _remove_kept(found: Sequence[LocalModel], places: _Places, confirmed: Callab
     return 0
 
 
-COMMAND = Command(_USAGE, OPTIONS, read_models, "dragoman.cli.models_command", words=("rm",))
+COMMAND = Command(_USAGE, options_of(ModelsArguments), read_models, "dragoman.cli.models_command", words=("rm",))

@@ -232,23 +232,26 @@ def imply(values: dict[str, Value], origins: dict[str, Origin]) -> Iterator[str]
 
 def contradictions(values: Values, origins: Origins) -> Iterator[str]:
     """One line for each two options that exclude each other."""
-    draft, speculation = (cite(name, values, origins) for name in ("draft_model", "speculation"))
+
+    def excluded(name: str, other: str, why: str) -> str:
+        cited, cited_other = (cite(one, values, origins) for one in (name, other))
+        return f"{cited}: must not be given together with {cited_other}; {why}"
+
+    engine = str(values["engine"])
     if values["draft_model"] is not None and values["speculation"] not in ("auto", "draft"):
-        yield f"{draft}: must not be given together with {speculation}; allowed: auto, draft"
+        yield excluded("draft_model", "speculation", "allowed: auto, draft")
     if values["draft_model"] is None and values["speculation"] == "draft":
+        speculation = cite("speculation", values, origins)
         yield f"{speculation}: must not be given without draft_model, which names the model that guesses"
-    for name, why in _NO_ADAPTERS.get(str(values["engine"]), {}).items():
+    for name, why in _NO_ADAPTERS.get(engine, {}).items():
         if values[name]:
-            yield f"{cite(name, values, origins)}: must not be given together with {cite('engine', values, origins)}; {why}"
-    if values["queue_timeout"] is not None and values["engine"] in ("remote", "vllm"):
-        cited = (cite(name, values, origins) for name in ("queue_timeout", "engine"))
-        yield "{}: must not be given together with {}; it does not tell when a request begins".format(*cited)
-    if values["tokenize_content"] == "plain" and values["engine"] == "remote":
-        cited = (cite(name, values, origins) for name in ("tokenize_content", "engine"))
-        yield "{}: must not be given together with {}; give it to the servers that tokenise".format(*cited)
+            yield excluded(name, "engine", why)
+    if values["queue_timeout"] is not None and engine in ("remote", "vllm"):
+        yield excluded("queue_timeout", "engine", "it does not tell when a request begins")
+    if values["tokenize_content"] == "plain" and engine == "remote":
+        yield excluded("tokenize_content", "engine", "give it to the servers that tokenise")
     if values["cors_allow_credentials"] and values["cors_allowed_origin"] == "*":
-        allowed, origin = (cite(name, values, origins) for name in ("cors_allow_credentials", "cors_allowed_origin"))
-        yield f"{allowed}: must not be given together with {origin}; name the origins that you trust"
+        yield excluded("cors_allow_credentials", "cors_allowed_origin", "name the origins that you trust")
     adapters = values["lora"]
     if values["merge_lora"] and not (isinstance(adapters, tuple) and len(adapters) == 1):
         yield f"{cite('merge_lora', values, origins)}: must be given together with one adapter in option.lora"

@@ -205,52 +205,30 @@ class CoreList:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionOr:
-    """One of a few words, or the name of a Python function. The case of the words does not matter."""
+class WordOrCode:
+    """One of a few words, in any case, or the name of a function; `is_address`: or `module:attribute`, to be imported."""
 
     words: tuple[str, ...]
+    is_address: bool = False
 
     @property
     def allowed(self) -> str:
         """The words, and what else there may be."""
-        return "one of " + ", ".join(self.words) + ", or the name of a function in model.py"
+        code = "module:factory as Python would import it" if self.is_address else "the name of a function in model.py"
+        return f"one of {', '.join(self.words)}, or {code}"
 
     @property
     def placeholder(self) -> str:
         """The words, and a name."""
-        return "{" + ",".join(self.words) + ",NAME}"
+        return "{" + ",".join((*self.words, "MODULE:FACTORY" if self.is_address else "NAME")) + "}"
 
     def parse(self, text: str) -> str:
-        """The word, or the name as it is."""
-        if text.lower() in self.words:
-            return text.lower()
-        if not text.isidentifier():
-            raise ValueError(text)
-        return text
-
-
-@dataclass(frozen=True, slots=True)
-class WordOrAddress:
-    """One of a few words, in any case, or `module:attribute` of Python code that can be imported."""
-
-    words: tuple[str, ...]
-
-    @property
-    def allowed(self) -> str:
-        """The words, and what else there may be."""
-        return "one of " + ", ".join(self.words) + ", or module:factory as Python would import it"
-
-    @property
-    def placeholder(self) -> str:
-        """The words, and an address."""
-        return "{" + ",".join(self.words) + ",MODULE:FACTORY}"
-
-    def parse(self, text: str) -> str:
-        """The word, or the address as it is."""
+        """The word, or the code's name as it is."""
         if text.lower() in self.words:
             return text.lower()
         module, _, attribute = text.partition(":")
-        if not attribute.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        names = [*module.split("."), attribute] if self.is_address else [text]
+        if not all(name.isidentifier() for name in names):
             raise ValueError(text)
         return text
 

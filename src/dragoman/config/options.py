@@ -15,7 +15,6 @@ from dragoman.config.adapter_settings import AdapterSettings
 from dragoman.config.kinds import (
     Choice,
     FilePath,
-    FunctionOr,
     Integer,
     JsonObject,
     ModelPath,
@@ -25,7 +24,7 @@ from dragoman.config.kinds import (
     Text,
     Urls,
     Value,
-    WordOrAddress,
+    WordOrCode,
 )
 from dragoman.config.llamacpp_settings import LlamaCppSettings
 from dragoman.config.option import Alias, Option, option
@@ -251,7 +250,7 @@ class EngineSettings:
 
     engine: str = option(
         "rolling",
-        WordOrAddress(("rolling", "remote", "vllm", "ray")),
+        WordOrCode(("rolling", "remote", "vllm", "ray"), is_address=True),
         "What runs the model: the built-in engine (rolling), other servers (remote), vLLM in this process, replicas "
         "on Ray Serve (ray), or an engine factory of an importable Python module.",
     )
@@ -478,7 +477,7 @@ class ClientSettings:
     )
     output_formatter: str | None = option(
         None,
-        FunctionOr(OUTPUT_FORMATTERS),
+        WordOrCode(OUTPUT_FORMATTERS),
         "LMI: output format. jsonlines and sse stream every answer; json leaves it to the request; a function of "
         "model.py writes its own.",
         unset="the request decides",

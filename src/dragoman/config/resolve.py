@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, get_type_hints
 
 from dragoman.config.adapter_settings import AdapterSettings
 from dragoman.config.archives import is_archive
@@ -48,6 +48,7 @@ from dragoman.config.model_names import hub_names, renamed, usual_names
 from dragoman.config.names import Match, NameIndex
 from dragoman.config.option import Option
 from dragoman.config.options import (
+    GROUPS,
     OPTIONS,
     TASKS,
     ClientSettings,
@@ -76,8 +77,6 @@ WEIGHTS_CONFIG = "config.json"  # what every directory with weights has
 ADAPTERS = "adapters"  # LMI's folder of them beside the weights
 
 _NAMED = {option.name: option for option in OPTIONS}
-
-Group = TypeVar("Group")
 
 
 class ConfigError(Exception):
@@ -130,28 +129,17 @@ class Config:
 
     def value(self, option: Option) -> Value:
         """The value of one option of the table."""
-        for group in (
-            self.model,
-            self.engine,
-            self.speculation,
-            self.adapters,
-            self.pictures,
-            self.reasoning,
-            self.sampling,
-            self.upstream,
-            self.server,
-            self.clients,
-            self.llamacpp,
-        ):
-            if type(group) is option.group:
-                found: Value = getattr(group, option.name)
-                return found
-        raise KeyError(option.name)
+        found: Value = getattr(getattr(self, _ATTRIBUTES[option.group]), option.name)
+        return found
 
     def cite(self, name: str) -> str:
         """An option with its value and source, as the beginning of an error message."""
         value = self.value(_NAMED[name]) if name in _NAMED else self.engine_options[name]
         return cite(name, {name: value}, self.origins)
+
+
+_ATTRIBUTES: Mapping[type, str] = {group: name for name, group in get_type_hints(Config).items() if group in GROUPS}
+"""Where a configuration has each group of options."""
 
 
 def demo_model_dir() -> Path:
@@ -205,17 +193,7 @@ def resolve(
     elif not values["name"]:
         values["name"] = usual_names(named, directory, model_dir, demo_dir)
     return Config(
-        model=_build(ModelSettings, values),
-        engine=_build(EngineSettings, values),
-        speculation=_build(SpeculationSettings, values),
-        adapters=_build(AdapterSettings, values),
-        pictures=_build(PictureSettings, values),
-        reasoning=_build(ReasoningSettings, values),
-        sampling=_build(SamplingSettings, values),
-        upstream=_build(UpstreamSettings, values),
-        server=_build(ServerSettings, values),
-        clients=_build(ClientSettings, values),
-        llamacpp=_build(LlamaCppSettings, values),
+        **{name: _build(group, values) for group, name in _ATTRIBUTES.items()},
         directory=directory,
         model_dir=model_dir,
         origins=MappingProxyType(origins),
@@ -249,7 +227,7 @@ def is_from_file(origin: Origin, directory: Path) -> bool:
     return origin.source.startswith(tuple(f"{directory / name} line " for name in (PROPERTIES_NAME, GRAPH_NAME)))
 
 
-def _build(group: type[Group], values: Mapping[str, Any]) -> Group:
+def _build(group: type, values: Mapping[str, Value]) -> Any:
     return group(**{option.name: values[option.name] for option in OPTIONS if option.group is group})
 
 

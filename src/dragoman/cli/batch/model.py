@@ -11,14 +11,12 @@ from contextlib import asynccontextmanager
 
 from dragoman.batch.requests import BatchError
 from dragoman.cli.batch.in_process import AppSender
+from dragoman.cli.local_app import local_app
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config
 from dragoman.errors import ServerError
 from dragoman.models import ModelError
-from dragoman.server.app import ServerConfig, build_app
-from dragoman.server.http.switches import Switches
-from dragoman.server.registry import ModelRegistry
 
 
 @asynccontextmanager
@@ -33,17 +31,9 @@ async def batch_model(config: Config, display: ProgressDisplay) -> AsyncIterator
         raise BatchError(str(error)) from error
     finally:
         display.finish()
-    served, server = composed.served, config.server
+    served = composed.served
     try:
-        registry = ModelRegistry(served.dialects, profile=served.profile)
-        registry.add(served)
-        registry.mark_ready()
-        app = build_app(
-            registry,
-            ServerConfig(
-                server.max_request_size, switches=Switches(server.strict, server.timings, server.keep_alive_seconds)
-            ),
-        )
+        app = local_app(served, config.server)
         try:
             yield AppSender(app, served.engine)
         finally:

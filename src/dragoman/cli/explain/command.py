@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from dragoman.cli.explain.arguments import ExplainArguments
+from dragoman.cli.local_app import registry_of
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.cli.run_command import FAILED, Console
 from dragoman.compose import build_served_model
@@ -26,7 +27,6 @@ from dragoman.server.api import HttpCall
 from dragoman.server.apis import all_apis
 from dragoman.server.endpoints import Endpoints
 from dragoman.server.explaining.explain import explain
-from dragoman.server.registry import ModelRegistry
 from dragoman.server.security.gate import Gate
 
 FAILURES = (ConfigError, ModelError, ServerError, EngineDead, OSError, ValueError)
@@ -65,11 +65,8 @@ async def _explained(config: Config, asked: ExplainArguments, display: ProgressD
     display.finish()
     try:
         served, settings = composed.served, server_config(config)
-        registry = ModelRegistry(served.dialects, profile=served.profile)
-        registry.add(served)
-        registry.mark_ready()
         gate = Gate(settings.max_request_size_bytes)
-        endpoints = Endpoints(all_apis(), registry, gate, switches=settings.switches)
+        endpoints = Endpoints(all_apis(), registry_of(served), gate, switches=settings.switches)
         made = await explain(HttpCall("POST", "/explain", asked.call, request_id="explained"), endpoints)
     finally:
         await composed.served.engine.shutdown(0.0)

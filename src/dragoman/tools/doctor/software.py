@@ -19,7 +19,6 @@ from dragoman.extras import how_to_install
 from dragoman.kernels.presence import BUILD, BUILD_CLONE, STALE, is_stale, why_not
 from dragoman.tools.doctor.findings import Finding, Section
 
-LEAST_PYTHON = (3, 11)
 _TOLD = ("openvino", "numpy", "tokenizers")  # beside what is wrong
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
@@ -38,7 +37,6 @@ class SoftwareFacts:
     `has_stale_kernels`: True if they are of other sources than the clone has.
     """
 
-    python: tuple[int, int, int]
     versions: dict[str, str | None]
     pins: dict[str, str]
     extras: tuple[str, ...]
@@ -48,9 +46,7 @@ class SoftwareFacts:
     has_stale_kernels: bool = False
 
 
-def software_facts(
-    devices: Path, find: Version = version, python: tuple[int, int, int] = sys.version_info[:3]
-) -> SoftwareFacts:
+def software_facts(devices: Path, find: Version = version) -> SoftwareFacts:
     """The installed software. `find`: the version of a package; its PackageNotFoundError means missing. Never raises."""
     needed: dict[str, str | None] = {}
     pins: dict[str, str] = {}
@@ -69,7 +65,6 @@ def software_facts(
     of_extras.pop(_FOR_DEVELOPERS, None)
     here = {extra: all(_version(find, name) for name in names) for extra, names in of_extras.items()}
     return SoftwareFacts(
-        python,
         needed,
         pins,
         tuple(extra for extra, is_here in here.items() if is_here),
@@ -86,7 +81,7 @@ def software_section(facts: SoftwareFacts) -> Section:
     extras = f"extras: {', '.join(facts.extras) or 'none'}"
     others = f" (not installed: {', '.join(facts.others)})" if facts.others else ""
     gpu = "a GPU is here" if facts.has_gpu else "no GPU"
-    python = ".".join(map(str, facts.python))
+    python = platform.python_version()
     kernels = "OpenVINO's" if facts.kernels_lack else "dragoman's own and OpenVINO's"
     lines = (f"dragoman {__version__}, Python {python}, {packages}", f"{extras}{others}; {gpu}; kernels: {kernels}")
     told = {
@@ -103,9 +98,6 @@ def software_section(facts: SoftwareFacts) -> Section:
 
 
 def _findings(facts: SoftwareFacts) -> Iterator[Finding]:
-    if facts.python < LEAST_PYTHON:
-        least = ".".join(map(str, LEAST_PYTHON))
-        yield Finding("problem", f"this is Python {'.'.join(map(str, facts.python))}", f"use Python {least} or newer")
     for name, found in facts.versions.items():
         pin = facts.pins.get(name)
         if found is None:

@@ -10,7 +10,7 @@ twice must give the same bits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -97,13 +97,8 @@ class Parity:
     def _allowed(self) -> str:
         return f"{self.tolerance:g} nats"
 
-    @contextmanager
-    def _loop(self, limits: RollingConfig) -> Iterator[StepLoop]:
-        loop = StepLoop(self.runner, limits)
-        try:
-            yield loop
-        finally:
-            loop.close()
+    def _loop(self, limits: RollingConfig) -> closing[StepLoop]:
+        return closing(StepLoop(self.runner, limits))
 
 
 def _largest(ones: Sequence[Answer], others: Sequence[Answer]) -> Difference:

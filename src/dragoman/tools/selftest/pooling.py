@@ -137,10 +137,9 @@ def _reference_check(
 ) -> Check:
     """Check the distance of the rows from those of the model in f32."""
     name, stored = "stored weights as f32", loaded.stored.weight_type
-    if stored == "f32":
-        return Check(name, "skipped", why="the weights are f32")
-    if is_quick:
-        return Check(name, "skipped", why="it loads the model again, which --quick leaves out")
+    needless = "the weights are f32" if stored == "f32" else ""
+    if (skipped := Check.skipped(name, needless, is_quick=is_quick)) is not None:
+        return skipped
     exact = replace(setup, options={**setup.options, "dtype": "f32"}, progress=progress)
     reference = PoolingFactory().load(exact).pooler
     try:

@@ -29,6 +29,12 @@ class Check(msgspec.Struct, frozen=True):
         """A check that was made. `why`: what it means if it is not ok."""
         return cls(name, "ok" if is_ok else "off", found, allowed, "" if is_ok else why)
 
+    @classmethod
+    def skipped(cls, name: str, needless: str, *, is_quick: bool) -> Check | None:
+        """The skipped check, None if the model is to be loaded again for it. `needless`: why it need not, "" = it must."""
+        why = needless or ("it loads the model again, which --quick leaves out" if is_quick else "")
+        return cls(name, "skipped", why=why) if why else None
+
 
 class SelfTest(msgspec.Struct, frozen=True):
     """All checks of a model. `seconds`: that they took, loading left out."""

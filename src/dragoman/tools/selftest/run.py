@@ -96,10 +96,9 @@ def _kept_check(
 ) -> Check:
     """Check that a graph kept by an earlier start computes the same as one built now."""
     name = "kept graph as built anew"
-    if not model.from_cache:
-        return Check(name, "skipped", why="the graph was built now, none was kept")
-    if is_quick:
-        return Check(name, "skipped", why="it loads the model again, which --quick leaves out")
+    needless = "" if model.from_cache else "the graph was built now, none was kept"
+    if (skipped := Check.skipped(name, needless, is_quick=is_quick)) is not None:
+        return skipped
     built = load(replace(setup, options={**setup.options, "cache_dir": None}), progress)
     tokens = list(text[: min(len(text), model.facts.max_position)])
     largest = max_difference(model, built, tokens)
@@ -120,10 +119,9 @@ def _reference_check(
 ) -> Check:
     """Check the distance of the model from itself in f32."""
     name, stored = "stored weights as f32", model.options.weight_type
-    if stored == "f32":
-        return Check(name, "skipped", why="the weights are f32")
-    if is_quick:
-        return Check(name, "skipped", why="it loads the model again, which --quick leaves out")
+    needless = "the weights are f32" if stored == "f32" else ""
+    if (skipped := Check.skipped(name, needless, is_quick=is_quick)) is not None:
+        return skipped
     exact = replace(setup, options={**setup.options, "dtype": "f32"})
     windows = cut_text(list(text), min(model.facts.max_position, 2 * _LONGEST_PROMPT), None)
     found = evaluate(model, windows, progress, load(exact, progress))

@@ -13,14 +13,13 @@ import threading
 from collections.abc import Coroutine, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar
 
+from dragoman.cli.local_app import local_app
 from dragoman.cli.terminal.servers.answers import AskFailed
 from dragoman.compose import ComposedModel, build_served_model
 from dragoman.config.resolve import Config
 from dragoman.engine.factory import Progress
-from dragoman.server.app import App, ServerConfig, build_app
+from dragoman.server.app import App
 from dragoman.server.http.protocol import CUT_EXTENSION
-from dragoman.server.http.switches import Switches
-from dragoman.server.registry import ModelRegistry
 
 T = TypeVar("T")
 
@@ -133,10 +132,4 @@ class LocalModel:
 async def _built(config: Config, progress: Progress) -> tuple[ComposedModel, App]:
     """The model and the application over it, which asks nobody for keys: there is no port. Raises: as loading does."""
     composed = await build_served_model(config, progress)
-    served = composed.served
-    registry = ModelRegistry(served.dialects, profile=served.profile)
-    registry.add(served)
-    registry.mark_ready()
-    settings = config.server
-    switches = Switches(settings.strict, settings.timings, settings.keep_alive_seconds)
-    return composed, build_app(registry, ServerConfig(settings.max_request_size, switches=switches))
+    return composed, local_app(composed.served, config.server)
