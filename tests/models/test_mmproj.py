@@ -34,16 +34,49 @@ from tests.support.vision_model import embedded
 
 EXACT = ModelOptions("f32", num_threads=1)
 OF_TEXTS = {"query_pre_attn_scalar": 32, "sliding_window_pattern": 6}  # what llama.cpp takes for granted of Gemma 3
-CASES = ("gemma3", "idefics3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm")
+CASES = (
+    *("gemma3", "idefics3", "internvl", "internvl_norms", "lfm2_vl", "llava", "ministral3", "mistral3"),
+    *("qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smolvlm"),
+)
+FAST = ["gemma3", "internvl", "lfm2_vl", "ministral3", "qwen2_5_vl", "qwen2_vl", "qwen3_5", "qwen3_vl_moe"]
+OF_MINISTRAL = {
+    **{"rope_type": "yarn", "rope_theta": 1_000_000.0, "factor": 8.0, "original_max_position_embeddings": 128},
+    **{"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
+}
+OF_LFM2 = (
+    "min_image_tokens max_image_tokens max_tiles min_tiles tile_size size"  # what llama.cpp takes for granted of it
+)
 
 
 def case_of(name: str) -> dict[str, Any]:
-    case = read_vision_case(name)
+    case = read_vision_case("mistral3" if name == "ministral3" else name)
     if name == "gemma3":
         case["config"]["text_config"] |= OF_TEXTS
     if name == "llava":
         case["preprocessor"] |= {"image_processor_type": "LlavaImageProcessor", "do_pad": True}
+    if name == "internvl_norms":  # no file has a norm behind the last layer
+        case["config"]["vision_config"]["use_mean_pooling"] = True
+        case["tensors"] = {key: shape for key, shape in case["tensors"].items() if "vision_tower.layernorm" not in key}
+    if name.startswith("internvl"):  # the converter leaves out what only positions behind the context's end change
+        case["config"]["text_config"].pop("rope_scaling", None)
+    if name == "lfm2_vl":
+        _take_for_granted(case)
+    if name == "ministral3":
+        case["config"]["text_config"] |= {"model_type": "ministral3", "rope_parameters": OF_MINISTRAL}
+    if name in ("ministral3", "mistral3"):  # as in all released checkpoints
+        case["config"]["vision_config"]["image_size"] = case["preprocessor"]["size"]["longest_edge"]
     return case
+
+
+def _take_for_granted(case: dict[str, Any]) -> None:
+    """LFM2-VL's limits of pictures and its side of a patch are those that llama.cpp knows."""
+    case["config"] |= {"encoder_patch_size": 16, "vision_config": case["config"]["vision_config"] | {"patch_size": 16}}
+    case["preprocessor"]["encoder_patch_size"] = 16
+    for key in OF_LFM2.split():
+        case["preprocessor"].pop(key)
+    shapes = {key: [32, 3 * 16**2] for key in case["tensors"] if key.endswith("patch_embedding.weight")}
+    case["tensors"] |= shapes
+    case["pictures"] = {"tall": [40, 90, "noise", 3], "small": [64, 50, "waves", 8], "odd": [131, 83, "noise", 9]}
 
 
 def tensors_of(checkpoint: Path) -> dict[str, Any]:
@@ -61,6 +94,8 @@ def errors(found: LoadedModel, expected: LoadedModel, name: str) -> float:
     """The largest relative difference of embeddings, of pictures that are prepared alike."""
     towers = [model.tower for model in (found, expected) if model.tower is not None]
     assert len(towers) == 2
+    wide = [tower.processor.layout(1300, 900, "auto") for tower in towers]  # which is cut into tiles, if the model cuts
+    assert wide[0] == wide[1]
     worst = 0.0
     for spec in list(case_of(name)["pictures"].values())[-3:]:
         picture = draw(spec)
@@ -73,13 +108,13 @@ def errors(found: LoadedModel, expected: LoadedModel, name: str) -> float:
 
 def test_it_sees_what_the_checkpoint_sees(tmp_path: Path) -> None:
     with Rows() as rows:
-        for name in width(list(CASES), ["gemma3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"]):
+        for name in width(list(CASES), FAST):
             with rows.row(name):
                 checkpoint, model, _ = write(name, tmp_path / name)
                 expected = load_model(checkpoint, EXACT)
                 found = load_model(model.parent if name == "gemma3" else model, EXACT)
                 assert found.facts.pictures == expected.facts.pictures
-                if name != "idefics3":  # whose frequencies are in the file as factors that are rounded
+                if name not in ("idefics3", "ministral3"):  # factors of their positions are rounded in the file
                     assert found.facts.layers == expected.facts.layers
                 assert errors(found, expected, name) < 1e-5
 
@@ -102,6 +137,7 @@ def test_its_texts_are_those_of_the_file_alone(tmp_path: Path) -> None:
 FORMS: list[tuple[str, dict[str, Any], float]] = [
     ("llava", {"swaps": True}, 1e-5),
     ("qwen2_vl", {"swaps": True}, 1e-5),
+    ("mistral3", {"type_name": "Q8_0"}, 5e-2),
     ("gemma3", {"type_name": "Q8_0"}, 5e-2),
     ("gemma3", {"type_name": "F16"}, 1e-2),
     ("idefics3", {"type_name": "BF16"}, 5e-2),
@@ -110,7 +146,7 @@ FORMS: list[tuple[str, dict[str, Any], float]] = [
 
 def test_matrices_may_be_quantised_and_have_the_names_of_older_files(tmp_path: Path) -> None:
     with Rows() as rows:
-        for name, options, most in width(FORMS, FORMS[:3]):
+        for name, options, most in width(FORMS, FORMS[:4]):
             with rows.row(f"{name} {options}"):
                 place = tmp_path / f"{name}{len(list(tmp_path.iterdir()))}"
                 checkpoint, model, _ = write(name, place, **options)
@@ -121,8 +157,8 @@ def test_what_does_not_fit_is_told_and_texts_are_taken_in(tmp_path: Path, caplog
     refused: list[tuple[str, dict[str, Any], str]] = [
         (
             "gemma3",
-            {"clip.projector_type": "pixtral"},
-            "clip.projector_type is 'pixtral', allowed: gemma3, idefics3, mlp, qwen2vl_merger, qwen2.5vl_merger, qwen3vl",
+            {"clip.projector_type": "gemma4v"},
+            "clip.projector_type is 'gemma4v', allowed: gemma3, idefics3, internvl, lfm2, mlp, pixtral, qwen2vl_merger",
         ),
         ("gemma3", {"clip.vision.projector_type": "lfm2"}, "clip.vision.projector_type is 'lfm2'"),
         ("gemma3", {"clip.projector_type": None}, "has no clip.projector_type"),
@@ -130,6 +166,7 @@ def test_what_does_not_fit_is_told_and_texts_are_taken_in(tmp_path: Path, caplog
         ("gemma3", {"clip.projector_type": "idefics3"}, "does not fit gemma3"),
         ("gemma3", {"clip.use_gelu": False}, "clip.use_gelu is False"),
         ("qwen2_vl", {"clip.use_gelu": True}, "clip.use_gelu is True, allowed: false"),
+        ("mistral3", {"clip.use_gelu": False}, "clip.use_gelu is False, allowed: true, or clip.use_silu true"),
         ("gemma3", {"clip.vision.window_size": 3}, "has clip.vision.window_size, which is unknown"),
         ("gemma3", {"clip.has_audio_encoder": True}, "has clip.has_audio_encoder, which is unknown"),
         ("gemma3", {"general.architecture": "gemma3"}, "general.architecture is 'gemma3', allowed: 'clip'"),
@@ -193,9 +230,14 @@ def test_a_file_of_another_model_or_without_its_token_is_not_read(
     _, other = write_both(case, narrow, tmp_path / "narrow")
     shutil.copy(other, seeing)
     unnamed = write_both({**case, "tokens": {}}, tensors_of(checkpoint), tmp_path / "unnamed")[0]
+    case, tensors = case_of("mistral3"), tensors_of(write("mistral3", tmp_path / "mistral3")[0])
+    merges_none = {name: value for name, value in tensors.items() if "patch_merger" not in name}
+    pixtral = write_both(case, merges_none, tmp_path / "pixtral")[0]
     with caplog.at_level(logging.WARNING):
         assert not is_described(model)
         assert not is_described(unnamed)
+        assert not is_described(pixtral)
+    assert "has no tensor 'mm.patch_merger.weight', which clip.projector_type pixtral needs here" in caplog.text
     assert "has no tensor 'mm.model.fc.weight' whose vectors have" in caplog.text
     assert "has no token '<image>'" in caplog.text
 

@@ -136,7 +136,7 @@ def write_tensors(
     keys |= {f"tokenizer.{key}": value for key, value in writing.tokenizer.items()}
     for key, value in (keys | dict(writing.changes)).items():
         if value is not None:
-            _add(writer, key, value)
+            add_value(writer, key, value)
     for tensor, value in converted(config, tensors, name):
         values = value if writing.values is None else writing.values[tensor]
         chosen = writing.expert_type if "_exps." in tensor and writing.expert_type else type_name
@@ -149,7 +149,8 @@ def write_tensors(
     return path
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    """Writes a value as the type that it has here."""
     match value:
         case bool():
             writer.add_bool(key, value)

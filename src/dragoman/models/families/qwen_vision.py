@@ -29,7 +29,7 @@ class Qwen3Vision(Qwen3):
 
 
 class Qwen3VisionExperts(Qwen3Vision, Qwen3Experts):
-    """Of Qwen3-VL with experts, which all lie in two tensors, stored by columns."""
+    """Of Qwen3-VL with experts, which all lie in two tensors, stored by columns, or each in its own."""
 
     def __init__(self, config: Config) -> None:
         config.assume(norm_topk_prob=True)
@@ -39,6 +39,8 @@ class Qwen3VisionExperts(Qwen3Vision, Qwen3Experts):
     def expert_weights(self, weights: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
         """See `WithExperts`."""
         experts = weights.at("experts")
+        if "gate_up_proj" not in experts:  # of GGUF files
+            return super().expert_weights(weights, facts)
         raised = experts.renamed(weight="gate_up_proj").transposed()
         lowered = experts.renamed(weight="down_proj").transposed()
         return [

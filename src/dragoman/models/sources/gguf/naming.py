@@ -19,7 +19,8 @@ from dragoman.gguf.architecture import Architecture
 from dragoman.gguf.config import ROPE_TENSORS, find_architecture
 from dragoman.gguf.files import GgufModel
 from dragoman.gguf.header import TYPES, GgufTensor
-from dragoman.gguf.mmproj import LAYERS, SeeingPart
+from dragoman.gguf.mmproj import SeeingPart
+from dragoman.gguf.projectors import HEADS, LAYERS
 from dragoman.gguf.values import head_counts, head_size, layer_counts, value_heads
 from dragoman.models.sources.base import Array
 from dragoman.models.sources.forms import Joined, Stack, Turned, with_columns
@@ -67,13 +68,14 @@ def seeing_entries(part: SeeingPart) -> dict[str, Entry]:
     for name, tensors in part.tensors():
         if name in found:
             raise ModelError(f"{part.model.path} holds {name!r} in two forms")
-        found[name] = _seeing_entry(tensors, tensors[0].name == part.projector.raised)
+        found[name] = _seeing_entry(part, tensors)
     return found
 
 
-def _seeing_entry(tensors: tuple[GgufTensor, ...], is_raised: bool) -> Entry:
+def _seeing_entry(part: SeeingPart, tensors: tuple[GgufTensor, ...]) -> Entry:
     """The entry of a vision tensor: a layer's matrix as it is stored; joined tensors and all others as numbers."""
     tensor, *others = tensors
+    projector = part.projector
     if others:
         if any(other.shape != tensor.shape for other in others):
             raise ModelError(f"{tensor.path} tensors {tensor.name!r} and {others[0].name!r} have different shapes")
@@ -84,8 +86,31 @@ def _seeing_entry(tensors: tuple[GgufTensor, ...], is_raised: bool) -> Entry:
         shape = (size * len(tensors), *rest)
         return Entry(shape, "F32", lambda files: np.concatenate([files.numbers(one) for one in tensors]))
     if len(tensor.shape) == 2 and tensor.name.startswith((LAYERS, "mm.")) and "input_projection" not in tensor.name:
-        return _whole(tensor)
-    return Entry(tensor.shape, "F32", lambda files: files.numbers(tensor) - np.float32(is_raised))
+        return _in_halves(part, tensor) if projector.takes_turns else _whole(tensor)
+    if projector.has_flat_patches and len(tensor.shape) == 4:
+        size = tensor.shape[0]
+        return Entry(
+            (size, prod(tensor.shape[1:])),
+            "F32",
+            lambda files: files.numbers(tensor).transpose(0, 2, 3, 1).reshape(size, -1),
+        )
+    if tensor.name in projector.batched:
+        shape = (*[1] * (3 - len(tensor.shape)), *tensor.shape)
+        return Entry(shape, "F32", lambda files: files.numbers(tensor).reshape(shape))
+    is_raised = np.float32(tensor.name == projector.raised)
+    return Entry(tensor.shape, "F32", lambda files: files.numbers(tensor) - is_raised)
+
+
+def _in_halves(part: SeeingPart, tensor: GgufTensor) -> Entry:
+    """The entry of a matrix; of queries and keys with each head's rows in two halves, that take turns in the file."""
+    entry = _whole(tensor)
+    if not tensor.name.endswith(("attn_q.weight", "attn_k.weight")):
+        return entry
+    heads = part.model.metadata.count(HEADS)
+    if not heads or tensor.shape[0] % (2 * heads):
+        raise part.model.metadata.error(HEADS, f"heads of whole pairs of the {tensor.shape[0]} rows of {tensor.name}")
+    order = row_order("pairs", tensor.shape[0], heads, heads, "attn_q")
+    return replace(entry, read=lambda files: entry.read(files)[order])
 
 
 class _Naming:
