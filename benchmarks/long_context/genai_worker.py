@@ -2,7 +2,8 @@
 
 Does: answer each JSON line: `{"prompt": n}` with milliseconds per token of a new prompt; `{"streams": s, "context": c,
 "steps": n}` with those of a step in which s sequences decode behind the same c tokens, which its prefix cache keeps: they
-share their blocks. Does not: import anything of this project: it is run by the Python of the peer's own environment:
+share their blocks, whatever "shares" says. Does not: import anything of this project: it is run by the Python of the peer's
+own environment:
 
     python -m benchmarks.long_context.genai_worker MODEL.gguf [TYPE_OF_THE_CACHE]
 """

@@ -1,6 +1,6 @@
-"""Steps on the real kernels, each with what it took.
+"""Prompts computed piece by piece on the real kernels, each with what it took.
 
-Does: a runner that notes its steps; prompts computed piece by piece. Does not: print. Used by `decoding` and `__main__`.
+Does not: print. Used by `contenders`.
 """
 
 from __future__ import annotations
@@ -8,40 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import perf_counter
 
-import numpy as np
-import numpy.typing as npt
-
 from benchmarks.long_context.filled_runner import prompt_batch
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
-from dragoman.engine.rolling.forward.runner import ForwardBatch
-from dragoman.models import LoadedModel
 
 _PIECE = 512  # tokens: the server's default limit of a step
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a step took. `num_rows`: its sequences."""
-
-    seconds: float
-    num_rows: int
-    has_prompts: bool
-
-
-class TimedRunner(OpenVinoRunner):
-    """Notes what its steps take, in `steps`."""
-
-    def __init__(self, loaded: LoadedModel, num_blocks: int) -> None:
-        super().__init__(loaded, num_blocks)
-        self.steps: list[Step] = []
-
-    def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
-        """See OpenVinoRunner."""
-        begin = perf_counter()
-        logits: npt.NDArray[np.float32] = super().forward(batch)
-        num_rows = len(batch.past_lens)
-        self.steps.append(Step(perf_counter() - begin, num_rows, len(batch.input_ids) > num_rows))
-        return logits
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,11 +73,44 @@ def vllm_server_of(python: Path, model: Path, caches: Path, dtype: str) -> Serve
 
 
 LLAMACPP_WHEEL = "llama.cpp-wheel"
+_GGML = ("ggml", "ggml-cpu", "ggml-base")
 
 
 def llamacpp_binary(root: Path) -> Path:
     """Where llama.cpp's server is once it is built."""
     return root / "llama.cpp" / "bin" / "llama-server"
+
+
+LLAMACPP_WORKER = Path(__file__).parents[1] / "long_context" / "llama_cpp_worker.cpp"
+
+
+def llamacpp_worker(root: Path) -> Path | None:
+    """The program of `benchmarks.long_context` with llama.cpp's libraries; None if llama.cpp is not built here.
+
+    It is compiled if it is missing or older than its source, which takes some seconds.
+    """
+    build, worker = root / "llama.cpp", root / "llama.cpp" / "bin" / LLAMACPP_WORKER.stem
+    tree = next((root / "llama.cpp-source").glob("llama_cpp_python-*/vendor/llama.cpp"), None)
+    libraries = [build / f"{name}.a" for name in ("src/libllama", *(f"ggml/src/lib{kind}" for kind in _GGML))]
+    if tree is None or not all(library.exists() for library in libraries):
+        return None
+    newest = max(path.stat().st_mtime for path in (LLAMACPP_WORKER, *libraries))
+    if not worker.exists() or worker.stat().st_mtime < newest:
+        headers = [f"-I{tree / place}" for place in ("include", "ggml/include")]
+        _run(
+            "c++",
+            "-std=c++17",
+            "-O2",
+            "-fopenmp",
+            *headers,
+            LLAMACPP_WORKER,
+            "-o",
+            worker,
+            *libraries,
+            "-ldl",
+            "-lpthread",
+        )
+    return worker
 
 
 def llamacpp_server(root: Path, gguf: Path, slots: int, slot_tokens: int = 256, *arguments: str) -> Server | None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from benchmarks.long_context.__main__ import arguments
-from benchmarks.long_context.decoding import decode_cost, loop_cost
-from benchmarks.long_context.filled_runner import FilledRunner, load, prompt_batch
+from benchmarks.long_context.__main__ import Cells, arguments, in_turn
+from benchmarks.long_context.decoding import decode_cost
+from benchmarks.long_context.filled_runner import FilledRunner, decode_batch, load, prompt_batch
+from benchmarks.long_context.report import Cell, Pair, cells_table, pairs_table
 from benchmarks.long_context.steps import prompt_cost
-from benchmarks.long_context.windows import WINDOW, WindowRunner
+from benchmarks.long_context.windows import WINDOW
+from benchmarks.serving.processes import ProcessFailed
+from dragoman.engine.rolling.blocks.block_manager import CachePool
+from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.models import BLOCK_SIZE, LoadedModel
 
 NUM_BLOCKS = 40
@@ -56,31 +62,122 @@ def test_the_whole_cache_holds_keys_and_values(runner: FilledRunner) -> None:
     assert np.array_equal(runner.forward(batch).copy(), runner.forward(moved))
 
 
-def test_requests_at_once_are_followed_from_their_prompts_to_their_ends(loaded: LoadedModel) -> None:
-    cost = loop_cost(loaded, 4, 40, 6)
-    assert cost.prompt_steps >= 1
-    assert cost.decode_steps >= 5
-    assert 1 <= cost.rows <= 4
-    assert min(cost.tokens_per_s, cost.prompt_s, cost.decode_s, cost.host_s) > 0
+def test_sequences_behind_a_shared_prefix_have_its_blocks_and_last_ones_of_their_own(
+    runner: FilledRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables: list[ForwardBatch] = []
+    forward = runner.inner.forward
+
+    def noted(batch: ForwardBatch) -> npt.NDArray[np.float32]:
+        tables.append(batch)
+        logits: npt.NDArray[np.float32] = forward(batch)
+        return logits
+
+    monkeypatch.setattr(runner.inner, "forward", noted)
+    decode_cost(runner, 3, 4 * BLOCK_SIZE, 1, shares=True)
+    rows = tables[-1].block_indices.reshape(3, -1)
+    assert (rows[:, :4] == rows[0, :4]).all()
+    assert len(set(rows[:, 4])) == 3
 
 
-def test_a_prompt_costs_for_each_token_at_least_its_attention(loaded: LoadedModel) -> None:
-    runner = FilledRunner(loaded, NUM_BLOCKS)
+def test_a_prompt_costs_for_each_token_at_least_its_attention(runner: FilledRunner) -> None:
     cost = prompt_cost(runner.inner, 700)
     assert 0 <= cost.attention_ms < cost.ms_per_token
 
 
-@pytest.mark.full("a model as large as those that have windows; only the benchmark reads it")
 def test_tables_of_windows_leave_out_what_nobody_sees() -> None:
-    runner = WindowRunner("u8", 0.01, 6, has_windows=True)
-    context = WINDOW + 600
-    batch, whole = runner.batch(2, context), runner.batch(2, context, is_whole=True)
-    (windows,), (everything,) = batch.more_tables, whole.more_tables
-    assert len(everything.block_indices) == len(whole.block_indices) == len(batch.block_indices)
-    assert WINDOW <= len(windows.block_indices) // 2 * BLOCK_SIZE < WINDOW + 2 * BLOCK_SIZE
-    assert runner.step_ms(batch, 1) > 0
-    assert runner.step_ms(whole, 1) > 0
-    runner.close()
+    pool = CachePool(100, WINDOW)
+    batch = decode_batch(pool, 2, WINDOW + 6000)
+    assert WINDOW <= len(batch.block_indices) // 2 * BLOCK_SIZE < WINDOW + 2 * BLOCK_SIZE
+    assert batch.past_lens[0] < len(batch.block_indices) // 2 * BLOCK_SIZE
+    assert len(decode_batch(CachePool(1000), 2, WINDOW + 6000).block_indices) > 2 * 6000 // BLOCK_SIZE
+
+
+def test_a_table_has_ratios_within_rounds_shares_of_bandwidth_and_why_cells_are_empty() -> None:
+    slow = {"own": [10.0, 20.0], "openvino": [30.0, 60.0]}  # the machine was slow in the second round
+    decode = Cell("decode", 8, 4096, slow, {"own": 0.3, "openvino": 0.3}, {"llama.cpp": "needs 9.0 GB, 2.0 are free"})
+    prompt = Cell("prompts", 0, 8000, {"own": [1.0], "openvino": [0.5], "llama.cpp": [2.5]})
+    shared = Cell("shared", 32, 4096, {"openvino": [100.0]}, {"openvino": 1.0})
+    lines = cells_table([decode, prompt, shared], ["own", "openvino", "llama.cpp"], 40.0).splitlines()
+    assert lines[0] == "| | own kernels, tokens/s | by OpenVINO's | by llama.cpp |"
+    assert lines[2:5] == [
+        "| 8 behind 4,096 | 533.3 (50%) | 3.00 (17%) | - |",
+        "| a prompt of 8,000 tokens | 1,000.0 | 0.50 | 2.50 |",
+        "| 32 behind 4,096, shared by all | - | 320.0 tokens/s (25%) | - |",
+    ]
+    assert lines[-1] == "8 behind 4,096: no llama.cpp: needs 9.0 GB, 2.0 are free."
+
+
+def test_a_table_of_borders_has_the_second_case_by_the_first() -> None:
+    pair = Pair("borders", "32 to 33 rows", {"own": [1.0, 2.0, 4.0]}, {"own": [1.1, 2.2, 8.0]})
+    assert pairs_table([pair], ["own", "openvino"]).splitlines()[-1] == "| 32 to 33 rows | 1.10 | - |"
+
+
+class Timed:
+    """A contender whose steps take a thousandth of a millisecond for each token of their contexts."""
+
+    weight_bytes, token_bytes, always_shares = 1e9, 1e6, False
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.asked: list[tuple[int, int, bool]] = []
+
+    def step_ms(self, streams: int, context: int, _num_steps: int, *, shares: bool) -> float:
+        self.asked.append((streams, context, shares))
+        return streams * context / 1000
+
+    def prompt_ms(self, _num_tokens: int) -> float:
+        return 1.0
+
+    def why_not(self, streams: int, context: int, *, shares: bool) -> str:
+        return "" if shares or streams * context <= self.room else "has no room"
+
+
+def test_cells_without_room_or_time_are_skipped_by_those_contenders_alone() -> None:
+    contenders = {"own": Timed(10**9), "llama.cpp": Timed(2000)}
+    cells = Cells(contenders, Namespace(rounds=2, most_seconds=1))
+    first, second, third = (cells.steps("decode", streams, 1000) for streams in (1, 8, 200))
+    assert first.ms == {"own": [1.0, 1.0], "llama.cpp": [1.0, 1.0]}
+    assert first.gb["own"] == pytest.approx(2.0)
+    assert second.ms == {"own": [8.0, 8.0]}
+    assert second.skipped == {"llama.cpp": "has no room"}
+    assert not third.ms
+    assert third.skipped["own"] == "would take 2 s, more than --most-seconds 1"
+    shared = cells.steps("shared", 8, 1000)
+    assert set(shared.ms) == {"own", "llama.cpp"}
+    assert shared.gb["own"] == pytest.approx(2.0), "what all share is read once"
+
+
+def test_a_contender_that_dies_is_told_of_and_the_others_are_measured_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    dying = Timed(10**9)
+
+    def die(_num_tokens: int) -> float:
+        raise ProcessFailed("genai ended with code 1: Error: no memory")
+
+    monkeypatch.setattr(dying, "prompt_ms", die)
+    cells = Cells({"own": Timed(10**9), "genai": dying}, Namespace(rounds=2, most_seconds=9))
+    prompt, step = cells.prompt(500), cells.steps("decode", 1, 1000)
+    assert prompt.ms == {"own": [1.0, 1.0]}
+    assert prompt.skipped == {"genai": "genai ended with code 1: Error: no memory"}
+    assert set(step.ms) == {"own"}
+
+
+def test_both_cases_of_all_take_turns() -> None:
+    calls: list[str] = []
+
+    def case(name: str) -> float:
+        calls.append(name)
+        return float(len(calls))
+
+    pair = in_turn("borders", "", 2, {"own": (lambda: case("a"), lambda: case("b"))})
+    assert calls == ["a", "b", "a", "b"]
+    assert (pair.first, pair.second) == ({"own": [1.0, 3.0]}, {"own": [2.0, 4.0]})
+
+
+def test_quick_settings_are_small_and_given_ones_win() -> None:
+    asked = arguments(["--quick", "--only", "own", "openvino", "own", "--streams", "7"])
+    assert (asked.streams, asked.rounds, asked.only) == ([7], 1, ["own", "openvino"])
+    assert max(asked.contexts) < min(arguments(["--only", "own"]).contexts)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +187,13 @@ def test_tables_of_windows_leave_out_what_nobody_sees() -> None:
         (["--contexts", "40000"], "--contexts: is 40000, must be at most 32704"),
         (["--prompts", "40000"], "--prompts: is 40000, must be at most 32768"),
         (["--memory-gb", "none"], "--memory-gb: is 'none', must be a number of gigabytes"),
+        (["--only", "own", "genai"], "--model: is missing, must be a directory for genai"),
+        (["--only", "llama.cpp", "--model", ".", "--layers", "2"], "--layers: is 2, must be left out with llama.cpp"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_that_cannot_be_measured_are_refused(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         arguments(words)
     assert says in capsys.readouterr().err
