@@ -1,4 +1,4 @@
-"""A parrot as a client API: all that it consists of. It is served as soon as this module's name is in `apis.NAMES`."""
+"""A parrot as a complete client API, served when this module's name is in `apis.NAMES`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, 
 from dragoman.server.security.scopes import Scope
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, TextPrompt
 
-# --- what clients send, and what they are sent -------------------------------------------------------------------------
+# --- what clients send, and the answers ---------------------------------------------------------------------------------
 
 
 class Question(msgspec.Struct, forbid_unknown_fields=True):
-    """What the parrot hears. `model` None = the default model."""
+    """The input. `model` None = the default model."""
 
     heard: str
     most_tokens: int = 16
@@ -55,14 +55,14 @@ class Squawk(msgspec.Struct):
 
 
 class Complaint(msgspec.Struct):
-    """Why there is no answer."""
+    """The body of an error."""
 
     complaint: str
     about: str | None
 
 
 class Perches(msgspec.Struct):
-    """The models that can be asked."""
+    """The available models."""
 
     perches: list[str]
 
@@ -74,7 +74,7 @@ ERRORS = json_errors(STATUSES, Complaint)
 
 
 def complaint(error: ServerError) -> Complaint:
-    """An error as the parrot tells it."""
+    """The body of an error."""
     return Complaint(error.message, error.param)
 
 
@@ -102,7 +102,7 @@ class ParrotEncoder(Encoder):
     """Writes one answer."""
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """All that was said."""
+        """The whole text."""
         return json_reply(200, Said(results[0].sequences[0].text))
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
@@ -167,7 +167,7 @@ API = Api(
             method="GET",
             path="/parrot/perches",
             tag="Parrot",
-            summary="Whom one can ask",
+            summary="List the models",
             answers=merged({200: json_answer(Perches)}, ERRORS.answers(("unauthorized",))),
             scope=Scope.INFERENCE,
             answer=perches,
