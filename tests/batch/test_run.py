@@ -51,9 +51,6 @@ class FakeSender:
         finally:
             self.running -= 1
 
-    def close(self) -> None:
-        """Nothing to end."""
-
 
 def requests(directory: Path, *ids: str) -> Path:
     return write_lines(directory / "in.jsonl", *[asking(one, prompt=one) for one in ids])

@@ -35,7 +35,3 @@ class Sender(Protocol):
     async def send(self, path: str, body: bytes) -> Answer:
         """The answer to `POST path`. Raises: Unreachable, or BatchError if every further request would fail, too."""
         ...
-
-    def close(self) -> None:
-        """End what runs."""
-        ...

@@ -163,6 +163,14 @@ def has_model(config: Config) -> bool:
     return holds_model(config.model_dir)
 
 
+def check_rolling(config: Config, why: str) -> None:
+    """Raises: ConfigError unless the rolling engine runs the model, for the reason `why`; ModelError if none is there."""
+    if config.engine.engine != "rolling":
+        raise ConfigError([f"{config.cite('engine')}: must be rolling{why}"])
+    if not has_model(config):
+        raise ModelError(f"there is no model in {config.model_dir}")
+
+
 def what_lacks(model_dir: Path) -> str:
     """The error for a directory that holds no model, one line."""
     names = sorted(path.name for path in model_dir.iterdir()) if model_dir.is_dir() else []

@@ -1,7 +1,7 @@
 """`dragoman batch`: a file of requests answered, by a model that is loaded for it or by a server elsewhere.
 
 Does: from the command line to the summary: files, the sender, signals, progress, errors on one line. Does not: run the batch
-(`dragoman.batch` does) or load the model (`model` does). Called by `main`, on the main thread.
+(`dragoman.batch` does) or load the model (`in_process` does). Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack, closing
 from typing import TextIO
 
 from dragoman.batch.answers import AnswerFile
 from dragoman.batch.requests import BatchError
 from dragoman.batch.run import Batch, BatchFiles, Tally, open_files
+from dragoman.batch.senders import Sender
 from dragoman.cli.batch.arguments import BatchArguments
 from dragoman.cli.batch.http_sender import HttpSender
 from dragoman.cli.progress import REDRAW_S
 from dragoman.cli.run_command import Console
 from dragoman.config.resolve import Config, ConfigError
+from dragoman.errors import ModelError, ServerError
 from dragoman.server.signals import handle_once
 
-FAILURES = (BatchError, ConfigError, OSError)
+FAILURES = (BatchError, ConfigError, ModelError, ServerError, OSError)
 HAS_ERRORS = 3
 SIGNALLED = 128  # as shells report a process that a signal ended: this and its number
 FILLS_ENGINE = 2  # times max_num_seqs: as many wait as run, so that a finished request is followed at once
@@ -77,23 +80,20 @@ async def _asked_all(config: Config | None, asked: BatchArguments, files: BatchF
     if not files.tally.num_left:
         return
     progress = AnswerDisplay(console.stderr)
-    if config is None:
-        concurrency = asked.concurrency or CONCURRENCY_ELSEWHERE
-        sender = HttpSender(str(asked.url), console.variables.get("DRAGOMAN_API_KEY", ""))
-        try:
-            await Batch(files, sender, concurrency, progress).run()
-        finally:
-            progress.finish()
-            sender.close()
-        return
-    from dragoman.cli.batch.model import batch_model  # with the server, which takes a second to import
+    sender: Sender
+    async with AsyncExitStack() as stack:
+        if config is None:
+            concurrency = CONCURRENCY_ELSEWHERE
+            sender = stack.enter_context(
+                closing(HttpSender(str(asked.url), console.variables.get("DRAGOMAN_API_KEY", "")))
+            )
+        else:
+            from dragoman.cli.batch.in_process import app_sender  # with the server, which takes a second to import
 
-    async with batch_model(config, console.display) as app_sender:
-        concurrency = asked.concurrency or FILLS_ENGINE * config.engine.max_num_seqs
-        try:
-            await Batch(files, app_sender, concurrency, progress).run()
-        finally:
-            progress.finish()
+            concurrency = FILLS_ENGINE * config.engine.max_num_seqs
+            sender = await stack.enter_async_context(app_sender(config, console.display))
+        stack.callback(progress.finish)
+        await Batch(files, sender, asked.concurrency or concurrency, progress).run()
 
 
 class AnswerDisplay:

@@ -1,13 +1,19 @@
-"""The application in this process, asked as uvicorn would ask it.
+"""The model that answers a batch in this process, and its application, asked as uvicorn would ask it.
 
-Does: carry one request through it, all of a server's way but sockets. Does not: build the application. Used on the event
-loop.
+Does: load it and build the application, as `dragoman serve` does, carry requests through it, end both. Does not: listen.
+Called by the batch command, on the event loop.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from dragoman.batch.requests import BatchError
 from dragoman.batch.senders import USER_AGENT, Answer, Unreachable
+from dragoman.cli.local_app import local_app, local_model
+from dragoman.cli.progress import ProgressDisplay
+from dragoman.config.resolve import Config
 from dragoman.engine.base import Engine
 from dragoman.server.app import App
 from dragoman.server.http.inner import InnerCall
@@ -35,5 +41,13 @@ class AppSender:
                 raise BatchError(f"the engine has died: {health.reason}")
         return Answer(call.status, call.headers, bytes(call.answer))
 
-    def close(self) -> None:
-        """Nothing: cancelling a call ends it."""
+
+@asynccontextmanager
+async def app_sender(config: Config, display: ProgressDisplay) -> AsyncIterator[AppSender]:
+    """Asks the model of that configuration, loaded for the time of the block. Raises: what loading raises."""
+    async with local_model(config, display) as served:
+        app = local_app(served, config.server)
+        try:
+            yield AppSender(app, served.engine)
+        finally:
+            await app.aclose()

@@ -15,7 +15,7 @@ from dragoman.cli.progress import ProgressDisplay
 from dragoman.cli.run_command import USAGE_ERROR, Console
 from dragoman.cli.server_words import read_one_model
 from dragoman.config.resolve import Config, ConfigError
-from dragoman.host.loading import citing, engine_setup, has_model
+from dragoman.host.loading import check_rolling, citing, engine_setup
 from dragoman.models import ModelError
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.tools.evaluate.evaluation import evaluate
@@ -49,7 +49,7 @@ def _evaluated(
         text = read_text(asked.text)
     for each in (config, against):
         if each is not None:
-            _refuse(each)
+            check_rolling(each, "; only its models can be evaluated")
     tokenizer = load_tokenizer(config.model_dir)
     if against is not None and against.model_dir != config.model_dir:
         with _citing("against", asked.against):
@@ -79,14 +79,6 @@ def _load(config: Config, display: ProgressDisplay) -> LoadedModel:
         loaded = load(engine_setup(config), lambda stage, part: display(f"{config.name}: {stage}", part))
     display.finish()
     return loaded
-
-
-def _refuse(config: Config) -> None:
-    """Raises: ConfigError, ModelError if that is nothing that can be evaluated."""
-    if config.engine.engine != "rolling":
-        raise ConfigError([f"{config.cite('engine')}: must be rolling; only its models can be evaluated"])
-    if not has_model(config):
-        raise ModelError(f"there is no model in {config.model_dir}")
 
 
 def _window(

@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 
 from dragoman.cli.explain.arguments import ExplainArguments
-from dragoman.cli.local_app import registry_of
+from dragoman.cli.local_app import local_model, registry_of
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.cli.run_command import FAILED, Console
-from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import EngineDead, ServerError
 from dragoman.host.settings import server_config
@@ -61,16 +60,11 @@ def _asked(asked: ExplainArguments, api_key: str) -> Any:
 
 async def _explained(config: Config, asked: ExplainArguments, display: ProgressDisplay) -> Any:
     """The explanation that a server with this model would give. Raises: ServerError, and what loading raises."""
-    composed = await build_served_model(config, display)
-    display.finish()
-    try:
-        served, settings = composed.served, server_config(config)
+    async with local_model(config, display) as served:
+        settings = server_config(config)
         gate = Gate(settings.max_request_size_bytes)
         endpoints = Endpoints(all_apis(), registry_of(served), gate, switches=settings.switches)
         made = await explain(HttpCall("POST", "/explain", asked.call, request_id="explained"), endpoints)
-    finally:
-        await composed.served.engine.shutdown(0.0)
-        composed.close()
     return msgspec.to_builtins(made)
 
 

@@ -21,7 +21,7 @@ from dragoman.cli.plan.service import HttpService, ServedModel
 from dragoman.cli.progress import ProgressDisplay, note_to
 from dragoman.cli.run_command import Console
 from dragoman.config.resolve import Config, ConfigError
-from dragoman.host.loading import citing, engine_setup, has_model, memory_needs
+from dragoman.host.loading import check_rolling, citing, engine_setup, memory_needs
 from dragoman.host.machine import available_memory_bytes
 from dragoman.models import ModelError
 from dragoman.models.fingerprint import model_fingerprint
@@ -64,11 +64,7 @@ def run(config: Config, asked: PlanArguments, console: Console) -> int:
 
 def replica_for(config: Config) -> Replica:
     """The replica of the configuration, on this machine. Raises: ConfigError, ModelError, OSError."""
-    if config.engine.engine != "rolling":
-        problem = "must be rolling, whose scheduler is simulated"
-        raise ConfigError([f"{config.cite('engine')}: {problem}"])
-    if not has_model(config):
-        raise ModelError(f"there is no model in {config.model_dir}")
+    check_rolling(config, ", whose scheduler is simulated")
     with citing(config):
         return replica_of(engine_setup(config), memory_needs(config), available_memory_bytes())
 

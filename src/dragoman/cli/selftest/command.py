@@ -12,7 +12,7 @@ from dragoman.cli.run_command import FAILED, Console
 from dragoman.cli.selftest.arguments import SelftestArguments
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import ServerError
-from dragoman.host.loading import citing, engine_setup, generates, has_model
+from dragoman.host.loading import check_rolling, citing, engine_setup, generates
 from dragoman.models import ModelError
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.tools.selftest.pooling import pooling_test
@@ -25,10 +25,7 @@ FAILURES = (ConfigError, ModelError, ServerError, ValueError, OSError)
 def run(config: Config, asked: SelftestArguments, console: Console) -> int:
     """Test and print; the exit code: 0, or 1 if something is off or cannot be tested."""
     console.display.name = config.name
-    if config.engine.engine != "rolling":
-        raise ConfigError([f"{config.cite('engine')}: must be rolling; only its models can be tested"])
-    if not has_model(config):
-        raise ModelError(f"there is no model in {config.model_dir}")
+    check_rolling(config, "; only its models can be tested")
     tokenizer = load_tokenizer(config.model_dir)
     setup = engine_setup(config)
     with citing(config):

@@ -20,9 +20,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.batch.requests import numbered_lines
+from dragoman.cli.local_app import local_model
 from dragoman.cli.run_command import FAILED, Console
 from dragoman.cli.warm.arguments import WarmArguments
-from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import EngineDead, ServerError
 from dragoman.host.settings import server_config
@@ -81,10 +81,8 @@ def _callers(config: Config, asked: WarmArguments) -> tuple[str, ...]:
 
 async def _warm(config: Config, asked: WarmArguments, callers: Sequence[str], console: Console) -> int:
     """The exit code. Raises: what `run` tells."""
-    composed = await build_served_model(config, console.display)
-    console.display.finish()
-    served, num_errors, num_computed = composed.served, 0, 0
-    try:
+    num_errors = num_computed = 0
+    async with local_model(config, console.display) as served:
         if not served.engine.capabilities.cache_keep:
             raise WarmError(_why_not(config))
         before_s = time.perf_counter()
@@ -97,9 +95,6 @@ async def _warm(config: Config, asked: WarmArguments, callers: Sequence[str], co
             num_errors += told.errors
             num_computed += told.prompts
         seconds = time.perf_counter() - before_s
-    finally:
-        await served.engine.shutdown(0.0)  # which writes what is left
-        composed.close()
     console.stdout.write(f"{size_text(_written(served))} written, {seconds:.1f} s\n")
     if not num_errors:
         return 0

@@ -205,9 +205,6 @@ class _InnerSender:
             raise Unreachable("no model answers")
         return Answer(reply.status, reply.headers, reply.body)
 
-    def close(self) -> None:
-        """Nothing: cancelling a call ends it."""
-
 
 def _counted(batch: StoredBatch, tally: Tally) -> StoredBatch:
     num_bad = tally.num_errors + tally.num_errors_before
