@@ -232,8 +232,8 @@ the default, the types of `--dtype` and llama.cpp (build 11549, AVX2) with exact
 is transformers in f32. It counts the 64 likeliest tokens, and all others as one.
 
 By default dragoman's kernels keep the file's types, as llama.cpp does. Both round activations to 8 bits, in groups of
-32 columns (llama.cpp for K types of 256). If one group of a row has most of the error, because one channel is many
-times as large as the others, dragoman rounds it to 16 bits. llama.cpp's numbers vary by a tenth with its batch size.
+32 columns (llama.cpp for K types of 256). One channel may be many times as large as the others, so that its group has
+most of a row's error. dragoman rounds such a group to 16 bits. llama.cpp's numbers vary by a tenth with its batch size.
 Measured on two cores of an AMD EPYC with AVX-512 and bf16:
 
 | file | f32 | bf16 | f16 | default | int4 | llama.cpp |
