@@ -41,7 +41,7 @@ from benchmarks.serving.picture_model import (
     write_picture_model,
 )
 from benchmarks.serving.processes import JsonWorker, ProcessFailed, ServerProcess
-from dragoman.tools.bench.measures import percentile
+from dragoman.tools.percentiles import percentile
 
 _QUESTION_TOKENS = 16
 _STREAM_TOKENS = 1500  # more than a stream gets to while its gaps are measured

@@ -39,12 +39,13 @@ from dragoman.cli.plan.service import HttpService, ServedModel
 from dragoman.config.resolve import demo_model_dir
 from dragoman.config.several import resolve_all
 from dragoman.config.sources import environment
+from dragoman.tools.percentiles import percentile
 from dragoman.tools.plan.calibrate import Asked, Cases, Service, Stage, ask_all, costs_of, logged_steps, stages_of
 from dragoman.tools.plan.costs import StepCosts
 from dragoman.tools.plan.replica import Replica
 from dragoman.tools.plan.router import LeastOutstanding
 from dragoman.tools.plan.simulate import RequestTimes, latencies, simulate
-from dragoman.tools.plan.sizing import Planner, percentile
+from dragoman.tools.plan.sizing import Planner
 from dragoman.tools.plan.workload import Arrival, Workload, arrivals
 
 GOAL = 0.15

@@ -213,7 +213,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.tools.memory_speed",
         "dragoman.tools.text_table",
     ),
-    "dragoman.tools.bench": ("dragoman.extras", "dragoman.tools.text_table"),
+    "dragoman.tools.bench": ("dragoman.extras", "dragoman.tools.percentiles", "dragoman.tools.text_table"),
+    "dragoman.tools.percentiles": (),
     "dragoman.tools.memory_speed": (),
     "dragoman.tools.text_table": (),
     "dragoman.tools.doctor": (
@@ -229,7 +230,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "dragoman.batch": ("dragoman",),
     "dragoman.tools.compress": ("dragoman.tools.evaluate", "dragoman.models"),
-    "dragoman.tools.plan": ("dragoman.types", "dragoman.errors", "dragoman.engine"),
+    "dragoman.tools.plan": ("dragoman.types", "dragoman.errors", "dragoman.engine", "dragoman.tools.percentiles"),
     "dragoman.llm": (
         "dragoman.types",
         "dragoman.errors",

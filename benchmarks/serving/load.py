@@ -20,8 +20,8 @@ from benchmarks.serving.model import VOCAB_SIZE
 from dragoman.tools.bench.answer import message_of
 from dragoman.tools.bench.client import HttpClient, NotHttp
 from dragoman.tools.bench.load import arrivals
-from dragoman.tools.bench.measures import percentile
 from dragoman.tools.bench.target import read_target
+from dragoman.tools.percentiles import percentile
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dragoman.tools.bench.asking import Sample
-from dragoman.tools.bench.measures import Failures, measures, percentile, spread
+from dragoman.tools.bench.measures import Failures, measures, spread
+from dragoman.tools.percentiles import percentile
 
 
 def answered(due_s: float, *piece_times_s: float, tokens: int | None = None, prompt: int | None = None) -> Sample:
@@ -16,6 +17,7 @@ def answered(due_s: float, *piece_times_s: float, tokens: int | None = None, pro
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 50), (0.9, 90), (0.99, 99), (1.0, 100), (0.001, 1)])
 def test_percentiles_by_nearest_rank(share: float, expected: int) -> None:
     assert percentile(range(100, 0, -1), share) == expected
+    assert percentile([], share) == 0.0
 
 
 def test_a_spread_has_mean_percentiles_and_maximum() -> None:

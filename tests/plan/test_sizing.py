@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dragoman.tools.plan.router import RouterKind
-from dragoman.tools.plan.sizing import HIGHEST_UTILISATION, MOST_TOGETHER, Bounds, PlanError, Planner, percentile
+from dragoman.tools.plan.sizing import HIGHEST_UTILISATION, MOST_TOGETHER, Bounds, PlanError, Planner
 from dragoman.tools.plan.workload import Workload
 from tests.plan.replicas import COSTS, replica
 
@@ -88,9 +88,3 @@ def test_what_cannot_be_is_refused_by_its_option(workload: Workload, bounds: Bou
 def test_a_sequence_that_does_not_fit_the_cache_is_refused() -> None:
     with pytest.raises(PlanError, match="a sequence of 32 tokens does not fit"):
         Planner(replica(num_blocks=3), COSTS, ASKED, "least-outstanding")
-
-
-def test_percentiles_are_by_nearest_rank() -> None:
-    assert percentile(range(1, 101), 0.99) == 99
-    assert percentile([5.0], 0.5) == 5.0
-    assert percentile([], 0.5) == 0.0

@@ -18,7 +18,7 @@ from benchmarks.serving.processes import ServerProcess
 from benchmarks.serving.results import Result, Value
 from benchmarks.serving.settings import Settings
 from benchmarks.serving.turns import say
-from dragoman.tools.bench.measures import percentile
+from dragoman.tools.percentiles import percentile
 
 ROW = 5
 TITLE = "Running streams while a long prompt is computed"

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from dragoman.tools.bench.asking import Sample
+from dragoman.tools.percentiles import percentile
 
 CountedBy = Literal["usage", "pieces", "both", "nobody"]
 SLO_NAMES = ("ttft", "tpot", "itl", "e2e")
@@ -66,22 +67,12 @@ class Measures(msgspec.Struct, frozen=True):
     good_requests_per_s: float | None = None
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` (0 to 1) of the values do not exceed, by nearest rank."""
-    return _percentile_of_sorted(sorted(values), share)
-
-
-def _percentile_of_sorted(ordered: Sequence[float], share: float) -> float:
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
 def spread(values: Sequence[float]) -> Spread | None:
     """The spread of the values; None if there are none."""
     if not values:
         return None
-    ordered = sorted(values)
-    p50, p90, p99 = (_percentile_of_sorted(ordered, share) for share in (0.5, 0.9, 0.99))
-    return Spread(math.fsum(ordered) / len(ordered), p50, p90, p99, ordered[-1])
+    p50, p90, p99 = (percentile(values, share) for share in (0.5, 0.9, 0.99))
+    return Spread(math.fsum(values) / len(values), p50, p90, p99, max(values))
 
 
 def tokens_of(sample: Sample, *, has_tokens: bool = True) -> int:

@@ -22,10 +22,11 @@ from dragoman.tools.bench.client import HttpClient
 from dragoman.tools.bench.errors import BenchError, OptionError
 from dragoman.tools.bench.load import Extent, Lengths, Load
 from dragoman.tools.bench.loops import Run, drive
-from dragoman.tools.bench.measures import Measures, measures, percentile
+from dragoman.tools.bench.measures import Measures, measures
 from dragoman.tools.bench.probing import AUTO, Prober, Spoken
 from dragoman.tools.bench.prompts import FilePrompts, Prompts, SyntheticPrompts
 from dragoman.tools.bench.target import Target
+from dragoman.tools.percentiles import percentile
 
 _WARM_UP = -1  # the number of no point
 _TICK_S = 0.1
@@ -187,7 +188,7 @@ class Benchmark:
                 is_streamed=not asker.api.is_batch,
                 bounds=self._settings.bounds,
             )
-            late_s = percentile([sample.sent_s - sample.due_s for sample in run.samples] or [0.0], 0.99)
+            late_s = percentile([sample.sent_s - sample.due_s for sample in run.samples], 0.99)
             resent = self._client.resent - resent
             self.report.points.append(Point(load.kind, load.value, measured, late_s, resent, used, is_complete))
 

@@ -5,17 +5,16 @@ Does: windows, pieces, scores. Does not: load models or read files. Called by `d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import numpy as np
 
+from dragoman.engine.factory import Progress
 from dragoman.models import LoadedModel
 from dragoman.tools.evaluate.measures import Measures, TokenScores, joined_scores, measures_of, score_tokens
 from dragoman.tools.evaluate.reader import Array, WindowReader, piece_tokens
 from dragoman.tools.evaluate.windows import EvaluationError, Window
-
-Progress = Callable[[str, float], None]
 
 
 def evaluate(

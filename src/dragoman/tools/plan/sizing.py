@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from dragoman.tools.percentiles import percentile
 from dragoman.tools.plan.costs import StepCosts
 from dragoman.tools.plan.replica import Replica
 from dragoman.tools.plan.router import LeastOutstanding, RouterKind, router_of, share_of_first
@@ -216,9 +217,3 @@ def _at_rate(coming: Sequence[Arrival], rate: float) -> list[Arrival]:
 
 def _holds(value_s: float, bound_s: float | None) -> bool:
     return bound_s is None or value_s <= bound_s
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` (0 to 1) of the values do not exceed; 0 if there are none."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0

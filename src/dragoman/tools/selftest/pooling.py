@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.engine.factory import EngineSetup
+from dragoman.engine.factory import EngineSetup, Progress
 from dragoman.engine.pooling.factory import LoadedPooling, PoolingFactory
 from dragoman.models.pooling.model import LoadedPooler
 from dragoman.tools.selftest.report import Check, SelfTest
 from dragoman.tools.selftest.texts import TEXTS
 from dragoman.types import PooledText
 
-Progress = Callable[[str, float], None]
 Encode = Callable[[str], Sequence[int]]
 
 EXACT_TOLERANCE, ROUNDED_TOLERANCE = 1e-5, 2e-3  # of 1 - cosine, or of a score; of f32 and of all else

@@ -12,7 +12,7 @@ from time import perf_counter
 
 import numpy as np
 
-from dragoman.engine.factory import EngineSetup
+from dragoman.engine.factory import EngineSetup, Progress
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.factory import factory
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
@@ -29,7 +29,6 @@ from dragoman.tools.selftest.report import Check, SelfTest
 from dragoman.tools.selftest.speed import ROWS, speed_checks
 from dragoman.tools.selftest.texts import TEXTS
 
-Progress = Callable[[str, float], None]
 Encode = Callable[[str], Sequence[int]]
 
 EXACT_TOLERANCE, ROUNDED_TOLERANCE = 1e-3, 0.1  # nats, of f32 and of all else
