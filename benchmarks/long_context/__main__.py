@@ -11,7 +11,7 @@ have 386 million random parameters in int8 or Q8_0. Run by hand, on an otherwise
 
 `serving.model MODEL --gguf` writes the peers' model, `serving.peers install genai llama.cpp` installs them.
 
-Caches are filled with copies: of a short prompt for the engine, of a context that it computed once for llama.cpp. GenAI's
+Caches are filled with copies of a short prompt, so that nobody waits for prompts; GenAI computes each context once. GenAI's
 sequences always share the blocks of one prompt, as its prefix cache keeps them, which helps it; the others have blocks of
 their own, unless the case is a shared prefix.
 """

@@ -2,8 +2,9 @@
 //
 // Does: answer each JSON line on standard input: {"prompt": n} with milliseconds per token of a prompt; {"streams": s,
 // "context": c, "steps": n, "shares": 0 or 1} with those of a step in which s sequences decode behind c tokens each. Contexts
-// are computed once and copied to all sequences; with "shares" all sequences see the same cells of one cache. Flash attention
-// is on, and tokens are greedy. Does not: read any JSON but such lines. `peers` builds it, with llama.cpp's own libraries:
+// are copies of a short one, for each sequence its own; with "shares" all sequences see the same cells of one cache. Flash
+// attention is on, and tokens are greedy. Does not: read any JSON but such lines. `peers` builds it, with llama.cpp's own
+// libraries:
 //
 //     llama_cpp_worker MODEL.gguf TYPE_OF_THE_CACHE NUM_THREADS
 
@@ -27,6 +28,7 @@ namespace {
 constexpr int kWarmUpSteps = 2;
 constexpr int kSpareTokens = 64;  // of an answer, more than are timed
 constexpr int kPiece = 512;       // tokens computed together, llama.cpp's default
+constexpr uint32_t kFirstCells = kPiece;
 
 using Context = std::unique_ptr<llama_context, decltype(&llama_free)>;
 
@@ -63,9 +65,7 @@ public:
         const Context context = make(1, num_tokens, false);
         const double begin = now_ms();
         prefill(context.get(), 0, num_tokens);
-        const double taken = now_ms() - begin;
-        keep(context.get(), num_tokens);
-        return taken / num_tokens;
+        return (now_ms() - begin) / num_tokens;
     }
 
     double step_ms(int streams, int length, int num_steps, bool shares) {
@@ -153,33 +153,57 @@ private:
         llama_batch_free(batch);
     }
 
-    void keep(llama_context *context, int length) {
-        std::vector<uint8_t> state(llama_state_seq_get_size(context, 0));
-        state.resize(llama_state_seq_get_data(context, state.data(), state.size(), 0));
-        states_[length] = std::move(state);
+    // That of a context: of the first tokens, and copies of them, as speed does not depend on what a cache holds.
+    std::vector<uint8_t> state_of(int length) {
+        if (first_.empty()) {
+            const Context context = make(1, kPiece, false);
+            prefill(context.get(), 0, kPiece);
+            first_.resize(llama_state_seq_get_size(context.get(), 0));
+            first_.resize(llama_state_seq_get_data(context.get(), first_.data(), first_.size(), 0));
+        }
+        return grown(first_, length);
     }
 
-    // That of a context, computed from the longest one that begins it.
-    const std::vector<uint8_t> &state_of(int length) {
-        if (const auto found = states_.find(length); found != states_.end()) return found->second;
-        const Context context = make(1, length, false);
-        int begin = 0;
-        if (const auto next = states_.lower_bound(length); next != states_.begin()) {
-            const auto &[known, state] = *std::prev(next);
-            if (llama_state_seq_set_data(context.get(), state.data(), state.size(), 0) == 0)
-                throw std::runtime_error("Error: a kept context cannot be read");
-            begin = known;
+    // A state of kPiece cells as one of so many. After a mark, the sequence and the number of streams it has the number of
+    // cells, of each its position, 1 and the sequence, two numbers for the layers, and matrices: type, bytes of a row, rows.
+    static std::vector<uint8_t> grown(const std::vector<uint8_t> &state, int length) {
+        constexpr size_t kNumber = sizeof(uint32_t), kCells = 3 * kNumber, kCell = 3 * kNumber;
+        const uint32_t count = static_cast<uint32_t>(length);
+        size_t place = kCells + kNumber + kPiece * kCell;
+        const auto fail = [] { throw std::runtime_error("Error: contexts of this version of llama.cpp cannot be copied"); };
+        if (state.size() < place + 2 * kNumber || std::memcmp(state.data() + kCells, &kFirstCells, kNumber) != 0) fail();
+        std::vector<uint8_t> found(state.begin(), state.begin() + kCells);
+        const auto append = [&found](const void *from, size_t size) {
+            const auto *bytes = static_cast<const uint8_t *>(from);
+            found.insert(found.end(), bytes, bytes + size);
+        };
+        append(&count, kNumber);
+        for (uint32_t position = 0; position < count; ++position) {
+            const uint32_t cell[] = {position, 1, 0};
+            append(cell, kCell);
         }
-        prefill(context.get(), begin, length);
-        keep(context.get(), length);
-        return states_[length];
+        append(state.data() + place, 2 * kNumber);
+        place += 2 * kNumber;
+        while (place < state.size()) {
+            uint64_t row = 0;
+            constexpr size_t kHead = kNumber + sizeof row;
+            if (state.size() - place < kHead) fail();
+            std::memcpy(&row, state.data() + place + kNumber, sizeof row);
+            if (row == 0 || row > (state.size() - place - kHead) / kPiece) fail();
+            append(state.data() + place, kHead);
+            place += kHead;
+            for (uint32_t done = 0; done < count; done += kPiece)
+                append(state.data() + place, std::min<size_t>(kPiece, count - done) * row);
+            place += kPiece * row;
+        }
+        return found;
     }
 
     std::unique_ptr<llama_model, decltype(&llama_model_free)> model_;
     ggml_type type_;
     int num_threads_;
     int vocab_size_ = 0;
-    std::map<int, std::vector<uint8_t>> states_;  // by length
+    std::vector<uint8_t> first_;  // the state of kPiece tokens
 };
 
 }  // namespace
