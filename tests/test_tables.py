@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tables import Rows, table
+from tests.support.tables import Rows, RowsFailed, table
 
 
 def test_every_failing_row_is_told_by_its_name_and_the_others_run() -> None:
@@ -22,9 +22,10 @@ def test_every_failing_row_is_told_by_its_name_and_the_others_run() -> None:
             pytest.fail("it is 3")
         assert told == "no" or name == "a", "it is wrong"
 
-    with pytest.raises(AssertionError) as caught:
+    with pytest.raises(RowsFailed) as caught:
         check()
     assert len(ran) == 6
+    assert len(caught.value.failures) == 3
     said = str(caught.value)
     assert said.startswith("2 of 2 rows fail:\n- a: ")
     assert said.count("- <3>, <no>: ") == 2

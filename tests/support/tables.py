@@ -20,6 +20,18 @@ _Test = Callable[..., None]
 _SHOWN = 80  # characters of a value in the name of a row
 
 
+class RowsFailed(AssertionError):
+    """Rows of a table fail; `failures` are their errors, those of tables within it too."""
+
+    def __init__(self, message: str, failures: Iterable[BaseException]) -> None:
+        super().__init__(message)
+        self.failures: tuple[BaseException, ...] = tuple(
+            leaf
+            for failure in failures
+            for leaf in (failure.failures if isinstance(failure, RowsFailed) else (failure,))
+        )
+
+
 class Rows:
     """Failures of the rows of a table, told together when the block ends."""
 
@@ -34,7 +46,7 @@ class Rows:
         if self._failures and error is None:
             told = "\n".join(f"- {name}: {_words(failure)}" for name, failure in self._failures)
             message = f"{len(self._failures)} of {self._count} rows fail:\n{told}"
-            raise AssertionError(message) from self._failures[0][1]
+            raise RowsFailed(message, (failure for _, failure in self._failures)) from self._failures[0][1]
 
     @contextmanager
     def row(self, *values: object) -> Iterator[None]:
