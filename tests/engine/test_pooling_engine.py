@@ -235,6 +235,6 @@ async def test_a_shutdown_waits_and_then_cancels() -> None:
 @in_loop
 async def test_it_does_not_generate() -> None:
     engine = engine_over(SumModel())
-    with pytest.raises(UnsupportedFeature, match="does not generate"):
+    with pytest.raises(UnsupportedFeature, match="cannot generate"):
         engine.generate(EngineRequest("r", (1,), SamplingParams(), max_tokens=1, seed=0))
     await engine.shutdown(0)

@@ -108,7 +108,7 @@ def test_a_server_that_lists_the_model_no_more_gets_nothing_until_it_does_and_is
             assert not first.bodies
             second.model = "another"
             await until(lambda: healthy(engine) == [False, False])
-            with pytest.raises(Unavailable, match="lists no model m any more"):
+            with pytest.raises(Unavailable, match="no longer lists model m"):
                 await outputs(engine, request())
             first.accepts = frozenset({"model", "prompt", "max_tokens", "stream", "temperature", "seed"})
             first.model = second.model = "m"

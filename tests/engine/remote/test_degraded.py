@@ -182,7 +182,7 @@ def test_tokens_within_a_character_that_are_not_told_are_found_and_their_log_pro
         async with remote(upstream) as engine:
             found = await outputs(engine, request(max_tokens=40))
             assert [token for output in found for token in output.token_ids] == [token for one in ids for token in one]
-            with pytest.raises(EngineFailed, match="told 1 log-probabilities"):
+            with pytest.raises(EngineFailed, match="returned 1 log-probabilities"):
                 await outputs(engine, request(max_tokens=40, logprobs=0))
 
     run(test())
