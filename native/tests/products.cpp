@@ -203,7 +203,8 @@ void check(Format format, int64_t group, int64_t outputs, int64_t columns, std::
 
 // All kernels make the same panels of rows of a file, which end where they end.
 void check_file_panel(Format format) {
-    const Matrix matrix{format, 256, kPanel, 768, nullptr};
+    const int64_t group = shape_of(format).columns ? shape_of(format).columns : 32;
+    const Matrix matrix{format, group, kPanel, 768, nullptr};
     const int64_t row_bytes = gguf_row_bytes(matrix);
     const std::vector<uint8_t> rows = [&] {
         std::vector<uint8_t> bytes(static_cast<size_t>(kPanel * row_bytes));
