@@ -66,9 +66,13 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         pytest.skip("this CPU has no bf16")
 
 
-def assert_equal(loaded: LoadedModel, found: Any, expected: Any) -> None:
-    """Bit for bit, or where the plugin does not allow that, up to rounding: of f32, and of a u8 key that it tips over."""
-    if EXACT_F32 if loaded.options.weight_type == "f32" else EXACT_PACKED:
+def assert_equal(loaded: LoadedModel, found: Any, expected: Any, *, has_lone_tokens: bool = False) -> None:
+    """Bit for bit, or where the plugin does not allow that, up to rounding: of f32, and of a u8 key that it tips over.
+
+    `has_lone_tokens`: a piece of the prompt is one token, which OpenVINO's attention computes as it decodes.
+    """
+    is_exact = EXACT_F32 if loaded.options.weight_type == "f32" else EXACT_PACKED
+    if is_exact and (loaded.profile.attends or not has_lone_tokens):
         assert np.array_equal(found, expected)
     else:
         unit = 2e-2 if loaded.profile.inference_type == "bf16" else 1e-3
@@ -113,4 +117,4 @@ CHUNKS = [[1] * 90, [31, 1, 1, 40, 17], [32, 32, 26], [50, 40], [5] * 18, [2, 88
 @pytest.mark.parametrize("chunks", width(CHUNKS, [[31, 1, 1, 40, 17], [2, 88]]), ids=str)
 def test_chunking_the_prompt_changes_nothing(loaded: LoadedModel, chunks: list[int]) -> None:
     whole = run(loaded, num_others=0, chunks=[90])
-    assert_equal(loaded, run(loaded, num_others=0, chunks=chunks), whole)
+    assert_equal(loaded, run(loaded, num_others=0, chunks=chunks), whole, has_lone_tokens=1 in chunks)

@@ -292,7 +292,7 @@ def _lfm2_pictures(model: GgufModel) -> Values:
 
 
 def rounded(number: float | None) -> float | None:
-    """What was written before the file made it 32 bits."""
+    """The number as it was written before the file made it 32 bits."""
     return number if number is None or not math.isfinite(number) else float(f"{number:.6g}")
 
 
