@@ -140,9 +140,9 @@ class ModelSettings:
     kv_dtype: str = option(
         "auto",
         KV_DTYPES,
-        "Type of the key/value cache; u8 holds nearly twice as many tokens. auto: bf16 where the CPU has it, else f16 (f32 "
-        "on Arm, and with weights of f32), but u8 where the machine's memory, or --kv-cache-gb, has room for fewer than "
-        "--max-num-seqs sequences of 1,024 tokens or for none of full length.",
+        "Type of the key/value cache; u8 holds nearly twice as many tokens. auto: bf16 if the processor supports it, "
+        "otherwise f16 (f32 on Arm and with f32 weights). If memory, or --kv-cache-gb, is too small for "
+        "--max-num-seqs sequences of 1,024 tokens or for one of full length, auto means u8.",
         keys=(Alias("option.kv_cache_dtype"),),
         open_to="load",
     )
@@ -295,9 +295,9 @@ class EngineSettings:
     prefix_cache: str = option(
         "auto",
         Choice(("auto", "prompt", "all", "off")),
-        "Computed blocks that later requests may reuse. prompt: those of prompts. all: those of answers, too, so that the "
-        "next turn of a chat computes only what is new. off: none. auto: all where that changes no answer, that is with the "
-        "attention of dragoman's own kernels, and prompt elsewhere, where all may change an answer by rounding.",
+        "Which computed blocks later requests may reuse. prompt: those of prompts. all: those of answers too, so that "
+        "the next turn of a chat computes only what is new. off: none. auto: all if that changes no answer (with "
+        "dragoman's own attention), otherwise prompt, because all could then change answers by rounding.",
         keys=(
             Alias("option.enable_prefix_caching", _prefix_mode, "true or false"),
             Alias("option.enable_kv_cache_reuse", _prefix_mode, "true or false"),

@@ -26,14 +26,14 @@ class SamplingSettings:
     default_temperature: float | None = option(
         None,
         parameter_kind("temperature"),
-        "Temperature of requests that give none, for the APIs that --generation-config names; 0 is greedy. Like the "
-        "options below, it goes before the model's generation_config.json.",
-        unset="as that file, or the API's document, says",
+        "Temperature of requests that give none, in the APIs that --generation-config names; 0 is greedy. This option "
+        "and the ones below take precedence over the model's generation_config.json.",
+        unset="the value of that file, or of the API's document",
         flags=("--temp", "--temperature"),
         open_to="load",
     )
     default_top_k: int | None = _default(
-        "top_k", "--top-k", kind=Integer(0), effect="only so many of the most likely tokens, 0 = all"
+        "top_k", "--top-k", kind=Integer(0), effect="keep this many of the most likely tokens, 0 = all"
     )
     default_top_p: float | None = _default("top_p", "--top-p", kind=Number(0, maximum=1))
     default_min_p: float | None = _default("min_p", "--min-p")
@@ -45,8 +45,8 @@ class SamplingSettings:
         "seed",
         "--seed",
         kind=Integer(-1, 2**64 - 1),
-        effect="requests that give none repeat their answers; -1 = drawn at random",
-        unset="drawn at random",
+        effect="requests without a seed then repeat their answers; -1 = random",
+        unset="random",
     )
 
 

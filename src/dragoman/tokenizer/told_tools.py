@@ -1,4 +1,4 @@
-"""Tells a model of tools in plain messages, where its chat template has no place for them.
+"""Describes tools in plain messages, for models whose chat template has no place for them.
 
 Does: describe the tools in the system message, write calls and their results as texts, in the form that the parser `hermes`
 reads. Does not: render or parse. Pure functions; called by the chat template.
@@ -15,17 +15,17 @@ from dragoman.tokenizer.conversation import SYSTEM, TOOL, USER, Message, merged_
 FORMS = ("auto", "hermes")
 """The values of `option.tool_call_parser` with which such calls are read."""
 
-_DESCRIPTION = """You may call functions to help with the user's request. These are the functions, one JSON object a line:
+_DESCRIPTION = """You may call functions to help with the user's request. Available functions, one JSON object per line:
 <tools>
 {tools}
 </tools>
 
-To call a function, write its name and its arguments as a JSON object between these marks, once for each call:
+To call a function, write its name and arguments as a JSON object between these tags, once per call:
 <tool_call>
 {{"name": "the function's name", "arguments": {{"argument": "value"}}}}
 </tool_call>
-End your message behind the last call. Results come back between <tool_response> and </tool_response>. \
-Where no function helps, answer without a call."""
+End your message after the last call. Results are returned between <tool_response> and </tool_response>. \
+If no function helps, answer without a call."""
 
 
 def with_told_tools(messages: Sequence[Message], tools: Sequence[Message]) -> list[Message]:
