@@ -188,16 +188,14 @@ def test_a_draft_model_counts(tmp_path: Path) -> None:
 def test_the_facts_name_architecture_precisions_context_and_cache() -> None:
     built = factory.load(setup_of(demo_model_dir(), max_model_len=64, max_num_seqs=1)).build(LIVE_TOOLS, 64 * MIB)
     attends = kernel_profile(ModelOptions("f32")).attends
-    found = "prompts and answers are" if attends else "prompts are"
+    cached = "prompts and answers" if attends else "prompts"
     assert built.facts[:-1] == (
         "LlamaForCausalLM",
         "f32 weights",
         "64 tokens of context",
-        f"f32 cache for 64 tokens, {found} found again",
+        f"f32 cache for 64 tokens, prefix cache of {cached}",
     )
-    assert re.fullmatch(
-        r"prompts forgotten at the end; --prefix-store-gb 10 would keep [\d,]+ tokens on disk", built.facts[-1]
-    )
+    assert re.fullmatch(r"no prefix store; --prefix-store-gb 10 would keep [\d,]+ tokens on disk", built.facts[-1])
     assert built.dtype == "f32"
     assert built.engine.capabilities.max_model_len == 64
 

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _REUSED = {
-    "all": "prompts and answers are found again",
-    "prompt": "prompts are found again",
-    "off": "nothing is found again",
+    "all": "prefix cache of prompts and answers",
+    "prompt": "prefix cache of prompts",
+    "off": "no prefix cache",
 }
 
 Assemble = Callable[

@@ -54,7 +54,7 @@ def open_store(options: RollingOptions) -> BlockStore:
 def offer_of(block_bytes: int, block_size: int) -> str:
     """One line on what a store would bring. `block_bytes`: of all cache kinds together."""
     num_tokens = int(_OFFERED_GB * _GB / block_bytes) * block_size
-    return f"prompts forgotten at the end; --prefix-store-gb {_OFFERED_GB} would keep {num_tokens:,} tokens on disk"
+    return f"no prefix store; --prefix-store-gb {_OFFERED_GB} would keep {num_tokens:,} tokens on disk"
 
 
 def fact_of(options: RollingOptions, store: BlockStore) -> str:
