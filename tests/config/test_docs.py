@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from dragoman.config.docs import HELP_WIDTH, options_help, options_page
@@ -30,6 +31,13 @@ def test_page_and_help_tell_every_option(option: Option) -> None:
         assert f"`{option.key}`" in page
     for alias in (*option.row.keys, *option.row.env):
         assert f"`{alias.name}`" in page
+
+
+def test_an_option_takes_the_zero_that_its_help_explains() -> None:
+    explained = [option for option in OPTIONS if re.search(r"(?<![\d.,])0( =| [a-z]+s\b|:)|With 0,", option.row.help)]
+    assert len(explained) >= 10
+    for option in explained:
+        assert option.row.kind.parse("0") == 0, option.name
 
 
 def test_the_page_tells_why_other_servers_options_do_nothing() -> None:

@@ -20,8 +20,6 @@ from tests.support.tables import table
 MESSAGES: Any = [{"role": "user", "content": "Weather in Oslo?"}]
 TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 
-MakeClient = Callable[..., openai.OpenAI]
-
 
 def served(dialect: Dialect, events: Sequence[GenerationEvent] | None) -> Callable[[httpx2.Request], httpx2.Response]:
     """A server of one dialect, whose generation is `events` or the script."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable
 from typing import Any
 
 NUMBERS = (0, 1, -1, 2, 7, 0.5, -0.5, 1e-9, 1e308, -1e308, 2**31, 2**32, 2**63, 2**64, -(2**63) - 1, 10**30, 1e400)
@@ -18,8 +17,6 @@ TEXTS = (
     "data:image/png;base64,AAAA",
 )  # fmt: skip
 KEYS = ("stream", "n", "max_tokens", "parameters", "model", "", "__proto__", "a\r\nb", "é", "x" * 300)
-
-JsonText = Callable[[random.Random, Any], str]
 
 
 def value(dice: random.Random, depth: int = 3) -> Any:

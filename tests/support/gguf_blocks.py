@@ -15,7 +15,6 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-SUPER = 256  # values of a block of the K types
 IQ4_NL_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 
 

@@ -138,7 +138,6 @@ EFFECTS: Mapping[str, str] = {
     "lora": "llama.cpp's: the adapter of this answer, by its place in the list; a scale is 0 or 1",
 }
 """The fields and their meanings."""
-OF_SOME = ("n_probs", "return_tokens")  # of completions and conversations, which have a place for what they ask for
 
 _OVERRIDDEN = "another name of the same is given as well, which counts"
 REASONS: Mapping[str, str] = {
