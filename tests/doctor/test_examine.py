@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,6 +38,14 @@ def machine(root: Path, *, flags: str = GOOD_FLAGS, num_cores: int = 4, availabl
     write(root / "sys/devices/system/node/node0/cpulist", "0-3\n")
     write(root / "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
     return root
+
+
+@pytest.fixture(autouse=True)
+def free_bytes(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The room on the fake machine's disk, however full this one's is."""
+    room = {"disk": 100 * GB}
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=room["disk"]))
+    return room
 
 
 def cache_at(path: Path) -> Cache:
@@ -113,6 +122,14 @@ WRONG: list[tuple[str, Callable[[Path], object], str, str, str]] = [
     ("memory nodes", nodes, "note", "memory lies in 2 nodes", "--numa auto"),
     ("governor", saving, "note", "the processor saves power", "cpupower frequency-set"),
 ]  # fmt: skip
+
+
+def test_a_full_disk_is_told(tmp_path: Path, free_bytes: dict[str, int]) -> None:
+    free_bytes["disk"] = GB // 2
+    [finding] = found(examine(question(machine(tmp_path))), "disk")
+    assert finding.level == "warning"
+    assert finding.text.startswith("500.0 MB are free where built models lie")
+    assert finding.mend == "make room, or serve with --cache-dir elsewhere"
 
 
 @table(("spoil", "level", "text", "mend"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
