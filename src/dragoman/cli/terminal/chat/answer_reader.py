@@ -100,10 +100,10 @@ class ReadAnswer:
         delta = choice.get("delta") or {}
         reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
         content = delta.get("content") or ""
+        self.reasoning += reasoning  # before it is shown: Ctrl-C must not lose what the user saw
+        self.content += content
         screen.reasoning(reasoning)
         screen.content(content)
-        self.reasoning += reasoning
-        self.content += content
         for piece in delta.get("tool_calls") or ():
             self._take_tool_call(piece)
         if reasoning or content or delta.get("tool_calls"):

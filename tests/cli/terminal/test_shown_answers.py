@@ -1,4 +1,4 @@
-"""How `dragoman chat` shows that a call waits or its prompt is read, until the answer comes."""
+"""Tests what `dragoman chat` shows: the progress of a call, then the answer, and what is kept of a stopped one."""
 
 from __future__ import annotations
 
@@ -69,3 +69,22 @@ def test_only_servers_that_know_the_parameter_are_asked_for_it() -> None:
                 assert session.say("Hello")
                 expected = True if owner != "somebody" and screen.is_terminal else None
                 assert server.bodies[-1].get("return_progress") is expected
+
+
+class StoppedTerminal(Terminal):
+    """A terminal whose user presses Ctrl-C at once when an answer appears."""
+
+    def write(self, text: str) -> int:
+        super().write(text)
+        if "It begins" in text:
+            raise KeyboardInterrupt
+        return len(text)
+
+
+def test_what_the_user_saw_before_ctrl_c_is_kept() -> None:
+    with scripted_chat_server() as server:
+        server.answers.append(said("It begins", " and ends."))
+        screen = Screen(StoppedTerminal(), io.StringIO(), {})
+        session = ChatSession(RemoteServer(server.url, None, ""), Conversation(), screen, {})
+        assert session.say("A story")
+        assert [message["content"] for message in session.conversation.messages] == ["A story", "It begins"]
