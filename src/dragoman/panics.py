@@ -3,8 +3,8 @@
 Does: tell a panic, raise an ordinary exception in its place. Does not: catch anything else. Used where such libraries are
 called, and where a request's failures are caught, on any thread.
 
-Python sees a panic as a BaseException, like the end of the process, so that it would pass everything that catches the
-failures of one request or one file.
+Python sees a panic as a BaseException, like the end of the process. So it would pass everything that catches the failures
+of one request or one file.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Does: divide the cores, and tell Linux. Does not: start threads. Decided once, o
 imported; `on_kernel_cores` and `enter_kernels` are called on any thread.
 
 How the runtime's threads find their cores (OpenVINO 2026.4, by experiment): it asks once, when it is imported, which cores
-the main thread may use, and makes one thread for each physical core of the first socket among them. When a graph is
+the main thread may use. It makes one thread for each physical core of the first socket among them. When a graph is
 compiled it asks the main thread's again and gives the new threads those; a thread that compiled has them afterwards too.
 With the main thread elsewhere, all workers of a second model were tied to one core. So the main thread has the kernels'
 cores while it imports and while anything is compiled, and goes to HTTP's cores in between. A new thread begins where its

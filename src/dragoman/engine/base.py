@@ -489,8 +489,8 @@ class Engine(Protocol):
 
     Failures: what a request does wrong, or breaks, is that request's error and nobody else's. If the engine itself dies,
     every request fails with EngineDead, now and later, and `health` says why.
-    Same answer: a request has the same tokens whenever it runs, alone or not, as far as the engine's kernels do not depend
-    on what they compute together (docs/architecture.md).
+    Same answer: a request has the same tokens whenever it runs, alone or not, unless the engine's kernels depend on what
+    they compute together (docs/architecture.md).
     """
 
     @property

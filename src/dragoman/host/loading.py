@@ -1,7 +1,7 @@
 """Loads one configured model on a thread of its own, so that what else a start needs happens meanwhile.
 
-Does: translate a configuration for the factory of its engine, let it load, hand over the result or the failure, give up when
-nobody wants it any more. Does not: know how a model is loaded (the engine does) or what is made of it (`compose` does). The
+Does: translate a configuration for the factory of its engine, let it load, hand over the result or the failure, give up
+unwanted loads. Does not: know how a model is loaded (the engine does) or what is made of it (`compose` does). The
 command line begins with it before it imports the server: compiling keeps one core busy, importing another. Imports little,
 therefore.
 """

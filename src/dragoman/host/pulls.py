@@ -1,7 +1,7 @@
 """Brings models of the hub to this machine while the server runs: implements `server.hosting.ModelPulling`.
 
-Does: begin downloads on threads of their own, one for each model and few at a time, and tell any number of clients how far
-they are. Does not: download (`dragoman.hub` does), or load what it has brought. Used on the event loop.
+Does: begin downloads on threads of their own, one for each model and few at a time; tell clients their progress. Does not:
+download (`dragoman.hub` does), or load what it has brought. Used on the event loop.
 
 A download that has begun goes on when those who asked for it have left: what it brings is kept, and was wanted. It ends
 with the process, and the next one goes on with the files that are missing.

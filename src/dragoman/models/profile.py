@@ -218,8 +218,8 @@ def _kernels(options: ModelOptions, processor: Processor, *, has_states: bool = 
     """The kernels that compute products; ours have no f32. Raises: ModelError if ours are asked for and missing.
 
     Ours widen bf16 and f16 to f32. Where the plugin multiplies them in bf16, it computes prompts faster than a processor
-    can in f32, and a few rows no more slowly: on one core of an EPYC with AVX-512, 32 and 512 rows at 290 and 330 to 380
-    GFLOP/s, where ours have 180 and 210 (peak: 260); 1 and 4 rows take 1.0 to 1.35 and 1.0 to 1.2 times as long as ours.
+    can in f32, and a few rows no more slowly. On one core of an EPYC with AVX-512 it reaches 290 to 380 GFLOP/s with 32
+    and 512 rows, ours 180 to 210 (peak: 260). 1 and 4 rows take it 1.0 to 1.35 and 1.0 to 1.2 times as long.
     Where it does not, it keeps such weights as f32 in memory: one row then takes it 1.5 to 1.9 times as long as ours.
     """
     reason = _lacks_library()

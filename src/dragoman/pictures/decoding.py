@@ -49,8 +49,8 @@ _WHITE = (255, 255, 255)
 _START_OF_SCAN = b"\xff\xda"
 _HEAD_BYTES = 16
 
-# The classes themselves and not `Image.open`, which asks every plugin of the process and warns of large pictures on stderr
-# before anybody can look at the size.
+# Not `Image.open`: it asks every plugin of the process, and warns of large pictures on stderr before the size can be
+# checked.
 _READERS: Mapping[str, Callable[[io.BytesIO], ImageFile]] = {
     "png": PngImageFile,
     "jpeg": JpegImageFile,

@@ -4,7 +4,7 @@ Does: find a block by its key, forget one, take a segment's blocks in and out. D
 sees to it that one thread at a time changes it; any thread may ask whether a key is in it.
 
 A place is one integer, so that 500,000 blocks (100 GB) cost 80 MB and a quarter of a second. A block that two segments
-hold is found in the one that was added last, and in the other when that one is gone or damaged.
+hold is found in the one added last, or in the other when that one is gone or damaged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The parts of an application: options of the server, and the number of replicas and their resources.
 
 Does: read the builder's arguments, the environment and serving.properties; make Serve's settings for each deployment.
-Does not: import Ray, or load anything. Called where the application is built, and again by each replica, which gets the
-options as they were given and reads the model's own file where it runs.
+Does not: import Ray, or load anything. Called where the application is built, and again by each replica. A replica gets
+the options unchanged and reads the model's own file where it runs.
 """
 
 from __future__ import annotations

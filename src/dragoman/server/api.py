@@ -368,17 +368,16 @@ class ModelProfile:
     """All facts about a model from which APIs set up their dialects.
 
     `settings`: the operator's choices that concern client APIs, by the names of options. `default_sampling`: for clients
-    that cannot choose it. `generation_defaults`: the defaults of the model's files and of the operator for what
-    clients leave out, by the names of `SamplingParams`, and `do_sample` if they want sampling; empty = the APIs' own
-    defaults. `default_options`: the options that gave some of them, by the same names.
-    `overriding_defaults`: the same for APIs whose documents fix defaults. `proposer`: the source of guessed tokens for
-    speculative decoding, if any. `keeps_prompts`: the engine keeps them as long as requests ask. `has_cache_keys`: it has
-    replicas, and a request's key chooses one. `tells_progress`: it knows how far prompts are. `lacks`: fields of
-    `SamplingParams` that it does not support. `vocab_size`, `end_token_ids` (they end a text), `max_model_len`, `dtype`: of
-    a model that generates. `takes_adapters`: requests may ask for adapters, now for `adapter_names`. `operator_code`: the
-    operator's own functions, for the API they are written for. `pooling`: the `pooling.PoolingService` of a model that
-    embeds or scores texts and generates nothing, else None. `abilities`: besides continuing a text. `card`: facts from its
-    files.
+    that cannot choose it. `generation_defaults`: the model's and the operator's defaults for what clients leave out, by the
+    names of `SamplingParams`, and `do_sample` if they want sampling; empty = the APIs' own defaults. `default_options`: the
+    options that gave some of them, by the same names. `overriding_defaults`: the same for APIs whose documents fix defaults.
+    `proposer`: the source of guessed tokens for speculative decoding, if any. `keeps_prompts`: the engine keeps them as long
+    as requests ask. `has_cache_keys`: it has replicas, and a request's key chooses one. `tells_progress`: it knows how far
+    prompts are. `lacks`: fields of `SamplingParams` that it does not support. `vocab_size`, `end_token_ids` (they end a
+    text), `max_model_len`, `dtype`: of a model that generates. `takes_adapters`: requests may ask for adapters, now for
+    `adapter_names`. `operator_code`: the operator's own functions, for the API they are written for. `pooling`: the
+    `pooling.PoolingService` of a model that embeds or scores texts and generates nothing, else None. `abilities`: besides
+    continuing a text. `card`: facts from its files.
     """
 
     name: str = "model"

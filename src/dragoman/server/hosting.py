@@ -36,8 +36,8 @@ class ModelSource:
     paths count from the store. Links and `..` are resolved first; what then lies outside the store is refused.
     `name`: its name; "" = the one in its options, else that of its directory or archive. `version`: "" = it has none.
     `options`: texts by name, as in serving.properties, with or without the prefix "option."; they override the model's
-    own file. Refused are options of the whole server, those with a path of this machine or a name of code, and those
-    that the operator's command line has set.
+    own file. Refused are options of the whole server, of the operator's command line, and those with a path of this machine
+    or a name of code.
     """
 
     url: str
@@ -113,8 +113,8 @@ class ModelHosting(Protocol):
     """Owns the models of a process.
 
     Every operation that changes something raises `Unavailable` while the server shuts down. A load from outside the
-    operator's model store, or on a server without one, raises `InvalidRequest` with a line that says what is allowed, or
-    which option allows it.
+    operator's model store, or on a server without one, raises `InvalidRequest`. Its line says what is allowed, or which
+    option allows it.
     """
 
     async def load(self, source: ModelSource) -> ModelStatus:

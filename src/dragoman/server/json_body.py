@@ -4,8 +4,8 @@ Does: refuse what is too large in structure before it is decoded; decode; explai
 half a surrogate pair, a comma too many, Python's quotes. Does not: know fields or error shapes. Called by every dialect, on
 the event loop, where all that clients send is decoded here and nowhere else.
 
-Structure is what costs: a body of 60 MB is decoded in some milliseconds where it is one text, and in half a minute and 2 GB
-where it is lists. So brackets, commas and digits are counted first, outside of texts, by what C does to whole pieces.
+Structure is what costs. A body of 60 MB is decoded in milliseconds if it is one text. If it is lists, that takes half a
+minute and 2 GB. So brackets, commas and digits are counted first, outside of texts, by what C does to whole pieces.
 """
 
 from __future__ import annotations

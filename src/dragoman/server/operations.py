@@ -3,8 +3,8 @@
 Does: define `Api`, the two kinds of `Operation`, and the `Server` that operations are handed. Does not: run anything
 (`endpoints` does) or know one API. The APIs in `server.apis` are values of these types; used on the event loop.
 
-A new API is a module with an `Api` and its name in `apis.NAMES`: routes, wrong methods and unknown paths below its prefix,
-`/openapi.json`, `/docs`, the list at `/`, the start banner and the tests of errors follow from that value.
+A new API is a module with an `Api` and its name in `apis.NAMES`. From that value follow the routes, with wrong methods
+and unknown paths, `/openapi.json`, `/docs`, the list at `/`, the start banner and the tests of errors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The models that a process serves, by the names in calls.
 
-Does: hold the served models in order (the first is the default), resolve names, know whether the server is ready, and keep
-retired models until they have ended.
+Does: hold the served models in order (the first is the default), resolve names, know whether the server is ready, keep
+retired models until their end.
 Does not: load or end models, or read bodies. Filled by the host, read by the app, on the event loop. It holds only models
 that answer: no call finds a half-loaded one.
 """

@@ -2,8 +2,8 @@
 
 Does: bind the port before the models load, run uvicorn with our protocol, load, drain and stop on signals, end the engines.
 Does not: build models or dialects, read options. Called by the command line (`run`) and by tests (`HttpServer` in a thread).
-Life: bind -> /ping 503 -> load -> ready -> signal, or an engine is given up -> /ping 503 -> refuse new calls -> running
-calls finish -> engines stop, and open calls get an error -> port closes. A second signal ends each of these waits.
+Life: bind -> /ping 503 -> load -> ready -> signal, or an engine is given up. Then: /ping 503 -> refuse new calls ->
+running calls finish -> engines stop, and open calls get an error -> port closes. A second signal ends each of these waits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fits a conversation to the rules that chat templates have for the order of messages, whichever API it came from.
 
-Does: put results of tool calls into the order of the calls, merge system messages, move them into the user's turn, fill in
-what a tool leaves out. Does not: render, or know which template wants what. Pure functions; called by the chat template.
+Does: put results of tool calls into the order of the calls, merge system messages or move them into the user's turn,
+complete tools. Does not: render, or know which template wants what. Pure functions; called by the chat template.
 """
 
 from __future__ import annotations

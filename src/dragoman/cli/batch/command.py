@@ -34,8 +34,10 @@ _LINE_S = 30.0  # between lines of progress where there is no terminal
 
 
 def run(config: Config | None, asked: BatchArguments, console: Console) -> int:
-    """Answer the file; the exit code: 0, 3 if there are errors among the answers, 1 if it could not be run to its end, or
-    128 and the number of the signal that stopped it. `config` None = the server at `asked.url` answers.
+    """Answer the file and return the exit code: 0, or 3 if there are errors among the answers.
+
+    1 = it could not be run to its end; 128 and a signal's number = that signal stopped it. `config` None = the server at
+    `asked.url` answers.
     """
     with AnswerFile(asked.answers) as answers:
         console.display("reading", 0.0)

@@ -3,8 +3,8 @@
 Does: load the model as `dragoman serve` does, have it read what the files hold, tell what that took. Does not: write to the
 disk (the engine does). Called by `main`, on the main thread.
 
-Requests go through the APIs' own dialects, template and tokenizer, and are their callers', so that blocks have the names by
-which a server's requests look for them.
+Requests go through the APIs' own dialects, template and tokenizer, and belong to their callers. So blocks have the names
+that a server's requests look for.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Does: drive the search, keep the beams' tokens, give out the best. Does not: know engines; they say by a function what is
 likely next. Runs on the event loop, one coroutine per request.
 
-The result is that of a search over whole rows of logits, because a search looks only at the `num_candidates` most likely
-tokens of a beam. It goes by raw log-probabilities: what changes them (penalties, bias, masks, grammars) is refused
+The result is that of a search over whole rows of logits: a search looks only at a beam's `num_candidates` most likely
+tokens. It goes by raw log-probabilities: what changes them (penalties, bias, masks, grammars) is refused
 (`Capabilities.plain_beams`).
 """
 

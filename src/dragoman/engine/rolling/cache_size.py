@@ -16,8 +16,8 @@ _GIB = 1024**3
 _SHARE_OF_FREE_MEMORY = 0.5
 # More cache than this is rarely used by one CPU, whose speed bounds the number of useful sequences.
 _MOST_AUTOMATIC_BYTES = 8 * _GIB
-# Longer sequences decode hardly faster in company, so that little is won by more of them: of a model of 386 million
-# parameters 32 streams gave 1.5 times the tokens of 8 behind 1,024 tokens, 1.2 times behind 4,096, no more behind 8,192.
+# Longer sequences decode hardly faster in company, so more of them gain little. With 386 million parameters 32 streams
+# gave 1.5 times the tokens of 8 behind 1,024 tokens, 1.2 times behind 4,096, no more behind 8,192.
 _MODERATE_TOKENS = 1024
 PLENTY_BYTES = int(_MOST_AUTOMATIC_BYTES / _SHARE_OF_FREE_MEMORY)
 """With as much memory, or more, the cache is as large as it ever becomes by itself."""

@@ -1,7 +1,7 @@
 """The rolling engine as the server sees it: the Engine protocol over a step loop on its own thread.
 
-Does: own the engine thread, route each step's outputs to the requests' event loops in one hop per loop, abort what is
-closed, survive and report failure. Does not: schedule or compute (`core` does). `generate`, `health`, `start` and
+Does: own the engine thread, route each step's outputs to the requests' event loops, abort what is closed, survive
+and report failure. Does not: schedule or compute (`core` does). `generate`, `health`, `start` and
 `shutdown` run on event loops; `_run_loop` and what it calls on the engine thread.
 
 A key, new for every call of `generate`, identifies a request inside the engine; two calls may carry the same request id.

@@ -7,8 +7,8 @@ A and B hold the rows of all adapters below each other; a token's row of the mas
 How many rows there are is open until a step runs: of no adapter there are none, and the products are empty. What is added to
 other tokens is exactly zero, so they are computed as without adapters. Source: arXiv:2311.03285 for batches of adapters.
 
-What the kernels like: x and the mask as matrices, as with an axis more each token is a product of its own, which takes three
-times as long at 256 tokens; A and B in the type that is computed in, as they would be converted at every step.
+The kernels want x and the mask as matrices: with one axis more each token is a product of its own, three times as slow at
+256 tokens. A and B have the type that is computed in, or they would be converted at every step.
 """
 
 from __future__ import annotations

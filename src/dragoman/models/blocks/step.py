@@ -41,7 +41,7 @@ class StepInputs:
     Shapes (T tokens, S sequences, R rows of logits): input_ids, position_ids i64 [T]; subsequence_begins i32 [S+1];
     max_context_len i32 [] where OpenVINO's attention reads it; sampled_tokens_indices i64 [R]; rotary_regime i64 [T] where
     sequences have a long regime. For each kind of cache past_lens i32 [S], block_indices i32 [B], block_indices_begins i32
-    [S+1], from the second kind on with its number at the end of the name ("past_lens.1"). Layers add key_cache.N and
+    [S+1]. From the second kind on names end with its number ("past_lens.1"). Layers add key_cache.N and
     value_cache.N.
     Of a model that takes in pictures picture_rows i64 [M], the tokens of the step that are placeholders, and
     picture_embeddings f32 [M, hidden * levels]; token_types i32 [T], 1 for a placeholder, where these see each other;

@@ -4,9 +4,9 @@ Does: read modules.json and the files of its modules, as sentence-transformers w
 apply the operator's choices. Does not: read weights, or know layers. Called where a model is loaded or its memory is
 estimated, on any thread.
 
-The default use: a directory with modules.json does what its modules do; without one, an encoder with a head for
-sequences scores (of several labels: classifies), any other encoder embeds, a decoder with such a head scores, and any other
-decoder generates, unless its name says that it is a reranker. Without modules.json the vector is that of the first token
+The default use: a directory with modules.json does what its modules do. Without one, an encoder with a head for
+sequences scores (of several labels: classifies), and any other encoder embeds. A decoder with such a head, or with a
+reranker's name, scores, and any other decoder generates. Without modules.json the vector is that of the first token
 if the name has "bge", "gte", "arctic" or "mxbai" in it. A decoder's is that of the last token; else it is the mean. It has
 length 1.
 """

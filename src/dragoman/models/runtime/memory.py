@@ -4,10 +4,10 @@ Does: limit the two caches of kernels, and the heaps of the C library; give memo
 choose kernels, or know what a step is. The loader limits, before the first compiling; the runner gives back, on its thread
 or on the one that closes it, and the host after an unload.
 
-The CPU plugin generates machine code for each size of step, a megabyte for some five kernels, and keeps it for the next
-step of that size. By default it keeps 5,000 kernels, and the library below it 1,024 more: a server whose prompts have many
-lengths grows by up to a gigabyte. Steps that only decode have few sizes, which come back all the time; those are worth
-keeping. Generating a step's kernels again takes some milliseconds, little beside a step with a prompt in it.
+The CPU plugin generates machine code for each size of step, and keeps it. Five kernels take about a megabyte. By default it
+keeps 5,000 kernels, and the library below it 1,024 more. So a server whose prompts have many lengths grows by up to a
+gigabyte. Steps that only decode have few sizes, which come back all the time; those are worth keeping. Generating a step's
+kernels again takes some milliseconds, little beside a step with a prompt in it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def bound_shared_cache() -> None:
 def bound_arenas() -> None:
     """Limit how many heaps the C library (glibc) spreads over the threads of this process; as early as possible.
 
-    By default each of up to eight threads per core allocates from a heap of its own. What one model leaves free in the heap
-    of a thread is of no use to the next one, whose engine and load run on other threads: resident memory wanders by tens of
-    megabytes. Heaps that there are already remain. An operator's MALLOC_ARENA_MAX goes first, as do GLIBC_TUNABLES that
-    name arenas.
+    By default each of up to eight threads per core allocates from a heap of its own. The next model cannot use what one
+    model leaves free in a thread's heap, as its engine and load run on other threads. So resident memory wanders by tens of
+    megabytes. Heaps that there are already remain. An operator's MALLOC_ARENA_MAX goes first, as do GLIBC_TUNABLES that name
+    arenas.
     """
     if "MALLOC_ARENA_MAX" in os.environ or "glibc.malloc.arena_" in os.environ.get("GLIBC_TUNABLES", ""):
         return

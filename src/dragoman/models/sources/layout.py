@@ -60,7 +60,7 @@ class Quantised:
     """A matrix, or a stack of them, that lies in several tensors.
 
     `parts`: their names. `read`: makes it of them. `group_size`: columns that share a scale where it stays packed in a
-    graph, with `bits` for each value and for each zero point, if there are any; 0 = it is numbers for everybody else.
+    graph, with `bits` for each value and each zero point; 0 = elsewhere it is numbers.
     """
 
     shape: tuple[int, ...]

@@ -1,11 +1,11 @@
 """Answers batches while nobody else needs the machine, from where a process before left off.
 
-Does: take batches in, validate them, have their requests answered in the background, put the answers into files, end a batch
-that is cancelled or too old. Does not: know an API, or how lines look (`dragoman.batch` does). One per server, on the event
+Does: take batches in, validate them, have their requests answered in the background, write the answers, end cancelled or
+old batches. Does not: know an API, or how lines look (`dragoman.batch` does). One per server, on the event
 loop; files are read and written on threads.
 
-A request is answered once: its answer is on the disk before the next is asked for in its place, and a batch that goes on
-after a restart asks only what has no answer.
+A request is answered once: its answer is on the disk before the next request takes its place. After a restart only requests
+without an answer are sent.
 Source: OpenAI API reference, batches; Anthropic API reference, message batches.
 """
 

@@ -1,7 +1,7 @@
 """`POST /explain`: takes a call of any API, and tells what would be done with it.
 
-Does: take the call the way of real ones (route, model, dialect, admission, preparation, the engine's own check), stop before
-anything is generated, and tell what it met. Does not: generate, load models, or have rules of its own. On the event loop.
+Does: take the call the way of real ones (route, model, dialect, admission, preparation, the engine's own check), and tell
+what it met before generation. Does not: generate, load models, or have rules of its own. On the event loop.
 """
 
 from __future__ import annotations

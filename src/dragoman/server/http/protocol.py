@@ -6,9 +6,9 @@ that are endless or ambiguous, and endless chunk heads and trailers; discard tra
 that is earlier than its request's body; drop clients that stop reading, or send too slowly; answer clients of HTTP/1.0
 without chunks, and keep their connection if they ask for it.
 Does not: know the application. Used by uvicorn, one instance per connection, on the event loop.
-Source: ASGI HTTP trailers extension; RFC 9112, sections 2.3 (versions), 3.2 (Host), 6.1 (Transfer-Encoding), 6.3 (bodies
-that end with the connection), 7.1.2 (chunked trailers), 9.3 (persistence), 9.6 (closing), appendix C.2 (keep-alive in
-HTTP/1.0); RFC 9110, section 10.1.1 (Expect), 10.1.4 (TE).
+Sources: ASGI HTTP trailers extension. RFC 9112, sections 2.3 (versions), 3.2 (Host), 6.1 (Transfer-Encoding), 6.3 (bodies
+that end with the connection), 7.1.2 (chunked trailers). Also its sections 9.3 (persistence), 9.6 (closing), and appendix C.2
+(keep-alive in HTTP/1.0). RFC 9110, section 10.1.1 (Expect), 10.1.4 (TE).
 """
 
 from __future__ import annotations
@@ -338,8 +338,8 @@ class DragomanProtocol(HttpToolsProtocol):
             extensions[TRAILERS_EXTENSION] = {}
         self.scope["extensions"] = extensions
         super().on_headers_complete()
-        # uvicorn names its own class in there. The task that runs the response was only scheduled, so nothing of
-        # the cycle was used yet and it can become ours, whichever way this uvicorn starts it.
+        # uvicorn names its own class in there. The task that runs the response was only scheduled. So nothing of
+        # the cycle was used yet, and it can become ours, whichever way this uvicorn starts it.
         self.cycle.__class__ = DragomanCycle
         cycle = cast(DragomanCycle, self.cycle)
         cycle.stall_timeout_s = self.stall_timeout_s

@@ -1,7 +1,7 @@
 """Spans of calls for OpenTelemetry: one for each call, in it one for each of its phases.
 
-Does: begin a call's span in the client's trace, end it with what the record knows, and make the phases then, from times that
-were noted anyway. Does not: measure, or send on the event loop: a thread of the SDK's sends batches. Made by the app if an
+Does: begin a call's span in the client's trace, end it with what the record knows, and make the phases then, from recorded
+times. Does not: measure, or send on the event loop: a thread of the SDK's sends batches. Made by the app if an
 endpoint is configured; used on the event loop.
 Source: OpenTelemetry's semantic conventions for generative AI (gen_ai.*), error.type and http.*.
 """

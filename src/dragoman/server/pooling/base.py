@@ -197,7 +197,7 @@ class PoolingService(Protocol):
     computed in several batches, with those of others; its answer does not depend on them.
 
     Errors, besides those of each method: Overloaded (with `retry_after_s`) if the queue is full, RequestTimeout after the
-    operator's bound, EngineFailed if computing this request failed, EngineDead or Unavailable while there is no engine.
+    operator's bound. EngineFailed if computing this request failed, EngineDead or Unavailable while there is no engine.
     """
 
     @property
@@ -213,8 +213,8 @@ class PoolingService(Protocol):
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """The texts' embeddings.
 
-        Raises: UnsupportedFeature for a model that scores. InvalidParameter with `param` `texts` (none, or a token id that
-        the vocabulary does not have), `prompt_name` (the message lists the model's), `prompt` (beside a name), `dimensions`,
+        Raises: UnsupportedFeature for a model that scores. InvalidParameter with `param` `texts` (none, or a token id
+        outside the vocabulary), `prompt_name` (the message lists the model's), `prompt` (beside a name), `dimensions`,
         `max_tokens`. CapacityError for a text that is too long and may not be truncated: the message has its index and both
         numbers.
         """

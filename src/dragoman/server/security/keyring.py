@@ -23,8 +23,8 @@ class Keyring:
     """Keys by their hashes. Raises: KeysError if one key is two callers'."""
 
     def __init__(self, keys: Iterable[NamedKey] = (), pairs: Iterable[KeyPair] = ()) -> None:
-        # With a secret in the hash nobody can choose keys for what they share with another one's hash, so how long a
-        # look-up takes tells nothing.
+        # With a secret in the hash nobody can choose a key whose hash resembles another one's. So the time of a look-up
+        # tells nothing.
         self._pepper = os.urandom(32)
         self._callers: dict[bytes, Caller] = {}
         for key in keys:

@@ -50,8 +50,8 @@ class _Slowness:
     """The machine's slow and fast moments, in simulated time: stretches of those that were measured, drawn by chance.
 
     They follow each other in time, not in steps: a neighbour takes the machine for a second, whatever runs meanwhile. So a
-    long step has the mean of many moments, and a slow second in a row makes requests wait much longer than single slow
-    steps do. They are the same in every simulation.
+    long step has the mean of many moments. A slow second makes requests wait much longer than single slow steps do. They are
+    the same in every simulation.
     """
 
     def __init__(self, known: Sequence[tuple[float, float]]) -> None:

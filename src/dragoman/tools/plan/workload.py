@@ -25,8 +25,8 @@ Weights = npt.NDArray[np.float64]
 class Workload:
     """Requests that arrive at random, `rate` a second on average (Poisson), each of the same lengths in tokens.
 
-    The first `prefix_tokens` of a prompt are one of `num_prefixes` beginnings, the n-th of which is asked for 1/n times as
-    often as the first (Zipf).
+    The first `prefix_tokens` of a prompt are one of `num_prefixes` beginnings. The n-th is asked for 1/n times as often as
+    the first (Zipf).
     """
 
     rate: float

@@ -4,7 +4,7 @@ Does: read and write lists of blocks. Does not: own the states (they are caches 
 on the engine thread only.
 
 A block keeps one state: that behind its last token, or behind the last one that was computed. So a sequence that goes on
-behind a full block finds its state there, and a copied block is the state of a sequence that forked. A step overwrites the
+behind a full block finds its state there. A copied block is the state of a forked sequence. A step overwrites the
 state that it changes, so it cannot be computed a second time, and no token can be taken back.
 """
 

@@ -1,12 +1,12 @@
 """Lets steps and the parts of a tower compute one after the other, as both want all cores.
 
-Does: hand the cores over from the side that has done its turn to the side that waits, so that a stream's gap is one step and
-one part. Two computations at once are not slower in sum. But each of a step's operations waits for both its threads, which
+Does: hand the cores over from the side that has done its turn to the side that waits. So a stream's gap is one step and one
+part. Two computations at once are not slower in sum. But each of a step's operations waits for both its threads, which
 get time in slices of the operating system's: gaps then vary. Does not: know what is computed. A turn is entered and left on
 the thread that computes: the engine's, and the embedder's.
 
 Turns are fair as long as they are alike. A side whose last turn was less than half as long as the
-other's does not wait for it, and no side waits longer than that: the operating system shares then.
+other's does not wait for it. No side waits longer than that: then the operating system shares.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ long answers become, and say whether one more sequence fits for as long as it is
 not: choose sequences, take blocks, or promise anything: one that outgrows the forecast may cost another a preemption.
 Called by `core` for every new request and by the scheduler, on the engine thread only.
 
-Admission by what is free now lets in sequences that all grow at once, and throws most of them out again, to compute their
-tokens a second time. Reserving `max_tokens` for each leaves most of the cache idle, because few answers become that long.
+Admission by what is free now lets in sequences that all grow at once. Most are then preempted, and their tokens computed
+a second time. Reserving `max_tokens` for each leaves most of the cache idle, because few answers become that long.
 Source: the past-future scheduler, arXiv:2507.10150.
 """
 

@@ -4,8 +4,8 @@ Does: say which running sequences sit out a step. Does not: compute masks, or sc
 engine thread only.
 
 A step waits for the masks of all its sequences. Most take a fraction of a millisecond, beside the forward pass. Those of an
-ambiguous grammar may take a hundred: then the sequences with such masks wait for each other, the request that has taken
-least goes first, and beside other sequences they have a quarter of the time.
+ambiguous grammar may take a hundred. Then the sequences with such masks take turns, and the request that has taken least
+goes first. Beside other sequences they have a quarter of the time.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Does: when asked, write down all requests without a token, a few times a second at most. Does not: schedule, measure, or
 promise anything. Written by the scheduler on the engine thread; `ask` and `rows` are for any thread.
 
-The time until the first token is a forecast: prompts are read in the order of the queue at the pace of the last steps, and
-where all places are taken, answers become as long as others did.
+The time until the first token is a forecast. It assumes that prompts are read in the queue's order at the pace of the last
+steps. Where all places are taken, answers become as long as others did.
 """
 
 from __future__ import annotations

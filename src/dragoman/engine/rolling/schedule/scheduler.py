@@ -234,8 +234,8 @@ class Scheduler:
     def refork(self, parent: Sequence, child: Sequence) -> None:
         """Make `child`, whatever it was, a copy of its sibling `parent`, sharing its blocks if both run.
 
-        Otherwise the child computes its tokens again: in its place in the running list, from the prompt's blocks on, which
-        it has itself, or from the start if its windows have passed them; or when it is admitted.
+        Otherwise the child computes its tokens again, in its place in the running list or when it is admitted. It begins
+        behind the prompt's blocks, which it shares, or at the start if its windows have passed them.
         """
         size, num_computed = self._blocks.block_size, child.num_computed_tokens
         child.copy_progress(parent)

@@ -4,8 +4,8 @@ Does: remember whose turn it is, and when a group has shown that it is not at fa
 does) or tell anybody. On the engine thread.
 
 A group is not at fault once it has got beyond the token at which it failed with the others. If none is, the step failed by
-accident, or because of all of them: then the next failure within PATIENCE_STEPS is that of everybody who meets it, so that a
-step which fails in company only is not tried for ever.
+accident, or because of all of them. Then the next failure within PATIENCE_STEPS counts for every group in that step. So a
+step that fails in company only is not tried for ever.
 """
 
 from __future__ import annotations

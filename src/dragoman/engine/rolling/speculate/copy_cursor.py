@@ -4,8 +4,8 @@ Does: keep the place and how long both agree, and guess that they go on to. Does
 or know whose they are. Used by `own_text` and `recent_texts`, on the engine thread only.
 
 A copy is often left for a few tokens, where a name was changed or a value is another one, and then goes on. So when the next
-token stands a little behind the place where a copy was left, the copy is taken up there, although a single token tells
-nothing elsewhere.
+token stands a little behind the place where a copy was left, the copy is taken up there. Elsewhere a single token tells
+nothing.
 """
 
 from __future__ import annotations

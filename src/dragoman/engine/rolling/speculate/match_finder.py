@@ -85,7 +85,7 @@ class MatchFinder:
         """For each of `values` whether it occurs here, or earlier in `values`, behind those before it.
 
         As far as the largest size tells. Shapes: [len(values)]; False where fewer stand before it. Hashes and two values of
-        each place are compared, so it may be wrong for one here and there, but hardly for several in a row.
+        each place are compared. So single places may be wrong, but hardly several in a row.
         """
         level = self._levels[-1]
         size = level.size

@@ -4,16 +4,16 @@ Does: keep the latest prompts and answers, each caller's apart, and copy from th
 sequence's own text (`own_text`). A `Proposer`, called by `speculation`, on the engine thread only. Pays off where requests
 resemble each other: agents that repeat their calls, forms, the same question again.
 
-Isolation of callers: a text belongs to the caller, the adapter and the cache salt of its request, and is a guess for
-requests with the same three only. Every stored token carries the number of these in its upper half, so a token of another
-caller is never equal to one of the sequence's, by construction.
+Isolation of callers: a text belongs to the caller, the adapter and the cache salt of its request. It is a guess only for
+requests with the same three. Every stored token carries the number of these in its upper half, so tokens of different
+callers are never equal.
 
 Two generations of texts are kept. New texts go into the young one; when it is full, it becomes the old one, and the old one
 is forgotten. What the young one knows already is not stored again; what only the old one knows is, so a text that keeps
 coming stays, and what has not come for the longest time goes first. Both together hold at most `max_tokens` tokens, at 40
 bytes each: 11 MB for 262,144. Texts that have ended wait until guesses are asked for, or until they are many.
-Source: SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975 (there with a suffix tree and counts of what follows, which
-made no better guesses than the latest of the longest matches on texts of five kinds).
+Source: SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975. Its suffix tree with counts of what
+follows made no better guesses on five kinds of text than the latest of the longest matches.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Does not: read a clock, or decide anything. Called by `speculation`, on the engi
 Each row more takes the same: a step costs what a line through two points says, the fewest and the most rows that were
 measured of late. Each row also reads its sequence's context once more; and a step of other rows than the one before makes
 the runtime prepare its kernels again, which takes as long as many rows. What is slower now and then is so because something
-else computes, so the quicker durations count; and what was measured long ago is forgotten, sooner if it was only a few
-times, so that neither a bad nor a good moment counts for ever.
+else computes, so the quicker durations count. Old measurements are forgotten, sooner if there were only a few, so that no
+single moment counts for ever.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ _KEYS = ("authorization", *KEY_HEADERS)
 def negotiate_shape(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) -> ChatShape:
     """The shape of the answer to this call, errors included.
 
-    In `auto` it is LMI's for a server that is configured as LMI's containers are, and for plain curl, which is the example
-    in LMI's document; everybody else gets OpenAI's.
+    In `auto` it is LMI's for a server configured like LMI's containers, and for plain curl, the example in LMI's document.
+    All others get OpenAI's.
     """
     if JSONLINES_MEDIA_TYPE in http.accept:
         return "lmi"

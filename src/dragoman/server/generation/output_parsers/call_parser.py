@@ -2,8 +2,8 @@
 
 Does: run one state machine for the text around and between calls, by a `CallSyntax`.
 Does not: read calls (its readers do) or know formats by name. One parser per sequence, on the event loop.
-Invariant: apart from white space around calls, which it may also put between two texts, every character is content or part
-of a call, however the text is cut.
+Invariant: every character is content or part of a call, however the text is cut. Only white space around calls may go, or
+come between two texts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Imports for an operator's file: `djl_python`, and the files beside it, which nobody else sees.
 
-Does: load the file and its neighbours as modules of a package with a name of its own, so that two models may each have
-their own `utils.py`. Does not: change what others import, except that they may import `djl_python` as well.
+Does: load the file and its neighbours as modules of one package, so that two models may each have their own
+`utils.py`. Does not: change what others import, except that they may import `djl_python` as well.
 
 How: the files are compiled with `import utils` read as `import <package>.utils as utils`, for the names of the
 directory. So they can be imported at the top and inside functions, on any thread; only names that are put together

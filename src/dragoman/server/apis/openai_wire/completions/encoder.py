@@ -254,8 +254,8 @@ def _offsets_in(text: str, tokens: Sequence[TokenOutput]) -> list[int]:
 def _top_logprobs(token: TokenOutput, top_n: int, *, names_by_id: bool) -> dict[str, float | None] | None:
     """Candidates by text (or id), best first, and the token itself even where it is none of them.
 
-    Different tokens can have the same text (halves of a character all read U+FFFD): the most likely one keeps the place,
-    or a client that compares the token with the maximum would take an unlikely token for the most likely one.
+    Different tokens can have the same text (halves of a character all read U+FFFD): the most likely one keeps the place.
+    Else a client that compares the token with the maximum would take an unlikely token for the most likely one.
     """
     if token.logprob is None:
         return None
