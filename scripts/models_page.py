@@ -129,8 +129,8 @@ It also loads [exported OpenVINO graphs](openvino.md). `scripts/models_page.py` 
 - **Chat**: recorded templates of the family's models (tests/tokenizer/chat_templates), which render as in transformers.
   Models bring their own templates. **Tools, reasoning**: the formats that the server then chooses
   ([chat](dialects/chat.md)).
-- **Speed**: bytes of weights read per second in int8 steps of 1 and of 32 sequences, relative to a Llama of the same
-  size, if measured (`python -m benchmarks.shapes`). Llama's own row shows the error of measurement: the model loaded
+- **Speed**: bytes of weights read per second in int8 steps of 1 and of 32 sequences, relative to a Llama of that
+  size (`python -m benchmarks.shapes`). Llama's own row shows the error of measurement: the model loaded
   second is slightly faster.
 
 The loader reads every key of config.json and every tensor, or knows that it has no effect. Otherwise it refuses the
@@ -182,8 +182,8 @@ quarter faster, because the whole graph rounds activations in groups of 128 inst
 0.6 ([measured](performance-log.md)), on top of the 12 % that MXFP4 itself has lost.
 
 The server refuses bitsandbytes, HQQ, AQLM, QuIP, EXL2, Quark, ModelOpt and 4-bit floats by name. Use the original
-checkpoint, or a supported layout. It also refuses 2 and 3 bits, AWQ's other versions, sparsity, transforms, tensors of
-several matrices, packed matrices stored by columns (GPT-2), and unknown keys of `quantization_config`.
+checkpoint, or a supported layout. It also refuses 2 and 3 bits, AWQ's other versions, sparsity, transforms, and tensors of
+several matrices. The same holds for packed matrices stored by columns (GPT-2) and unknown keys of `quantization_config`.
 
 Checkpoints load as stored on the hub and as saved by transformers 5 and 4.57. Without `architectures` in config.json,
 `model_type` selects the architecture as in transformers. With **dynamic NTK scaling** the context is `factor` times the
