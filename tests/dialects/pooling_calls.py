@@ -9,7 +9,8 @@ from typing import Any
 from dragoman.errors import ServerError
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis import all_apis
-from dragoman.server.apis.rerank.score import ScoreDialect
+from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
+from dragoman.server.apis.rerank.score import SCORE
 from dragoman.server.endpoints import dialect_of
 from dragoman.server.http.switches import Switches
 from dragoman.server.operations import GenerateOperation
@@ -45,7 +46,7 @@ def reply_of(http: HttpCall, service: FakePooling | None, **more: Any) -> Reply:
     profile = fake_profile(pooling=service, limits=LIMITS)
     dialects = {
         **real_dialects(pooling=service, limits=LIMITS, **more),
-        "rerank.score": ScoreDialect(profile, lambda: NOW_S),
+        "rerank.score": TextsDialect(profile, SCORE, lambda: NOW_S),
     }
     dialect = dialect_of(OPERATIONS[http.path], dialects, http)
 

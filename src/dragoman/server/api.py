@@ -199,7 +199,7 @@ class Encoder(Protocol):
 
     def end(self) -> bytes:
         """The bytes after the last event of all requests."""
-        ...
+        return b""
 
     def stream_error(self, error: ServerError) -> bytes | None:
         """An error after the head was sent, as the stream's last bytes; None = cut the connection without a final chunk."""
@@ -207,7 +207,7 @@ class Encoder(Protocol):
 
     def trailers(self) -> Sequence[tuple[str, str]]:
         """HTTP trailers after a streamed body; sent only to clients that accept them."""
-        ...
+        return ()
 
 
 @runtime_checkable
@@ -318,7 +318,17 @@ async def on_thread(work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
 
 
-class PureDialect:
+class TellsErrors:
+    """The part of a dialect that answers failed calls. `errors`: as the API writes them."""
+
+    errors: ErrorTeller
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The answer to a call that failed."""
+        return self.errors.error_reply(error, http)
+
+
+class PureDialect(TellsErrors):
     """A dialect that only translates: it has `parse`, which takes no time unless the body is large."""
 
     def parse(self, http: HttpCall) -> Call:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from dragoman.server.api import JSON_MEDIA_TYPE
+from dragoman.errors import ServerError
+from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, Reply, json_reply
 from dragoman.server.describe.json_schema import Schema, any_of, schema_of
 from dragoman.server.error_kinds import KINDS
+
+KindT = TypeVar("KindT")
 
 _ELSEWHERE = ("unknown_path", "wrong_method", "conflict", "no_memory")
 
@@ -27,6 +30,15 @@ COUNTING = (
 
 LOADING = ("unavailable", "engine_dead")
 """Kinds that tell of a model which is not there yet, or not any more."""
+
+LISTING = ("unauthorized",)
+"""Kinds that operations answer with which list something, whatever the call says."""
+
+FINDING = ("unauthorized", "not_found", *LOADING)
+"""Kinds that operations answer with which tell about one model, named in the path."""
+
+READING = ("invalid_payload", "invalid_parameter", "too_large", *FINDING)
+"""Kinds that operations answer with which tell about one model, named in the body."""
 
 _OF_KEYS = ("unauthorized", "forbidden", "rate_limited")
 """Kinds that every operation has which needs a key: where the first is listed, the others are meant as well."""
@@ -96,6 +108,28 @@ class ErrorFamily:
             answer = Answer(KINDS[kind].meaning, self.content(status), _HEADERS.get(kind, ()))
             by_status[status] = by_status[status].or_else(answer) if status in by_status else answer
         return by_status
+
+    def beside(self, answer: Answer, kinds: Collection[str] = GENERATING) -> dict[int, Answer]:
+        """An answer with status 200, and the errors of these kinds."""
+        return merged({200: answer}, self.answers(kinds))
+
+
+@dataclass(frozen=True, slots=True)
+class JsonErrors(ErrorFamily):
+    """Errors whose body is always a Struct, which `body` makes; implements `ErrorTeller`."""
+
+    body: Callable[[ServerError, HttpCall], Any]
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The answer to a call that failed."""
+        return json_reply(self.statuses[error.kind], self.body(error, http))
+
+
+def json_teller(
+    statuses: Mapping[str, int], kind: type[KindT], body: Callable[[ServerError, HttpCall], KindT]
+) -> JsonErrors:
+    """Errors whose body is always the same Struct, sent as JSON; `body` makes it."""
+    return JsonErrors(statuses, lambda status: {JSON_MEDIA_TYPE: kind}, body)
 
 
 def json_errors(statuses: Mapping[str, int], kind: Any) -> ErrorFamily:

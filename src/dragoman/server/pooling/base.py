@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply, TellsErrors
 from dragoman.tokenizer.base import Tokenizer
 
 Text = str | tuple[int, ...]
@@ -284,7 +284,7 @@ def scorer(profile: ModelProfile, *, by_similarity: bool = False) -> PoolingServ
     return _found(profile, "score or rerank", PoolingKind.SCORE, PoolingKind.TOKENS, *by)
 
 
-class AnsweringDialect:
+class AnsweringDialect(TellsErrors):
     """A dialect of one model whose calls are answered without generating."""
 
     def __init__(self, profile: ModelProfile) -> None:

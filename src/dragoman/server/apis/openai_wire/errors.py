@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from dragoman.errors import ServerError
-from dragoman.server.api import JSON_MEDIA_TYPE, SSE_DONE, Reply, jsonline, sse
+from dragoman.server.api import JSON_MEDIA_TYPE, SSE_DONE, HttpCall, Reply, jsonline, sse
 from dragoman.server.describe.answers import json_errors
 from dragoman.server.error_kinds import statuses
 
@@ -65,6 +65,10 @@ class ErrorShape:
     def reply(self, error: ServerError) -> Reply:
         """The complete answer for a call that failed before anything was sent."""
         return Reply(self.statuses[error.kind], msgspec.json.encode(self.body(error)), JSON_MEDIA_TYPE)
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The same; implements `ErrorTeller`."""
+        return self.reply(error)
 
     def last_bytes(self, error: ServerError, *, is_sse: bool) -> bytes:
         """The end of a stream that failed: the error as one event or line, framed like its neighbours."""

@@ -6,9 +6,10 @@ from typing import Any
 
 from dragoman.server.api import JSON_MEDIA_TYPE, Dialects, ModelProfile, model_of_body
 from dragoman.server.apis.openai_wire.errors import ERRORS
-from dragoman.server.apis.pooling.dialect import ClassifyDialect, PoolingDialect
+from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
+from dragoman.server.apis.pooling.dialect import CLASSIFY, POOL
 from dragoman.server.apis.pooling.schema import ClassList, PoolingList, bodies
-from dragoman.server.describe.answers import json_answer, merged
+from dragoman.server.describe.answers import json_answer
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import ref
 from dragoman.server.operations import Api, PoolingOperation
@@ -18,7 +19,7 @@ NAME = "pooling"
 
 def set_up(profile: ModelProfile) -> Dialects:
     """Its dialects for a model."""
-    return {f"{NAME}.classify": ClassifyDialect(profile), NAME: PoolingDialect(profile)}
+    return {f"{NAME}.classify": TextsDialect(profile, CLASSIFY), NAME: TextsDialect(profile, POOL)}
 
 
 def _operation(path: str, summary: str, kind: Any, body: str, dialect: str) -> PoolingOperation:
@@ -26,9 +27,7 @@ def _operation(path: str, summary: str, kind: Any, body: str, dialect: str) -> P
         path=path,
         tag="Pooling",
         summary=summary,
-        answers=merged(
-            {200: json_answer(kind, "what was made, in the order of the texts", *IGNORED)}, ERRORS.answers()
-        ),
+        answers=ERRORS.beside(json_answer(kind, "what was made, in the order of the texts", *IGNORED)),
         body={JSON_MEDIA_TYPE: ref(body)},
         example={"model": "default", "input": [QUESTION]},
         dialect=dialect,

@@ -6,18 +6,23 @@ Source: vLLM's pooling API.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from dragoman.parameters import Bounds
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.common import Created
+from dragoman.server.apis.openai_wire.describe.bodies import struct_body
 from dragoman.server.apis.openai_wire.embeddings.schema import FORMATS, TextUsage
 from dragoman.server.apis.openai_wire.pooling.ignored import IGNORED
-from dragoman.server.apis.openai_wire.pooling.texts import MODEL, switch_schema, texts_schema
+from dragoman.server.apis.openai_wire.pooling.texts import CUT_SCHEMA, texts_schema
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.describe.json_schema import TEXT, Schema, an_object, described, nullable
+from dragoman.server.describe.json_schema import Schema
 
 TASKS = ("embed", "token_embed", "classify")
 
@@ -32,8 +37,6 @@ class ClassifyBody(msgspec.Struct, kw_only=True):
     use_activation: bool | None = None
     activation: bool | None = None
     allow_token_ids: bool | None = None
-    user: str | None = None
-    priority: int | None = None
 
 
 class PoolingBody(ClassifyBody, kw_only=True):
@@ -88,29 +91,38 @@ class PoolingList(msgspec.Struct):
     usage: TextUsage
 
 
+_EFFECTS: Mapping[str, str] = {
+    "model": "the default model if absent",
+    "truncate_prompt_tokens": (
+        "cut texts to this number of tokens, -1 to what the model takes; too long ones are refused if absent"
+    ),
+    "add_special_tokens": "put the model's own tokens around texts",
+    "use_activation": "false tells the outputs themselves, not probabilities",
+    "activation": "an older name of `use_activation`",
+    "allow_token_ids": "token ids are this model's own; without it, only texts are read",
+    "task": "what is made; what the model is for if absent",
+    "dimensions": "keep this number of the first components",
+    "normalize": "vectors of length 1; as the model does if absent",
+    "prompt_name": "one of the model's prompts; of late interaction: query, or document if absent",
+}
+_WORDS = replace(V1, bounds={"dimensions": Bounds(1)})
+_OWN_TYPES: Mapping[str, Schema] = {
+    "truncate_prompt_tokens": CUT_SCHEMA,
+    "task": {"enum": list(TASKS)},
+    "encoding_format": {"enum": list(FORMATS), "default": "float"},
+}
+
+
 def bodies(profile: ModelProfile) -> dict[str, Schema]:
     """The schemas of the bodies."""
-    switch = switch_schema(V1)
-    shared = {
-        "model": MODEL,
-        "truncate_prompt_tokens": described(
-            nullable({"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}),
-            "cut texts to so many tokens, -1 to what the model takes; too long ones are refused if absent",
-        ),
-        "add_special_tokens": described(switch, "put the model's own tokens around texts", True),
-        "use_activation": described(switch, "false tells the outputs themselves, not probabilities", True),
-        "activation": described(switch, "an older name of `use_activation`"),
-        "allow_token_ids": described(switch, "token ids are this model's own; without it, only texts are read", False),
-        **{name: {"description": f"without effect: {IGNORED[name]}"} for name in ("user", "priority")},
-    }
-    more = {
-        "task": described(nullable({"enum": list(TASKS)}), "what is made; what the model is for if absent"),
-        "dimensions": described(nullable({"type": "integer", "minimum": 1}), "keep so many of the first components"),
-        "encoding_format": nullable({"enum": list(FORMATS), "default": "float"}),
-        "normalize": described(switch, "vectors of length 1; as the model does if absent"),
-        "prompt_name": described(
-            nullable(TEXT), "one of the model's prompts; of late interaction: query, or document if absent"
-        ),
-    }
-    needed = {"input": texts_schema(profile.limits)}
-    return {"ClassifyRequest": an_object(needed, shared), "PoolingRequest": an_object(needed, shared | more)}
+    made = partial(
+        struct_body,
+        effects=_EFFECTS,
+        profile=_WORDS,
+        model=profile,
+        needed={"input": texts_schema(profile.limits)},
+        defaults={"add_special_tokens": True, "use_activation": True, "allow_token_ids": False},
+        own=_OWN_TYPES,
+        ignored=IGNORED,
+    )
+    return {"ClassifyRequest": made(ClassifyBody), "PoolingRequest": made(PoolingBody)}

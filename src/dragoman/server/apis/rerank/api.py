@@ -8,13 +8,14 @@ from typing import Any
 
 from dragoman.server.api import JSON_MEDIA_TYPE, Dialects, ModelProfile, model_of_body
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
+from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
 from dragoman.server.apis.ovms_wire.pooling import V3_RERANK
 from dragoman.server.apis.rerank.errors import COHERE, COHERE_PATH, RerankErrors
 from dragoman.server.apis.rerank.errors import ERRORS as COHERE_ERRORS
-from dragoman.server.apis.rerank.score import ScoreDialect
-from dragoman.server.apis.rerank_wire.dialect import RerankDialect, told_by_all, told_by_cohere, told_by_ovms
+from dragoman.server.apis.rerank.score import SCORE
+from dragoman.server.apis.rerank_wire.dialect import rerank_dialect, told_by_all, told_by_cohere, told_by_ovms
 from dragoman.server.apis.rerank_wire.schema import (
     CohereRerankAnswer,
     OvmsRerankAnswer,
@@ -23,7 +24,7 @@ from dragoman.server.apis.rerank_wire.schema import (
     rerank_body,
     score_body,
 )
-from dragoman.server.describe.answers import ErrorFamily, json_answer, merged
+from dragoman.server.describe.answers import ErrorFamily, json_answer
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import ref
 from dragoman.server.operations import Api, PoolingOperation
@@ -39,10 +40,10 @@ _TELLER = RerankErrors()
 def set_up(profile: ModelProfile) -> Dialects:
     """Its dialects for a model."""
     return {
-        V1_RERANK: RerankDialect(profile, V1, told_by_all),
-        f"{NAME}.v2": RerankDialect(profile, replace(V1, name="cohere", errors=COHERE), told_by_cohere),
-        f"{NAME}.v3": RerankDialect(profile, V3_RERANK, told_by_ovms),
-        f"{NAME}.score": ScoreDialect(profile),
+        V1_RERANK: rerank_dialect(profile, V1, told_by_all),
+        f"{NAME}.v2": rerank_dialect(profile, replace(V1, name="cohere", errors=COHERE), told_by_cohere),
+        f"{NAME}.v3": rerank_dialect(profile, V3_RERANK, told_by_ovms),
+        f"{NAME}.score": TextsDialect(profile, SCORE),
     }
 
 
@@ -53,7 +54,7 @@ def _reranks(path: str, whose: str, kind: Any, errors: ErrorFamily, body: str, d
     return _operation(
         path=path,
         summary=f"Order documents by what they say of a query, {whose}",
-        answers=merged({200: json_answer(kind, "the documents, best first", *IGNORED)}, errors.answers()),
+        answers=errors.beside(json_answer(kind, "the documents, best first", *IGNORED)),
         body={JSON_MEDIA_TYPE: ref(body)},
         example=EXAMPLE,
         dialect=dialect,
@@ -64,7 +65,7 @@ def _scores(path: str) -> PoolingOperation:
     return _operation(
         path=path,
         summary="Score pairs of texts, as vLLM does",
-        answers=merged({200: json_answer(ScoreList, "the scores", *IGNORED)}, OPENAI_ERRORS.answers()),
+        answers=OPENAI_ERRORS.beside(json_answer(ScoreList, "the scores", *IGNORED)),
         body={JSON_MEDIA_TYPE: ref("ScoreRequest")},
         example={"model": "default", "text_1": QUESTION, "text_2": ["A kind of learning", "A kind of bread"]},
         dialect=f"{NAME}.score",

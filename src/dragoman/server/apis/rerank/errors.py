@@ -1,8 +1,4 @@
-"""Errors as Cohere tells them, and who tells errors on the paths of reranking and scoring.
-
-Does: status and text of every kind. Does not: know other APIs' errors. Used on the event loop.
-Source: Cohere API reference, errors.
-"""
+"""Errors as Cohere tells them. Used on the event loop. Source: Cohere API reference, errors."""
 
 from __future__ import annotations
 
@@ -23,16 +19,12 @@ class CohereError(msgspec.Struct):
     message: str
 
 
-def _cohere(error: ServerError) -> CohereError:
-    return CohereError(error.message)
-
-
-COHERE = ErrorShape(statuses(unsupported=422), _cohere)
+COHERE = ErrorShape(statuses(unsupported=422), lambda error: CohereError(error.message))
 ERRORS = json_errors(COHERE.statuses, CohereError)
 
 
 class RerankErrors:
-    """Tells what is wrong with calls below the paths that are this API's: Cohere's second version, vLLM's scores."""
+    """Tells what is wrong with calls below the paths that this API owns: Cohere's second version, vLLM's scores."""
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed."""

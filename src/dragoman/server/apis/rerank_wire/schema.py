@@ -6,26 +6,22 @@ Sources: Cohere's rerank v1 and v2, Jina's rerank, OVMS's rerank, vLLM's rerank 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from dragoman.parameters import Bounds
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.common import Created
+from dragoman.server.apis.openai_wire.describe.bodies import struct_body
 from dragoman.server.apis.openai_wire.embeddings.schema import TextUsage
 from dragoman.server.apis.openai_wire.pooling.ignored import IGNORED
-from dragoman.server.apis.openai_wire.pooling.texts import MODEL, switch_schema
+from dragoman.server.apis.openai_wire.pooling.texts import CUT_SCHEMA
 from dragoman.server.apis.openai_wire.profile import V1, Profile
-from dragoman.server.describe.json_schema import (
-    TEXT,
-    Schema,
-    an_object,
-    any_of,
-    array,
-    described,
-    nullable,
-)
+from dragoman.server.describe.json_schema import TEXT, Schema, an_object, any_of, array
 
 
 class RerankBody(msgspec.Struct, kw_only=True):
@@ -43,8 +39,6 @@ class RerankBody(msgspec.Struct, kw_only=True):
     instruction: str | None = None
     max_chunks_per_doc: int | None = None
     max_tokens_per_doc: int | None = None
-    user: str | None = None
-    priority: int | None = None
 
 
 class RerankedText(msgspec.Struct):
@@ -119,8 +113,6 @@ class ScoreBody(msgspec.Struct, kw_only=True):
     use_activation: bool | None = None
     activation: bool | None = None
     instruction: str | None = None
-    user: str | None = None
-    priority: int | None = None
 
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
@@ -146,58 +138,58 @@ class ScoreList(msgspec.Struct):
     usage: TextUsage
 
 
-def _cutting(default: str) -> Schema:
-    length = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}
-    return described(nullable(length), f"cut pairs to so many tokens, -1 to what the model takes; {default} if absent")
+BOUNDS: Mapping[str, Bounds] = {
+    "top_n": Bounds(0),
+    "max_chunks_per_doc": Bounds(1),
+    "max_tokens_per_doc": Bounds(1),
+}
+"""The ranges of numbers in a rerank body."""
 
-
-def _idle(*names: str) -> dict[str, Schema]:
-    return {name: {"description": f"without effect: {IGNORED[name]}"} for name in names}
-
-
-_INSTRUCTION = described(nullable(TEXT), "what relevance means, for models that take that (Qwen3-Reranker)")
+_EFFECTS: Mapping[str, str] = {
+    "model": "the default model if absent",
+    "top_n": "tell only the best; 0 tells all",
+    "return_documents": "tell the documents' texts",
+    "truncation": "cut pairs to what the model takes; false refuses them",
+    "truncate_prompt_tokens": "cut pairs to this number of tokens, -1 to what the model takes",
+    "use_activation": "false tells the model's output itself",
+    "activation": "an older name of `use_activation`",
+    "instruction": "what relevance means, for models that take that (Qwen3-Reranker)",
+    "max_tokens_per_doc": "tokens of a document that count, or of each of its pieces with `max_chunks_per_doc`",
+}
 
 
 def rerank_body(words: Profile, profile: ModelProfile) -> Schema:
     """The schema of a rerank body."""
-    switch = switch_schema(words)
     document = any_of(TEXT, an_object({"text": TEXT}))
-    model = {"model": TEXT} if words.requires_model else {}
-    return an_object(
-        {"query": TEXT, "documents": array(document, minItems=1, maxItems=profile.limits.max_prompts), **model},
-        {
-            **({} if words.requires_model else {"model": MODEL}),
-            "top_n": described(nullable({"type": "integer", "minimum": 0}), "tell only the best; 0 tells all"),
-            "return_documents": described(switch, "tell the documents' texts", False),
-            "rank_fields": nullable(array({"const": "text"})),
-            "truncation": described(switch, "cut pairs to what the model takes; false refuses them", True),
-            "truncate_prompt_tokens": _cutting("to what the model takes"),
-            "use_activation": described(switch, "false tells the model's output itself", True),
-            "instruction": _INSTRUCTION,
-            "max_chunks_per_doc": described(
-                nullable({"type": "integer", "minimum": 1}),
-                "into how many pieces a long document is cut at most, of which the best counts; "
-                + ("as many as it takes if absent" if words.requires_model else "1 if absent: it is cut at the end"),
-            ),
-            "max_tokens_per_doc": described(
-                nullable({"type": "integer", "minimum": 1}),
-                "tokens of a document that count, or of each of its pieces with `max_chunks_per_doc`",
-            ),
-            **_idle("user", "priority"),
-        },
+    documents = array(document, minItems=1, maxItems=profile.limits.max_prompts)
+    most = "all that it takes if absent" if words.requires_model else "1 if absent: it is cut at the end"
+    pieces = f"the most pieces into which a long document is cut, of which the best counts; {most}"
+    cut = f"{_EFFECTS['truncate_prompt_tokens']}; to what the model takes if absent"
+    return struct_body(
+        RerankBody,
+        {**_EFFECTS, "max_chunks_per_doc": pieces, "truncate_prompt_tokens": cut},
+        replace(words, bounds=BOUNDS),
+        profile,
+        needed={"query": TEXT, "documents": documents, **({"model": TEXT} if words.requires_model else {})},
+        defaults={"return_documents": False, "truncation": True, "use_activation": True},
+        own={"truncate_prompt_tokens": CUT_SCHEMA, "rank_fields": array({"const": "text"})},
+        ignored=IGNORED,
     )
 
 
 def score_body(profile: ModelProfile) -> Schema:
-    """The schema of a score body."""
-    switch = switch_schema(V1)
+    """The schema of a score body: the two sides have several names."""
     side = any_of(TEXT, array(TEXT, minItems=1, maxItems=profile.limits.max_prompts))
-    more = {
-        "model": MODEL,
-        "truncate_prompt_tokens": _cutting("too long ones are refused"),
-        "use_activation": described(switch, "false tells the model's output itself", True),
-        "activation": described(switch, "an older name of `use_activation`"),
-        "instruction": _INSTRUCTION,
-        **_idle("user", "priority"),
-    }
+    cut = f"{_EFFECTS['truncate_prompt_tokens']}; too long ones are refused if absent"
+    whole = struct_body(
+        ScoreBody,
+        {**_EFFECTS, "truncate_prompt_tokens": cut},
+        V1,
+        profile,
+        needed={},
+        defaults={"use_activation": True},
+        own={"truncate_prompt_tokens": CUT_SCHEMA},
+        ignored=IGNORED,
+    )["properties"]
+    more = {name: schema for name, schema in whole.items() if not any(name in pair for pair in SIDES)}
     return any_of(*(an_object({first: side, second: side}, more) for first, second in SIDES))

@@ -5,6 +5,9 @@ Bodies of `/rerank` may be Cohere's and Jina's as well.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from dragoman.server.api import (
     JSON_MEDIA_TYPE,
     Dialects,
@@ -15,15 +18,9 @@ from dragoman.server.api import (
 )
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.apis.rerank_wire.dialect import RerankDialect, told_by_all
+from dragoman.server.apis.rerank_wire.dialect import rerank_dialect, told_by_all
 from dragoman.server.apis.rerank_wire.schema import RerankAnswer, rerank_body
-from dragoman.server.apis.tei_wire.dialect import (
-    TeiEmbedAllDialect,
-    TeiEmbedDialect,
-    TeiPredictDialect,
-    TeiRerankDialect,
-    by_body,
-)
+from dragoman.server.apis.tei_wire.dialect import OPERATIONS, tei_dialect
 from dragoman.server.apis.tei_wire.errors import ERRORS, TeiError, TeiErrors
 from dragoman.server.apis.tei_wire.schema import TeiPrediction, TeiRank, TeiWord, schemas
 from dragoman.server.describe.answers import Answers, json_answer, merged
@@ -32,11 +29,8 @@ from dragoman.server.describe.json_schema import any_of, ref
 from dragoman.server.operations import Api, PoolingOperation, Server
 
 NAME = "tei"
-TAG = "Text Embeddings Inference"
-EMBED, RERANK, PREDICT = f"{NAME}.embed", f"{NAME}.rerank", f"{NAME}.predict"
 BY_DOCUMENTS = f"{NAME}.by_documents"
 """The dialect of bodies of `/rerank` in Cohere's and Jina's words."""
-EMBED_ALL, EMBED_SPARSE = f"{NAME}.embed_all", f"{NAME}.embed_sparse"
 
 _TELLER = TeiErrors()
 _FAILURES = merged(ERRORS.answers(), {400: json_answer(TeiError, "there is no text in the body")})
@@ -44,18 +38,14 @@ _FAILURES = merged(ERRORS.answers(), {400: json_answer(TeiError, "there is no te
 
 def set_up(profile: ModelProfile) -> Dialects:
     """Its dialects for a model."""
-    return {
-        EMBED: TeiEmbedDialect(profile),
-        EMBED_ALL: TeiEmbedAllDialect(profile, is_sparse=False),
-        EMBED_SPARSE: TeiEmbedAllDialect(profile, is_sparse=True),
-        RERANK: TeiRerankDialect(profile),
-        BY_DOCUMENTS: RerankDialect(profile, V1, told_by_all),
-        PREDICT: TeiPredictDialect(profile),
-    }
+    own = {f"{NAME}.{name}": tei_dialect(profile, name) for name in OPERATIONS}
+    return {**own, BY_DOCUMENTS: rerank_dialect(profile, V1, told_by_all)}
 
 
 def _dialect_of_rerank(http: HttpCall) -> str:
-    return by_body(http, RERANK, BY_DOCUMENTS)
+    """The dialect of a body: one with `documents` and without `texts` is not TEI's."""
+    is_others = http.field("texts") is None and http.field("documents") is not None
+    return BY_DOCUMENTS if is_others else f"{NAME}.rerank"
 
 
 def _model_of_rerank(http: HttpCall, server: Server) -> str | None:
@@ -64,20 +54,26 @@ def _model_of_rerank(http: HttpCall, server: Server) -> str | None:
     return named or (model_of_body(http, server) if _dialect_of_rerank(http) == BY_DOCUMENTS else None)
 
 
-def _of_texts(path: str, summary: str, answer: Answers, body: str, dialect: str) -> PoolingOperation:
-    return PoolingOperation(
-        path=path,
-        tag=TAG,
+_operation = partial(
+    PoolingOperation,
+    tag="Text Embeddings Inference",
+    parameters=(*BY_NAME, *VERSIONED),
+    model=model_of_query_or_header,
+)
+
+
+def _of_inputs(name: str, summary: str, answer: Answers, body: str, example: Any = QUESTION) -> PoolingOperation:
+    return _operation(
+        path=f"/{name}",
         summary=summary,
         answers=merged(answer, _FAILURES),
-        parameters=(*BY_NAME, *VERSIONED),
         body={JSON_MEDIA_TYPE: ref(body)},
-        example={"inputs": QUESTION},
-        dialect=dialect,
-        model=model_of_query_or_header,
+        example={"inputs": example},
+        dialect=f"{NAME}.{name}",
     )
 
 
+_VECTORS = {200: json_answer(list[list[float]], "the vectors", *IGNORED)}
 _EVERY_TOKEN = {200: json_answer(list[list[list[float]]], "a vector of each token, for each text", *IGNORED)}
 _WORDS = {200: json_answer(list[list[TeiWord]], "the words that have weights, for each text", *IGNORED)}
 _PREDICTIONS = merged(
@@ -93,23 +89,12 @@ API = Api(
     teller=lambda dialects: _TELLER,
     schemas=lambda profile: {**schemas(profile), "RerankRequest": rerank_body(V1, profile)},
     operations=(
-        PoolingOperation(
-            path="/embed",
-            tag=TAG,
-            summary="Embed texts",
-            answers=merged({200: json_answer(list[list[float]], "the vectors", *IGNORED)}, _FAILURES),
-            parameters=(*BY_NAME, *VERSIONED),
-            body={JSON_MEDIA_TYPE: ref("TeiEmbedRequest")},
-            example={"inputs": [QUESTION]},
-            dialect=EMBED,
-            model=model_of_query_or_header,
-        ),
-        _of_texts("/embed_all", "Embed the tokens of texts", _EVERY_TOKEN, "TeiEmbedAllRequest", EMBED_ALL),
-        _of_texts("/embed_sparse", "Weigh the words of texts", _WORDS, "TeiEmbedAllRequest", EMBED_SPARSE),
-        _of_texts("/predict", "Classify texts or pairs of texts", _PREDICTIONS, "TeiPredictRequest", PREDICT),
-        PoolingOperation(
+        _of_inputs("embed", "Embed texts", _VECTORS, "TeiEmbedRequest", [QUESTION]),
+        _of_inputs("embed_all", "Embed the tokens of texts", _EVERY_TOKEN, "TeiEmbedAllRequest"),
+        _of_inputs("embed_sparse", "Weigh the words of texts", _WORDS, "TeiEmbedAllRequest"),
+        _of_inputs("predict", "Classify texts or pairs of texts", _PREDICTIONS, "TeiPredictRequest"),
+        _operation(
             path="/rerank",
-            tag=TAG,
             summary="Order texts by what they say of a query; as Cohere and Jina for bodies with `documents`",
             answers=merged(
                 {200: json_answer(list[TeiRank], "the texts, best first", *IGNORED)},
@@ -117,7 +102,6 @@ API = Api(
                 _FAILURES,
                 OPENAI_ERRORS.answers(),
             ),
-            parameters=(*BY_NAME, *VERSIONED),
             body={JSON_MEDIA_TYPE: any_of(ref("TeiRerankRequest"), ref("RerankRequest"))},
             example={"query": QUESTION, "texts": ["A kind of learning", "A kind of bread"]},
             dialect=_dialect_of_rerank,

@@ -1,6 +1,6 @@
 """Errors as Text Embeddings Inference tells them.
 
-Does: status, body and type of every kind. Does not: frame streams, there are none. Used on the event loop.
+Does: status, body and type of every kind. Used on the event loop.
 Source: TEI's HTTP API (ErrorResponse, ErrorType) from version 1.9 on; before, `Validation` was 413.
 """
 
@@ -20,7 +20,7 @@ TeiErrorType = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Toke
 
 
 class NothingGiven(InvalidPayload):
-    """There is no text in the request, which TEI has a word of its own for."""
+    """The request has no text; TEI has its own status for that."""
 
 
 class TeiError(msgspec.Struct):
@@ -41,7 +41,7 @@ TYPES: Mapping[int, TeiErrorType] = {
     503: "Unhealthy",
     507: "Overloaded",
 }
-"""What errors of a status are called; others are the client's fault."""
+"""The types of errors by status; all others are the client's fault."""
 EMPTY_STATUS = 400
 
 ERRORS = json_errors(STATUSES, TeiError)

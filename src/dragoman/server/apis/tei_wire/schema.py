@@ -12,50 +12,55 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from dragoman.parameters import Bounds
 from dragoman.server.api import ModelProfile
+from dragoman.server.apis.openai_wire.describe.bodies import struct_body
 from dragoman.server.apis.openai_wire.pooling.texts import texts_schema
-from dragoman.server.describe.json_schema import (
-    LENIENT_BOOLEAN,
-    TEXT,
-    Schema,
-    an_object,
-    any_of,
-    array,
-    described,
-    nullable,
-)
+from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.describe.json_schema import TEXT, Schema, any_of, array
 
 TEI_VERSION = "1.8.3"  # whose API these routes speak
 SIDES = ("Left", "Right", "left", "right")
 
+WORDS = Profile(name="tei", bounds={"dimensions": Bounds(1)})
+"""How its bodies are read; errors are told in general words."""
 
-class TeiEmbedBody(msgspec.Struct, kw_only=True):
-    """The body of POST /embed; `inputs` is read by hand, as it may be many things."""
 
-    inputs: Any = None
-    normalize: bool | None = None
+class TeiBody(msgspec.Struct, kw_only=True):
+    """The fields of all bodies; `inputs` of the others is read by hand, as it may be many things."""
+
     truncate: bool | None = None
     truncation_direction: str | None = None
-    prompt_name: str | None = None
-    dimensions: int | None = None
 
 
-class TeiEmbedAllBody(msgspec.Struct, kw_only=True):
+class TeiEmbedAllBody(TeiBody, kw_only=True):
     """The body of POST /embed_all and /embed_sparse."""
 
     inputs: Any = None
-    truncate: bool | None = None
-    truncation_direction: str | None = None
     prompt_name: str | None = None
 
 
-class TeiPredictBody(msgspec.Struct, kw_only=True):
-    """The body of POST /predict; `inputs` is read by hand: a text, a pair, or a list of lists of one or two texts."""
+class TeiEmbedBody(TeiEmbedAllBody, kw_only=True):
+    """The body of POST /embed."""
+
+    normalize: bool | None = None
+    dimensions: int | None = None
+
+
+class TeiPredictBody(TeiBody, kw_only=True):
+    """The body of POST /predict. `inputs`: a text, a pair, or a list of lists of one or two texts."""
 
     inputs: Any = None
     raw_scores: bool | None = None
-    truncate: bool | None = None
-    truncation_direction: str | None = None
+
+
+class TeiRerankBody(TeiBody, kw_only=True):
+    """The body of POST /rerank."""
+
+    query: str
+    texts: list[Any]
+    raw_scores: bool | None = None
+    return_text: bool | None = None
 
 
 class TeiWord(msgspec.Struct):
@@ -70,17 +75,6 @@ class TeiPrediction(msgspec.Struct):
 
     score: float
     label: str
-
-
-class TeiRerankBody(msgspec.Struct, kw_only=True):
-    """The body of POST /rerank."""
-
-    query: str
-    texts: list[Any]
-    raw_scores: bool | None = None
-    return_text: bool | None = None
-    truncate: bool | None = None
-    truncation_direction: str | None = None
 
 
 class TeiRank(msgspec.Struct):
@@ -109,51 +103,32 @@ class TeiInfo(msgspec.Struct, frozen=True, kw_only=True):
     docker_label: str | None = None
 
 
-_SWITCH = nullable(LENIENT_BOOLEAN)
-_CUTTING = {
-    "truncate": described(_SWITCH, "cut what is too long; false: it is refused", True),
-    "truncation_direction": nullable({"enum": list(SIDES), "default": "Right"}),
+_EFFECTS: Mapping[str, str] = {
+    "truncate": "cut what is too long; false: it is refused",
+    "normalize": "vectors of length 1",
+    "prompt_name": "one of the model's prompts, which goes before each text",
+    "dimensions": "keep this number of the first components",
+    "raw_scores": "the model's output before its activation",
+    "return_text": "tell the texts as well",
 }
+_DEFAULTS = {"truncate": True, "normalize": True, "raw_scores": False, "return_text": False}
+_OWN_TYPES = {"truncation_direction": {"enum": list(SIDES), "default": "Right"}}
 
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:
     """The components of the bodies."""
-    limits = profile.limits
+    texts, part = texts_schema(profile.limits), array(TEXT, minItems=1, maxItems=2)
+    parts = any_of(TEXT, part, array(part, minItems=1, maxItems=profile.limits.max_prompts))
+    several = array(TEXT, minItems=1, maxItems=profile.limits.max_prompts)
+    needed: Mapping[type[TeiBody], Mapping[str, Schema]] = {
+        TeiEmbedBody: {"inputs": texts},
+        TeiEmbedAllBody: {"inputs": texts},
+        TeiPredictBody: {"inputs": parts},
+        TeiRerankBody: {"query": TEXT, "texts": several},
+    }
     return {
-        "TeiEmbedRequest": an_object(
-            {"inputs": texts_schema(limits)},
-            {
-                "normalize": described(_SWITCH, "vectors of length 1", True),
-                **_CUTTING,
-                "prompt_name": described(nullable(TEXT), "one of the model's prompts, which goes before each text"),
-                "dimensions": described(
-                    nullable({"type": "integer", "minimum": 1}), "keep so many of the first components"
-                ),
-            },
-        ),
-        "TeiEmbedAllRequest": an_object(
-            {"inputs": texts_schema(limits)},
-            {
-                **_CUTTING,
-                "prompt_name": described(nullable(TEXT), "one of the model's prompts, which goes before each text"),
-            },
-        ),
-        "TeiPredictRequest": an_object(
-            {
-                "inputs": any_of(
-                    TEXT,
-                    array(TEXT, minItems=1, maxItems=2),
-                    array(array(TEXT, minItems=1, maxItems=2), minItems=1, maxItems=limits.max_prompts),
-                )
-            },
-            {"raw_scores": described(_SWITCH, "the model's output before its activation", False), **_CUTTING},
-        ),
-        "TeiRerankRequest": an_object(
-            {"query": TEXT, "texts": array(TEXT, minItems=1, maxItems=limits.max_prompts)},
-            {
-                "raw_scores": described(_SWITCH, "the model's output before its activation", False),
-                "return_text": described(_SWITCH, "tell the texts as well", False),
-                **_CUTTING,
-            },
-        ),
+        kind.__name__.replace("Body", "Request"): struct_body(
+            kind, _EFFECTS, WORDS, profile, needed=fields, defaults=_DEFAULTS, own=_OWN_TYPES
+        )
+        for kind, fields in needed.items()
     }

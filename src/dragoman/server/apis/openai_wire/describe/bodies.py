@@ -169,6 +169,28 @@ def field_schemas(
     return {**idle, **properties}
 
 
+def struct_body(
+    kind: type[msgspec.Struct],
+    effects: Mapping[str, str],
+    profile: Profile,
+    model: ModelProfile,
+    *,
+    needed: Mapping[str, Schema],
+    defaults: Mapping[str, Any] | None = None,
+    own: Mapping[str, Schema] | None = None,
+    ignored: Mapping[str, str] | None = None,
+) -> Schema:
+    """The schema of a body that is read as a `kind`; the rest is as of `field_schemas`.
+
+    `needed`: schemas of the fields that it must have. `ignored`: fields that the Struct does not have, and why.
+    """
+    made = struct_schemas([kind])[kind.__name__]
+    replaced = {**(own or {}), **needed}
+    fields = field_schemas(made, effects, profile, model, required=needed, defaults=defaults, own=replaced)
+    idle = {name: {"description": f"without effect: {reason}"} for name, reason in (ignored or {}).items()}
+    return an_object({name: fields.pop(name) for name in needed}, {**fields, **idle})
+
+
 def _narrowed(name: str, schema: Schema, profile: Profile, model: ModelProfile) -> Schema:
     """The schema with everything that is checked beyond the type."""
     schema = _deep_copy(_OWN_TYPES.get(name, schema))

@@ -6,6 +6,7 @@ Sources: OpenAI API reference, embeddings; vLLM's embeddings (`truncate_prompt_t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -54,6 +55,12 @@ class TextUsage(msgspec.Struct):
 
     prompt_tokens: int
     total_tokens: int
+
+
+def usage_of(num_tokens: Iterable[int]) -> TextUsage:
+    """The usage of texts with these numbers of tokens."""
+    total = sum(num_tokens)
+    return TextUsage(total, total)
 
 
 class EmbeddingList(msgspec.Struct):

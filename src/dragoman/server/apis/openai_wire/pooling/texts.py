@@ -25,6 +25,10 @@ CUT = "truncate_prompt_tokens"
 """vLLM's name for the number of tokens that a text is cut to."""
 
 
+CUT_SCHEMA: Schema = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}
+"""Its schema."""
+
+
 class Texts(NamedTuple):
     """The texts to embed. `is_list`: the client sent a list, even if it has only one entry."""
 
