@@ -6,6 +6,7 @@ project uses as well, so what it brings stays, and only what is missing is added
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -38,4 +39,6 @@ def _pip(python: Path, *words: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description="Make the environment of `make test-vllm`, or bring it up to date.")
+    parser.add_argument("directory", type=Path, help="where the environment is, or will be")
+    main(parser.parse_args().directory)

@@ -57,11 +57,16 @@ async function clip(text) {
   return undefined;
 }
 
-/** Call `act` once nobody has called for `delay_ms`. */
+/** A function that calls `act` once nobody has called it for `delayMs`; its `now()` calls `act` at once instead. */
 export function debounced(act, delayMs) {
   let timer = 0;
-  return () => {
+  const soon = () => {
     clearTimeout(timer);
     timer = setTimeout(act, delayMs);
   };
+  soon.now = () => {
+    clearTimeout(timer);
+    act();
+  };
+  return soon;
 }

@@ -356,7 +356,7 @@ function choose(name) {
   byId("tab-talk").hidden = !NARROW.matches;
   if (state.tab === "server") meters.start();
   else meters.stop();
-  changed();
+  changed.now(); // else a panel would open with the request as it was when last looked at
 }
 
 function tabKey(event) {
