@@ -16,7 +16,7 @@ from dragoman.errors import InvalidRequest, ServerError, TextOnly
 from dragoman.llm import LLM
 from dragoman.models import ModelError
 from dragoman.types import FinishReason, Grammar, SamplingParams
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ import pytest
 
 from dragoman.errors import ModelError
 from dragoman.logs import BackgroundWriter, OperatorFormatter, hide_messages, start_logging, tell_task, write_to
+from tests.support.patience import PATIENCE_S
 
 SECRET = "my ssn 078"
-PATIENCE_S = 30.0  # how long a condition may take before a test fails
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from dragoman.cli.serve import warn_if_open
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
 from dragoman.config.server_options import ServerSettings
 from dragoman.host.settings import server_config, tls_of
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 from tests.support.server_process import ServerProcess, serve
 from tests.support.tables import table
 

@@ -15,8 +15,7 @@ from dragoman.engine.base import Engine
 from dragoman.errors import UnsupportedFeature
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, SamplingParams
 from tests.contract.engines import EngineUnderTest
-
-PATIENCE_S = 60.0
+from tests.support.patience import PATIENCE_S
 
 _SAMPLING = {one.name for one in msgspec.structs.fields(SamplingParams)}
 

@@ -20,12 +20,12 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.server_process import ServerProcess
 
 FOLDER = Path(__file__).parents[2] / "examples" / "monitoring"
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text(encoding="utf-8"))
 EXPRESSIONS = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]]
-PATIENCE_S = 60.0
 
 
 def ask(server: ServerProcess, count: int) -> None:

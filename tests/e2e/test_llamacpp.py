@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.server_process import ServerProcess
 
 PREFIX, MIDDLE, SUFFIX = "def add(a, b):\n", "    return ", "\n\nprint(add(1, 2))\n"
@@ -20,7 +21,6 @@ TIMINGS = (
     "prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second", "predicted_n", "predicted_ms",
     "predicted_per_token_ms", "predicted_per_second",
 )  # fmt: skip
-PATIENCE_S = 60.0
 
 
 @pytest.fixture

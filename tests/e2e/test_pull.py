@@ -15,13 +15,13 @@ import pytest
 
 from dragoman.config.resolve import demo_model_dir
 from tests.support.fake_hub import FakeHub, fake_hub
+from tests.support.patience import PATIENCE_S
 from tests.support.server_process import ServerProcess, serve
 
 WEIGHTS = bytes(range(256)) * 400
 FILES = {"config.json": b'{"model_type": "llama"}', "tokenizer.json": b"{}" * 800, "model.safetensors": WEIGHTS}
 SIZE = sum(map(len, FILES.values()))
 KEYS = "operator: secret scopes=management\nuser: plain scopes=inference\n"
-PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.config.resolve import demo_model_dir
 from tests.engine.remote.asking import beginning
+from tests.support.patience import PATIENCE_S
 from tests.support.server_process import ServerProcess, serve
 
-PATIENCE_S = 60.0
 LONG = 1500  # tokens: more than are made before a server is killed
 
 

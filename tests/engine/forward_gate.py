@@ -7,8 +7,7 @@ import sys
 import threading
 
 from dragoman.engine.rolling.forward.runner import ForwardBatch
-
-PATIENCE_S = 30.0  # how long a condition may take before a test fails; a machine under load is slow
+from tests.support.patience import PATIENCE_S
 
 
 class ForwardGate:

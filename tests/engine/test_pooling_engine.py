@@ -14,6 +14,7 @@ from dragoman.engine.pooling.engine import PoolingEngine
 from dragoman.engine.pooling.queue import TextQueue, WaitingText
 from dragoman.errors import Cancelled, EngineDead, Overloaded, UnsupportedFeature
 from dragoman.types import EngineRequest, PooledText, SamplingParams
+from tests.support.patience import PATIENCE_S
 
 
 def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -53,7 +54,7 @@ class SumModel:
     def run(self, texts: Sequence[PooledText]) -> Any:
         self.batches.append([len(one.token_ids) for one in texts])
         self.entered.release()
-        assert self.gate.wait(30)
+        assert self.gate.wait(PATIENCE_S)
         if self.failure is not None:
             raise self.failure
         return np.array([[sum(one.token_ids)] for one in texts], dtype=np.float32)

@@ -28,10 +28,10 @@ from tests.faults.neighbours import with_grammars
 from tests.faults.seeing import PLACEHOLDER_ID, seeing_parts, with_pictures
 from tests.support.every_api import Calling, operations
 from tests.support.maskers import ByForks
+from tests.support.patience import PATIENCE_S
 from tests.support.seeing import HeldLoader
 from tests.support.small_server import (
     CALLS,
-    PATIENCE_S,
     SETTLING_STEPS,
     AppCall,
     LetterRunner,

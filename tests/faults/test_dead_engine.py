@@ -35,7 +35,7 @@ from dragoman.server.run import EXIT_ENGINE_FAILED, HttpServer, ListenConfig, Mo
 from tests.support.adapters import matrices_of, write_adapter
 from tests.support.api_document import Checker
 from tests.support.every_api import document_of
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 from tests.support.small_server import (
     CALLS,
     PROFILE,

@@ -23,9 +23,9 @@ from dragoman.server.run import HttpServer, ListenConfig, ModelOwner
 from tests.engine.forward_gate import ForwardGate
 from tests.support.api_document import Checker
 from tests.support.every_api import Calling, dialects_of, document_of, name_of_dialect
+from tests.support.patience import PATIENCE_S
 from tests.support.small_server import (
     CALLS,
-    PATIENCE_S,
     PROFILE,
     LetterRunner,
     Parts,

@@ -13,7 +13,7 @@ from tests.faults.neighbours import check_told, victims
 from tests.hooks.handling import runtime_of
 from tests.hooks.hooked import hooked_dialects, loaded
 from tests.support.every_api import name_of_dialect
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import real_dialects
 from tests.support.small_server import CALLS, LetterRunner, Parts, id_of, run, small_server
 

@@ -17,6 +17,7 @@ from dragoman.grammar.compiler import GrammarCompiler, Vocabulary, llguidance_so
 from dragoman.grammar.limits import Lanes
 from dragoman.grammar.trial import TooCostly
 from dragoman.types import Grammar
+from tests.support.patience import PATIENCE_S
 
 pytest.importorskip("llguidance")
 
@@ -111,7 +112,7 @@ def test_a_large_grammar_waits_for_another_and_a_small_one_does_not() -> None:
         waiting.start()
         _enter(lanes, small, order)
         order.append("first")
-    waiting.join(20)
+    waiting.join(PATIENCE_S)
     assert order == ["regex 1", "first", "regex 5000"]
 
 
@@ -150,7 +151,7 @@ def test_callers_who_begin_with_the_same_large_grammar_take_one_place(monkeypatc
 
     def note(grammar: Grammar) -> str:
         built.append(grammar)
-        assert may_go.wait(20)
+        assert may_go.wait(PATIENCE_S)
         return llguidance_source(grammar)
 
     monkeypatch.setattr(compiler_module, "llguidance_source", note)
@@ -160,7 +161,7 @@ def test_callers_who_begin_with_the_same_large_grammar_take_one_place(monkeypatc
         compiled = [pool.submit(compiler.compile, large) for _ in range(3 * limits.MAX_WAITING)]
         may_go.set()
         for future in compiled:
-            future.result(20)
+            future.result(PATIENCE_S)
     assert built == [large]
 
 
@@ -171,7 +172,7 @@ def test_what_was_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) ->
 
     def fail(source: str) -> None:
         tried.append(source)
-        assert may_go.wait(20)
+        assert may_go.wait(PATIENCE_S)
         raise TooCostly
 
     monkeypatch.setattr(compiler_module, "check_cost", fail)
@@ -179,7 +180,7 @@ def test_what_was_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) ->
     with ThreadPoolExecutor(16) as pool:
         told = [pool.submit(compiler.compile, lark('start: "a"')) for _ in range(40)]
         may_go.set()
-        errors = {id(future.exception(20)): str(future.exception()) for future in told}
+        errors = {id(future.exception(PATIENCE_S)): str(future.exception()) for future in told}
     assert (len(errors), len(tried)) == (40, 1)
     assert set(errors.values()) == {
         "response_format: the grammar takes more than 5 s or 512 MiB to compile, write a simpler one"
@@ -200,4 +201,4 @@ def test_each_caller_is_told_what_is_wrong_with_the_same_grammar() -> None:
     with ThreadPoolExecutor(3) as pool:
         for future in [pool.submit(COMPILER.compile, wrong) for _ in range(3)]:
             with pytest.raises(InvalidParameter):
-                future.result(20)
+                future.result(PATIENCE_S)

@@ -19,7 +19,8 @@ from dragoman.server.apis.lmi.hooks import HandlerLoop, HookPool, load_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
 from tests.hooks.hooked import write_file
-from tests.support.fake_service import PATIENCE_S, FakeService
+from tests.support.fake_service import FakeService
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
 

@@ -15,7 +15,7 @@ import pytest
 from dragoman.errors import HookError
 from dragoman.server.apis.lmi.hooks import HandlerLoop, Output, create_non_stream_output, handle_streaming_response
 from tests.hooks.handling import handling, post
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 from tests.support.tables import table
 
 pytestmark = pytest.mark.varies("asyncio's loops and tasks differ between Pythons")

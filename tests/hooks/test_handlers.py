@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 
 from tests.hooks.handling import handling, png, post
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 from tests.support.running_server import post_bytes, read_to_end
 from tests.support.tables import table
 

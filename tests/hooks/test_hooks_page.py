@@ -10,7 +10,7 @@ import httpx
 from dragoman.server.apis.lmi.hooks import HookPool, load_hooks
 from tests.hooks.handling import handling, post
 from tests.hooks.hooked import hooked_dialects
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 from tests.support.running_server import running_server
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "hooks.md"

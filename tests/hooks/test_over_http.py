@@ -14,7 +14,8 @@ import httpx
 
 from dragoman.server.apis.lmi.hooks import HookPool
 from tests.hooks.hooked import ECHO, hooked_dialects, loaded, prompt
-from tests.support.fake_service import PATIENCE_S, Script
+from tests.support.fake_service import Script
+from tests.support.patience import PATIENCE_S
 from tests.support.running_server import RunningServer, running_server
 from tests.support.tables import table
 

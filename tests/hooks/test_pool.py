@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.errors import HookError, Overloaded
 from dragoman.server.apis.lmi.hooks import HookPool
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 from tests.support.tables import table
 
 SHORT_S = 0.05

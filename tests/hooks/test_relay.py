@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.server.apis.lmi.operator.relay import MAX_WAITING, Abandoned, End, Relay
 from tests.hooks.test_pool import in_loop, until
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 
 class Writer:

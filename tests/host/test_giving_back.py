@@ -25,7 +25,7 @@ from dragoman.server.apis import set_up_all
 from dragoman.server.hosting import ModelSource
 from dragoman.server.registry import ModelRegistry
 from dragoman.types import GenerationRequest, SamplingParams, TextPrompt
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 OPERATORS_FILE = """
 import helper

@@ -21,8 +21,8 @@ from dragoman.types import EngineRequest, SamplingParams
 from tests.engine.fake_runner import FakeRunner
 from tests.support.letters import VOCAB_SIZE, letter_tools
 from tests.support.near_nodes import NearProcess, OnNearNodes
+from tests.support.patience import PATIENCE_S
 
-PATIENCE_S = 30
 PROMPT = (1, 2, 3)  # less than a block: whoever is idle gets it, the first one first
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.server_process import ServerProcess, serve
 from tests.support.threads import allowed_cores, children, is_running
 
@@ -21,7 +22,6 @@ pytestmark = [
     pytest.mark.skipif(not HAS_CORES, reason="Linux tells where threads may run, and there must be a choice"),
 ]
 
-PATIENCE_S = 60
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"], "additionalProperties": False}
 
 

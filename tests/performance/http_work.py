@@ -29,7 +29,7 @@ from tests.performance.counter import InstructionCounter
 from tests.performance.counts import Counts
 from tests.performance.runners import LockStepRunner
 from tests.support.byte_tokenizer import ByteTokenizer
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import real_dialects
 
 TEMPLATE = "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"

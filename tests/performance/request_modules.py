@@ -22,7 +22,7 @@ from dragoman.config.resolve import demo_model_dir, resolve
 from dragoman.server.app import ServerConfig
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.run import HttpServer, ListenConfig, loop_factory
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import real_dialects
 
 MOST_MODULES = 45  # as docs/architecture.md has it: a reader has to be able to follow a request

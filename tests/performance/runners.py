@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dragoman.engine.rolling.blocks.block_manager import CachePool
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from tests.support.byte_tokenizer import VOCAB_SIZE
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 BLOCK_SIZE = 32  # as on the CPU
 MAX_MODEL_LEN = 4096

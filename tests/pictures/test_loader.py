@@ -17,9 +17,9 @@ from dragoman.pictures.fetching import Fetcher
 from dragoman.pictures.memory import PictureMemory
 from tests.pictures.drawing import colours, data_url, pixels_of, png
 from tests.pictures.hosts import PUBLIC, MadeUpNetwork, hosting, ok
+from tests.support.patience import PATIENCE_S
 from tests.support.tables import table
 
-PATIENCE_S = 60
 NAME = "messages[0].content[1].image_url.url"
 HOST = "pictures.example"
 

@@ -16,8 +16,7 @@ from dragoman.pictures import PictureFault, PictureLimits, PictureLoader, Pictur
 from dragoman.pictures.memory import PictureMemory, Pool
 from dragoman.types import Picture
 from tests.pictures.drawing import data_url, png
-
-PATIENCE_S = 60
+from tests.support.patience import PATIENCE_S
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:

@@ -18,8 +18,9 @@ from dragoman import __version__
 from dragoman.server.admission import Admission
 from dragoman.server.registry import LoadProgress, ModelRegistry, ServedModel, ServerState
 from dragoman.server.run import ListenConfig, bind, bind_all
-from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService, Gate, Script
+from tests.support.fake_service import FakeEngine, FakeService, Gate, Script
 from tests.support.line_dialect import line_dialects
+from tests.support.patience import PATIENCE_S
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
 from tests.support.tables import table
 

@@ -31,10 +31,10 @@ from dragoman.types import EngineRequest
 from tests.support.batch_desk import Case, good, lines
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
 
-PATIENCE_S = 30.0
 TEMPLATE = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
 T = TypeVar("T")
 

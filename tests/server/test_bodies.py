@@ -29,7 +29,7 @@ def small() -> Iterator[RunningServer]:
 
 
 def ask(server: RunningServer, body: bytes = LARGE, path: str = "/invocations") -> httpx.Response:
-    return httpx.post(f"{server.url}{path}", content=body, headers={"content-type": "application/json"}, timeout=20)
+    return httpx.post(f"{server.url}{path}", content=body, headers={"content-type": "application/json"})
 
 
 def wait_until_refused(server: RunningServer) -> httpx.Response:
@@ -71,7 +71,7 @@ def test_a_body_that_is_still_on_its_way_counts(small: RunningServer) -> None:
 
 def test_what_bodies_and_pictures_hold_is_told(small: RunningServer) -> None:
     def told() -> tuple[float, float]:
-        families = text_string_to_metric_families(httpx.get(f"{small.url}/metrics", timeout=20).text)
+        families = text_string_to_metric_families(httpx.get(f"{small.url}/metrics").text)
         values = {family.name: family.samples[0].value for family in families if family.name.endswith("_memory_bytes")}
         return values["dragoman_body_memory_bytes"], values["dragoman_image_memory_bytes"] - others
 

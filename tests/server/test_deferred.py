@@ -19,7 +19,8 @@ from dragoman.server.app import ServerConfig
 from dragoman.server.http.exchange import Exchange, HeaderRules
 from dragoman.server.security.keyring import KeySources
 from tests.support.aws import aws_runtime
-from tests.support.fake_service import PATIENCE_S, Gate, Script
+from tests.support.fake_service import Gate, Script
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
 from tests.support.tables import table

@@ -27,7 +27,8 @@ from dragoman.types import EngineOutput, EngineRequest
 from tests.support.byte_tokenizer import BOS_ID, END_OF_TURN_ID, EOS_ID, FIM_IDS, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, NUM_CACHED_TOKENS, FakeEngine
 from tests.support.fake_pooling import FakePooling
-from tests.support.fake_service import PATIENCE_S, Gate
+from tests.support.fake_service import Gate
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import fake_profile
 from tests.support.running_server import RunningServer, running_server
 from tests.support.tables import table

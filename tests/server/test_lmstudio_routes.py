@@ -20,7 +20,7 @@ from dragoman.tokenizer.chat_template import ChatTemplate
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
 from tests.support.fake_pooling import FakePooling
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import fake_profile
 from tests.support.running_server import running_server
 from tests.support.tables import table

@@ -31,7 +31,7 @@ def server() -> Iterator[RunningServer]:
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[httpx.Client]:
     """An HTTP client of that server."""
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with httpx.Client(base_url=server.url) as client:
         yield client
 
 
@@ -267,14 +267,12 @@ class TestReplacing:
         gate = Gate()
         old.script = Script(gates={1: gate})
         answers: list[httpx.Response] = []
-        running = threading.Thread(
-            target=lambda: answers.append(httpx.post(f"{server.url}/predictions/m", json=BODY, timeout=20))
-        )
+        running = threading.Thread(target=lambda: answers.append(httpx.post(f"{server.url}/predictions/m", json=BODY)))
         running.start()
         old.journal.wait_for(lambda journal: any(line.startswith("pause") for line in journal))
         server.hosting.gates["m"] = Gate()
         replacing = threading.Thread(
-            target=lambda: answers.append(httpx.put(f"{server.url}/models/m?url=two&min_worker=1", timeout=20))
+            target=lambda: answers.append(httpx.put(f"{server.url}/models/m?url=two&min_worker=1"))
         )
         replacing.start()
         server.hosting.journal.wait_for(lambda journal: journal.count("load m") == 2)
@@ -333,8 +331,8 @@ class TestUnregistering:
         gate = Gate()
         service.script = Script(gates={2: gate})
         answers: list[httpx.Response] = []
-        with httpx.stream("POST", f"{server.url}/predictions/m", json={**BODY, "stream": True}, timeout=20) as running:
-            thread = threading.Thread(target=lambda: answers.append(httpx.delete(f"{server.url}/models/m", timeout=20)))
+        with httpx.stream("POST", f"{server.url}/predictions/m", json={**BODY, "stream": True}) as running:
+            thread = threading.Thread(target=lambda: answers.append(httpx.delete(f"{server.url}/models/m")))
             thread.start()
             server.hosting.journal.wait_for(lambda journal: "unload m" in journal)
             assert status_of(client, "m")["status"] == "UNLOADING"

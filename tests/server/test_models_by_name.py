@@ -53,7 +53,7 @@ def server() -> Iterator[RunningServer]:
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[httpx.Client]:
     """An HTTP client of that server."""
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with httpx.Client(base_url=server.url) as client:
         yield client
 
 

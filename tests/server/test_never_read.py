@@ -29,8 +29,9 @@ from dragoman.types import (
     TokenOutput,
     TopToken,
 )
-from tests.support.fake_service import PATIENCE_S, FakeService
+from tests.support.fake_service import FakeService
 from tests.support.line_dialect import LineDialect, LineEncoder, line_dialects
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, post_bytes, running_server
 from tests.support.streaming import never

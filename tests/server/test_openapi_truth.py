@@ -213,7 +213,7 @@ def test_a_model_that_generates_nothing_takes_exactly_what_is_documented(
     family: Family, pooling_servers: dict[PoolingKind, RunningServer]
 ) -> None:
     assert family.model is not None
-    with httpx.Client(base_url=pooling_servers[family.model].url, timeout=20) as client:
+    with httpx.Client(base_url=pooling_servers[family.model].url) as client:
         assert check_family(family, client) == {True, False}
 
 

@@ -28,14 +28,14 @@ OF_VERSION = ("/v2/models/two/versions/{}", "/v2/models/two/versions/{}/ready", 
 def server() -> Iterator[RunningServer]:
     """A server whose models come and go, with a second one that has a version."""
     with running_server(dialects=real_dialects(), has_hosting=True) as server:
-        httpx.post(f"{server.url}/models?url=two&model_version=2", timeout=20).raise_for_status()
+        httpx.post(f"{server.url}/models?url=two&model_version=2").raise_for_status()
         yield server
 
 
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[httpx.Client]:
     """An HTTP client of that server."""
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with httpx.Client(base_url=server.url) as client:
         yield client
 
 
@@ -134,7 +134,7 @@ def test_a_model_of_the_start_is_loading_until_it_is_served() -> None:
     server.may_load.clear()
     server.start(wait_ready=False)
     try:
-        with httpx.Client(base_url=server.url, timeout=20) as client:
+        with httpx.Client(base_url=server.url) as client:
             ready = client.get("/v2/models/fake/ready")
             assert (ready.status_code, "loading" in ready.json()["error"]) == (503, True)
             assert ready.headers["retry-after"]
@@ -154,7 +154,7 @@ def test_they_need_a_key_where_keys_are_asked_for(path: str) -> None:
     config = ServerConfig(api_keys=frozenset({"secret"}))
     with (
         running_server(config, dialects=real_dialects()) as server,
-        httpx.Client(base_url=server.url, timeout=20) as client,
+        httpx.Client(base_url=server.url) as client,
     ):
         assert client.get(path).status_code == 401
         assert client.get(path, headers={"x-api-key": "secret"}).status_code == 200

@@ -19,7 +19,7 @@ from dragoman.server.registry import ServedModel
 from dragoman.types import Picture
 from tests.pictures.drawing import data_url, png
 from tests.support.fake_engine import FakeEngine
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, post_bytes, running_server
 from tests.support.seeing import SEEING, seeing_service, what_it_sees

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.server.app import ServerConfig
 from dragoman.server.run import ListenConfig, bind_unix
-from tests.support.fake_service import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer
 from tests.support.tables import table

@@ -24,7 +24,8 @@ from dragoman.server.http.protocol import (
     protocol_class,
 )
 from dragoman.server.run import ListenConfig
-from tests.support.fake_service import PATIENCE_S, Gate, Script
+from tests.support.fake_service import Gate, Script
+from tests.support.patience import PATIENCE_S
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
 from tests.support.tables import table
 

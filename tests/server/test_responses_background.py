@@ -22,10 +22,10 @@ from dragoman.tokenizer.chat_template import ChatTemplate
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import ABILITIES, saying
 from tests.support.gated_engine import GatedEngine
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
 
-PATIENCE_S = 30.0
 T = TypeVar("T")
 
 

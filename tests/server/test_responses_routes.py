@@ -19,6 +19,7 @@ from dragoman.server.app import ServerConfig
 from dragoman.server.security.keyring import KeySources
 from dragoman.types import ChatPrompt, GenerationRequest
 from tests.support.fake_service import Gate, Script
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
 from tests.support.tables import table
@@ -214,7 +215,7 @@ def test_a_whole_response_can_be_cancelled_too(official: Client, server: Running
         server.service.journal.wait_for(lambda lines: any(one.startswith("pause") for one in lines[num_before:]))
         call_id = httpx.get(f"{server.url}/debug/requests").json()[0]["id"]
         assert httpx.post(f"{server.url}/cancel/{call_id}").status_code == 200
-        asking.join(20)
+        asking.join(PATIENCE_S)
     finally:
         gate.open()
     assert [type(failure) for failure in failures] == [openai.InternalServerError]

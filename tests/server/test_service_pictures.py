@@ -25,6 +25,7 @@ from dragoman.types import ChatPrompt, EngineRequest, GenerationRequest, Generat
 from tests.pictures.drawing import data_url, pixels_of, png
 from tests.support.byte_tokenizer import BOS_ID, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
+from tests.support.patience import PATIENCE_S
 from tests.support.seeing import (
     PARTS,
     PLACEHOLDER,
@@ -39,8 +40,6 @@ from tests.support.seeing import (
 )
 from tests.support.streaming import stream_of
 from tests.support.tables import table
-
-PATIENCE_S = 30.0
 
 
 def image(width: int = 2, height: int = 1, **more: str) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def server() -> Iterator[RunningServer]:
 
 def post(server: RunningServer, operation: GenerateOperation, body: Any, headers: dict[str, str]) -> httpx.Response:
     return httpx.post(
-        f"{server.url}{filled(operation.path)}", content=json.dumps(body).encode(), headers=JSON | headers, timeout=20
+        f"{server.url}{filled(operation.path)}", content=json.dumps(body).encode(), headers=JSON | headers
     )
 
 
@@ -192,9 +192,9 @@ def test_every_answer_tells_its_timings_once_where_they_are_asked_for(
         return  # see below
     body = operation.example | {"stream": is_stream}
     path = f"{server.url}{filled(operation.path)}" + ("?stream=false" if operation.path == "/api/generate-one" else "")
-    quiet = httpx.post(path, json=body, timeout=20)
+    quiet = httpx.post(path, json=body)
     assert bool(blocks(quiet)) == (operation.path in ALWAYS)
-    answer = httpx.post(path, json=body, headers=TIMINGS, timeout=20)
+    answer = httpx.post(path, json=body, headers=TIMINGS)
     assert answer.status_code in (200, 206)
     [block] = blocks(answer)
     assert set(block) == KEYS

@@ -40,7 +40,7 @@ def traced(collector: Collector, **more: Any) -> Any:
 
 def ask(server: RunningServer, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
     body = {"prompt": "one two", "max_tokens": 3, "temperature": 0.5, **more}
-    return httpx.post(f"{server.url}/v1/completions", json=body, headers=headers, timeout=20)
+    return httpx.post(f"{server.url}/v1/completions", json=body, headers=headers)
 
 
 @NEEDS_SDK

@@ -11,8 +11,7 @@ from typing import Any
 from dragoman.server.api import Reply
 from dragoman.server.batches.desk import Desk, NewBatch
 from dragoman.server.batches.store import Store, StoreConfig, StoredBatch
-
-PATIENCE_S = 30.0
+from tests.support.patience import PATIENCE_S
 
 
 def lines(prompts: Sequence[str], **body: Any) -> bytes:

@@ -28,8 +28,9 @@ from dragoman.host.recovery import FailurePolicy
 from dragoman.server.admission import Admission
 from dragoman.server.hosting import ModelMemory, ModelSource
 from dragoman.server.registry import ModelRegistry, ServedModel
-from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService
+from tests.support.fake_service import FakeEngine, FakeService
 from tests.support.line_dialect import line_dialects
+from tests.support.patience import PATIENCE_S
 
 MIB = 1024**2
 LIMIT = 100 * MIB

@@ -26,9 +26,8 @@ from dragoman.types import (
     TraceContext,
 )
 from tests.support.byte_tokenizer import ByteTokenizer
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted import scripted_events, scripted_prompt, scripted_result
-
-PATIENCE_S = 10.0  # how long a condition may take before a test fails; a machine under load is slow
 
 
 class Gate:

@@ -18,8 +18,9 @@ from dragoman.server.registry import GenerationService, ModelRegistry, ServedMod
 from dragoman.server.run import HttpServer, ListenConfig, ModelOwner, loop_factory
 from tests.support import haste  # noqa: F401  # it acts by being imported
 from tests.support.fake_hosting import FakeHosting
-from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService
+from tests.support.fake_service import FakeEngine, FakeService
 from tests.support.line_dialect import line_dialects
+from tests.support.patience import PATIENCE_S
 
 
 class RunningServer:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from tests.support import haste  # noqa: F401  # it acts by being imported
+from tests.support.patience import PATIENCE_S
 
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})? (\S+)$", re.MULTILINE)
 _READY = re.compile(r"serves .* at (https?://\S+)")
@@ -31,13 +32,13 @@ class ServerProcess:
 
     def metrics(self, key: str = "none") -> dict[str, float]:
         """The samples of GET /metrics by name; one model is served. `key`: where one is asked for."""
-        answer = httpx.get(f"{self.base_url}/metrics", headers={"x-api-key": key}, timeout=30)
+        answer = httpx.get(f"{self.base_url}/metrics", headers={"x-api-key": key})
         return {name: float(value) for name, value in _SAMPLE.findall(answer.text)}
 
     def terminate(self) -> int:
         """Ask the process to stop as a supervisor would; its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=PATIENCE_S)
 
 
 def free_port() -> int:

@@ -47,9 +47,9 @@ from tests.engine.fake_runner import FakeRunner, Logits
 from tests.engine.naive import make_request
 from tests.support.byte_tokenizer import EOS_ID, VOCAB_SIZE, ByteTokenizer
 from tests.support.every_api import APIS, NAMES_WITH_TOY, Calling, callings, dialects_of, name_of_dialect
+from tests.support.patience import PATIENCE_S
 from tests.support.real_dialects import fake_profile
 
-PATIENCE_S = 20.0
 SETTLING_STEPS = 2
 PROFILE = fake_profile()
 DIALECTS = dialects_of(PROFILE)

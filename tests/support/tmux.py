@@ -12,7 +12,8 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-PATIENCE_S = 60.0
+from tests.support.patience import PATIENCE_S
+
 POLL_S = 0.05
 _END = re.compile(r"^\[exit code (\d+)\]$", re.MULTILINE)
 

@@ -16,6 +16,7 @@ from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
 from dragoman.errors import Cancelled, EngineDead, EngineFailed, Overloaded
 from dragoman.models.facts import PictureFacts
 from dragoman.types import Detail, Picture, PictureSpan
+from tests.support.patience import PATIENCE_S
 
 SIZE = 4 * 10  # bytes of a picture's embeddings
 
@@ -39,7 +40,7 @@ class FakeTower:
     def embed(self, picture: Picture, detail: Detail) -> Generator[None, None, npt.NDArray[np.float32]]:
         yield
         self.has_begun.set()
-        assert self.is_open.wait(20)
+        assert self.is_open.wait(PATIENCE_S)
         self.embedded.append((picture.digest, detail))
         yield
         if picture.digest == "bad":

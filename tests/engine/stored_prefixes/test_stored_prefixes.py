@@ -21,9 +21,9 @@ from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request
 from tests.engine.stored_prefixes.fake_store import FakeDisk, FakeStore
 from tests.engine.test_oracle import VOCAB_SIZE, check_finished
+from tests.support.patience import PATIENCE_S
 
 SIZE = 4
-PATIENCE_S = 10.0
 PROMPT = [1 + number % 23 for number in range(42)]  # ten full blocks, behind which two tokens are left
 
 

@@ -12,8 +12,8 @@ from dragoman.engine.rolling.stored_prefixes.counts import StoredCounts
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel
 from dragoman.engine.rolling.stored_prefixes.writer import Writer
 from tests.engine.stored_prefixes.fake_store import FakeDisk, FakeStore
+from tests.support.patience import PATIENCE_S
 
-PATIENCE_S = 10.0
 SIZE = 100
 
 

@@ -21,8 +21,9 @@ from dragoman.server.security.keyring import KeySources
 from dragoman.server.security.scopes import KEY_SCOPES, Scope
 from dragoman.types import GenerationEvent, GenerationRequest, PromptInfo
 from tests.support.every_api import filled
-from tests.support.fake_service import PATIENCE_S, FakeService, note
+from tests.support.fake_service import FakeService, note
 from tests.support.live_routes import live_operations
+from tests.support.patience import PATIENCE_S
 from tests.support.running_server import RunningServer, running_server
 from tests.support.tables import table
 

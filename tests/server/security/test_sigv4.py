@@ -265,7 +265,7 @@ def test_presigned_urls_open_nothing(credentials: Path) -> None:
         url = f"{server.url}/endpoints/e/invocations"
         request = AWSRequest("POST", url, data=PROMPT, headers={"content-type": "application/json"})
         SigV4QueryAuth(Credentials("ALICE", "s3cret/+="), "sagemaker", "us-east-1").add_auth(request)
-        answer = httpx.post(request.url, content=PROMPT, headers={"content-type": "application/json"}, timeout=20)
+        answer = httpx.post(request.url, content=PROMPT, headers={"content-type": "application/json"})
         assert '"OriginalStatusCode":401' in answer.text
         assert server.service.requests == []
 

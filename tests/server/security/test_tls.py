@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives import serialization
 
 from dragoman.server.run import ListenConfig
 from dragoman.server.security.tls import Tls, TlsError, TlsFiles, make_context
-from tests.support.fake_service import PATIENCE_S, Gate, Script
+from tests.support.fake_service import Gate, Script
+from tests.support.patience import PATIENCE_S
 from tests.support.running_server import RunningServer
 
 pytestmark = pytest.mark.varies("each Python brings its own ssl")
