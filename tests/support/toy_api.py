@@ -23,7 +23,7 @@ from dragoman.server.api import (
     jsonline,
     model_of_body,
 )
-from dragoman.server.describe.answers import Answer, json_answer, json_errors, merged
+from dragoman.server.describe.answers import LISTING, Answer, json_answer, json_teller
 from dragoman.server.describe.components import IGNORED
 from dragoman.server.error_kinds import statuses
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
@@ -69,13 +69,13 @@ class Perches(msgspec.Struct):
 
 # --- errors ------------------------------------------------------------------------------------------------------------
 
-STATUSES = statuses(overloaded=503, engine_dead=500)
-ERRORS = json_errors(STATUSES, Complaint)
-
 
 def complaint(error: ServerError) -> Complaint:
     """The body of an error."""
     return Complaint(error.message, error.param)
+
+
+ERRORS = json_teller(statuses(overloaded=503, engine_dead=500), Complaint, lambda error, http: complaint(error))
 
 
 # --- from bytes to a request, from events to bytes ---------------------------------------------------------------------
@@ -83,6 +83,8 @@ def complaint(error: ServerError) -> Complaint:
 
 class Parrot(PureDialect):
     """The parrot's words for one model."""
+
+    errors = ERRORS
 
     def parse(self, http: HttpCall) -> Call:
         """The call in neutral words. Raises: InvalidPayload."""
@@ -92,10 +94,6 @@ class Parrot(PureDialect):
             raise InvalidPayload(f"the parrot did not understand: {error}") from error
         request = GenerationRequest(http.request_id, TextPrompt(question.heard), max_tokens=question.most_tokens)
         return Call((request,), ParrotEncoder(), stream=question.stream)
-
-    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed."""
-        return json_reply(STATUSES[error.kind], complaint(error))
 
 
 class ParrotEncoder(Encoder):
@@ -113,17 +111,9 @@ class ParrotEncoder(Encoder):
         """A squawk for every piece of text."""
         return jsonline(msgspec.json.encode(Squawk(event.text))) if event.text else b""
 
-    def end(self) -> bytes:
-        """Nothing more."""
-        return b""
-
     def stream_error(self, error: ServerError) -> bytes:
         """The complaint as the stream's last line."""
         return jsonline(msgspec.json.encode(complaint(error)))
-
-    def trailers(self) -> Sequence[tuple[str, str]]:
-        """None."""
-        return ()
 
 
 # --- operations --------------------------------------------------------------------------------------------------------
@@ -144,19 +134,14 @@ API = Api(
     title="Parrot",
     owns=("/parrot",),
     set_up=set_up,
-    teller=lambda dialects: dialects["parrot"],
+    teller=lambda dialects: ERRORS,
     operations=(
         GenerateOperation(
             path="/parrot/say",
             tag="Parrot",
             summary="Say something",
-            answers=merged(
-                {
-                    200: Answer(
-                        "what it says", {JSON_MEDIA_TYPE: Said, JSONLINES_MEDIA_TYPE: (Squawk, Complaint)}, IGNORED
-                    )
-                },
-                ERRORS.answers(),
+            answers=ERRORS.beside(
+                Answer("what it says", {JSON_MEDIA_TYPE: Said, JSONLINES_MEDIA_TYPE: (Squawk, Complaint)}, IGNORED)
             ),
             body={JSON_MEDIA_TYPE: Question},
             example={"heard": "Polly wants a cracker", "most_tokens": 8, "stream": True},
@@ -168,7 +153,7 @@ API = Api(
             path="/parrot/perches",
             tag="Parrot",
             summary="List the models",
-            answers=merged({200: json_answer(Perches)}, ERRORS.answers(("unauthorized",))),
+            answers=ERRORS.beside(json_answer(Perches), LISTING),
             scope=Scope.INFERENCE,
             answer=perches,
         ),
