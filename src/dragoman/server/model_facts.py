@@ -8,8 +8,9 @@ Called by the APIs' operations, on the event loop; never waits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from dragoman.server.api import ModelCard
 from dragoman.server.hosting import ModelState, ModelStatus
 from dragoman.server.registry import ModelRegistry, ServedModel, UnloadedModel
 
@@ -30,7 +31,8 @@ _STATUSES = {
 class ModelFacts:
     """Facts about one model for lists. `created_s`: Unix time at which it was loaded, 0 = it is not.
 
-    `names`: all that calls may use; `tags`: what the operator tells of it.
+    `names`: all that calls may use; `tags`: what the operator tells of it. `card`: what its files say; `dtype`: "" = it is
+    not loaded.
     `reason`: why it could not be loaded, else "". `is_of_start`: it was loaded when the server started. `parent`: of an
     adapter, the model that it changes, else ""; `root`: where the adapter came from.
     """
@@ -50,6 +52,8 @@ class ModelFacts:
     parent: str = ""
     root: str = ""
     names: tuple[str, ...] = ()
+    dtype: str = ""
+    card: ModelCard = field(default_factory=ModelCard)
     tags: tuple[str, ...] = ()
 
 
@@ -68,6 +72,8 @@ def facts_of(model: ServedModel) -> ModelFacts:
         queue_size=model.admission.max_queued,
         num_waiting=health.num_waiting,
         names=(model.name, *model.aliases),
+        dtype=model.dtype,
+        card=model.profile.card,
         tags=tuple(model.profile.settings.get("tags", ())),
     )
 
@@ -94,7 +100,12 @@ def facts_by_name(models: Sequence[ServedModel]) -> list[ModelFacts]:
 def facts_of_unloaded(model: UnloadedModel) -> ModelFacts:
     """The facts about a model that the next call for it loads."""
     return ModelFacts(
-        name=model.name, created_s=int(model.card.modified_s), url=model.url, status=UNLOADED, is_of_start=False
+        name=model.name,
+        created_s=int(model.card.modified_s),
+        url=model.url,
+        status=UNLOADED,
+        is_of_start=False,
+        card=model.card,
     )
 
 

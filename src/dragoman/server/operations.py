@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, runtime_checkable
 
+from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile
 from dragoman.server.describe.answers import Answers, Content
 from dragoman.server.hosting import ModelHosting, ModelPulling
@@ -182,6 +183,15 @@ class AnswerOperation(Operation):
     """An operation that generates nothing. `answer` is cancelled when the client leaves."""
 
     answer: AnswerCall
+
+
+def not_offered(message: str, **more: Any) -> AnswerOperation:
+    """An operation that refuses every call with `message`. `more`: its other fields."""
+
+    async def refuse(http: HttpCall, server: Server) -> NoReturn:
+        raise UnsupportedFeature(message)
+
+    return AnswerOperation(scope=Scope.INFERENCE, answer=refuse, **more)
 
 
 Components = Mapping[str, Any]

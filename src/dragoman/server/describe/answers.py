@@ -40,6 +40,9 @@ FINDING = ("unauthorized", "not_found", *LOADING)
 READING = ("invalid_payload", "invalid_parameter", "too_large", *FINDING)
 """Kinds that operations answer with which tell about one model, named in the body."""
 
+REFUSING = ("unsupported", "unauthorized")
+"""Kinds that operations answer with which refuse every call."""
+
 _OF_KEYS = ("unauthorized", "forbidden", "rate_limited")
 """Kinds that every operation has which needs a key: where the first is listed, the others are meant as well."""
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from dragoman.server.observation.record import CallRecord, RequestRecord
+from dragoman.server.observation.record import CallRecord, RequestRecord, current_call
 from dragoman.server.timings import Measure, Timings
 
 
@@ -24,6 +24,12 @@ def measure_of(call: CallRecord, request_ids: Sequence[str]) -> Measure:
         return timings_of(records)
 
     return measure
+
+
+def current_measure(request_ids: Sequence[str]) -> Measure | None:
+    """The same for the call that this task works for; None if it did not come over HTTP."""
+    record = current_call()
+    return None if record is None else measure_of(record, request_ids)
 
 
 def timings_of(records: Sequence[RequestRecord]) -> Timings:

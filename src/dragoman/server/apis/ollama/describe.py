@@ -6,25 +6,30 @@ Does: describe, with the ranges that are checked. Does not: answer. Used when th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 
 from dragoman.parameters import Bounds
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.ollama.options import OPTIONS, WORDS, OllamaOptions
 from dragoman.server.apis.ollama.request import LEVELS
-from dragoman.server.apis.ollama.schema import OllamaChatBody, OllamaGenerateBody
-from dragoman.server.apis.openai_wire.describe.bodies import field_schemas
+from dragoman.server.apis.ollama.schema import (
+    OllamaChatBody,
+    OllamaEmbedBody,
+    OllamaEmbeddingsBody,
+    OllamaGenerateBody,
+    OllamaPullBody,
+    OllamaShowBody,
+)
+from dragoman.server.apis.openai_wire.describe.bodies import field_schemas, struct_body
 from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS
 from dragoman.server.describe.json_schema import (
     INTEGER,
     LENIENT_BOOLEAN,
-    NUMBER,
     TEXT,
     Schema,
-    an_object,
     any_of,
-    array,
     described,
-    nullable,
     range_of,
     ref,
     struct_schemas,
@@ -42,6 +47,19 @@ _TEXTS: Mapping[str, str] = {
     "shift": "true is named as without effect: an answer ends where the context does",
     "logprobs": "tell the log-probabilities of the tokens",
 }
+_OTHER_TEXTS: Mapping[str, str] = {
+    **_TEXTS,
+    "input": "one text or several",
+    "prompt": "the text",
+    "truncate": "false: a text that is too long is refused",
+    "dimensions": "keep this number of the first components",
+    "options": "without effect",
+    "name": "an older name of `model`",
+    "verbose": "true is named as without effect",
+    "insecure": "true is named as without effect",
+    "stream": "tell how far it is, line by line",
+}
+"""The same in bodies of calls that ask for no text."""
 _OPTION_EFFECTS = {**EFFECTS, "num_predict": "maximum number of tokens to generate; 0, -1 and -2: up to the context"}
 
 
@@ -53,33 +71,26 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
     bodies = {name: _body(made[kind.__name__], profile) for name, kind in _COMPONENTS.items()}
     made_options = made[OllamaOptions.__name__]
     options = {**made_options, "properties": field_schemas(made_options, _OPTION_EFFECTS, OPTIONS, profile)}
-    return {**parts, **bodies, **_other_bodies(), "OllamaRequestOptions": options}
+    return {**parts, **bodies, **_other_bodies(profile), "OllamaRequestOptions": options}
 
 
-def _other_bodies() -> dict[str, Schema]:
+def _other_bodies(profile: ModelProfile) -> dict[str, Schema]:
     """The bodies of calls that ask for no text."""
-    model = {"model": described(TEXT, _TEXTS["model"])}
-    more: dict[str, Schema] = {
-        "keep_alive": described(nullable(any_of(NUMBER, TEXT)), _TEXTS["keep_alive"]),
-        "options": described(nullable({"type": "object"}), "without effect"),
-    }
-    cuts = described(nullable(LENIENT_BOOLEAN), "false: a text that is too long is refused", True)
-    size = described(nullable({"type": "integer", "minimum": 1}), "keep so many of the first components")
-    texts = described(nullable(any_of(TEXT, array(TEXT))), "one text or several")
-    verbose = described(nullable(LENIENT_BOOLEAN), "true is named as without effect")
-    older_name = {"name": described(TEXT, "an older name of `model`")}
+    model, older_name = {"model": described(TEXT, _TEXTS["model"])}, {"name": described(TEXT, _OTHER_TEXTS["name"])}
     pulled = {"model": described(TEXT, "ORG/NAME on the hub, with or without `hf.co/` before it, or a served model")}
-    how = {
-        "stream": described(nullable(LENIENT_BOOLEAN), "tell how far it is, line by line", True),
-        "insecure": described(nullable(LENIENT_BOOLEAN), "true is named as without effect"),
-    }
+    body = partial(
+        struct_body,
+        effects=_OTHER_TEXTS,
+        profile=replace(WORDS, bounds={"dimensions": Bounds(1)}),
+        model=profile,
+        defaults={"truncate": True, "stream": True},
+        own={"options": {"type": "object"}, "prompt": TEXT},
+    )
     return {
-        "OllamaEmbedRequest": an_object(model, {"input": texts, "truncate": cuts, "dimensions": size, **more}),
-        "OllamaEmbeddingsRequest": an_object(model, {"prompt": described(nullable(TEXT), "the text"), **more}),
-        "OllamaShowRequest": any_of(
-            an_object(model, {"verbose": verbose}), an_object(older_name, {"verbose": verbose})
-        ),
-        "OllamaPullRequest": any_of(an_object(pulled, how), an_object({"name": older_name["name"]}, how)),
+        "OllamaEmbedRequest": body(OllamaEmbedBody, needed=model),
+        "OllamaEmbeddingsRequest": body(OllamaEmbeddingsBody, needed=model),
+        "OllamaShowRequest": any_of(body(OllamaShowBody, needed=model), body(OllamaShowBody, needed=older_name)),
+        "OllamaPullRequest": any_of(body(OllamaPullBody, needed=pulled), body(OllamaPullBody, needed=older_name)),
     }
 
 

@@ -7,155 +7,162 @@ Source: Ollama API reference (docs/api.md), and its server where the reference i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from dragoman.errors import UnsupportedFeature
-from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Opening, Reply, json_reply, runner_for
-from dragoman.server.apis.ollama.encoder import AnswerFacts, Clock, OllamaEncoder, rfc3339
-from dragoman.server.apis.ollama.errors import OllamaErrors
-from dragoman.server.apis.ollama.names import model_meant
-from dragoman.server.apis.ollama.options import OPTIONS, WORDS
+from dragoman.errors import InvalidRequest, UnsupportedFeature
+from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Opening, PureDialect, Reply, json_reply
+from dragoman.server.apis.ollama.encoder import CLOCK, Clock, OllamaEncoder, answer_object
+from dragoman.server.apis.ollama.errors import ERRORS
+from dragoman.server.apis.ollama.names import model_meant, served_name
+from dragoman.server.apis.ollama.options import OPTIONS, WORDS, OllamaOptions
 from dragoman.server.apis.ollama.request import (
+    IGNORED,
     KEPT,
-    Asked,
-    BodyT,
     Sent,
     content_of,
+    format_grammar,
     idle_without_text,
-    keep_alive_of,
-    neutral_request,
+    keep_s,
+    logprobs_of,
     read_body,
-    reasons_of,
     thinking_kwargs,
     without_effect,
 )
-from dragoman.server.apis.ollama.schema import (
-    DoneReason,
-    OllamaAnswerMessage,
-    OllamaChatBody,
-    OllamaChatted,
-    OllamaGenerateBody,
-    OllamaGenerated,
-    OllamaMessage,
-)
+from dragoman.server.apis.ollama.schema import OllamaBody, OllamaChatBody, OllamaGenerateBody, OllamaMessage
 from dragoman.server.apis.openai_wire.chat.messages import tool_use
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
 from dragoman.server.apis.openai_wire.fields import check_count
-from dragoman.server.apis.openai_wire.sampling import Reading
+from dragoman.server.apis.openai_wire.sampling import Reading, reasons_of, shared_body, shared_request
+from dragoman.server.apis.openai_wire.sampling import without_effect as options_without_effect
 from dragoman.server.http.exchange import Exchange
-from dragoman.server.observation.measured import measure_of
-from dragoman.server.observation.record import current_call
 from dragoman.server.operations import Proceed, Server
 from dragoman.server.responder import note_ignored
 from dragoman.types import ChatPrompt, Prompt, TextPrompt
 
-CLOCK = Clock(time.time, time.perf_counter)
 
+class _Dialect(PureDialect):
+    """Shared by both dialects, for one model. `kind`: of the body."""
 
-class _Dialect(OllamaErrors):
-    """Shared by both dialects."""
+    errors = ERRORS
+    kind: type[OllamaBody]
 
     def __init__(self, profile: ModelProfile, clock: Clock = CLOCK) -> None:
         self._profile = profile
         self._reading = Reading(OPTIONS, OpenAiOptions(**shared_options(profile)))
         self._clock = clock
 
+    def open(self, http: HttpCall) -> Opening:
+        """The call; one that asks for no text is answered at once."""
+        opening = super().open(http)
+        if not _asks_for_no_text(http, self.kind):
+            return opening
+        return msgspec.structs.replace(opening, answer=partial(self._load, http))
+
+    async def _load(self, http: HttpCall, switches: CallSwitches) -> Reply:
+        """The answer once the model is there."""
+        return _without_text(http, self.kind, switches, self._clock)
+
     def _call(
         self,
-        sent: Sent[BodyT],
-        asked: Asked,
-        ignored: Sequence[str] = (),
+        sent: Sent[Any],
+        request_id: str,
+        prompt: Prompt,
+        idle: Sequence[str] = (),
         *,
-        is_chat: bool,
         has_context: bool,
+        **more: Any,
     ) -> Call:
-        """The call, with what its answer has to tell."""
-        record, request = current_call(), asked.request
-        facts = AnswerFacts(
-            model=sent.name,
-            clock=self._clock,
-            begin_s=self._clock.timer() if record is None else record.begin_s,
-            measure=None if record is None else partial(measure_of(record, [request.request_id]), None),
-            is_chat=is_chat,
-            top_logprobs=request.sampling.logprobs,
-            has_context=has_context,
+        """The call. `idle`: names without effect, beside the usual ones. `more`: further fields of the request.
+
+        Raises: InvalidRequest.
+        """
+        body, reading = sent.body, self._reading
+        options = body.options or OllamaOptions()
+        limit = options.num_predict or 0  # 0, -1 and -2 all mean as many as fit
+        name = served_name(sent.name, self._profile)
+        shared = shared_body(options, model=name, max_tokens=limit if limit > 0 else None)
+        request = shared_request(
+            shared,
+            reading,
+            request_id=request_id,
+            prompt=prompt,
+            logprobs=logprobs_of(body, self._profile),
+            grammar=format_grammar(body.format),
+            parse_reasoning=isinstance(prompt, ChatPrompt),
+            **more,
         )
-        names = [*without_effect(sent), *ignored]
+        names = [*without_effect(sent), *idle]
+        options_idle = options_without_effect(sent.options, shared, request, reading, OllamaOptions)
+        reasons = {name: IGNORED[name] for name in names if name in IGNORED}
+        for name, reason in reasons_of(options_idle, shared, reading).items():
+            reasons[f"options.{name}"] = reason
+        is_chat = self.kind is OllamaChatBody
         return Call(
             (request,),
-            OllamaEncoder(facts),
-            stream=sent.is_streamed,
-            ignored=(*names, *asked.ignored),
-            reasons={**reasons_of(names), **asked.reasons},
+            OllamaEncoder(sent.name, self._clock, request, is_chat=is_chat, has_context=has_context),
+            stream=body.stream is not False,
+            ignored=(*names, *(f"options.{name}" for name in options_idle)),
+            reasons=reasons,
         )
 
-    def _done(self, sent: Sent[BodyT], switches: CallSwitches, *, is_chat: bool) -> Reply:
-        """The answer to a call that asks for no text: the model is there. Raises: InvalidParameter."""
-        return _without_text(sent, note_ignored(switches, idle_without_text(sent)), self._clock, is_chat=is_chat)
 
-
-def _without_text(sent: Sent[BodyT], headers: Mapping[str, str], clock: Clock, *, is_chat: bool) -> Reply:
-    reason: DoneReason = "unload" if sent.wants_unload else "load"
-    made: OllamaGenerated | OllamaChatted
-    created_at = rfc3339(clock.now())
-    if is_chat:
-        message = OllamaAnswerMessage("assistant", "")
-        made = OllamaChatted(model=sent.name, created_at=created_at, message=message, done=True)
-    else:
-        made = OllamaGenerated(model=sent.name, created_at=created_at, response="", done=True)
-    made.done_reason = reason
+def _without_text(
+    http: HttpCall, kind: type[OllamaBody], switches: CallSwitches, clock: Clock, known: Sequence[str] = ()
+) -> Reply:
+    """The answer to a call that only has a model loaded or unloaded. Raises: InvalidRequest."""
+    sent = read_body(http, kind)
+    headers = note_ignored(switches, idle_without_text(sent.raw, kind, known))
+    made = answer_object(is_chat=kind is OllamaChatBody, model=sent.name, created_s=clock.now(), done=True)
+    made.done_reason = "unload" if keep_s(sent.body.keep_alive) == 0 else "load"
     return json_reply(200, made, headers)
 
 
 async def answer_unload(exchange: Exchange, http: HttpCall, server: Server, proceed: Proceed) -> bool:
     """Answer a call that only has a model unloaded which is not loaded: it is not loaded for that. See `Before`."""
-    is_chat = http.path.endswith("/chat")
-    asks_nothing = _asks_for_no_text(http, is_chat=is_chat) and keep_alive_of(http) == 0
-    name = model_meant(http, server) if server.hosting is not None and asks_nothing else None
+    kind: type[OllamaBody] = OllamaChatBody if http.path.endswith("/chat") else OllamaGenerateBody
+    if server.hosting is None or not _asks_for_no_text(http, kind) or not _asks_to_unload(http):
+        return False
+    name = model_meant(http, server)
     if name is None or server.models.unloaded_called(name) is None:
         return False
-    sent: Sent[Any] = read_body(http, OllamaChatBody if is_chat else OllamaGenerateBody)
-    idle = [name for name in idle_without_text(sent) if name != KEPT]
-    headers = note_ignored(server.switches.for_call(http.headers), idle)
-    await exchange.send_reply(_without_text(sent, headers, CLOCK, is_chat=is_chat))
+    switches = server.switches.for_call(http.headers)
+    await exchange.send_reply(_without_text(http, kind, switches, CLOCK, known=(KEPT,)))
     return True
 
 
-def _asks_for_no_text(http: HttpCall, *, is_chat: bool) -> bool:
-    return not any(http.field(name) for name in (("messages",) if is_chat else ("prompt", "suffix", "images")))
+def _asks_for_no_text(http: HttpCall, kind: type[OllamaBody]) -> bool:
+    asking = ("messages",) if kind is OllamaChatBody else ("prompt", "suffix", "images")
+    return not any(http.field(name) for name in asking)
+
+
+def _asks_to_unload(http: HttpCall) -> bool:
+    value = http.field(KEPT)
+    try:
+        return isinstance(value, str | int | float) and keep_s(value) == 0
+    except InvalidRequest:
+        return False
 
 
 class GenerateDialect(_Dialect):
     """`/api/generate` for one model."""
 
-    def open(self, http: HttpCall) -> Opening:
-        """The call; without a prompt it is answered at once."""
-        is_empty = _asks_for_no_text(http, is_chat=False)
-        return Opening(partial(self.parse, http), runner_for(http), partial(self._load, http) if is_empty else None)
-
-    async def _load(self, http: HttpCall, switches: CallSwitches) -> Reply:
-        return self._done(read_body(http, OllamaGenerateBody), switches, is_chat=False)
+    kind = OllamaGenerateBody
 
     def parse(self, http: HttpCall) -> Call:
         """The call in neutral words. Raises: InvalidRequest."""
         sent = read_body(http, OllamaGenerateBody)
-        _refuse(sent.body)
-        prompt = self._prompt(sent.body)
-        is_chat = isinstance(prompt, ChatPrompt)
-        asked = neutral_request(
-            sent, self._profile, self._reading, request_id=http.request_id, prompt=prompt, is_conversation=is_chat
-        )
         body = sent.body
+        _refuse(body)
+        prompt = self._prompt(body)
         said = {"system": bool(body.system), "think": body.think is not None}
-        idle = [] if is_chat else [name for name, is_said in said.items() if is_said]
+        idle = [] if isinstance(prompt, ChatPrompt) else [name for name, is_said in said.items() if is_said]
         has_context = not (body.raw or body.suffix or body.images)
-        return self._call(sent, asked, idle, is_chat=False, has_context=has_context)
+        return self._call(sent, http.request_id, prompt, idle, has_context=has_context)
 
     def _prompt(self, body: OllamaGenerateBody) -> Prompt:
         """One turn of a conversation, where the model holds any; else the text itself."""
@@ -177,26 +184,16 @@ def _refuse(body: OllamaGenerateBody) -> None:
     if body.template:
         reason = "it is a Go template; the model's own chat template is used"
         raise UnsupportedFeature(f"template is not supported: {reason}", param="template")
-    beside = {
-        "raw": ("system", "context", "images") if body.raw else (),
-        "suffix": ("context", "images") if body.suffix else (),
-    }
-    for name, excluded in beside.items():
+    for name, excluded in (("raw", ("system", "context", "images")), ("suffix", ("context", "images"))):
         for other in excluded:
-            if getattr(body, other):
+            if getattr(body, name) and getattr(body, other):
                 raise WORDS.fault(other, "conflict", f"{other} cannot be used together with {name}: give one of them")
 
 
 class ChatDialect(_Dialect):
     """`/api/chat` for one model."""
 
-    def open(self, http: HttpCall) -> Opening:
-        """The call; without messages it is answered at once."""
-        load = partial(self._load, http) if _asks_for_no_text(http, is_chat=True) else None
-        return Opening(partial(self.parse, http), runner_for(http), load)
-
-    async def _load(self, http: HttpCall, switches: CallSwitches) -> Reply:
-        return self._done(read_body(http, OllamaChatBody), switches, is_chat=True)
+    kind = OllamaChatBody
 
     def parse(self, http: HttpCall) -> Call:
         """The call in neutral words. Raises: InvalidRequest."""
@@ -214,22 +211,23 @@ class ChatDialect(_Dialect):
             and "tool_calls" not in last,
             template_kwargs=thinking_kwargs(sent.body.think, self._profile),
         )
-        asked = neutral_request(
-            sent, self._profile, self._reading, request_id=http.request_id, prompt=prompt, is_conversation=True
+        return self._call(
+            sent,
+            http.request_id,
+            prompt,
+            has_context=False,
+            parse_tool_calls=tools.is_parsed,
+            tool_choice=tools.choice,
+            passed_over=tools.passed_over,
         )
-        request = msgspec.structs.replace(
-            asked.request, parse_tool_calls=tools.is_parsed, tool_choice=tools.choice, passed_over=tools.passed_over
-        )
-        return self._call(sent, asked._replace(request=request), is_chat=True, has_context=False)
 
     def _check_sizes(self, body: OllamaChatBody) -> None:
         """Raises: InvalidRequest for more of anything than one conversation may have."""
         messages, limits = body.messages or [], self._profile.limits
         check_count("messages", len(messages), limits.max_messages, WORDS)
-        num_images = sum(len(message.images or ()) for message in messages)
-        num_calls = sum(len(message.tool_calls or ()) for message in messages)
-        check_count("messages[].images", num_images, limits.max_messages, WORDS)
-        check_count("messages[].tool_calls", num_calls, limits.max_messages, WORDS)
+        for name in ("images", "tool_calls"):
+            count = sum(len(getattr(message, name) or ()) for message in messages)
+            check_count(f"messages[].{name}", count, limits.max_messages, WORDS)
         check_count("tools", len(body.tools or ()), limits.max_tools, WORDS)
 
 

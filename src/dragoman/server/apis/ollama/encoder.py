@@ -1,14 +1,14 @@
 """Encodes answers of `/api/generate` and `/api/chat`: one object, or a line for each piece and one for the end.
 
-Does: texts, reasoning, tool calls with their arguments as objects, log-probabilities, counts, durations.
-Does not: parse. One encoder per call, on the event loop; `event` runs once per step, so it stays cheap.
+One encoder per call, on the event loop; `event` runs once per step, so it stays cheap.
 Source: Ollama API reference (docs/api.md).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,11 +29,14 @@ from dragoman.server.apis.ollama.schema import (
     OllamaTopLogprob,
 )
 from dragoman.server.apis.openai_wire.common import json_logprob
-from dragoman.server.timings import Timings
+from dragoman.server.observation.measured import current_measure
+from dragoman.server.observation.record import current_call
 from dragoman.types import (
     FinishReason,
     GenerationEvent,
+    GenerationRequest,
     GenerationResult,
+    PromptInfo,
     TokenOutput,
     ToolCall,
     ToolCallDelta,
@@ -58,21 +61,7 @@ class Clock:
     timer: Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerFacts:
-    """Facts about a call that the encoder needs.
-
-    `model`: the name in the call. `begin_s`: when the call came, on the monotonic clock. `measure`: returns the times of its
-    parts, None = not measured. `top_logprobs` None = no log-probabilities. `has_context`: the last object holds the tokens.
-    """
-
-    model: str
-    clock: Clock
-    begin_s: float
-    measure: Callable[[], Timings] | None = None
-    is_chat: bool = False
-    top_logprobs: int | None = None
-    has_context: bool = False
+CLOCK = Clock(time.time, time.perf_counter)
 
 
 def rfc3339(seconds: float) -> str:
@@ -80,41 +69,55 @@ def rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-@dataclass(slots=True)
-class _Piece:
-    """The content of one object."""
-
-    text: str = ""
-    thinking: str = ""
-    calls: list[OllamaCall] = field(default_factory=list)
-    logprobs: list[OllamaLogprob] | UnsetType = UNSET
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.text or self.thinking or self.calls or self.logprobs)
+def answer_object(
+    *,
+    is_chat: bool,
+    model: str,
+    created_s: float,
+    done: bool,
+    text: str = "",
+    thinking: str = "",
+    calls: Sequence[OllamaCall] = (),
+) -> OllamaGenerated | OllamaChatted:
+    """One object of an answer, without what only the last one has."""
+    created_at = rfc3339(created_s)
+    if is_chat:
+        message = OllamaAnswerMessage("assistant", text, thinking or UNSET, list(calls) or UNSET)
+        return OllamaChatted(model=model, created_at=created_at, message=message, done=done)
+    return OllamaGenerated(model=model, created_at=created_at, response=text, thinking=thinking or UNSET, done=done)
 
 
 class OllamaEncoder(Encoder):
-    """Implements `Encoder`; a call has one request with one sequence."""
+    """Writes one answer; a call has one request with one sequence.
 
-    def __init__(self, facts: AnswerFacts) -> None:
-        self._facts = facts
+    `model`: the name in the call. `has_context`: the last object holds all tokens.
+    """
+
+    def __init__(
+        self, model: str, clock: Clock, request: GenerationRequest, *, is_chat: bool, has_context: bool
+    ) -> None:
+        record = current_call()
+        self._model = model
+        self._clock = clock
+        self._is_chat = is_chat
+        self._has_context = has_context
+        self._begin_s = clock.timer() if record is None else record.begin_s
+        self._measure = current_measure([request.request_id])
+        self._top_logprobs = request.sampling.logprobs
         self._calls = _OpenCalls()
         self._prompt_ids: tuple[int, ...] = ()
-        self._num_tokens = 0
         self._token_ids: list[int] = []
-        self._end: FinishReason | None = None
+        self._end = FinishReason.ABORT
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
         """The whole answer."""
         [result] = results
         [sequence] = result.sequences
-        self._prompt_ids, self._num_tokens = result.prompt.token_ids, len(sequence.tokens)
-        self._token_ids = [token.id for token in sequence.tokens]
+        self._count(result.prompt, sequence.tokens)
         calls, unread = read_calls(sequence.tool_calls)
-        shown = _without_end(sequence.tokens, sequence.finish_reason)
-        piece = _Piece(sequence.content + unread, sequence.reasoning, calls, self._logprobs(shown))
-        return json_reply(200, self._object(piece, sequence.finish_reason))
+        logprobs = self._logprobs(sequence.tokens, sequence.finish_reason)
+        text = sequence.content + unread
+        return json_reply(200, self._object(text, sequence.reasoning, calls, logprobs, sequence.finish_reason))
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
         """200, lines of JSON."""
@@ -122,74 +125,74 @@ class OllamaEncoder(Encoder):
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """A line, b"" while there is nothing to tell."""
-        if event.prompt is not None:
-            self._prompt_ids = event.prompt.token_ids
-        self._num_tokens += len(event.tokens)
-        if self._facts.has_context:
-            self._token_ids.extend([token.id for token in event.tokens])
-        shown = _without_end(event.tokens, event.finish_reason)
-        piece = _Piece(event.content, event.reasoning, logprobs=self._logprobs(shown))
+        self._count(event.prompt, event.tokens)
+        self._end = event.finish_reason or self._end
+        text, calls = event.content, list[OllamaCall]()
         if event.tool_calls or (event.finish_reason is not None and self._calls.is_open):
             ended = self._calls.push(event.tool_calls, is_last=event.finish_reason is not None)
-            piece.calls, unread = read_calls(ended, self._calls.num_told - len(ended))
-            piece.text += unread
-        self._end = event.finish_reason or self._end
-        return b"" if piece.is_empty else self._line(piece, None)
+            calls, unread = read_calls(ended, self._calls.num_told - len(ended))
+            text += unread
+        logprobs = self._logprobs(event.tokens, event.finish_reason)
+        if not (text or event.reasoning or calls or logprobs):
+            return b""
+        return self._line(self._object(text, event.reasoning, calls, logprobs))
 
     def end(self) -> bytes:
         """The last line: why it ended, counts and durations."""
-        return self._line(_Piece(), self._end or FinishReason.ABORT)
+        return self._line(self._object(end=self._end))
 
     def stream_error(self, error: ServerError) -> bytes:
         """The error as the stream's last line."""
-        return jsonline(_ENCODER.encode(OllamaError(error.message)))
+        return self._line(OllamaError(error.message))
 
-    def trailers(self) -> Sequence[tuple[str, str]]:
-        """None."""
-        return ()
+    def _line(self, value: object) -> bytes:
+        return jsonline(_ENCODER.encode(value))
 
-    def _line(self, piece: _Piece, end: FinishReason | None) -> bytes:
-        return jsonline(_ENCODER.encode(self._object(piece, end)))
+    def _count(self, prompt: PromptInfo | None, tokens: Sequence[TokenOutput]) -> None:
+        if prompt is not None:
+            self._prompt_ids = prompt.token_ids
+        self._token_ids.extend([token.id for token in tokens])
 
-    def _object(self, piece: _Piece, end: FinishReason | None) -> OllamaGenerated | OllamaChatted:
+    def _object(
+        self,
+        text: str = "",
+        thinking: str = "",
+        calls: Sequence[OllamaCall] = (),
+        logprobs: list[OllamaLogprob] | UnsetType = UNSET,
+        end: FinishReason | None = None,
+    ) -> OllamaGenerated | OllamaChatted:
         """One object; with `end` the last one."""
-        facts = self._facts
-        created_at, thinking = rfc3339(facts.clock.now()), piece.thinking or UNSET
-        made: OllamaGenerated | OllamaChatted
-        if facts.is_chat:
-            message = OllamaAnswerMessage("assistant", piece.text, thinking, piece.calls or UNSET)
-            made = OllamaChatted(model=facts.model, created_at=created_at, message=message, done=end is not None)
-        else:
-            made = OllamaGenerated(
-                model=facts.model,
-                created_at=created_at,
-                response=piece.text,
-                thinking=thinking,
-                done=end is not None,
-            )
-        made.logprobs = piece.logprobs
+        made = answer_object(
+            is_chat=self._is_chat,
+            model=self._model,
+            created_s=self._clock.now(),
+            done=end is not None,
+            text=text,
+            thinking=thinking,
+            calls=calls,
+        )
+        made.logprobs = logprobs
         if end is not None:
             self._finish(made, end)
         return made
 
     def _finish(self, made: OllamaGenerated | OllamaChatted, end: FinishReason) -> None:
-        facts = self._facts
         made.done_reason = _REASONS[end]
-        if facts.has_context and isinstance(made, OllamaGenerated):
+        if self._has_context and isinstance(made, OllamaGenerated):
             made.context = [*self._prompt_ids, *self._token_ids]
-        total = nanoseconds(facts.clock.timer() - facts.begin_s)
-        timings = None if facts.measure is None else facts.measure()
+        total = nanoseconds(self._clock.timer() - self._begin_s)
+        timings = None if self._measure is None else self._measure(None)
         prompt = 0 if timings is None else nanoseconds(timings.prompt_ms / 1000)
         predicted = 0 if timings is None else nanoseconds(timings.predicted_ms / 1000)
         made.total_duration, made.load_duration = total, max(0, total - prompt - predicted)
         made.prompt_eval_count, made.prompt_eval_duration = len(self._prompt_ids), prompt
-        made.eval_count, made.eval_duration = self._num_tokens, predicted
+        made.eval_count, made.eval_duration = len(self._token_ids), predicted
 
-    def _logprobs(self, tokens: Sequence[TokenOutput]) -> list[OllamaLogprob] | UnsetType:
-        if self._facts.top_logprobs is None or not tokens:
-            return UNSET
-        top_n = self._facts.top_logprobs
-        return [_logprob(token, top_n) for token in tokens]
+    def _logprobs(self, tokens: Sequence[TokenOutput], finish: FinishReason | None) -> list[OllamaLogprob] | UnsetType:
+        """Of the tokens that are part of the answer: the one that ends it is not."""
+        top_n = self._top_logprobs
+        shown = tokens[:-1] if finish in (FinishReason.EOS, FinishReason.STOP_TOKEN) else tokens
+        return UNSET if top_n is None or not shown else [_logprob(token, top_n) for token in shown]
 
 
 class _OpenCalls:
@@ -248,11 +251,6 @@ def _object_in(text: str) -> dict[str, Any] | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _without_end(tokens: Sequence[TokenOutput], finish: FinishReason | None) -> Sequence[TokenOutput]:
-    """The tokens that are part of the answer: the one that ends it is not."""
-    return tokens[:-1] if finish in (FinishReason.EOS, FinishReason.STOP_TOKEN) else tokens
 
 
 def _logprob(token: TokenOutput, top_n: int) -> OllamaLogprob:

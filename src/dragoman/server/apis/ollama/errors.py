@@ -1,6 +1,5 @@
-"""Errors as Ollama's clients read them: a status, and one text.
+"""Errors as Ollama's clients read them: a status, and one text, in Ollama's words where its clients look at them.
 
-Does: the status and the body of an error, in Ollama's words where its clients look at them. Does not: parse or generate.
 Called by the dialects and, for other operations, by the app; on the event loop.
 Source: Ollama's server, routes; its Python client raises `ResponseError` with both.
 """
@@ -12,12 +11,14 @@ import re
 import msgspec
 
 from dragoman.errors import ServerError
-from dragoman.server.api import HttpCall, Reply, json_reply
+from dragoman.server.api import HttpCall, model_of_body
 from dragoman.server.apis.openai_wire.fields import MAX_SHOWN_LENGTH
-from dragoman.server.describe.answers import json_errors
+from dragoman.server.describe.answers import json_teller
 from dragoman.server.error_kinds import statuses
 
 STATUSES = statuses(overloaded=503, engine_dead=500)
+
+_PICTURE = re.compile(r"messages\[(\d+)\]\.content\[(\d+)\](?:\.image_url(?:\.url)?| of type image_url)")
 
 
 class OllamaError(msgspec.Struct):
@@ -26,22 +27,9 @@ class OllamaError(msgspec.Struct):
     error: str
 
 
-ERRORS = json_errors(STATUSES, OllamaError)
-
-_PICTURE = re.compile(r"messages\[(\d+)\]\.content\[(\d+)\](?:\.image_url(?:\.url)?| of type image_url)")
-
-
-class OllamaErrors:
-    """The errors of every operation."""
-
-    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed."""
-        return json_reply(STATUSES[error.kind], OllamaError(told(error, http)))
-
-
 def told(error: ServerError, http: HttpCall) -> str:
     """The error in one line, with places in the neutral request replaced by their names in this API."""
-    if error.kind == "not_found" and error.param == "model" and (name := asked_name(http)):
+    if error.kind == "not_found" and error.param == "model" and (name := model_of_body(http, None)):
         return not_found(name)
     if not error.param or not error.param.startswith("messages"):
         return error.message
@@ -50,12 +38,9 @@ def told(error: ServerError, http: HttpCall) -> str:
     return _PICTURE.sub(place, error.message)
 
 
-def asked_name(http: HttpCall) -> str:
-    """The model that the body names, "" if it names none."""
-    name = http.field("model")
-    return name if isinstance(name, str) else ""
-
-
 def not_found(name: str) -> str:
     """The error for a model that is not served; a long name is cut."""
     return f"model '{' '.join(name[:MAX_SHOWN_LENGTH].split())}' not found"
+
+
+ERRORS = json_teller(STATUSES, OllamaError, lambda error, http: OllamaError(told(error, http)))

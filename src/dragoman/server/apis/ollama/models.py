@@ -7,16 +7,16 @@ Source: Ollama API reference (docs/api.md); the keys of `model_info` are those o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import UNSET
 
 from dragoman.errors import NotFound
-from dragoman.server.api import HttpCall, ModelCard, ModelProfile, Reply, json_reply
+from dragoman.server.api import HttpCall, ModelCard, Reply, json_reply
 from dragoman.server.apis.ollama.encoder import rfc3339
 from dragoman.server.apis.ollama.errors import not_found
-from dragoman.server.apis.ollama.names import model_shown, tagged
+from dragoman.server.apis.ollama.names import meant, tagged
 from dragoman.server.apis.ollama.options import WORDS
 from dragoman.server.apis.ollama.request import named_model
 from dragoman.server.apis.ollama.schema import (
@@ -32,9 +32,9 @@ from dragoman.server.apis.ollama.schema import (
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, unknown_names
 from dragoman.server.generation.text_service import TextService
 from dragoman.server.hosting import ModelStatus
-from dragoman.server.model_facts import facts_by_name
+from dragoman.server.model_facts import ModelFacts, facts_by_name, facts_of, facts_of_all, facts_of_unloaded
 from dragoman.server.operations import Server, looked_at
-from dragoman.server.registry import ServedModel, UnloadedModel
+from dragoman.server.registry import ServedModel
 from dragoman.server.responder import note_ignored
 
 VERSION = "0.13.5"  # whose API this is: clients compare the number to know what they may send
@@ -43,7 +43,7 @@ UNKNOWN = "unknown"
 _LAST_S = 253402300799.0  # the same in seconds
 
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
-_CAPABILITIES = {"tools": "tools", "vision": "vision", "thinking": "thinking", "insert": "insert"}
+_CAPABILITIES = ("tools", "vision", "thinking", "insert")
 _PARAMETERS: Mapping[str, str] = {"repetition_penalty": "repeat_penalty"}
 """Names of a model's defaults, where Ollama has others."""
 
@@ -66,15 +66,14 @@ _INFO: Mapping[str, tuple[str, ...]] = {
 async def tags(http: HttpCall, server: Server) -> OllamaTags:
     """Every name that can be asked for, those of models included that are loaded for it."""
     await looked_at(server)
-    served = [_listed(model.profile.card, name, _modified_at(model), _details(model)) for model, name in _named(server)]
-    away = [_listed_away(one, tagged(name)) for one in server.models.unloaded for name in one.names]
-    return OllamaTags(served + away)
+    return OllamaTags([_listed(facts) for facts in facts_of_all(server.models)])
 
 
 async def running(http: HttpCall, server: Server) -> OllamaRunning:
     """The models that are loaded."""
     statuses = {one.name: one for one in server.hosting.statuses()} if server.hosting is not None else {}
-    return OllamaRunning([_loaded(model, name, statuses.get(model.name)) for model, name in _named(server)])
+    models = server.models.models
+    return OllamaRunning([_loaded(one, statuses.get(model.name)) for model in models for one in facts_by_name([model])])
 
 
 async def version(http: HttpCall, server: Server) -> OllamaVersion:
@@ -87,10 +86,10 @@ async def show(http: HttpCall, server: Server) -> Reply:
     raw = decode_object(http, WORDS)
     body = read_struct(raw, OllamaShowBody, WORDS)
     name = named_model(body.model or body.name)
-    asked = model_shown(http, server)
-    away = None if asked is None else server.models.unloaded_called(asked)
+    asked = meant(name, server.models.knows)
+    away = server.models.unloaded_called(asked)
     try:
-        made = _shown(server.models.find(asked)) if away is None else _shown_away(away)
+        made = _shown(server.models.find(asked)) if away is None else _described(facts_of_unloaded(away))
     except NotFound as error:  # told by the owner of the path, who has not read the body
         raise type(error)(not_found(name), param="model") from error
     idle = [*unknown_names(raw, OllamaShowBody), *(["verbose"] if body.verbose else [])]
@@ -98,29 +97,20 @@ async def show(http: HttpCall, server: Server) -> Reply:
     return json_reply(200, made, headers)
 
 
-def _named(server: Server) -> Iterator[tuple[ServedModel, str]]:
-    for model in server.models.models:
-        for facts in facts_by_name([model]):
-            yield model, tagged(facts.name)
-
-
-def _listed(card: ModelCard, name: str, modified_at: str, details: OllamaDetails) -> OllamaListed:
+def _listed(facts: ModelFacts) -> OllamaListed:
+    name = tagged(facts.name)
     return OllamaListed(
         name=name,
         model=name,
-        modified_at=modified_at,
-        size=card.size_bytes,
-        digest=card.digest,
-        details=details,
+        modified_at=_modified_at(facts),
+        size=facts.card.size_bytes,
+        digest=facts.card.digest,
+        details=_details(facts),
     )
 
 
-def _listed_away(model: UnloadedModel, name: str) -> OllamaListed:
-    return _listed(model.card, name, rfc3339(model.card.modified_s), _details_of(model.card, ""))
-
-
-def _loaded(model: ServedModel, name: str, status: ModelStatus | None) -> OllamaLoaded:
-    card = model.profile.card
+def _loaded(facts: ModelFacts, status: ModelStatus | None) -> OllamaLoaded:
+    name, card = tagged(facts.name), facts.card
     size = card.size_bytes if status is None else status.memory.total or card.size_bytes
     expires_s = None if status is None else status.expires_s
     return OllamaLoaded(
@@ -128,43 +118,49 @@ def _loaded(model: ServedModel, name: str, status: ModelStatus | None) -> Ollama
         model=name,
         size=size,
         digest=card.digest,
-        details=_details(model),
+        details=_details(facts),
         expires_at=NEVER if expires_s is None else rfc3339(min(expires_s, _LAST_S)),
-        size_vram=0 if model.device.lower() == "cpu" else size,
-        context_length=model.engine.capabilities.max_model_len,
+        size_vram=0 if facts.device.lower() == "cpu" else size,
+        context_length=facts.max_model_len or 0,
     )
 
 
-def _shown_away(model: UnloadedModel) -> OllamaShown:
-    """The description of a model that is not loaded, from its files."""
-    card = model.card
+def _described(facts: ModelFacts) -> OllamaShown:
+    """The description of a model by its files alone."""
     return OllamaShown(
-        modelfile=_modelfile(model.name, {}),
+        modelfile=_modelfile(facts.name, {}),
         parameters="",
         template="",
-        details=_details_of(card, ""),
-        model_info=_info_of(card, model.name, card.config.get("max_position_embeddings")),
+        details=_details(facts),
+        model_info=_info_of(facts),
         capabilities=["completion"],
-        modified_at=rfc3339(card.modified_s),
-        license=card.license or UNSET,
+        modified_at=_modified_at(facts),
+        license=facts.card.license or UNSET,
     )
 
 
 def _shown(model: ServedModel) -> OllamaShown:
+    """The description of a loaded model."""
     profile, service = model.profile, model.service
-    template = service.chat_template if isinstance(service, TextService) else None
-    source = "" if template is None else template.sources["default"]
-    parameters = _parameters(profile)
-    return OllamaShown(
-        modelfile=_modelfile(model.name, parameters),
-        parameters="\n".join(f"{name} {value}" for name, value in parameters.items()),
-        template=source,
-        details=_details(model),
-        model_info=_model_info(model),
-        capabilities=_capabilities(model),
-        modified_at=_modified_at(model),
-        license=profile.card.license or UNSET,
-    )
+    made = _described(facts_of(model))
+    parameters = {  # the model's own defaults, where they hold
+        _PARAMETERS.get(name, name): value for name, value in profile.generation_defaults.items() if name != "do_sample"
+    }
+    made.modelfile = _modelfile(model.name, parameters)
+    made.parameters = "\n".join(f"{name} {value}" for name, value in parameters.items())
+    if isinstance(service, TextService):
+        if service.chat_template is not None:
+            made.template = service.chat_template.sources["default"]
+        for name in ("bos_token_id", "eos_token_id"):
+            if (token_id := getattr(service.tokenizer, name, None)) is not None:
+                made.model_info[f"tokenizer.ggml.{name}"] = token_id
+    if profile.pooling is not None:
+        family = made.model_info["general.architecture"]
+        made.model_info[f"{family}.embedding_length"] = profile.pooling.facts.dimensions
+        made.capabilities = ["embedding"]
+    else:
+        made.capabilities += [name for name in _CAPABILITIES if name in profile.abilities]
+    return made
 
 
 def _modelfile(name: str, parameters: Mapping[str, Any]) -> str:
@@ -172,36 +168,19 @@ def _modelfile(name: str, parameters: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *(f"PARAMETER {name} {value}" for name, value in parameters.items()), ""])
 
 
-def _parameters(profile: ModelProfile) -> dict[str, Any]:
-    """The model's own defaults, where they hold."""
-    defaults = profile.generation_defaults
-    return {_PARAMETERS.get(name, name): value for name, value in defaults.items() if name != "do_sample"}
+def _modified_at(facts: ModelFacts) -> str:
+    return rfc3339(facts.card.modified_s or facts.created_s)
 
 
-def _capabilities(model: ServedModel) -> list[str]:
-    if model.pooling is not None or model.profile.pooling is not None:
-        return ["embedding"]
-    able = model.profile.abilities
-    return ["completion", *(word for name, word in _CAPABILITIES.items() if name in able)]
-
-
-def _modified_at(model: ServedModel) -> str:
-    return rfc3339(model.profile.card.modified_s or model.created_s)
-
-
-def _details(model: ServedModel) -> OllamaDetails:
-    return _details_of(model.profile.card, model.dtype)
-
-
-def _details_of(card: ModelCard, dtype: str) -> OllamaDetails:
-    family = _family(card)
+def _details(facts: ModelFacts) -> OllamaDetails:
+    family = _family(facts.card)
     return OllamaDetails(
         parent_model="",
-        format=card.format,
+        format=facts.card.format,
         family=family,
         families=[family] if family else [],
-        parameter_size=_size(card.num_parameters),
-        quantization_level=dtype.upper(),
+        parameter_size=_size(facts.card.num_parameters),
+        quantization_level=facts.dtype.upper(),
     )
 
 
@@ -219,26 +198,14 @@ def _size(num_parameters: int | None) -> str:
     return "" if num_parameters is None else str(num_parameters)
 
 
-def _model_info(model: ServedModel) -> dict[str, Any]:
-    card = model.profile.card
-    info = _info_of(card, model.name, model.engine.capabilities.max_model_len)
-    if model.profile.pooling is not None:
-        info[f"{_family(card) or UNKNOWN}.embedding_length"] = model.profile.pooling.facts.dimensions
-    service = model.service
-    tokenizer = service.tokenizer if isinstance(service, TextService) else None
-    for name in ("bos_token_id", "eos_token_id"):
-        if (token_id := getattr(tokenizer, name, None)) is not None:
-            info[f"tokenizer.ggml.{name}"] = token_id
-    return info
-
-
-def _info_of(card: ModelCard, name: str, context_length: object) -> dict[str, Any]:
-    family = _family(card) or UNKNOWN
+def _info_of(facts: ModelFacts) -> dict[str, Any]:
+    card, family = facts.card, _family(facts.card) or UNKNOWN
     text = card.config.get("text_config")  # of models that also see, the part that writes
     config = {**card.config, **text} if isinstance(text, dict) else card.config
-    info: dict[str, Any] = {"general.architecture": family, "general.basename": name}
+    info: dict[str, Any] = {"general.architecture": family, "general.basename": facts.name}
     if card.num_parameters is not None:
         info["general.parameter_count"] = card.num_parameters
+    context_length = facts.max_model_len or card.config.get("max_position_embeddings")
     if isinstance(context_length, int):
         info[f"{family}.context_length"] = context_length
     for key, names in _INFO.items():

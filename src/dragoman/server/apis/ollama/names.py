@@ -28,13 +28,6 @@ def model_meant(http: HttpCall, server: Server) -> str | None:
     return None if name is None else meant(name, server.models.knows)
 
 
-def model_shown(http: HttpCall, server: Server) -> str | None:
-    """The same for bodies that may call it `name`, as clients did before there was `model`."""
-    older = http.field("name")
-    name = model_of_body(http, server) or (older if isinstance(older, str) else None)
-    return None if name is None else meant(name, server.models.knows)
-
-
 def served_name(name: str, profile: ModelProfile) -> str:
     """The name or adapter of the model of `profile` that a call means by `name`."""
     known = {profile.name, *profile.aliases, *profile.adapter_names()}

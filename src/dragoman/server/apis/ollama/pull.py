@@ -42,12 +42,11 @@ async def pull(http: HttpCall, server: Server) -> Reply | StreamedReply:
     name = _HUB.sub("", named_model(body.model or body.name), count=1)
     idle = [*unknown_names(raw, OllamaPullBody), *(["insecure"] if body.insecure else [])]
     headers = note_ignored(server.switches.for_call(http.headers), idle)
-    steps = _nothing() if _is_served(name, server) else _begun(name, server)
+    steps = None if _is_served(name, server) else _begun(name, server)
     if body.stream is not False:
         return StreamedReply(Head(NDJSON_MEDIA_TYPE, headers=headers), _lines(steps), _last_line)
-    async with aclosing(steps):
-        async for _ in steps:
-            pass
+    async for _ in _lines(steps):
+        pass
     return json_reply(200, _DONE, headers)
 
 
@@ -65,19 +64,14 @@ def _begun(name: str, server: Server) -> AsyncGenerator[PullStep]:
     return server.pulling.pull(name.removesuffix(LATEST))
 
 
-async def _nothing() -> AsyncGenerator[PullStep]:
-    """For what is here."""
-    steps: tuple[PullStep, ...] = ()
-    for step in steps:
-        yield step
-
-
-async def _lines(steps: AsyncGenerator[PullStep]) -> AsyncGenerator[bytes]:
-    async with aclosing(steps):
-        yield _line(_BEGUN)
-        async for step in steps:
-            if told := _told(step):
-                yield _line(told)
+async def _lines(steps: AsyncGenerator[PullStep] | None) -> AsyncGenerator[bytes]:
+    """The lines of a download; None = the model is here."""
+    yield _line(_BEGUN)
+    if steps is not None:
+        async with aclosing(steps):
+            async for step in steps:
+                if told := _told(step):
+                    yield _line(told)
     yield _line(_DONE)
 
 
@@ -92,9 +86,9 @@ def _told(step: PullStep) -> OllamaPulled | None:
     )
 
 
-def _line(told: OllamaPulled) -> bytes:
+def _line(told: OllamaPulled | OllamaError) -> bytes:
     return jsonline(msgspec.json.encode(told))
 
 
 def _last_line(error: ServerError) -> bytes:
-    return jsonline(msgspec.json.encode(OllamaError(error.message)))
+    return _line(OllamaError(error.message))

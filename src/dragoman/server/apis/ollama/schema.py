@@ -272,7 +272,7 @@ class OllamaRunning(msgspec.Struct, frozen=True):
     models: list[OllamaLoaded]
 
 
-class OllamaShown(msgspec.Struct, frozen=True, kw_only=True):
+class OllamaShown(msgspec.Struct, kw_only=True):
     """The answer of /api/show. `template` is Jinja, as the model brings it. `parameters`: what its file says of them."""
 
     modelfile: str
