@@ -112,9 +112,9 @@ def until_lines(process: subprocess.Popen[str], out: Path, num_lines: int) -> No
         time.sleep(0.01)
 
 
-def long_file(directory: Path) -> tuple[list[str], list[str]]:
+def long_file(directory: Path, num_lines: int) -> tuple[list[str], list[str]]:
     """(Words of the command, the custom_ids): long enough to be stopped in the middle."""
-    ids = [f"id-{i:03}" for i in range(160)]
+    ids = [f"id-{i:04}" for i in range(num_lines)]
     lines = [asking(one, prompt=f"A story {one}", max_tokens=16, ignore_eos=True) for one in ids]
     write_lines(directory / "in.jsonl", *lines)
     return [str(directory / "in.jsonl"), str(directory / "out.jsonl"), *MODEL, "--concurrency", "8"], ids
@@ -122,7 +122,7 @@ def long_file(directory: Path) -> tuple[list[str], list[str]]:
 
 @pytest.mark.full("three batches with a model; test_run.py goes on from every torn file")
 def test_a_batch_that_is_killed_and_run_again_has_each_answer_exactly_once(tmp_path: Path) -> None:
-    words, ids = long_file(tmp_path)
+    words, ids = long_file(tmp_path, 320)
     out = tmp_path / "out.jsonl"
     process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until_lines(process, out, 10)
@@ -146,7 +146,7 @@ def test_a_batch_that_is_killed_and_run_again_has_each_answer_exactly_once(tmp_p
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full("the same with another signal"))],
 )
 def test_a_batch_that_is_stopped_says_how_it_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    words, ids = long_file(tmp_path)
+    words, ids = long_file(tmp_path, 4000)
     process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until_lines(process, tmp_path / "out.jsonl", 5)
     process.send_signal(number)

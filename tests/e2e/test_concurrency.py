@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 
 import httpx
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.server_process import ServerProcess
 
 PROMPTS = [
@@ -110,15 +112,14 @@ def test_64_streams_of_mixed_dialects_give_the_text_of_a_lone_request(server: Se
 
 
 RUNNING, BLOCKS = "dragoman_requests_running", "dragoman_kv_blocks_used"
+GAUGES = (RUNNING, BLOCKS, "dragoman_requests_waiting")
 
 
 def wait_until_idle(server: ServerProcess) -> None:
-    """Poll the gauges until nothing runs; fails after 200 polls."""
-    for _ in range(200):
-        gauges = server.metrics()
-        if not any(gauges[name] for name in (RUNNING, BLOCKS, "dragoman_requests_waiting")):
-            return
-    raise AssertionError(f"the engine is not idle: {gauges}")
+    """Return once nothing runs or waits. Raises: AssertionError if that takes too long."""
+    end_s = time.monotonic() + PATIENCE_S
+    while busy := {name: value for name, value in server.metrics().items() if value and name in GAUGES}:
+        assert time.monotonic() < end_s, f"the engine is not idle: {busy}"
 
 
 @pytest.mark.parametrize(

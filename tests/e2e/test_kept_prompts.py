@@ -14,6 +14,7 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.config.resolve import demo_model_dir
+from tests.support.patience import PATIENCE_S
 from tests.support.server_process import serve
 
 LONG = "Rivers carry water from the mountains to the sea, and what they carry with it they leave on the way. " * 12
@@ -103,8 +104,8 @@ def test_servers_share_a_directory_and_one_goes_on_when_the_other_is_killed(tmp_
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Return when the condition holds. Raises: AssertionError after half a minute."""
-    end_s = time.monotonic() + 30
+    """Return when the condition holds. Raises: AssertionError if that takes too long."""
+    end_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end_s
         time.sleep(0.01)

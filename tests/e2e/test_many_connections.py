@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.running_server import read_until
 from tests.support.server_process import ServerProcess, serve
 
@@ -32,7 +33,7 @@ def server() -> Iterator[ServerProcess]:
 
 def connections(server: ServerProcess, count: int) -> list[socket.socket]:
     port = urlsplit(server.base_url).port
-    return [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(count)]
+    return [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(count)]
 
 
 def answered(held: list[socket.socket]) -> None:
@@ -55,7 +56,7 @@ def resident_bytes(server: ServerProcess) -> int:
 
 def is_served(server: ServerProcess) -> bool:
     try:
-        return httpx.get(f"{server.base_url}/ping", timeout=30).status_code == 200
+        return httpx.get(f"{server.base_url}/ping", timeout=PATIENCE_S).status_code == 200
     except httpx.TransportError:  # dropped: there was no file for it
         return False
 
@@ -66,7 +67,9 @@ def test_an_idle_connection_takes_some_kilobytes(server: ServerProcess) -> None:
     before = resident_bytes(server)
     held = connections(server, NUM_IDLE)
     answered(held[::2])
-    assert httpx.get(f"{server.base_url}/ping", timeout=30).status_code == 200  # all were accepted: it is the last
+    assert (
+        httpx.get(f"{server.base_url}/ping", timeout=PATIENCE_S).status_code == 200
+    )  # all were accepted: it is the last
     growth = resident_bytes(server) - before
     close([*warm, *held])
     assert growth / NUM_IDLE < MOST_BYTES
@@ -85,7 +88,7 @@ def test_a_server_without_files_serves_again_when_some_are_closed(server: Server
         answered(held)  # who is connected is served
     finally:
         close(flood)
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_S
     while not is_served(server):  # until it has noticed that they are closed
         assert time.monotonic() < until
     resource.prlimit(pid, resource.RLIMIT_NOFILE, old)

@@ -24,7 +24,7 @@ from tests.support.gguf_parts import ARRAY, TEXT, Parts, Tensor, array, split, t
 from tests.support.gguf_tokenizer import tokenizer_metadata
 from tests.support.gguf_writer import write_gguf
 
-LONGEST_S = 5.0
+LONGEST_S = 5.0  # of computing: a busy machine may take longer
 F32, F64, I8, U32, I32, BOOL, U64, I64 = 6, 12, 1, 4, 5, 7, 10, 11
 NAN = struct.pack("<f", float("nan"))
 
@@ -69,7 +69,7 @@ def refusal(parts: Parts, directory: Path, use: Callable[[Path], object] | None 
     path = directory / "model.gguf"
     path.write_bytes(parts.written())
     uses = [use] if use is not None else [lambda path: memory_needs(path, RollingOptions()), load_tokenizer]
-    begin_s = time.monotonic()
+    begin_s = time.process_time()
     for each in uses:
         try:
             each(path)
@@ -83,9 +83,9 @@ def refusal(parts: Parts, directory: Path, use: Callable[[Path], object] | None 
         assert str(path) in message
         assert "\n" not in message
         assert len(message) < 3000
-        assert time.monotonic() - begin_s < LONGEST_S
+        assert time.process_time() - begin_s < LONGEST_S
         return message
-    assert time.monotonic() - begin_s < LONGEST_S
+    assert time.process_time() - begin_s < LONGEST_S
     return None
 
 

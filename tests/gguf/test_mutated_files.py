@@ -31,7 +31,7 @@ from tests.support.gguf_writer import write_gguf
 from tests.support.little_memory import Confined, little_memory
 from tests.support.tiers import examples
 
-LONGEST_S = 10.0
+LONGEST_S = 10.0  # of computing
 SPARE_BYTES = 1 << 20  # of the interpreter's own, whatever the file's size
 LONGEST_MESSAGE = 3000
 
@@ -96,7 +96,7 @@ def _refusal(path: Path, *, loads: bool) -> str | None:
     if loads:
         uses.append(lambda: load_model(path, ModelOptions("f32")))
     message = None
-    begin = time.monotonic()
+    begin = time.process_time()
     for use in (lambda: read_gguf(path), *uses):
         try:
             with little_memory(path):
@@ -109,7 +109,7 @@ def _refusal(path: Path, *, loads: bool) -> str | None:
         if message is not None:
             assert 10 < len(message) < LONGEST_MESSAGE
             assert "\n" not in message
-    assert time.monotonic() - begin < LONGEST_S
+    assert time.process_time() - begin < LONGEST_S
     return message
 
 

@@ -387,7 +387,9 @@ class TestFailures:
             answer = post(server, b"wait")
             assert (answer.status_code, answer.json()["code"]) == (424, 424)
             assert answer.json()["error"] == "The handler took longer than the 0.3 s that the server allows"
-            assert post(server, b"next").text == "next"
+            while (answer := post(server, b"next")).status_code != 200:  # a busy machine may take longer, too
+                assert answer.status_code == 424
+            assert answer.text == "next"
             module.release.set()
 
     def test_one_thread_runs_one_call_at_a_time(self, tmp_path: Path) -> None:

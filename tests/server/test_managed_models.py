@@ -14,7 +14,7 @@ from dragoman.errors import EngineFailed, InvalidRequest
 from dragoman.server.app import ServerConfig
 from tests.support.fake_service import Gate, Script
 from tests.support.real_dialects import real_dialects
-from tests.support.running_server import RunningServer, running_server
+from tests.support.running_server import RunningServer, post_bytes, running_server
 from tests.support.tables import table
 
 BODY = {"inputs": "hi", "parameters": {"max_new_tokens": 50}}
@@ -196,8 +196,9 @@ class TestRegistering:
 
     def test_a_load_goes_on_when_its_client_leaves(self, server: RunningServer, client: httpx.Client) -> None:
         server.hosting.gates["slow"] = Gate()
-        with pytest.raises(httpx.ReadTimeout):
-            client.post("/models?url=slow", timeout=0.2)
+        with server.connect() as leaving:
+            leaving.sendall(post_bytes("/models?url=slow", b""))
+            server.hosting.journal.wait_for(lambda lines: "load slow" in lines)
         server.hosting.gates["slow"].open()
         until(client, "slow", "READY")
 

@@ -175,19 +175,19 @@ def test_no_panic_passes_for_an_answer(tmp_path: Path) -> None:
 
 
 def test_tokens_that_are_made_of_each_other_take_bounded_time() -> None:
-    begin_s = time.monotonic()
+    begin_s = time.process_time()
     with pytest.raises(ValueError, match="has 300000 characters, allowed: at most 1024"):
         all_merges(["a" * 300_000], frozenset(["a"]))
     tokens = ["a" * length for length in range(1, 1025)]
     with pytest.raises(ValueError, match="can be merged in too many ways"):
         all_merges(tokens, frozenset(tokens))
-    assert time.monotonic() - begin_s < 5
+    assert time.process_time() - begin_s < 5
 
 
 def test_blanks_take_time_in_proportion_to_their_number(tmp_path: Path) -> None:
     """Of a client, where SentencePiece's rules remove those that are too many."""
     shutil.copy(RECORDED / "unigram.model", tmp_path / "tokenizer.model")
     tokenizer = load_tokenizer(tmp_path)
-    begin_s = time.monotonic()
+    begin_s = time.process_time()
     assert tokenizer.encode("a" + " " * 400_000 + "b") == tokenizer.encode("  a b ")
-    assert time.monotonic() - begin_s < 10
+    assert time.process_time() - begin_s < 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -42,13 +43,15 @@ def test_nobody_else_is_asked_after_the_first_output() -> None:
     async def test() -> None:
         async with remote(first, second, hedge_after_ms=200.0) as engine:
             first.hangs_after = second.hangs_after = 1
-            stream = engine.generate(request())
+            stream, begin_s = engine.generate(request()), time.monotonic()
             await first_output(stream)
+            num_hedges = engine.stats().num_hedges
+            assert num_hedges == 0 or time.monotonic() > begin_s + 0.2, "a busy machine may be late"
             rest = asyncio.ensure_future(anext(stream))
             await asyncio.wait([rest], timeout=0.3)
             assert not rest.done()
-            assert len(first.bodies) + len(second.bodies) == 1
-            assert engine.stats().num_hedges == 0
+            assert len(first.bodies) + len(second.bodies) == 1 + num_hedges
+            assert engine.stats().num_hedges == num_hedges
             rest.cancel()
             await asyncio.gather(rest, return_exceptions=True)
             await stream.aclose()

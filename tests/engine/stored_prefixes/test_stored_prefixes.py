@@ -11,6 +11,7 @@ import pytest
 
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore
+from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.stored_prefixes.read_costs import ReadCosts
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel
@@ -252,13 +253,19 @@ def test_a_full_disk_changes_nothing() -> None:
 
 
 def test_a_deadline_is_not_refused_for_what_need_not_be_computed(disk: FakeDisk) -> None:
+    now_s = 0.0
+
+    def compute(_batch: ForwardBatch) -> None:
+        nonlocal now_s
+        now_s += 1000.0
+
     for has_disk in (False, True):
-        engine = Engine(disk if has_disk else FakeDisk())
-        engine.runner.before_forward = lambda _batch: time.sleep(0.01)
-        engine.add(0, [5] * 64, max_tokens=1)  # from here on it is known what tokens take: together 10 ms or more
+        engine = Engine(disk if has_disk else FakeDisk(), clock=lambda: now_s)
+        engine.runner.before_forward = compute
+        engine.add(0, [5] * 64, max_tokens=1)  # from here on it is known what tokens take: together 1000 s or more
         engine.run()
         request = make_request(PROMPT, 1, ignore_eos=True)
-        engine.collector.add(1, msgspec.structs.replace(request, deadline_s=time.time() + 0.004))
+        engine.collector.add(1, msgspec.structs.replace(request, deadline_s=time.time() + 400))
         engine.step_until(lambda engine=engine: 1 in engine.collector.errors or engine.is_done(1))  # type: ignore[misc]
         assert isinstance(engine.collector.errors.get(1), DeadlineTooShort) is not has_disk
         engine.close()
