@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
+
+import pytest
 
 from dragoman.config.resolve import demo_model_dir
 from dragoman.hub.inventory import STORED_TYPES, kept_models
@@ -26,6 +30,16 @@ def test_the_least_recently_used_go_first_and_the_newest_never(tmp_path: Path) -
     assert sorted(tmp_path.iterdir()) == [paths[0], paths[3], other]
     bound_kept(tmp_path, 0, paths[3])
     assert sorted(tmp_path.iterdir()) == [paths[3], other]
+
+
+def test_half_of_the_room_on_the_disk_is_left_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / f"{name}.blob" for name in "abcd"]
+    for age, path in enumerate(paths):
+        path.write_bytes(bytes(100))
+        os.utime(path, (1000 + age, 1000 + age))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    bound_kept(tmp_path, 1000, paths[3])
+    assert sorted(tmp_path.iterdir()) == paths[2:]
 
 
 def test_a_model_in_two_types_is_two_entries_of_which_the_bound_leaves_one(tmp_path: Path) -> None:

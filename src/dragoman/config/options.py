@@ -238,8 +238,8 @@ class ModelSettings:
     cache_max_gb: float = option(
         64.0,
         Number(0, inclusive=True),
-        "Size limit of the cache directory. The least recently used models are removed first, and the newest never. 0 "
-        "keeps none.",
+        "Size limit of the cache directory, which also never takes more than half of the disk's room. The least recently "
+        "used models are removed first, and the newest never. 0 keeps none.",
         unit="GiB",
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import logging
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,13 +44,17 @@ def note_use(kept: Path) -> None:
 
 
 def bound_kept(directory: Path, most_bytes: float, newest: Path) -> None:
-    """Remove graphs until all take at most `most_bytes`, or only `newest` is left. Who has mapped one keeps it."""
+    """Remove graphs until only `newest` is left, or all take at most `most_bytes`, and half of what else were free.
+
+    A process that has mapped a removed graph keeps it.
+    """
     found = []
     for path in directory.glob("*.blob"):
         with suppress(OSError):  # removed meanwhile
             facts = path.stat()
             found.append((facts.st_mtime_ns, facts.st_size, path))
     total = sum(size for _, size, _ in found)
+    most_bytes = min(most_bytes, (shutil.disk_usage(directory).free + total) / 2)
     for _, size, path in sorted(found):
         if total <= most_bytes:
             return
@@ -59,5 +64,8 @@ def bound_kept(directory: Path, most_bytes: float, newest: Path) -> None:
             except OSError as error:
                 logger.warning("the kept graph %s cannot be removed: %s", path, error.strerror)
                 continue
-            logger.info("the kept graph %s was removed: all take more than --cache-max-gb", path.name)
+            logger.info(
+                "the kept graph %s was removed: all take more than --cache-max-gb or half of the disk",
+                path.name,
+            )
             total -= size
