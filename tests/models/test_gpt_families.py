@@ -10,8 +10,8 @@ import pytest
 
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelError, ModelOptions, load_model
-from dragoman.models.alibi import alibi_slopes
 from dragoman.models.families import read_model
+from dragoman.models.families.gpt import alibi_slopes
 from tests.support.family_checkpoint import read_case, write_family_checkpoint
 from tests.support.forward import forward_batch
 from tests.support.tiers import width

@@ -5,30 +5,26 @@ Layers that see everything do not turn, and every fourth one does.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.attention import attend, queries_keys_values
 from dragoman.models.blocks.linear import linear
-from dragoman.models.blocks.nodes import multiply, scaled
-from dragoman.models.blocks.step import LayerInputs, StepInputs
+from dragoman.models.blocks.nodes import multiply
+from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts
 from dragoman.models.families.deepseek import BiasedExperts
-from dragoman.models.families.head_norms import NormsHeads
 from dragoman.models.families.llama import LayerNorms
 from dragoman.models.families.windows import all_but_every, read_slides
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
 
-class Afmoe(BiasedExperts, NormsHeads):
+class Afmoe(BiasedExperts):
     """Trinity Nano, Mini and Large."""
 
     architectures = ("AfmoeForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = LayerNorms("input_layernorm", "pre_mlp_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
+    head_norms = "each"
     router_name = "router.gate"
     bias_name = "expert_bias"
 
@@ -46,27 +42,19 @@ class Afmoe(BiasedExperts, NormsHeads):
         config.assume(first_k_dense_replace=1, n_shared_experts=2)
         config.expect(n_group=1, norm_topk_prob=True, num_expert_groups=1, num_limited_groups=1, topk_group=1)
         config.skip("load_balance_coeff", "use_grouped_mm")
-        self.scales_embeddings = config.flag("mup_enabled")
+        if config.flag("mup_enabled"):
+            self.embedding_factor = config.count("hidden_size") ** 0.5
         super().__init__(config)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
         """Every `global_attn_every_n_layers`-th layer sees everything."""
         return read_slides(config, all_but_every(config.count("global_attn_every_n_layers", 4)))
 
-    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """Without a rotary rule where the layer sees everything."""
-        facts = super().attention_facts(config, index)
-        return facts if self.slides[index] else replace(facts, rotary=None)
+    def is_turned(self, index: int) -> bool:
+        """In a window."""
+        return self.slides[index]
 
-    def embed(self, body: Weights, step: StepInputs) -> Node:
-        """Scaled by the root of the hidden size, if config.json says so."""
-        x = super().embed(body, step)
-        return scaled(x, self.facts.hidden_size**0.5) if self.scales_embeddings else x
-
-    def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Llama`. What the heads read passes as much as gates of the hidden states let it."""
-        facts = layer.attention
-        q, k, v = queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
-        attended = attend(*self.heads(q, k, weights, facts), v, layer)
-        gate = ops.sigmoid(linear(layer.keep(x), weights.at("gate_proj"), facts.output_width)).output(0)
-        return linear(multiply(attended, gate), weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)
+    def gated(self, attended: Node, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """By the hidden states."""
+        gate = linear(layer.keep(x), weights.at("gate_proj"), layer.attention.output_width)
+        return multiply(attended, ops.sigmoid(gate).output(0))

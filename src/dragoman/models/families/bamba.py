@@ -5,9 +5,8 @@ from __future__ import annotations
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ModelFacts, ScanFacts
-from dragoman.models.families.llama import LayerNorms, Llama, head_size
+from dragoman.models.families.llama import LayerNorms, Llama
 from dragoman.models.families.scans import ScanKeys, read_scan, scanned
-from dragoman.models.rotary import RotaryReading, read_rotary
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
@@ -18,15 +17,13 @@ class Bamba(Llama):
     architectures = ("BambaForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = LayerNorms("input_layernorm", "pre_ff_layernorm")
+    final_norm = "final_layernorm"
     mlp_name = "feed_forward"
+    rotary_part = 0.5
 
     def __init__(self, config: Config) -> None:
         config.skip("num_logits_to_keep", "z_loss_coefficient", "attn_rotary_emb", "layers_block_type", "layer_types")
         super().__init__(config)
-
-    def read_rotary(self, config: Config) -> RotaryReading:
-        """Of half of each head."""
-        return read_rotary(config, head_size(config), part=0.5)
 
     def read_facts(self, config: Config) -> ModelFacts:
         """See `Llama`."""
@@ -41,10 +38,6 @@ class Bamba(Llama):
     def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ScanFacts:
         """See `Llama`."""
         return self.attention_facts(config, index) if self.attends[index] else self.scan.facts
-
-    def last_norm(self, x: Node, body: Weights) -> Node:
-        """See `Family`."""
-        return self.norm(x, body.at("final_layernorm"))
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """By attention or by a scan."""

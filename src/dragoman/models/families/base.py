@@ -7,6 +7,7 @@ says what differs; `families` lists them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
@@ -14,9 +15,11 @@ import openvino as ov
 
 from dragoman.models.blocks.embeddings import embedding, logits
 from dragoman.models.blocks.fusing import fuse
+from dragoman.models.blocks.nodes import capped, scaled
+from dragoman.models.blocks.norms import layer_norm, rms_norm
 from dragoman.models.blocks.step import LayerInputs, StepInputs
 from dragoman.models.config import Config, ModelError
-from dragoman.models.facts import ModelFacts
+from dragoman.models.facts import LayerFacts, ModelFacts
 from dragoman.models.storage.constants import Node
 from dragoman.models.vision.base import VisionFamily
 from dragoman.models.weights import Weights
@@ -33,9 +36,10 @@ class Family(ABC):
     """One model of a family, made from its config.json. `facts`: what it is. `vision`: the part of it that sees, if any.
 
     `architectures`: the names in config.json that mean this family. `layouts`: of these, the first one whose table of
-    embeddings is there is the checkpoint's. `packings`: the quant_methods that only this family has. `table`,
-    `layers`: names below the body. `large_table`: that of a table besides, "" = there is none.
-    `unread`: patterns of tensors that checkpoints carry and that nothing needs.
+    embeddings is there is the checkpoint's. `packings`: the quant_methods that only this family has. `table`, `layers`,
+    `final_norm`: names below the body. `large_table`: that of another table. `unread`: patterns of needless tensors.
+    `has_layer_norms`, `has_norm_bias`, `norm_offset`: LayerNorm, or RMSNorm; and what is added to its weights.
+    `embedding_factor`, `logits_factor` (before the head's matrix), `logits_cap`, `has_head_bias`: of the decoder's ends.
     """
 
     architectures: ClassVar[tuple[str, ...]] = ()
@@ -47,7 +51,17 @@ class Family(ABC):
     table: ClassVar[str] = "embed_tokens"
     layers: ClassVar[str] = "layers"
     large_table: ClassVar[str] = ""
+    final_norm: ClassVar[str] = "norm"
+    has_layer_norms: ClassVar[bool] = False
+    has_norm_bias: ClassVar[bool] = True
+    norm_offset: ClassVar[float] = 0.0
     unread: tuple[str, ...] = (r"rotary_emb\.inv_freq$",)
+
+    norm_epsilon: float
+    embedding_factor: float = 1.0
+    logits_factor: float = 1.0
+    logits_cap: float = 0.0
+    has_head_bias: bool = False
 
     facts: ModelFacts
     vision: VisionFamily | None = None
@@ -71,17 +85,31 @@ class Family(ABC):
         self.vision = vision
         self.facts = replace(self.facts, pictures=vision.facts)
 
+    def read_ends(
+        self, config: Config, layers: Iterable[LayerFacts], max_position: int, long_context_from: int | None = None
+    ) -> ModelFacts:
+        """The facts of a model with these layers."""
+        sizes = config.count("vocab_size"), config.count("hidden_size")
+        return ModelFacts(self.architectures[0], *sizes, max_position, tuple(layers), long_context_from)
+
     @abstractmethod
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """One layer. Shapes: x [T, 1, hidden] -> the same; of the last layer only the rows that it keeps."""
 
-    @abstractmethod
+    def norm(self, x: Node, weights: Weights) -> Node:
+        """The family's norm of hidden states."""
+        if self.has_layer_norms:
+            return layer_norm(x, weights, self.norm_epsilon, bias=self.has_norm_bias, offset=self.norm_offset)
+        return rms_norm(x, weights, self.norm_epsilon, offset=self.norm_offset)
+
     def last_norm(self, x: Node, body: Weights) -> Node:
         """The norm before the head."""
+        return self.norm(x, body.at(self.final_norm))
 
     def embed(self, body: Weights, step: StepInputs) -> Node:
         """Hidden states of the step's tokens. Shape: [T, 1, hidden]."""
-        return embedding(step.token_ids, body.at(self.table), self.facts.vocab_size, self.facts.hidden_size)
+        x = embedding(step.token_ids, body.at(self.table), self.facts.vocab_size, self.facts.hidden_size)
+        return scaled(x, self.embedding_factor)
 
     def begin(self, x: Node, body: Weights, step: StepInputs) -> Node:
         """The input of the first layer, made of the embeddings; families hand on here what further layers need of them."""
@@ -89,7 +117,8 @@ class Family(ABC):
 
     def head(self, x: Node, weights: Weights) -> Node:
         """Logits. Shapes: [R, 1, hidden] -> [R, vocab]."""
-        return logits(x, weights, self.facts.vocab_size)
+        x = scaled(x, self.logits_factor)
+        return capped(logits(x, weights, self.facts.vocab_size, bias=self.has_head_bias), self.logits_cap)
 
     def build(self, weights: Weights) -> ov.Model:
         """The graph; its inputs are those of `StepInputs`, its output logits f32 [R, vocab].

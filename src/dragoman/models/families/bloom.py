@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dragoman.models.alibi import alibi_slopes
 from dragoman.models.blocks.step import StepInputs
 from dragoman.models.config import Config
 from dragoman.models.families.base import Layout
-from dragoman.models.families.gpt import ALIASES, Gpt, Names
+from dragoman.models.families.gpt import ALIASES, Gpt, Names, alibi_slopes
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 

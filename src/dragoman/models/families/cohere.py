@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from dragoman.models.blocks.nodes import scaled
-from dragoman.models.blocks.norms import head_layer_norm, layer_norm
+from dragoman.models.blocks.nodes import width
+from dragoman.models.blocks.norms import head_layer_norm
 from dragoman.models.blocks.rotary import pair_order
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts
-from dragoman.models.families.llama import LayerNorms, Llama, head_size
+from dragoman.models.families.llama import LayerNorms, Llama
 from dragoman.models.families.windows import all_but_every, read_slides
-from dragoman.models.rotary import RotaryReading, read_rotary
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
@@ -24,41 +20,23 @@ class Cohere(Llama):
     architectures = ("CohereForCausalLM",)
     epsilon = ("layer_norm_eps", 1e-5)
     layer_norms = LayerNorms(before_mlp="")
+    has_layer_norms = True
+    has_norm_bias = False
+    has_interleaved_pairs = True
     is_parallel = True
     is_tied = True
 
     def __init__(self, config: Config) -> None:
-        self.logits_scale = config.number("logit_scale", 0.0625)
-        self.norms_heads = config.flag("use_qk_norm")
+        self.logits_factor = config.number("logit_scale", 0.0625)
+        self.head_norms = "each" if config.flag("use_qk_norm") else ""
         config.skip("model_max_length")
         super().__init__(config)
 
-    def read_rotary(self, config: Config) -> RotaryReading:
-        """Of pairs side by side."""
-        return read_rotary(config, head_size(config), is_interleaved=True)
-
-    def norm(self, x: Node, weights: Weights) -> Node:
-        """LayerNorm without bias."""
-        return layer_norm(x, weights, self.norm_epsilon, bias=False)
-
-    def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
-        """Normed if the model does, each head with weights of its own."""
-        q, k = super().heads(q, k, weights, facts)
-        if not self.norms_heads:
-            return q, k
-        return (
-            self._head_norm(q, weights.at("q_norm"), facts.num_heads, facts),
-            self._head_norm(k, weights.at("k_norm"), facts.num_kv_heads, facts),
-        )
-
-    def _head_norm(self, x: Node, weights: Weights, num_heads: int, facts: AttentionFacts) -> Node:
-        weight = np.asarray(weights.tensor((num_heads, facts.head_size)))
-        order = pair_order(1, facts.head_size, facts.head_size)  # that of the dimensions of x
-        return head_layer_norm(x, weight[:, order], self.norm_epsilon)
-
-    def head(self, x: Node, weights: Weights) -> Node:
-        """Scaled, before the matrix makes it wide."""
-        return super().head(scaled(x, self.logits_scale), weights)
+    def head_norm(self, x: Node, weights: Weights, num_heads: int) -> Node:
+        """With weights for each head."""
+        size = width(x)
+        weight = np.asarray(weights.tensor((num_heads, size)))
+        return head_layer_norm(x, weight[:, pair_order(1, size, size)], self.norm_epsilon)  # as the dimensions of x
 
 
 class Cohere2(Cohere):
@@ -82,7 +60,6 @@ class Cohere2(Cohere):
         """Every fourth layer sees everything, or as the pattern says."""
         return read_slides(config, all_but_every(config.count("sliding_window_pattern", 4)))
 
-    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """Without a rotary rule where the layer sees everything."""
-        facts = super().attention_facts(config, index)
-        return facts if self.slides[index] else replace(facts, rotary=None)
+    def is_turned(self, index: int) -> bool:
+        """In a window."""
+        return self.slides[index]

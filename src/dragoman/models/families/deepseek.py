@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from dragoman.models.blocks.attention import attend
@@ -10,7 +11,7 @@ from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, RoutingRule
-from dragoman.models.families.experts import ChosenWithBias, WithExperts, activation, active_count
+from dragoman.models.families.experts import ChosenWithBias, WithExperts, read_experts
 from dragoman.models.families.llama import Llama
 from dragoman.models.rotary import RotaryReading, read_rotary, rotary_description, yarn_growth
 from dragoman.models.storage.constants import Node
@@ -64,16 +65,8 @@ class RoutedExperts(WithExperts):
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
         """In all layers but the first."""
-        num_experts = config.count("n_routed_experts")
-        inner_size = config.count("moe_intermediate_size")
-        facts = ExpertFacts(
-            num_experts,
-            active_count(config, "num_experts_per_tok", num_experts),
-            inner_size,
-            activation(config),
-            self.routing_rule(config),
-            config.count("n_shared_experts", 0, least=0) * inner_size,
-        )
+        facts = read_experts(config, self.routing_rule(config), "n_routed_experts")
+        facts = replace(facts, shared_size=config.count("n_shared_experts", 0, least=0) * facts.inner_size)
         kinds = config.choices("mlp_layer_types", ("dense", "sparse"), config.count("num_hidden_layers"))
         first = config.count("first_k_dense_replace", 0, least=0)
         return facts if (kinds[index] == "sparse" if kinds else index >= first) else None

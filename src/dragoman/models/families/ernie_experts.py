@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dragoman.models.blocks.experts import Routing, route
 from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts, RoutingRule
-from dragoman.models.families.experts import WithExperts, activation, active_count
+from dragoman.models.families.experts import WithExperts, read_experts
 from dragoman.models.families.relatives import Ernie45
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -24,17 +26,11 @@ class ErnieExperts(WithExperts, Ernie45):
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
         """In every `moe_layer_interval`-th layer of a range."""
-        num_experts, inner_size = config.count("moe_num_experts"), config.count("moe_intermediate_size")
         first = config.count("moe_layer_start_index", 1, least=0)
         last = config.count("moe_layer_end_index", -1, least=-1)
-        facts = ExpertFacts(
-            num_experts,
-            active_count(config, "moe_k", num_experts),
-            inner_size,
-            activation(config),
-            RoutingRule(is_normalized=True, least_sum=config.number("moe_norm_min", 1e-12)),
-            config.count("moe_num_shared_experts", 2, least=0) * inner_size,
-        )
+        rule = RoutingRule(is_normalized=True, least_sum=config.number("moe_norm_min", 1e-12))
+        facts = read_experts(config, rule, "moe_num_experts", active="moe_k")
+        facts = replace(facts, shared_size=config.count("moe_num_shared_experts", 2, least=0) * facts.inner_size)
         is_dense = index < first or (last != -1 and index > last) or (index + 1) % config.count("moe_layer_interval", 1)
         return None if is_dense else facts
 

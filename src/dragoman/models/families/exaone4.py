@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts
 from dragoman.models.families.olmo import NORMS_AFTER
 from dragoman.models.families.qwen import Qwen3
 from dragoman.models.families.windows import all_but_every, no_slides, read_slides
@@ -24,13 +21,13 @@ class Exaone4(Qwen3):
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
         """Without a window all see everything, and turn."""
-        if "sliding_window" not in config:
+        self.has_windows = "sliding_window" in config
+        if not self.has_windows:
             config.skip("sliding_window_pattern")
             return no_slides(config)
         pattern = 1 if "layer_types" in config else config.count("sliding_window_pattern", 4)
         return read_slides(config, all_but_every(pattern))
 
-    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """Without a rotary rule where a layer sees everything and others do not."""
-        facts = super().attention_facts(config, index)
-        return facts if self.slides[index] or "sliding_window" not in config else replace(facts, rotary=None)
+    def is_turned(self, index: int) -> bool:
+        """Unless it sees everything and others do not."""
+        return self.slides[index] or not self.has_windows

@@ -13,7 +13,7 @@ from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
 from dragoman.models.blocks.nodes import add
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
-from dragoman.models.facts import ExpertFacts, MlpFacts
+from dragoman.models.facts import ExpertFacts, MlpFacts, RoutingRule
 from dragoman.models.families.llama import Llama
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights, halves
@@ -22,12 +22,12 @@ from dragoman.models.weights import Weights, halves
 class WithExperts(Llama):
     """Llama with experts in its layers, or in most of them.
 
-    `router_name`, `expert_names`, `shared_name`: where a layer keeps the router, each expert's gate, up and down matrices,
-    and the expert that every token takes.
+    `router_name`, `shared_name`: where a layer keeps the router, and the expert that every token takes. `are_turned`: two
+    tensors for all experts are stored by columns.
     """
 
     router_name: ClassVar[str] = "gate"
-    expert_names: ClassVar[tuple[str, str, str]] = ("gate_proj", "up_proj", "down_proj")
+    are_turned: ClassVar[bool] = False
     shared_name: ClassVar[str] = "shared_experts"
 
     def __init__(self, config: Config) -> None:
@@ -62,10 +62,13 @@ class WithExperts(Llama):
 
     def expert_weights(self, weights: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
         """Those of each expert, which may lie in two tensors for all."""
-        if "gate_up_proj" in weights.at("experts"):
-            return stacked_experts(weights.at("experts"), facts)
-        experts = (weights.at(f"experts.{index}") for index in range(facts.num_experts))
-        return [ExpertWeights(*(expert.at(name) for name in self.expert_names)) for expert in experts]
+        stored = weights.at("experts")
+        are_apart = f"0.{self.mlp_names[0]}.weight" in stored
+        if "gate_up_proj" in stored or (self.are_turned and not are_apart):
+            stored = stored.transposed() if self.are_turned else stored
+            return stacked_experts(stored.renamed(weight="gate_up_proj"), stored.renamed(weight="down_proj"), facts)
+        experts = (stored.at(str(index)) for index in range(facts.num_experts))
+        return [ExpertWeights(*self.gate_up_down(expert, facts.inner_size)) for expert in experts]
 
     def shared(self, x: Node, weights: Weights, facts: ExpertFacts) -> Node:
         """The output for x of the expert that every token takes."""
@@ -84,16 +87,31 @@ class ChosenWithBias(WithExperts):
         return route(x, weights.at(self.router_name), facts, choice_bias=bias)
 
 
-def stacked_experts(experts: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
+def stacked_experts(raised: Weights, lowered: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
     """Those of each expert where all lie in two tensors: gates above ups, and downs."""
-    raised, lowered = experts.renamed(weight="gate_up_proj"), experts.renamed(weight="down_proj")
-    return [
-        ExpertWeights(
-            *halves(raised.stacked(index, facts.num_experts), facts.inner_size),
-            lowered.stacked(index, facts.num_experts),
-        )
-        for index in range(facts.num_experts)
-    ]
+    count, size = facts.num_experts, facts.inner_size
+    pairs = ((raised.stacked(index, count), lowered.stacked(index, count)) for index in range(count))
+    return [ExpertWeights(*halves(both, size), down) for both, down in pairs]
+
+
+def read_experts(
+    config: Config,
+    rule: RoutingRule,
+    count: str = "num_experts",
+    size: str = "moe_intermediate_size",
+    active: str = "num_experts_per_tok",
+    *,
+    default: int | None = None,
+    shared_size: int = 0,
+) -> ExpertFacts:
+    """A layer's experts. `count`, `size`, `active`: keys of their number, their width, and how many a token takes.
+
+    `default`: their number where config.json does not say it. Raises: ModelError.
+    """
+    num_experts = config.count(count, default)
+    num_active, inner_size = active_count(config, active, num_experts), config.count(size)
+    activation = config.choice("hidden_act", ACTIVATIONS, "silu")
+    return ExpertFacts(num_experts, num_active, inner_size, activation, rule, shared_size)
 
 
 def check_groups(facts: ExpertFacts) -> None:
@@ -118,8 +136,3 @@ def active_count(config: Config, key: str, num_experts: int) -> int:
     if count > num_experts:
         raise config.error(key, f"at most the number of experts, {num_experts}")
     return count
-
-
-def activation(config: Config) -> str:
-    """The name of what stands between an expert's products."""
-    return config.choice("hidden_act", ACTIVATIONS, "silu")

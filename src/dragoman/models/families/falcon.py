@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dragoman.models.alibi import alibi_slopes
 from dragoman.models.config import Config
 from dragoman.models.facts import MlpFacts
 from dragoman.models.families.base import Layout
-from dragoman.models.families.gpt import ALIASES, Gpt, Names
+from dragoman.models.families.gpt import ALIASES, Gpt, Names, alibi_slopes
 from dragoman.models.families.llama import head_counts, head_size
 from dragoman.models.rotary import read_rotary
 

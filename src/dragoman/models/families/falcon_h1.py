@@ -10,7 +10,7 @@ from dataclasses import replace
 from dragoman.models.blocks.linear import linear, linears
 from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import add, multiply, scaled
-from dragoman.models.blocks.step import LayerInputs, StepInputs
+from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts, ModelFacts
 from dragoman.models.families.llama import LayerNorms, Llama
@@ -27,6 +27,7 @@ class FalconH1(Llama):
     architectures = ("FalconH1ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = LayerNorms("input_layernorm", "pre_ff_layernorm")
+    final_norm = "final_layernorm"
     mlp_name = "feed_forward"
 
     def __init__(self, config: Config) -> None:
@@ -56,18 +57,6 @@ class FalconH1(Llama):
         """Keys are multiplied, as scores would be."""
         facts = super().attention_facts(config, index)
         return replace(facts, scale=facts.scale * config.number("key_multiplier", 1.0))
-
-    def embed(self, body: Weights, step: StepInputs) -> Node:
-        """Scaled."""
-        return scaled(super().embed(body, step), self.embedding_factor)
-
-    def head(self, x: Node, weights: Weights) -> Node:
-        """Scaled, before the matrix makes it wide."""
-        return super().head(scaled(x, self.logits_factor), weights)
-
-    def last_norm(self, x: Node, body: Weights) -> Node:
-        """See `Family`."""
-        return self.norm(x, body.at("final_layernorm"))
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """By both, added."""

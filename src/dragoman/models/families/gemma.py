@@ -11,17 +11,11 @@ from dataclasses import replace
 from typing import ClassVar
 
 from dragoman.models.blocks.mlp import ACTIVATIONS
-from dragoman.models.blocks.nodes import capped, scaled
-from dragoman.models.blocks.norms import rms_norm
-from dragoman.models.blocks.step import StepInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, MlpFacts
-from dragoman.models.families.head_norms import NormsHeads
 from dragoman.models.families.llama import LayerNorms, Llama, head_size
 from dragoman.models.families.windows import all_but_every, read_slides
 from dragoman.models.rotary import RotaryReading, read_two_rotaries
-from dragoman.models.storage.constants import Node
-from dragoman.models.weights import Weights
 
 
 class Gemma(Llama):
@@ -32,11 +26,13 @@ class Gemma(Llama):
 
     architectures = ("GemmaForCausalLM",)
     directions: ClassVar[tuple[bool | str, ...]] = (False,)
+    norm_offset = 1.0
     is_tied = True
 
     def __init__(self, config: Config) -> None:
         if config.value("use_bidirectional_attention", False) not in self.directions:
             raise config.error("use_bidirectional_attention", " or ".join(json.dumps(one) for one in self.directions))
+        self.embedding_factor = config.count("hidden_size") ** 0.5
         super().__init__(config)
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
@@ -44,14 +40,6 @@ class Gemma(Llama):
         named = config.choice("hidden_act", ACTIVATIONS, "gelu_pytorch_tanh")
         activation = config.choice("hidden_activation", ACTIVATIONS, named)
         return MlpFacts(config.count("intermediate_size"), "gelu_pytorch_tanh" if activation == "gelu" else activation)
-
-    def embed(self, body: Weights, step: StepInputs) -> Node:
-        """Scaled by the root of the hidden size."""
-        return scaled(super().embed(body, step), self.facts.hidden_size**0.5)
-
-    def norm(self, x: Node, weights: Weights) -> Node:
-        """Times one plus weight."""
-        return rms_norm(x, weights, self.norm_epsilon, offset=1.0)
 
 
 class Gemma2(Gemma):
@@ -78,15 +66,12 @@ class Gemma2(Gemma):
         cap = config.number("attn_logit_softcapping", 0.0)
         return replace(super().attention_facts(config, index), scale=scale, softcap=cap)
 
-    def head(self, x: Node, weights: Weights) -> Node:
-        """Capped."""
-        return capped(super().head(x, weights), self.logits_cap)
 
-
-class Gemma3(NormsHeads, Gemma2):
+class Gemma3(Gemma2):
     """Gemma 3, its text model."""
 
     architectures = ("Gemma3ForCausalLM",)
+    head_norms = "each"
 
     def read_rotary(self, config: Config) -> RotaryReading:
         """Of layers that see everything; `self.local_rotary` of the others."""
@@ -97,8 +82,3 @@ class Gemma3(NormsHeads, Gemma2):
         """Every sixth layer sees everything, or as the pattern says."""
         pattern = config.count("sliding_window_pattern", config.count("_sliding_window_pattern", 6))
         return read_slides(config, all_but_every(pattern))
-
-    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """With the rule of the layer's kind."""
-        facts = super().attention_facts(config, index)
-        return replace(facts, rotary=self.local_rotary.rule) if self.slides[index] else facts

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dragoman.models.blocks.attention import attend, queries_keys_values
+from dragoman.models.blocks.attention import attend
 from dragoman.models.blocks.experts import Routing, gated_experts, route
 from dragoman.models.blocks.linear import linear, linears
 from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
@@ -40,7 +40,7 @@ class SharesKeys(Gemma3):
     large_table = TABLE
     pattern: ClassVar[int] = 6
     num_sharing: int = 0
-    norm = Llama.norm  # times the weight alone
+    norm_offset = 0.0
 
     def __init__(self, config: Config) -> None:
         self.per_layer_size = config.count("hidden_size_per_layer_input", 256, least=0)
@@ -67,8 +67,7 @@ class SharesKeys(Gemma3):
         """Not scaled: queries and keys are normed."""
         source = self.sources[index]
         facts = Llama.attention_facts(self, config, index)
-        facts = replace(facts, scale=1.0, cache=None if source == index else source)
-        return replace(facts, rotary=self.local_rotary.rule) if self.slides[index] else facts
+        return replace(facts, scale=1.0, cache=None if source == index else source)
 
     def begin(self, x: Node, body: Weights, step: StepInputs) -> Node:
         """With the layers' embeddings handed on."""
@@ -93,11 +92,6 @@ class SharesKeys(Gemma3):
         q = apply_rotary(self.norm(split_heads(q, facts.num_heads), weights.at("q_norm")), angles)
         attended = attend(q, k, v, layer, is_turned=True)
         return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)
-
-    def queries_keys_values(self, x: Node, weights: Weights, layer: LayerInputs) -> list[Node]:
-        """Of all heads. Shapes: x [T, 1, hidden] -> three of [T, 1, heads * size]."""
-        facts = layer.attention
-        return queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
 
     def per_layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """The change by the layer's embeddings."""
@@ -200,7 +194,8 @@ class Gemma4(SharesKeys):
         chosen, shares = route(rms_normalized(x, scale, self.norm_epsilon), router.at("proj"), facts)
         weight = gather_rows(constant(router.vector(facts.num_experts, "per_expert_scale")), chosen)
         normed = self.norm(x, weights.at("pre_feedforward_layernorm_2"))
-        experts = stacked_experts(weights.at("experts"), facts)
+        stored = weights.at("experts")
+        experts = stacked_experts(stored.renamed(weight="gate_up_proj"), stored.renamed(weight="down_proj"), facts)
         return gated_experts(normed, Routing(chosen, multiply(shares, weight)), experts, facts)
 
 

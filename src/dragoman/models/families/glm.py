@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dragoman.models.config import Config
-from dragoman.models.families.llama import LayerNorms, Llama, head_size
-from dragoman.models.rotary import RotaryReading, read_rotary
-from dragoman.models.weights import Weights, halves
+from dragoman.models.families.llama import LayerNorms, Llama
 
 
 class Glm(Llama):
@@ -13,18 +11,13 @@ class Glm(Llama):
 
     architectures = ("GlmForCausalLM",)
     epsilon = ("rms_norm_eps", 1.5625e-07)
+    has_interleaved_pairs = True
+    rotary_part = 0.5
+    mlp_names = ("gate_up_proj", "down_proj")
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
         """Of queries, keys and values alone."""
         return config.flag("attention_bias"), False
-
-    def read_rotary(self, config: Config) -> RotaryReading:
-        """Of pairs side by side in a part of the head."""
-        return read_rotary(config, head_size(config), is_interleaved=True, part=0.5)
-
-    def gate_up_down(self, weights: Weights, inner_size: int) -> tuple[Weights, Weights, Weights]:
-        """Gate and up as halves of one matrix."""
-        return *halves(weights.at("gate_up_proj"), inner_size), weights.at("down_proj")
 
 
 class Glm4(Glm):

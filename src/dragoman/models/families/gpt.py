@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, NamedTuple
 
 from dragoman.models.blocks.attention import attend, queries_keys_values
-from dragoman.models.blocks.embeddings import embedding, logits
+from dragoman.models.blocks.embeddings import embedding
 from dragoman.models.blocks.fused_qkv import Projections, by_group
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS, plain_mlp
 from dragoman.models.blocks.nodes import add, split_heads
-from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.blocks.step import LayerInputs, StepInputs
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts, ModelFacts
+from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts
 from dragoman.models.families.base import Family
 from dragoman.models.families.llama import head_counts, head_size
 from dragoman.models.rotary import RotaryReading
@@ -58,15 +58,15 @@ class Gpt(Family):
     table = "wte"
     layers = "h"
     names: Names
-    final_norm: ClassVar[str] = "ln_f"
+    final_norm = "ln_f"
+    has_layer_norms = True
     positions: ClassVar[str] = ""
     first_position: ClassVar[int] = 0
     unread: tuple[str, ...] = (r"\.att(n|ention)\.(masked_)?bias$", r"\.rotary_emb\.inv_freq$")  # masks and frequencies
 
     is_tied = True
     is_parallel = False
-    has_norm_bias = has_qkv_bias = has_output_bias = has_mlp_bias = True
-    has_head_bias = False
+    has_qkv_bias = has_output_bias = has_mlp_bias = True
     rotary: RotaryReading | None = None
     alibi: tuple[float, ...] = ()
 
@@ -78,17 +78,11 @@ class Gpt(Family):
         self.is_tied = config.flag("tie_word_embeddings", self.is_tied)
         self.read(config)
         context = self.rotary.max_position if self.rotary else config.count("max_position_embeddings")
-        self.facts = ModelFacts(
-            architecture=self.architectures[0],
-            vocab_size=config.count("vocab_size"),
-            hidden_size=config.count("hidden_size"),
-            max_position=context,
-            layers=tuple(
-                LayerFacts(self.attention_facts(config, index), self.mlp_facts(config))
-                for index in range(config.count("num_hidden_layers"))
-            ),
-            long_context_from=self.rotary.long_context_from if self.rotary else None,
+        layers = (
+            LayerFacts(self.attention_facts(config, index), self.mlp_facts(config))
+            for index in range(config.count("num_hidden_layers"))
         )
+        self.facts = self.read_ends(config, layers, context, self.rotary.long_context_from if self.rotary else None)
 
     # --- config.json --------------------------------------------------------------------------------------------------
 
@@ -113,10 +107,6 @@ class Gpt(Family):
 
     # --- the graph ----------------------------------------------------------------------------------------------------
 
-    def norm(self, x: Node, weights: Weights) -> Node:
-        """The family's norm of hidden states."""
-        return layer_norm(x, weights, self.norm_epsilon, bias=self.has_norm_bias)
-
     def embed(self, body: Weights, step: StepInputs) -> Node:
         """See `Family`."""
         x = super().embed(body, step)
@@ -127,14 +117,6 @@ class Gpt(Family):
         size, skipped = self.facts.max_position, self.first_position
         rows = body.at(self.positions).rows(slice(skipped, None), skipped + size)
         return embedding(step.positions, rows, size, self.facts.hidden_size)
-
-    def last_norm(self, x: Node, body: Weights) -> Node:
-        """See `Family`."""
-        return self.norm(x, body.at(self.final_norm))
-
-    def head(self, x: Node, weights: Weights) -> Node:
-        """See `Family`."""
-        return logits(x, weights, self.facts.vocab_size, bias=self.has_head_bias)
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """See `Family`."""
@@ -177,3 +159,14 @@ class Gpt(Family):
         assert isinstance(facts, MlpFacts)
         up, down = weights.at(self.names.up), weights.at(self.names.down)
         return plain_mlp(x, up, down, facts.inner_size, facts.activation, bias=self.has_mlp_bias)
+
+
+def alibi_slopes(num_heads: int, largest_exponent: float = 8.0) -> tuple[float, ...]:
+    """Each head's deduction from a score per token of distance, from 2 ** -(exponent / heads) to 2 ** -exponent.
+
+    If the number of heads is not a power of two, they get slopes of the next one: every second, then those between.
+    Source: ALiBi (arXiv:2108.12409).
+    """
+    size = 2 ** math.ceil(math.log2(num_heads))
+    slopes = [2.0 ** (-largest_exponent * (i + 1) / size) for i in range(size)]
+    return tuple(slopes if size == num_heads else (slopes[1::2] + slopes[::2])[:num_heads])

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dragoman.models.blocks.nodes import add, scaled
-from dragoman.models.blocks.step import StepInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts
 from dragoman.models.families.llama import Llama
 from dragoman.models.storage.constants import Node
-from dragoman.models.weights import Weights
 
 
 class Granite(Llama):
@@ -19,23 +17,15 @@ class Granite(Llama):
     architectures = ("GraniteForCausalLM",)
 
     def __init__(self, config: Config) -> None:
-        self.embedding_scale = config.number("embedding_multiplier", 1.0)
+        self.embedding_factor = config.number("embedding_multiplier", 1.0)
         self.residual_scale = config.number("residual_multiplier", 1.0)
-        self.logits_scale = 1.0 / config.positive("logits_scaling", 1.0)
+        self.logits_factor = 1.0 / config.positive("logits_scaling", 1.0)
         super().__init__(config)
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
         """With a scale of its own."""
         return replace(super().attention_facts(config, index), scale=config.number("attention_multiplier", 1.0))
 
-    def embed(self, body: Weights, step: StepInputs) -> Node:
-        """Scaled."""
-        return scaled(super().embed(body, step), self.embedding_scale)
-
     def residual(self, x: Node, change: Node) -> Node:
         """With the change scaled."""
         return add(x, scaled(change, self.residual_scale))
-
-    def head(self, x: Node, weights: Weights) -> Node:
-        """Scaled, before the matrix makes it wide."""
-        return super().head(scaled(x, self.logits_scale), weights)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from dragoman.models.blocks.experts import ExpertWeights
 from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts, RoutingRule
-from dragoman.models.families.experts import WithExperts, activation, active_count
+from dragoman.models.families.experts import WithExperts, read_experts, stacked_experts
 from dragoman.models.families.granite import Granite
-from dragoman.models.weights import Weights, halves
+from dragoman.models.weights import Weights
 
 
 class GraniteExperts(WithExperts, Granite):
@@ -25,21 +25,12 @@ class GraniteExperts(WithExperts, Granite):
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts:
         """See `WithExperts`."""
-        num_experts = config.count("num_local_experts")
-        return ExpertFacts(
-            num_experts,
-            active_count(config, "num_experts_per_tok", num_experts),
-            config.count("intermediate_size"),
-            activation(config),
-            RoutingRule(score="chosen"),
-        )
+        return read_experts(config, RoutingRule(score="chosen"), "num_local_experts", "intermediate_size")
 
     def expert_weights(self, weights: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
         """Gate and up as halves of one matrix."""
         experts = weights.at("block_sparse_moe")
-        raised = (experts.at("input_linear").stacked(index, facts.num_experts) for index in range(facts.num_experts))
-        lowered = (experts.at("output_linear").stacked(index, facts.num_experts) for index in range(facts.num_experts))
-        return [ExpertWeights(*halves(up, facts.inner_size), down) for up, down in zip(raised, lowered, strict=True)]
+        return stacked_experts(experts.at("input_linear"), experts.at("output_linear"), facts)
 
 
 class GraniteSharedExperts(GraniteExperts):
@@ -47,12 +38,9 @@ class GraniteSharedExperts(GraniteExperts):
 
     architectures = ("GraniteMoeSharedForCausalLM",)
     shared_name = "shared_mlp"
+    mlp_names = ("input_linear", "output_linear")
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts:
         """See `WithExperts`."""
         shared_size = config.count("shared_intermediate_size", 0, least=0)
         return replace(super().expert_facts(config, index), shared_size=shared_size)
-
-    def gate_up_down(self, weights: Weights, inner_size: int) -> tuple[Weights, Weights, Weights]:
-        """Of the shared expert: gate and up as halves of one matrix."""
-        return *halves(weights.at("input_linear"), inner_size), weights.at("output_linear")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, MlpFacts, ModelFacts, ScanFacts
-from dragoman.models.families.experts import activation
 from dragoman.models.families.granite_experts import GraniteExperts, GraniteSharedExperts
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.scans import ScanKeys, read_scan, scanned
@@ -46,17 +44,16 @@ class GraniteHybrid(GraniteSharedExperts):
         """See `Llama`."""
         return self.scan.facts if self.scans[index] else self.attention_facts(config, index)
 
-    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """Without a rotary rule if the model does not turn."""
-        facts = super().attention_facts(config, index)
-        return facts if self.turns else replace(facts, rotary=None)
+    def is_turned(self, index: int) -> bool:
+        """If the model turns."""
+        return self.turns
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
         """Those of the MLP that all tokens take, if there are no experts."""
         if config.count("num_local_experts", 8, least=0):
             return super().mlp_facts(config, index)
         config.skip("intermediate_size")
-        return MlpFacts(config.count("shared_intermediate_size"), activation(config))
+        return MlpFacts(config.count("shared_intermediate_size"), config.choice("hidden_act", ACTIVATIONS, "silu"))
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """By attention or by a scan."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dragoman.models.blocks.attention import attend, queries_keys_values
-from dragoman.models.blocks.linear import linear
+from dragoman.models.blocks.attention import HeadNorm
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.families.llama import Llama, head_size
 from dragoman.models.rotary import RotaryReading, read_rotary, rotary_description
-from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
 
@@ -36,14 +34,9 @@ class HunyuanDense(Llama):
         stretched = theta * described.positive("alpha") ** (size / (size - 2))
         return read_rotary(config, size, scaling=Config({"rope_theta": stretched}))
 
-    def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Llama`."""
-        facts = layer.attention
-        q, k, v = queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
-        q, k = self.heads(q, k, weights, facts)
-        norms = (
+    def norms_of_turned(self, weights: Weights, layer: LayerInputs) -> tuple[HeadNorm, HeadNorm]:
+        """Each with weights."""
+        return (
             lambda heads: self.norm(heads, weights.at("query_layernorm")),
             lambda heads: self.norm(heads, weights.at("key_layernorm")),
         )
-        attended = attend(q, k, v, layer, norms=norms)
-        return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)

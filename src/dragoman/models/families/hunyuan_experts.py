@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts, RoutingRule
-from dragoman.models.families.experts import WithExperts, activation, active_count
+from dragoman.models.families.experts import WithExperts, read_experts
 from dragoman.models.families.hunyuan import HunyuanDense
 
 _OF_PICTURES = """
@@ -12,6 +12,7 @@ _OF_PICTURES = """
     video_end_id video_start_id vit_add_patchemb_bias vit_input_resolution vit_mapping_type vit_norm_type vit_patch vit_path
     vit_remove_prenorm vit_token vit_type vit_used_rms_norm
 """  # of a model that sees, whose keys checkpoints carry along
+_OF_EXPERTS = ("num_experts", "intermediate_size", "hidden_act")
 _OF_TRAINING = "capacity_factor moe_drop_tokens moe_random_routing_dropped_token"
 
 
@@ -31,20 +32,13 @@ class HunyuanExperts(WithExperts, HunyuanDense):
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts:
         """See `WithExperts`. Numbers may be said for each layer, where all are the same."""
-        num_experts, size = config.count("num_experts"), config.count("intermediate_size")
-        num_layers = config.count("num_hidden_layers")
+        size, num_layers = config.count("intermediate_size"), config.count("num_hidden_layers")
         for key, number in (("moe_intermediate_size", size), ("num_shared_expert", 1)):
             if config.value(key, number) not in (number, [number] * num_layers):
                 raise config.error(key, f"{number} in every layer")
         active = config.value("num_experts_per_tok")
         if isinstance(active, list) and active and active == [active[0]] * num_layers:
             active = active[0]
-        told = Config({"num_experts_per_tok": active})
-        return ExpertFacts(
-            num_experts,
-            active_count(told, "num_experts_per_tok", num_experts),
-            size,
-            activation(config),
-            RoutingRule(is_normalized=True),
-            size,
-        )
+        told = Config({"num_experts_per_tok": active, **{key: config.value(key) for key in _OF_EXPERTS}})
+        rule = RoutingRule(is_normalized=True)
+        return read_experts(told, rule, size="intermediate_size", shared_size=size)

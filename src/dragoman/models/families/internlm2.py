@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dragoman.models.blocks.fused_qkv import Projections, by_group
-from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts
 from dragoman.models.families.base import Layout
 from dragoman.models.families.llama import LayerNorms, Llama
-from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
 
@@ -19,8 +17,10 @@ class InternLM2(Llama):
     layouts = (Layout("model", "output"),)
     table = "tok_embeddings"
     layer_norms = LayerNorms("attention_norm", "ffn_norm")
+    attention_name = "attention"
     output_name = "wo"
     mlp_name = "feed_forward"
+    mlp_names = ("w1", "w3", "w2")
 
     def __init__(self, config: Config) -> None:
         config.expect(rope_pos_id_version="default")  # else pictures' tokens advance by less than one position
@@ -32,14 +32,6 @@ class InternLM2(Llama):
         has_bias = config.flag("bias", True)
         return has_bias, has_bias
 
-    def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Llama`."""
-        return self.attention(x, weights.at("attention"), layer)
-
     def projections(self, weights: Weights, facts: AttentionFacts) -> Projections:
         """The parts of one matrix, which lie by heads of keys and values."""
         return by_group(weights.at("wqkv"), facts)
-
-    def gate_up_down(self, weights: Weights, inner_size: int) -> tuple[Weights, Weights, Weights]:
-        """See `Llama`."""
-        return weights.at("w1"), weights.at("w3"), weights.at("w2")

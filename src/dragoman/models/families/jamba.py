@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts, ChannelScanFacts, ExpertFacts, ModelFacts
+from dragoman.models.facts import AttentionFacts, ChannelScanFacts, ExpertFacts, ModelFacts, RoutingRule
 from dragoman.models.families.channel_scans import ChannelScanKeys, read_channel_scan, scanned_by_channel
-from dragoman.models.families.experts import WithExperts, activation, active_count
+from dragoman.models.families.experts import WithExperts, read_experts
 from dragoman.models.families.llama import LayerNorms
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -19,6 +17,7 @@ class Jamba(WithExperts):
 
     architectures = ("JambaForCausalLM",)
     layer_norms = LayerNorms("input_layernorm", "pre_ff_layernorm")
+    final_norm = "final_layernorm"
     mlp_name = "feed_forward"
     router_name = "router"
 
@@ -39,25 +38,18 @@ class Jamba(WithExperts):
         period, offset = config.count("attn_layer_period", 8), config.count("attn_layer_offset", 4, least=0)
         return self.attention_facts(config, index) if index % period == offset else self.scan.facts
 
-    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
+    def is_turned(self, index: int) -> bool:
         """Positions are not told."""
-        return replace(super().attention_facts(config, index), rotary=None)
+        return False
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
         """See `WithExperts`."""
-        num_experts = config.count("num_experts", 16)
         period, offset = config.count("expert_layer_period", 2), config.count("expert_layer_offset", 1, least=0)
-        if num_experts == 1:
+        if config.count("num_experts", 16) == 1:
             config.skip("num_experts_per_tok")
             return None
-        active = active_count(config, "num_experts_per_tok", num_experts)
-        if index % period != offset:
-            return None
-        return ExpertFacts(num_experts, active, config.count("intermediate_size"), activation(config))
-
-    def last_norm(self, x: Node, body: Weights) -> Node:
-        """See `Family`."""
-        return self.norm(x, body.at("final_layernorm"))
+        facts = read_experts(config, RoutingRule(), size="intermediate_size", default=16)
+        return facts if index % period == offset else None
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """By attention or by a scan."""

@@ -34,8 +34,12 @@ class Lfm2(Llama):
     architectures = ("Lfm2ForCausalLM",)
     epsilon = ("norm_eps", 1e-5)
     layer_norms = LayerNorms("operator_norm", "ffn_norm")
+    final_norm = "embedding_norm"
     output_name = "out_proj"
     mlp_name = "feed_forward"
+    mlp_names = ("w1", "w3", "w2")
+    head_norms = "each"
+    head_norm_names = ("q_layernorm", "k_layernorm")
     is_tied = True
 
     def __init__(self, config: Config) -> None:
@@ -62,20 +66,11 @@ class Lfm2(Llama):
         """Those of a layer."""
         return MlpFacts(_inner_size(config), "silu")
 
-    def last_norm(self, x: Node, body: Weights) -> Node:
-        """See `Family`."""
-        return self.norm(x, body.at("embedding_norm"))
-
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """By attention or by a convolution."""
         if self.attends[layer.index]:
             return super().mix(x, weights, layer)
         return self.convolution(x, weights.at("conv"), layer)
-
-    def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
-        """Each head's query and key normed."""
-        q, k = super().heads(q, k, weights, facts)
-        return self.norm(q, weights.at("q_layernorm")), self.norm(k, weights.at("k_layernorm"))
 
     def convolution(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """Convolved between two gates, all three made of x. Shapes: [T, 1, hidden] -> the same, of the rows kept."""
@@ -85,10 +80,6 @@ class Lfm2(Llama):
         convolved = convolve(multiply(gate_in, inner), weights.at("conv"), layer, bias=bias)
         gated = multiply(layer.keep(gate_out), layer.keep(convolved))
         return linear(gated, weights.at("out_proj"), self.facts.hidden_size, bias=bias)
-
-    def gate_up_down(self, weights: Weights, inner_size: int) -> tuple[Weights, Weights, Weights]:
-        """See `Llama`."""
-        return weights.at("w1"), weights.at("w3"), weights.at("w2")
 
 
 def _attending_layers(config: Config) -> tuple[bool, ...]:

@@ -15,7 +15,6 @@ class Lfm2Experts(Lfm2, WithExperts):
     """LFM2 8B-A1B, 24B-A2B."""
 
     architectures = ("Lfm2MoeForCausalLM",)
-    expert_names = ("w1", "w3", "w2")
 
     def __init__(self, config: Config) -> None:
         self.has_choice_bias = config.flag("use_expert_bias", True)

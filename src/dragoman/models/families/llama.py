@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
-from dragoman.models.blocks.attention import attend, queries_keys_values
+from dragoman.models.blocks.attention import HeadNorm, attend, queries_keys_values
 from dragoman.models.blocks.linear import linear
-from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
+from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp, plain_mlp
 from dragoman.models.blocks.nodes import add, split_heads
-from dragoman.models.blocks.norms import rms_norm
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import (
@@ -24,7 +23,10 @@ from dragoman.models.families.base import Family
 from dragoman.models.families.windows import read_window
 from dragoman.models.rotary import Axes, RotaryReading, read_rotary
 from dragoman.models.storage.constants import Node
-from dragoman.models.weights import Weights
+from dragoman.models.weights import Weights, halves
+
+
+HeadNorms = Literal["", "each", "all"]
 
 
 class LayerNorms(NamedTuple):
@@ -39,18 +41,28 @@ class LayerNorms(NamedTuple):
 class Llama(Family):
     """Llama 1 to 3.x.
 
-    `epsilon`: the key of the norms' and what it is without one. `output_name`, `mlp_name`: where attention keeps the matrix
-    of its output, and a layer its MLP. `is_parallel`: the
-    MLP reads what attention reads, and both are added at once. `axes`: see `read_rotary`.
+    `epsilon`: the key of the norms' and what it is without one. `attention_name`, `output_name`, `mlp_name`: where a layer
+    keeps attention, that the matrix of its output, and a layer its MLP. `mlp_names`: of gate, up and down; two where gate
+    and up are halves of one matrix, or without `has_gate`. `is_parallel`: the MLP reads what attention reads, and both are
+    added at once. `rotary_part`, `has_interleaved_pairs`, `axes`: see `read_rotary`. `local_rotary`: of layers with a
+    window, None = the same. `head_norms`: of each head's query and key, or of all heads together, before they are turned.
     """
 
     architectures = ("LlamaForCausalLM",)
     epsilon: ClassVar[tuple[str, float]] = ("rms_norm_eps", 1e-6)
     layer_norms: ClassVar[LayerNorms] = LayerNorms()
+    attention_name: ClassVar[str] = "self_attn"
     output_name: ClassVar[str] = "o_proj"
     mlp_name: ClassVar[str] = "mlp"
+    mlp_names: ClassVar[tuple[str, ...]] = ("gate_proj", "up_proj", "down_proj")
+    has_gate: ClassVar[bool] = True
     is_parallel: bool = False
+    rotary_part: ClassVar[float | None] = None
+    has_interleaved_pairs: ClassVar[bool] = False
     axes: ClassVar[Axes | None] = None
+    local_rotary: RotaryReading | None = None
+    head_norms: HeadNorms = ""
+    head_norm_names: ClassVar[tuple[str, str]] = ("q_norm", "k_norm")
 
     def __init__(self, config: Config) -> None:
         self.norm_epsilon = config.positive(*self.epsilon)
@@ -67,18 +79,11 @@ class Llama(Family):
 
     def read_facts(self, config: Config) -> ModelFacts:
         """The facts, with the same attention and MLP in each layer unless a family says otherwise."""
-        num_layers = config.count("num_hidden_layers")
-        return ModelFacts(
-            architecture=self.architectures[0],
-            vocab_size=config.count("vocab_size"),
-            hidden_size=config.count("hidden_size"),
-            max_position=self.rotary.max_position,
-            layers=tuple(
-                LayerFacts(self.mixer_facts(config, index), self.mlp_facts(config, index))
-                for index in range(num_layers)
-            ),
-            long_context_from=self.rotary.long_context_from,
+        layers = (
+            LayerFacts(self.mixer_facts(config, index), self.mlp_facts(config, index))
+            for index in range(config.count("num_hidden_layers"))
         )
+        return self.read_ends(config, layers, self.rotary.max_position, self.rotary.long_context_from)
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
         """True if queries, keys and values have a bias; True if the output has."""
@@ -87,7 +92,8 @@ class Llama(Family):
 
     def read_rotary(self, config: Config) -> RotaryReading:
         """The rule by which positions turn queries and keys."""
-        return read_rotary(config, head_size(config), axes=self.axes)
+        part, is_interleaved = self.rotary_part, self.has_interleaved_pairs
+        return read_rotary(config, head_size(config), part=part, is_interleaved=is_interleaved, axes=self.axes)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
         """For each layer: True if it sees only a window."""
@@ -99,9 +105,14 @@ class Llama(Family):
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
         """Those of a layer."""
-        num_heads, num_kv_heads = head_counts(config)
-        size, window = head_size(config), self.window if self.slides[index] else 0
-        return AttentionFacts(num_heads, num_kv_heads, size, size, size**-0.5, window, self.rotary.rule)
+        size, slides = head_size(config), self.slides[index]
+        reading = self.local_rotary if slides and self.local_rotary is not None else self.rotary
+        rule, window = reading.rule if self.is_turned(index) else None, self.window if slides else 0
+        return AttentionFacts(*head_counts(config), size, size, size**-0.5, window, rule)
+
+    def is_turned(self, index: int) -> bool:
+        """True if positions turn the layer's queries and keys."""
+        return True
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
         """Those of a layer."""
@@ -109,16 +120,7 @@ class Llama(Family):
 
     # --- the graph ----------------------------------------------------------------------------------------------------
 
-    def norm(self, x: Node, weights: Weights) -> Node:
-        """The family's norm of hidden states."""
-        return rms_norm(x, weights, self.norm_epsilon)
-
-    def last_norm(self, x: Node, body: Weights) -> Node:
-        """See `Family`."""
-        return self.norm(x, body.at("norm"))
-
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Family`."""
         names = self.layer_norms
         normed = self._normed(x, weights, names.before_attention)
         mixed = self._normed(self.mix(normed, weights, layer), weights, names.after_attention)
@@ -137,35 +139,64 @@ class Llama(Family):
 
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """The mixing of tokens with each other. Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
-        return self.attention(x, weights.at("self_attn"), layer)
+        return self.attention(x, weights.at(self.attention_name), layer)
 
     def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
         facts = layer.attention
-        q, k, v = queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
+        q, k, v = self.queries_keys_values(x, weights, layer)
         q, k = self.heads(q, k, weights, facts)
         sinks = weights.vector(facts.num_heads, "sinks") if facts.has_sinks else None
-        attended = attend(q, k, v, layer, sinks)
+        attended = attend(q, k, v, layer, sinks, self.norms_of_turned(weights, layer))
+        attended = self.gated(attended, x, weights, layer)
         return linear(attended, weights.at(self.output_name), self.facts.hidden_size, bias=self.has_output_bias)
+
+    def queries_keys_values(self, x: Node, weights: Weights, layer: LayerInputs) -> list[Node]:
+        """Of all heads. Shapes: x [T, 1, hidden] -> three of [T, 1, heads * size]."""
+        facts = layer.attention
+        return queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
 
     def projections(self, weights: Weights, facts: AttentionFacts) -> tuple[Weights, Weights, Weights]:
         """The weights of queries, keys and values."""
         return weights.at("q_proj"), weights.at("k_proj"), weights.at("v_proj")
 
     def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
-        """Queries and keys by heads; families norm them here. Shapes: [T, 1, heads * size] -> [T, heads, 1, size]."""
-        return split_heads(q, facts.num_heads), split_heads(k, facts.num_kv_heads)
+        """Queries and keys by heads, normed. Shapes: [T, 1, heads * size] -> [T, heads, 1, size]."""
+        of_q, of_k = (weights.at(name) for name in self.head_norm_names)
+        if self.head_norms == "all":
+            q, k = self.norm(q, of_q), self.norm(k, of_k)
+        q, k = split_heads(q, facts.num_heads), split_heads(k, facts.num_kv_heads)
+        if self.head_norms == "each":
+            q, k = self.head_norm(q, of_q, facts.num_heads), self.head_norm(k, of_k, facts.num_kv_heads)
+        return q, k
+
+    def head_norm(self, x: Node, weights: Weights, num_heads: int) -> Node:
+        """Each head normed. Shape: [T, heads, 1, size]."""
+        return self.norm(x, weights)
+
+    def norms_of_turned(self, weights: Weights, layer: LayerInputs) -> tuple[HeadNorm, HeadNorm] | None:
+        """The norms of queries and keys that have been turned, None if there are none."""
+        return None
+
+    def gated(self, attended: Node, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """The heads' output as far as a gate lets it pass. `x`: what attention reads."""
+        return attended
 
     def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """Shapes: [T, 1, hidden] -> the same."""
         facts = self.facts.layers[layer.index].mlp
         assert isinstance(facts, MlpFacts)
-        gate, up, down = self.gate_up_down(weights, facts.inner_size)
-        return gated_mlp(x, gate, up, down, facts.inner_size, facts.activation, bias=self.has_mlp_bias)
+        size, activation, bias = facts.inner_size, facts.activation, self.has_mlp_bias
+        if not self.has_gate:
+            up, down = (weights.at(name) for name in self.mlp_names)
+            return plain_mlp(x, up, down, size, activation, bias=bias)
+        return gated_mlp(x, *self.gate_up_down(weights, size), size, activation, bias=bias)
 
     def gate_up_down(self, weights: Weights, inner_size: int) -> tuple[Weights, Weights, Weights]:
-        """The matrices of the MLP."""
-        return weights.at("gate_proj"), weights.at("up_proj"), weights.at("down_proj")
+        """The matrices of a gated MLP."""
+        first, *second, down = (weights.at(name) for name in self.mlp_names)
+        gate, up = (first, second[0]) if second else halves(first, inner_size)
+        return gate, up, down
 
 
 def head_counts(config: Config) -> tuple[int, int]:

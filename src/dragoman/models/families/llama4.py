@@ -11,19 +11,16 @@ from dataclasses import replace
 import numpy as np
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.attention import attend, queries_keys_values
-from dragoman.models.blocks.experts import ExpertWeights, Routing, gated_experts, route
-from dragoman.models.blocks.linear import linear
+from dragoman.models.blocks.attention import HeadNorm
+from dragoman.models.blocks.experts import Routing, gated_experts, route
 from dragoman.models.blocks.nodes import add, integers, multiply, reshape, scalar, unsqueeze, width
 from dragoman.models.blocks.norms import rms_normalized
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, MlpFacts, ModelFacts, QueryGrowth, RoutingRule
-from dragoman.models.families.experts import WithExperts, activation, active_count
-from dragoman.models.families.llama import head_size
-from dragoman.models.rotary import RotaryReading, read_rotary
+from dragoman.models.families.experts import WithExperts, read_experts
 from dragoman.models.storage.constants import Node
-from dragoman.models.weights import Weights, halves
+from dragoman.models.weights import Weights
 
 _KINDS = ("full_attention", "chunked_attention")
 
@@ -36,11 +33,14 @@ class Llama4(WithExperts):
     mlp_name = "feed_forward"
     router_name = "router"
     shared_name = "shared_expert"
+    are_turned = True
+    has_interleaved_pairs = True
 
     def __init__(self, config: Config) -> None:
         config.skip("for_llm_compressor")
+        config.assume(rope_theta=500_000.0)
         num_layers = config.count("num_hidden_layers")
-        self.norms_heads = config.flag("use_qk_norm", True)
+        self.norms_turned = config.flag("use_qk_norm", True)
         every = config.count("no_rope_layer_interval", 4)
         self.turns = _flags(config, "no_rope_layers", num_layers) or [(i + 1) % every != 0 for i in range(num_layers)]
         self.chunk = config.count("attention_chunk_size") if "attention_chunk_size" in config else 0
@@ -60,11 +60,6 @@ class Llama4(WithExperts):
             raise config.error("moe_layers", "a list of layers")
         return layers
 
-    def read_rotary(self, config: Config) -> RotaryReading:
-        """Of pairs side by side."""
-        config.assume(rope_theta=500_000.0)
-        return read_rotary(config, head_size(config), is_interleaved=True)
-
     def read_facts(self, config: Config) -> ModelFacts:
         """In a context of one chunk."""
         facts = super().read_facts(config)
@@ -73,18 +68,20 @@ class Llama4(WithExperts):
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
         """Positions turn, or let queries grow."""
         facts = super().attention_facts(config, index)
-        return facts if self.turns[index] else replace(facts, rotary=None, growth=self.growth)
+        return facts if self.is_turned(index) else replace(facts, growth=self.growth)
+
+    def is_turned(self, index: int) -> bool:
+        """As config.json says."""
+        return self.turns[index]
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
         """In every layer, in some, or in none."""
         if not self.expert_layers:
             config.skip("num_local_experts", "num_experts_per_tok")
             return None
-        num_experts, inner_size = config.count("num_local_experts", 16), config.count("intermediate_size")
-        active = active_count(config, "num_experts_per_tok", num_experts)
-        facts = ExpertFacts(
-            num_experts, active, inner_size, activation(config), RoutingRule("sigmoid"), shared_size=inner_size
-        )
+        rule, shared_size = RoutingRule("sigmoid"), config.count("intermediate_size")
+        size = "intermediate_size"
+        facts = read_experts(config, rule, "num_local_experts", size, default=16, shared_size=shared_size)
         return facts if index in self.expert_layers else None
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
@@ -94,16 +91,11 @@ class Llama4(WithExperts):
 
     # --- the graph ----------------------------------------------------------------------------------------------------
 
-    def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Llama`."""
-        facts = layer.attention
-        q, k, v = queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
-        q, k = self.heads(q, k, weights, facts)
-        is_normed = self.norms_heads and self.turns[layer.index]
-        attended = attend(q, k, v, layer, norms=(self._head_norm, self._head_norm) if is_normed else None)
-        return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)
+    def norms_of_turned(self, weights: Weights, layer: LayerInputs) -> tuple[HeadNorm, HeadNorm] | None:
+        """Without weights."""
+        return (self._unit, self._unit) if self.norms_turned and self.turns[layer.index] else None
 
-    def _head_norm(self, heads: Node) -> Node:
+    def _unit(self, heads: Node) -> Node:
         return rms_normalized(heads, np.ones(width(heads), np.float32), self.norm_epsilon)
 
     def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
@@ -119,18 +111,6 @@ class Llama4(WithExperts):
         routed = gated_experts(rows, Routing(one_each, wholly), self.expert_weights(weights, facts), facts)
         by_token = reshape(routed, -1, facts.num_active, size)
         return add(ops.reduce_sum(by_token, integers(1), True).output(0), self.shared(x, weights, facts))
-
-    def expert_weights(self, weights: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
-        """Of all experts in two tensors, by columns."""
-        stored = weights.at("experts").transposed()
-        raised, lowered = stored.renamed(weight="gate_up_proj"), stored.renamed(weight="down_proj")
-        return [
-            ExpertWeights(
-                *halves(raised.stacked(index, facts.num_experts), facts.inner_size),
-                lowered.stacked(index, facts.num_experts),
-            )
-            for index in range(facts.num_experts)
-        ]
 
 
 def _flags(config: Config, key: str, length: int) -> list[bool]:

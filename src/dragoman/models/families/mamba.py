@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from dragoman.models.blocks.nodes import add, width
-from dragoman.models.blocks.norms import rms_norm, rms_normalized
+from dragoman.models.blocks.norms import rms_normalized
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
-from dragoman.models.facts import NO_MLP, LayerFacts, ModelFacts
+from dragoman.models.facts import NO_MLP, LayerFacts
 from dragoman.models.families.base import Family, Layout
 from dragoman.models.families.channel_scans import ChannelScanKeys, read_channel_scan, scanned_by_channel
 from dragoman.models.families.mamba2 import LONGEST
@@ -24,6 +24,7 @@ class Mamba(Family):
     architectures = ("MambaForCausalLM",)
     layouts = (Layout("backbone", "lm_head"),)
     table = "embeddings"
+    final_norm = "norm_f"
     is_tied: bool = True
 
     def __init__(self, config: Config) -> None:
@@ -35,27 +36,18 @@ class Mamba(Family):
         self.is_tied = config.flag("tie_word_embeddings", self.is_tied)
         self.norm_epsilon = config.positive("layer_norm_epsilon", 1e-5)
         self.scan = read_channel_scan(config, _KEYS)
-        self.facts = ModelFacts(
-            architecture=self.architectures[0],
-            vocab_size=config.count("vocab_size"),
-            hidden_size=config.count("hidden_size"),
-            max_position=LONGEST,
-            layers=(LayerFacts(self.scan.facts, NO_MLP),) * config.count("num_hidden_layers"),
-        )
+        layers = (LayerFacts(self.scan.facts, NO_MLP),) * config.count("num_hidden_layers")
+        self.facts = self.read_ends(config, layers, LONGEST)
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """See `Family`."""
-        normed = rms_norm(x, weights.at("norm"), self.norm_epsilon)
+        normed = self.norm(x, weights.at("norm"))
         change = scanned_by_channel(normed, weights.at("mixer"), layer, self.scan, self.part_norm)
         return add(layer.keep(x), change)
 
     def part_norm(self, x: Node, name: str) -> Node:
         """See `PartNorm`: there are none."""
         return x
-
-    def last_norm(self, x: Node, body: Weights) -> Node:
-        """See `Family`."""
-        return rms_norm(x, body.at("norm_f"), self.norm_epsilon)
 
 
 class FalconMamba(Mamba):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dragoman.models.blocks.nodes import add
-from dragoman.models.blocks.norms import rms_norm
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
-from dragoman.models.facts import NO_MLP, LayerFacts, ModelFacts
+from dragoman.models.facts import NO_MLP, LayerFacts
 from dragoman.models.families.base import Family, Layout
 from dragoman.models.families.scans import ScanKeys, read_scan, scanned
 from dragoman.models.storage.constants import Node
@@ -26,6 +25,7 @@ class Mamba2(Family):
     architectures = ("Mamba2ForCausalLM",)
     layouts = (Layout("backbone", "lm_head"),)
     table = "embeddings"
+    final_norm = "norm_f"
 
     def __init__(self, config: Config) -> None:
         config.skip("residual_in_fp32", "rescale_prenorm_residual", "norm_before_gate", "rms_norm")
@@ -34,19 +34,10 @@ class Mamba2(Family):
         self.is_tied = config.flag("tie_word_embeddings", self.is_tied)
         self.norm_epsilon = config.positive("layer_norm_epsilon", 1e-5)
         self.scan = read_scan(config, self.norm_epsilon, _KEYS)
-        self.facts = ModelFacts(
-            architecture=self.architectures[0],
-            vocab_size=config.count("vocab_size"),
-            hidden_size=config.count("hidden_size"),
-            max_position=LONGEST,
-            layers=(LayerFacts(self.scan.facts, NO_MLP),) * config.count("num_hidden_layers"),
-        )
+        layers = (LayerFacts(self.scan.facts, NO_MLP),) * config.count("num_hidden_layers")
+        self.facts = self.read_ends(config, layers, LONGEST)
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """See `Family`."""
-        normed = rms_norm(x, weights.at("norm"), self.norm_epsilon)
+        normed = self.norm(x, weights.at("norm"))
         return add(layer.keep(x), scanned(normed, weights.at("mixer"), layer, self.scan))
-
-    def last_norm(self, x: Node, body: Weights) -> Node:
-        """See `Family`."""
-        return rms_norm(x, body.at("norm_f"), self.norm_epsilon)

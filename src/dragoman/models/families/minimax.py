@@ -7,17 +7,17 @@ from dataclasses import replace
 from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts, RoutingRule
 from dragoman.models.families.experts import ChosenWithBias
-from dragoman.models.families.head_norms import NormsWhole
 from dragoman.models.families.llama import head_size
 from dragoman.models.families.mixtral import Mixtral
 from dragoman.models.rotary import RotaryReading, read_rotary
 
 
-class MiniMaxM2(ChosenWithBias, NormsWhole, Mixtral):
+class MiniMaxM2(ChosenWithBias, Mixtral):
     """MiniMax M2, M2.1 and M2.5. Layers that guess further tokens are ignored."""
 
     architectures = ("MiniMaxM2ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-6)
+    head_norms = "all"
     bias_name = "e_score_correction_bias"
 
     def __init__(self, config: Config) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from dragoman.models.alibi import alibi_slopes
 from dragoman.models.blocks.fused_qkv import Projections, in_turn
 from dragoman.models.blocks.nodes import clamped
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, MlpFacts
 from dragoman.models.families.base import Layout
-from dragoman.models.families.gpt import Gpt, Names
+from dragoman.models.families.gpt import Gpt, Names, alibi_slopes
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 

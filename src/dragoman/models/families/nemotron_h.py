@@ -5,6 +5,7 @@ Source: arXiv:2504.03624.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from dragoman.models.blocks.attention import attend, queries_keys_values
@@ -12,7 +13,6 @@ from dragoman.models.blocks.experts import PlainExpertWeights, plain_experts, ro
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS, plain_mlp
 from dragoman.models.blocks.nodes import add, split_heads
-from dragoman.models.blocks.norms import rms_norm
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import (
@@ -21,7 +21,6 @@ from dragoman.models.facts import (
     ExpertFacts,
     LayerFacts,
     MlpFacts,
-    ModelFacts,
     RoutingRule,
 )
 from dragoman.models.families.base import Family, Layout
@@ -56,6 +55,7 @@ class NemotronH(Family):
     architectures = ("NemotronHForCausalLM",)
     layouts = (Layout("backbone", "lm_head"), Layout("model", "lm_head"))
     table = "embeddings"
+    final_norm = "norm_f"
     unread = (r"^mtp\.",)
 
     def __init__(self, config: Config) -> None:
@@ -76,15 +76,9 @@ class NemotronH(Family):
             float("inf"),
         )  # which transformers has in place of what is said
         self.scan = replace(scan, facts=replace(scan.facts, step_limits=limits))
-        self.facts = ModelFacts(
-            architecture=self.architectures[0],
-            vocab_size=config.count("vocab_size"),
-            hidden_size=config.count("hidden_size"),
-            max_position=config.count("max_position_embeddings"),
-            layers=self._layers(config),
-        )
+        self.facts = self.read_ends(config, self._layers(config), config.count("max_position_embeddings"))
 
-    def _layers(self, config: Config) -> tuple[LayerFacts, ...]:
+    def _layers(self, config: Config) -> Iterator[LayerFacts]:
         num_heads, num_kv_heads = head_counts(config)
         size = head_size(config)
         attention = AttentionFacts(num_heads, num_kv_heads, size, size, size**-0.5)
@@ -94,15 +88,13 @@ class NemotronH(Family):
             experts = self._experts(config, activation)
         else:
             config.skip(*_EXPERT_KEYS.split())
-        layers = []
         for kind in kinds:
             if kind in _SCANS:
-                layers.append(LayerFacts(self.scan.facts, NO_MLP))
+                yield LayerFacts(self.scan.facts, NO_MLP)
             elif kind in _ATTENTION:
-                layers.append(LayerFacts(attention, NO_MLP))
+                yield LayerFacts(attention, NO_MLP)
             else:
-                layers.append(LayerFacts(None, experts if kind == "moe" else mlp))
-        return tuple(layers)
+                yield LayerFacts(None, experts if kind == "moe" else mlp)
 
     def _experts(self, config: Config, activation: str) -> ExpertFacts:
         config.expect(n_shared_experts=1)
@@ -115,10 +107,8 @@ class NemotronH(Family):
             num_active_groups=config.count("topk_group", 1),
             group_best=2,
         )
-        active, inner_size = (
-            active_count(config, "num_experts_per_tok", num_experts),
-            config.count("moe_intermediate_size"),
-        )
+        active = active_count(config, "num_experts_per_tok", num_experts)
+        inner_size = config.count("moe_intermediate_size")
         shared_size = config.count("moe_shared_expert_intermediate_size")
         facts = ExpertFacts(num_experts, active, inner_size, activation, rule, shared_size)
         check_groups(facts)
@@ -128,7 +118,7 @@ class NemotronH(Family):
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """See `Family`."""
         facts, mixer = self.facts.layers[layer.index], weights.at("mixer")
-        normed, kept = rms_norm(x, weights.at("norm"), self.norm_epsilon), layer.keep(x)
+        normed, kept = self.norm(x, weights.at("norm")), layer.keep(x)
         if facts.mixer == self.scan.facts:
             return add(kept, scanned(normed, mixer, layer, self.scan))
         if facts.attention is not None:
@@ -160,10 +150,6 @@ class NemotronH(Family):
         q, k, v = queries_keys_values(x, projections, facts, bias=bias)
         attended = attend(split_heads(q, facts.num_heads), split_heads(k, facts.num_kv_heads), v, layer)
         return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=bias)
-
-    def last_norm(self, x: Node, body: Weights) -> Node:
-        """See `Family`."""
-        return rms_norm(x, body.at("norm_f"), self.norm_epsilon)
 
 
 def _expert_weights(weights: Weights, num_experts: int) -> list[PlainExpertWeights]:

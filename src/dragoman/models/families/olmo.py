@@ -4,16 +4,10 @@ and queries and keys as a whole.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from dragoman.models.blocks.attention import attend, queries_keys_values
-from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.nodes import clamped
 from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts
-from dragoman.models.families.head_norms import NormsWhole
 from dragoman.models.families.llama import LayerNorms, Llama, head_size
 from dragoman.models.families.windows import all_but_every, read_slides
 from dragoman.models.rotary import RotaryReading, read_two_rotaries
@@ -37,20 +31,17 @@ class Olmo(Llama):
         """Of mean and variance."""
         return layer_norm(x, None, self.norm_epsilon)
 
-    def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """With queries, keys and values cut off, if config.json says where."""
-        facts = layer.attention
-        parts = queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
-        q, k, v = (clamped(part, self.clip) for part in parts)
-        attended = attend(*self.heads(q, k, weights, facts), v, layer)
-        return linear(attended, weights.at(self.output_name), self.facts.hidden_size, bias=self.has_output_bias)
+    def queries_keys_values(self, x: Node, weights: Weights, layer: LayerInputs) -> list[Node]:
+        """Cut off, if config.json says where."""
+        return [clamped(part, self.clip) for part in super().queries_keys_values(x, weights, layer)]
 
 
-class Olmo2(NormsWhole):
+class Olmo2(Llama):
     """OLMo 2."""
 
     architectures = ("Olmo2ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
+    head_norms = "all"
     layer_norms = NORMS_AFTER
 
 
@@ -67,8 +58,3 @@ class Olmo3(Olmo2):
     def read_slides(self, config: Config) -> tuple[bool, ...]:
         """Every fourth layer sees everything."""
         return read_slides(config, all_but_every(4))
-
-    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """With the rule of the layer's kind."""
-        facts = super().attention_facts(config, index)
-        return replace(facts, rotary=self.local_rotary.rule) if self.slides[index] else facts

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.embeddings import logits
 from dragoman.models.blocks.experts import Routing, router_logits
 from dragoman.models.blocks.nodes import integers, scalar
-from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts
 from dragoman.models.families.llama import Llama, head_size
@@ -24,6 +22,7 @@ class PhiExperts(Mixtral):
     """Phi-3.5 MoE."""
 
     architectures = ("PhiMoEForCausalLM", "PhimoeForCausalLM")  # type: ignore[assignment]
+    has_layer_norms = True
 
     def __init__(self, config: Config) -> None:
         config.expect(num_experts_per_tok=2)
@@ -43,14 +42,6 @@ class PhiExperts(Mixtral):
         described = rotary_description(config)
         described.rename({"short_mscale": "attention_factor", "long_mscale": "attention_factor"})
         return read_rotary(config, head_size(config), scaling=described)
-
-    def norm(self, x: Node, weights: Weights) -> Node:
-        """LayerNorm."""
-        return layer_norm(x, weights, self.norm_epsilon)
-
-    def head(self, x: Node, weights: Weights) -> Node:
-        """With a bias, if config.json says so."""
-        return logits(x, weights, self.facts.vocab_size, bias=self.has_head_bias)
 
     def route(self, x: Node, weights: Weights, facts: ExpertFacts) -> Routing:
         """The best two; each counts as it does among those that are hardly worse (SparseMixer, arXiv:2409.12136)."""

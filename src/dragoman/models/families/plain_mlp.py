@@ -9,15 +9,12 @@ import numpy as np
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.linear import linear
-from dragoman.models.blocks.mlp import ACTIVATIONS, plain_mlp
+from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import add, multiply, scalar, scaled, width
-from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import MlpFacts
-from dragoman.models.families.head_norms import NormsHeads
-from dragoman.models.families.llama import LayerNorms, Llama, head_size
-from dragoman.models.rotary import RotaryReading, read_rotary
+from dragoman.models.families.llama import LayerNorms, Llama
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
@@ -27,17 +24,12 @@ class Arcee(Llama):
 
     architectures = ("ArceeForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
+    mlp_names = ("up_proj", "down_proj")
+    has_gate = False
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts:
         """See `Llama`."""
         return MlpFacts(config.count("intermediate_size"), config.choice("hidden_act", ACTIVATIONS, "relu2"))
-
-    def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """See `Llama`."""
-        facts = self.facts.layers[layer.index].mlp
-        assert isinstance(facts, MlpFacts)
-        up, down = weights.at("up_proj"), weights.at("down_proj")
-        return plain_mlp(x, up, down, facts.inner_size, facts.activation, bias=self.has_mlp_bias)
 
 
 class Nemotron(Arcee):
@@ -45,14 +37,9 @@ class Nemotron(Arcee):
 
     architectures = ("NemotronForCausalLM",)
     epsilon = ("norm_eps", 1e-5)
-
-    def read_rotary(self, config: Config) -> RotaryReading:
-        """Of the first half of a head."""
-        return read_rotary(config, head_size(config), part=0.5)
-
-    def norm(self, x: Node, weights: Weights) -> Node:
-        """LayerNorm, times one plus weight."""
-        return layer_norm(x, weights, self.norm_epsilon, offset=1.0)
+    rotary_part = 0.5
+    has_layer_norms = True
+    norm_offset = 1.0
 
 
 class Jais2(Arcee):
@@ -60,22 +47,20 @@ class Jais2(Arcee):
 
     architectures = ("Jais2ForCausalLM",)
     epsilon = ("layer_norm_eps", 1e-5)
+    has_layer_norms = True
 
     def __init__(self, config: Config) -> None:
         config.assume(attention_bias=True, mlp_bias=True)
         super().__init__(config)
 
-    def norm(self, x: Node, weights: Weights) -> Node:
-        """LayerNorm."""
-        return layer_norm(x, weights, self.norm_epsilon)
 
-
-class Apertus(NormsHeads):
+class Apertus(Llama):
     """Apertus 8B and 70B."""
 
     architectures = ("ApertusForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
     layer_norms = LayerNorms("attention_layernorm", "feedforward_layernorm")
+    head_norms = "each"
 
     def __init__(self, config: Config) -> None:
         config.expect(mlp_bias=False, post_norm=False, qk_norm=True)

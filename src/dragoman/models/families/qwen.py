@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dragoman.models.config import Config
-from dragoman.models.families.head_norms import NormsHeads
-from dragoman.models.families.llama import Llama
+from dragoman.models.families.llama import HeadNorms, Llama
 from dragoman.models.families.windows import no_slides, read_slides
 
 
@@ -26,10 +25,11 @@ class Qwen2(Llama):
         return True, False
 
 
-class Qwen3(NormsHeads, Qwen2):
+class Qwen3(Qwen2):
     """Qwen 3."""
 
     architectures = ("Qwen3ForCausalLM",)
+    head_norms: HeadNorms = "each"
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
         """As in Llama."""

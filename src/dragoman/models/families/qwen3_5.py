@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.attention import attend, queries_keys_values
+from dragoman.models.blocks.fused_qkv import Projections
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import multiply, reshape, unsqueeze
@@ -19,8 +19,7 @@ from dragoman.models.blocks.recurrence import convolve, gated_delta
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, ConvolutionFacts, DeltaFacts, ModelFacts
-from dragoman.models.families.llama import Llama, head_size
-from dragoman.models.rotary import RotaryReading, read_rotary
+from dragoman.models.families.llama import Llama
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
@@ -41,15 +40,14 @@ class Qwen35(Llama):
 
     architectures = ("Qwen3_5ForCausalLM",)
     unread = (*Llama.unread, r"^mtp\.", r"^model\.visual\.")  # drafts for speculation, images
+    norm_offset = 1.0
+    rotary_part = 0.25
+    head_norms = "each"
 
     def __init__(self, config: Config) -> None:
         config.expect(hidden_act="silu", attn_output_gate=True, mamba_ssm_dtype="float32")
         config.skip("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mlp_only_layers")
         super().__init__(config)
-
-    def read_rotary(self, config: Config) -> RotaryReading:
-        """Of a quarter of each head."""
-        return read_rotary(config, head_size(config), part=0.25, axes=self.axes)
 
     def read_facts(self, config: Config) -> ModelFacts:
         """See `Llama`."""
@@ -60,32 +58,21 @@ class Qwen35(Llama):
         """See `Llama`."""
         return self.attention_facts(config, index) if self.attends[index] else self.delta_facts
 
-    def norm(self, x: Node, weights: Weights) -> Node:
-        """Its weight is what is added to one."""
-        return rms_norm(x, weights, self.norm_epsilon, offset=1.0)
-
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """By attention or by a gated delta rule."""
         if self.attends[layer.index]:
             return super().mix(x, weights, layer)
         return self.delta(x, weights.at("linear_attn"), layer)
 
-    def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """With a gate on each head's output, whose rows follow the head's queries."""
-        facts, size = layer.attention, layer.attention.head_size
-        rows = np.arange(2 * facts.query_width).reshape(facts.num_heads, 2, size)
-        queries, gates = (weights.at("q_proj").rows(rows[:, i].reshape(-1), 2 * facts.query_width) for i in range(2))
-        projections = (queries, weights.at("k_proj"), weights.at("v_proj"))
-        q, k, v = queries_keys_values(x, projections, facts, bias=self.has_qkv_bias)
-        gate = ops.sigmoid(linear(x, gates, facts.query_width, bias=self.has_qkv_bias)).output(0)
-        q, k = self.heads(q, k, weights, facts)
-        attended = multiply(attend(q, k, v, layer), layer.keep(gate))
-        return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)
+    def projections(self, weights: Weights, facts: AttentionFacts) -> Projections:
+        """Each head's rows of a gate follow those of its queries."""
+        return _alternating(weights, facts, 0), weights.at("k_proj"), weights.at("v_proj")
 
-    def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
-        """Each head's query and key normed."""
-        q, k = super().heads(q, k, weights, facts)
-        return self.norm(q, weights.at("q_norm")), self.norm(k, weights.at("k_norm"))
+    def gated(self, attended: Node, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """By the hidden states."""
+        facts = layer.attention
+        gate = linear(x, _alternating(weights, facts, 1), facts.query_width, bias=self.has_qkv_bias)
+        return multiply(attended, layer.keep(ops.sigmoid(gate).output(0)))
 
     def delta(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
@@ -106,6 +93,12 @@ class Qwen35(Llama):
     def delta_weights(self, weights: Weights, facts: DeltaFacts) -> DeltaWeights:
         """Each in its own tensor."""
         return DeltaWeights(*(weights.at(f"in_proj_{name}") for name in ("qkv", "z", "b", "a")))
+
+
+def _alternating(weights: Weights, facts: AttentionFacts, part: int) -> Weights:
+    """The rows of queries (0), or of gates (1)."""
+    rows = np.arange(2 * facts.query_width).reshape(facts.num_heads, 2, facts.head_size)
+    return weights.at("q_proj").rows(rows[:, part].reshape(-1), 2 * facts.query_width)
 
 
 def _attending_layers(config: Config) -> tuple[bool, ...]:

@@ -10,7 +10,7 @@ from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.nodes import multiply
 from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts, RoutingRule
-from dragoman.models.families.experts import WithExperts, activation, active_count
+from dragoman.models.families.experts import WithExperts, read_experts
 from dragoman.models.families.qwen import Qwen2, Qwen3
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -27,14 +27,7 @@ class Qwen3Experts(WithExperts, Qwen3):
         if not isinstance(dense, list):
             raise config.error("mlp_only_layers", "a list of layers")
         config.rename({"num_local_experts": "num_experts"})  # as transformers 5 writes it
-        num_experts = config.count("num_experts")
-        facts = ExpertFacts(
-            num_experts,
-            active_count(config, "num_experts_per_tok", num_experts),
-            config.count("moe_intermediate_size"),
-            activation(config),
-            RoutingRule(is_normalized=config.flag("norm_topk_prob")),
-        )
+        facts = read_experts(config, RoutingRule(is_normalized=config.flag("norm_topk_prob")))
         return None if index in dense or (index + 1) % step else facts
 
 
@@ -60,7 +53,7 @@ class Qwen2Experts(WithSharedExpert):
 
     architectures = ("Qwen2MoeForCausalLM",)
     attention_biases = Qwen2.attention_biases
-    heads = Qwen2.heads
+    head_norms = ""
 
     def __init__(self, config: Config) -> None:
         config.expect(qkv_bias=True)

@@ -11,7 +11,6 @@ import numpy as np
 from dragoman.models.config import Config
 from dragoman.models.facts import DeltaFacts
 from dragoman.models.families.llama import Llama
-from dragoman.models.families.qwen import Qwen3
 from dragoman.models.families.qwen3_5 import DeltaWeights, Qwen35
 from dragoman.models.families.qwen_experts import WithSharedExpert
 from dragoman.models.sources.base import Array
@@ -22,7 +21,6 @@ class Qwen3Next(Qwen35, WithSharedExpert):
     """Qwen3-Next 80B-A3B."""
 
     architectures = ("Qwen3NextForCausalLM",)
-    heads = Qwen3.heads
     read_slides = Llama.read_slides
 
     def __init__(self, config: Config) -> None:

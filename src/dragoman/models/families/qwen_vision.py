@@ -6,14 +6,11 @@ Source: Qwen2-VL (arXiv:2409.12191), section 2.1; the Qwen3-VL release.
 
 from __future__ import annotations
 
-from dragoman.models.blocks.experts import ExpertWeights
 from dragoman.models.config import Config
-from dragoman.models.facts import ExpertFacts
 from dragoman.models.families.qwen import Qwen2, Qwen3
 from dragoman.models.families.qwen3_5 import Qwen35
 from dragoman.models.families.qwen_experts import Qwen3Experts
 from dragoman.models.families.qwen_next import Qwen35Experts
-from dragoman.models.weights import Weights, halves
 
 
 class Qwen2Vision(Qwen2):
@@ -31,25 +28,12 @@ class Qwen3Vision(Qwen3):
 class Qwen3VisionExperts(Qwen3Vision, Qwen3Experts):
     """Of Qwen3-VL with experts, which all lie in two tensors, stored by columns, or each in its own."""
 
+    are_turned = True
+
     def __init__(self, config: Config) -> None:
         config.assume(norm_topk_prob=True)
         config.expect(norm_topk_prob=True)
         super().__init__(config)
-
-    def expert_weights(self, weights: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
-        """See `WithExperts`."""
-        experts = weights.at("experts")
-        if "gate_up_proj" not in experts:  # of GGUF files
-            return super().expert_weights(weights, facts)
-        raised = experts.renamed(weight="gate_up_proj").transposed()
-        lowered = experts.renamed(weight="down_proj").transposed()
-        return [
-            ExpertWeights(
-                *halves(raised.stacked(index, facts.num_experts), facts.inner_size),
-                lowered.stacked(index, facts.num_experts),
-            )
-            for index in range(facts.num_experts)
-        ]
 
 
 class Qwen35Vision(Qwen35):

@@ -12,15 +12,13 @@ import numpy as np
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.linear import linear, linears
-from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
-from dragoman.models.blocks.nodes import add, capped, multiply, reshape, scaled
-from dragoman.models.blocks.norms import rms_norm
+from dragoman.models.blocks.mlp import ACTIVATIONS
+from dragoman.models.blocks.nodes import add, multiply, reshape
 from dragoman.models.blocks.recurrence import convolve, gated_recurrence
-from dragoman.models.blocks.step import LayerInputs, StepInputs
+from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, ConvolutionFacts, GatedRecurrenceFacts, MlpFacts, ModelFacts
-from dragoman.models.families.llama import LayerNorms, Llama, head_size
-from dragoman.models.rotary import RotaryReading, read_rotary
+from dragoman.models.families.llama import LayerNorms, Llama
 from dragoman.models.storage.constants import Node, constant
 from dragoman.models.weights import Weights
 
@@ -33,6 +31,9 @@ class RecurrentGemma(Llama):
     architectures = ("RecurrentGemmaForCausalLM",)
     layer_norms = LayerNorms("temporal_pre_norm", "channel_pre_norm")
     mlp_name = "mlp_block"
+    final_norm = "final_norm"
+    norm_offset = 1.0
+    rotary_part = 0.5
     is_tied: bool = True
     mixer_name: ClassVar[str] = "temporal_block"
 
@@ -40,17 +41,17 @@ class RecurrentGemma(Llama):
         config.skip(
             "w_init_variance_scale", "final_w_init_variance_scale", "embeddings_scale_by_sqrt_dim", "layer_types"
         )
-        self.cap = config.number("logits_soft_cap", 30.0)
+        config.assume(max_position_embeddings=8192)
+        self.logits_cap = config.number("logits_soft_cap", 30.0)
+        self.embedding_factor = float(
+            ml_dtypes.bfloat16(config.count("hidden_size") ** 0.5)
+        )  # as checkpoints learned it
         super().__init__(config)
+        self.has_mlp_bias = True
 
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
         """The output has one in any case."""
         return config.flag("attention_bias"), True
-
-    def read_rotary(self, config: Config) -> RotaryReading:
-        """Of half of each head."""
-        config.assume(max_position_embeddings=8192)
-        return read_rotary(config, head_size(config), part=0.5)
 
     def read_facts(self, config: Config) -> ModelFacts:
         """See `Llama`."""
@@ -78,33 +79,10 @@ class RecurrentGemma(Llama):
         activation = config.choice("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
         return MlpFacts(config.count("intermediate_size", least=2) // 2, activation)
 
-    def norm(self, x: Node, weights: Weights) -> Node:
-        """Its weight is what is added to one."""
-        return rms_norm(x, weights, self.norm_epsilon, offset=1.0)
-
-    def last_norm(self, x: Node, body: Weights) -> Node:
-        """See `Family`."""
-        return self.norm(x, body.at("final_norm"))
-
-    def embed(self, body: Weights, step: StepInputs) -> Node:
-        """Scaled by the root of the hidden size, in bf16 as checkpoints have learned it."""
-        return scaled(super().embed(body, step), float(ml_dtypes.bfloat16(self.facts.hidden_size**0.5)))
-
-    def head(self, x: Node, weights: Weights) -> Node:
-        """Capped."""
-        return capped(super().head(x, weights), self.cap)
-
     def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """By attention or by a recurrence."""
         block = weights.at(self.mixer_name)
         return self.attention(x, block, layer) if self.attends[layer.index] else self._recurrent(x, block, layer)
-
-    def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        """With biases."""
-        facts = self.facts.layers[layer.index].mlp
-        assert isinstance(facts, MlpFacts)
-        gate, up, down = self.gate_up_down(weights, facts.inner_size)
-        return gated_mlp(x, gate, up, down, facts.inner_size, facts.activation, bias=True)
 
     def _recurrent(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
@@ -116,16 +94,10 @@ class RecurrentGemma(Llama):
         gates = [self._head_gates(inner, recurrence, f"{name}_gate", layer) for name in ("input", "recurrent")]
         rates = _FADING * np.logaddexp(0, recurrence.vector(width, "recurrent_param"))
         read = layer.keep(gated_recurrence([inner, *gates], rates, layer))
-        activation = ACTIVATIONS[self.mlp_activation(layer)]
+        activation = ACTIVATIONS[self.facts.layers[layer.index].mlp.activation]
         return linear(
             multiply(read, activation(layer.keep(gate))), weights.at("linear_out"), self.facts.hidden_size, bias=True
         )
-
-    def mlp_activation(self, layer: LayerInputs) -> str:
-        """That of all gates."""
-        facts = self.facts.layers[layer.index].mlp
-        assert isinstance(facts, MlpFacts)
-        return facts.activation
 
     def _head_gates(self, x: Node, weights: Weights, name: str, layer: LayerInputs) -> Node:
         """Gates of each head by its own matrix, which are small and stay in f32. Shapes: [T, 1, width] -> [T, 1, width]."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dragoman.models.config import Config
-from dragoman.models.families.llama import Llama, head_size
-from dragoman.models.rotary import RotaryReading, read_rotary
+from dragoman.models.families.llama import Llama
 
 
 class SeedOss(Llama):
@@ -22,6 +21,7 @@ class Ernie45(Llama):
 
     architectures = ("Ernie4_5ForCausalLM",)
     epsilon = ("rms_norm_eps", 1e-5)
+    has_interleaved_pairs = True
     is_tied = True
 
     def __init__(self, config: Config) -> None:
@@ -32,7 +32,3 @@ class Ernie45(Llama):
     def attention_biases(self, config: Config) -> tuple[bool, bool]:
         """See `Llama`."""
         return config.flag("use_bias"), config.flag("use_bias")
-
-    def read_rotary(self, config: Config) -> RotaryReading:
-        """Of pairs side by side."""
-        return read_rotary(config, head_size(config), is_interleaved=True)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dragoman.models.config import Config
-from dragoman.models.facts import AttentionFacts
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.windows import all_but_every, no_slides, read_slides
 
@@ -32,7 +29,6 @@ class SmolLM3(Llama):
             return tuple(flag != 0 for flag in config.numbers("no_rope_layers", num_layers))
         return tuple(map(all_but_every(interval), range(num_layers)))
 
-    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
-        """Without a rotary rule where the layer does not turn."""
-        facts = super().attention_facts(config, index)
-        return facts if self.turns[index] else replace(facts, rotary=None)
+    def is_turned(self, index: int) -> bool:
+        """As config.json says."""
+        return self.turns[index]

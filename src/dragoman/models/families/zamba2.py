@@ -13,7 +13,6 @@ from dragoman.models.blocks.attention import attend
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import add, multiply, split, split_heads
-from dragoman.models.blocks.norms import rms_norm
 from dragoman.models.blocks.step import LayerInputs, StepInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import NO_MLP, AttentionFacts, LayerFacts, ModelFacts
@@ -41,6 +40,7 @@ class Zamba2(Family):
     """Zamba 2 of 1.2B, 2.7B and 7B; a block that several layers share is in memory once."""
 
     architectures = ("Zamba2ForCausalLM",)
+    final_norm = "final_layernorm"
     is_tied: bool = True
 
     def __init__(self, config: Config) -> None:
@@ -80,13 +80,7 @@ class Zamba2(Family):
             LayerFacts(attention, NO_MLP, self.scan.facts) if kind == "hybrid" else LayerFacts(self.scan.facts, NO_MLP)
             for kind in kinds
         )
-        return ModelFacts(
-            architecture=self.architectures[0],
-            vocab_size=config.count("vocab_size"),
-            hidden_size=config.count("hidden_size"),
-            max_position=rotary.max_position,
-            layers=tuple(layers),
-        )
+        return self.read_ends(config, layers, rotary.max_position)
 
     def begin(self, x: Node, body: Weights, step: StepInputs) -> Node:
         """With the embeddings, and where the blocks lie, handed on."""
@@ -104,13 +98,13 @@ class Zamba2(Family):
         return add(x, self._scanned(add(x, change), weights.at("mamba_decoder"), layer))
 
     def _scanned(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
-        return scanned(self._norm(x, weights.at("input_layernorm")), weights.at("mamba"), layer, self.scan)
+        return scanned(self.norm(x, weights.at("input_layernorm")), weights.at("mamba"), layer, self.scan)
 
     def _shared(self, x: Node, block: Weights, user: int, layer: LayerInputs) -> Node:
         """A transformer block for that of its users, without residuals. Shapes: [T, 1, hidden] -> the same."""
         facts, attention, mlp = layer.attention, block.at("self_attn"), block.at("feed_forward")
         both = ops.concat([x, layer.step.handed_on[_EMBEDDINGS]], -1).output(0)
-        normed = self._norm(both, block.at("input_layernorm"))
+        normed = self.norm(both, block.at("input_layernorm"))
         widths = (facts.query_width, facts.key_width, facts.value_width)
         q, k, v = (
             linear(normed, attention.at(f"{name}_proj"), width) for name, width in zip("qkv", widths, strict=True)
@@ -121,7 +115,7 @@ class Zamba2(Family):
                 for part, name, width in zip((q, k, v), "qkv", widths, strict=True)
             )
         attended = attend(split_heads(q, facts.num_heads), split_heads(k, facts.num_kv_heads), v, layer)
-        inside = self._norm(
+        inside = self.norm(
             linear(attended, attention.at("o_proj"), self.facts.hidden_size), block.at("pre_ff_layernorm")
         )
         raised = linear(inside, mlp.at("gate_up_proj"), 2 * self.inner_size, bias=self.has_bias)
@@ -132,10 +126,3 @@ class Zamba2(Family):
 
     def _adapted(self, x: Node, weights: Weights, width: int) -> Node:
         return linear(linear(x, weights.at("0"), self.rank), weights.at("1"), width)
-
-    def _norm(self, x: Node, weights: Weights) -> Node:
-        return rms_norm(x, weights, self.norm_epsilon)
-
-    def last_norm(self, x: Node, body: Weights) -> Node:
-        """See `Family`."""
-        return self._norm(x, body.at("final_layernorm"))
