@@ -25,7 +25,6 @@ from dragoman.models.rotary import Axes, RotaryReading, read_rotary
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights, halves
 
-
 HeadNorms = Literal["", "each", "all"]
 
 

@@ -19,7 +19,7 @@ from dragoman.models.blocks.recurrence import convolve, gated_delta
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, ConvolutionFacts, DeltaFacts, ModelFacts
-from dragoman.models.families.llama import Llama
+from dragoman.models.families.llama import HeadNorms, Llama
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
@@ -42,7 +42,7 @@ class Qwen35(Llama):
     unread = (*Llama.unread, r"^mtp\.", r"^model\.visual\.")  # drafts for speculation, images
     norm_offset = 1.0
     rotary_part = 0.25
-    head_norms = "each"
+    head_norms: HeadNorms = "each"
 
     def __init__(self, config: Config) -> None:
         config.expect(hidden_act="silu", attn_output_gate=True, mamba_ssm_dtype="float32")
