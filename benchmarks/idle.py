@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.serving.processes import Server, ServerProcess, free_port
 from dragoman.server.run import ListenConfig
 
-_PING = b"GET /ping HTTP/1.1\r\nhost: test\r\n\r\n"
+_PING = b"GET /ping HTTP/1.1\r\nhost: localhost\r\n\r\n"
 _MIB = 1 << 20
 KEEP_ALIVE_S = ListenConfig().keep_alive_s
 
@@ -32,7 +32,7 @@ class TooSlow(RuntimeError):
 
 
 def open_connection(port: int, *, is_used: bool) -> socket.socket:
-    """A connection that was answered once, or has said nothing. Raises: ConnectionError if the server closes it."""
+    """A connection that was answered once, or has said nothing. Raises: ConnectionError if it is no 200, or not whole."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     try:
         if is_used:
@@ -50,7 +50,8 @@ def _have_answered(connection: socket.socket) -> None:
         if not (received := connection.recv(65_536)):
             raise ConnectionError(f"the server closed the connection after {answer!r}")
         answer += received
-    assert answer.startswith(b"HTTP/1.1 200")
+        if not answer.startswith(b"HTTP/1.1 200"):
+            raise ConnectionError(f"the server answered {answer!r}")
 
 
 def check_in_time(seconds: float, keep_alive_s: float = KEEP_ALIVE_S) -> None:

@@ -1,4 +1,4 @@
-"""Idle connections: one that the server closes ends the measurement, it does not hang."""
+"""Idle connections: a server answers and holds them; one that it closes or refuses ends the measurement."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from benchmarks.idle import TooSlow, check_in_time, open_connection
+from dragoman.server.app import ServerConfig
+from tests.support.running_server import running_server
 
 
 def _answer(listener: socket.socket, answer: bytes) -> None:
@@ -17,21 +19,30 @@ def _answer(listener: socket.socket, answer: bytes) -> None:
         connection.sendall(answer)
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n\r\n"])
-def test_a_connection_that_is_closed_before_its_answer_has_ended_is_an_error(answer: bytes) -> None:
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"", "the server closed the connection"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "the server closed the connection"),
+        (b"HTTP/1.1 403 Forbidden\r\n\r\n", "the server answered .*403"),
+    ],
+)
+def test_a_connection_that_is_closed_or_refused_is_an_error(answer: bytes, error: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as server:
         served = server.submit(_answer, listener, answer)
-        with pytest.raises(ConnectionError, match="closed"):
+        with pytest.raises(ConnectionError, match=error):
             open_connection(listener.getsockname()[1], is_used=True)
         served.result()
 
 
-def test_an_answered_connection_is_held_open() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as server:
-        served = server.submit(_answer, listener, b"HTTP/1.1 200 OK\r\n\r\n{{}}")
-        with open_connection(listener.getsockname()[1], is_used=True) as connection:
-            assert connection.fileno() >= 0
-        served.result()
+def test_a_server_for_this_machine_alone_answers_and_holds_the_connection_open() -> None:
+    with (
+        running_server(ServerConfig(allowed_hosts=())) as server,
+        open_connection(server.port, is_used=True) as connection,
+    ):
+        connection.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            connection.recv(1)
 
 
 def test_connections_that_the_server_has_closed_meanwhile_are_not_measured() -> None:

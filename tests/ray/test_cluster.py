@@ -74,7 +74,7 @@ def test_answers_come_from_the_replicas_with_the_ids_of_this_server(server: Serv
 def test_trailers_reach_the_client(server: ServerProcess) -> None:
     body = json.dumps({"id": "1", "prompt": QUESTION["prompt"], "maxLength": 8}).encode()
     head = (
-        "POST /api/generate-one HTTP/1.1", "host: here", "content-type: application/json", "te: trailers",
+        "POST /api/generate-one HTTP/1.1", "host: localhost", "content-type: application/json", "te: trailers",
         "connection: close", f"content-length: {len(body)}",
     )  # fmt: skip
     with socket.create_connection(("127.0.0.1", httpx.URL(server.base_url).port or 0), PATIENCE_S) as connection:
