@@ -8,7 +8,7 @@ Pure but for time: it parses a call dozens of times, so it runs off the event lo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -79,21 +79,22 @@ def _bounded(parse: Parse) -> Parse:
 
 
 def _told(values: Values, ignored: frozenset[str], http: HttpCall, profile: ModelProfile, parse: Parse) -> Told:
-    def changed(variant: HttpCall, other: ModelProfile) -> set[str]:
+    def read(variant: HttpCall, other: ModelProfile = profile) -> Values | None:
         try:
-            seen = values_of(parse(variant, other))
+            return values_of(parse(variant, other))
         except ServerError:
-            return set()
-        return {name for name, value in seen.items() if value != values[name]}
+            return None
 
-    by_field = {one.name: _decided(one, http, profile, changed) for one in _fields(http)}
-    by_model = changed(
-        http,
+    def decided(other: ModelProfile) -> set[str]:
+        return _differing(values, [read(http, other)]) or set()
+
+    by_field = {one.name: _decided(one, http, values, read) for one in _fields(http)}
+    by_model = decided(
         replace(
             profile, generation_defaults={}, overriding_defaults={}, default_sampling=SamplingParams(temperature=0.0)
-        ),
+        )
     )
-    by_option = {name: changed(http, _without(profile, name)) for name in profile.settings}
+    by_option = {name: decided(_without(profile, name)) for name in profile.settings}
     parameters = []
     for name, value in values.items():
         names = [field for field, decided in by_field.items() if name in decided and field not in ignored]
@@ -114,19 +115,33 @@ def _told(values: Values, ignored: frozenset[str], http: HttpCall, profile: Mode
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A place in a call, and what other calls have there. `name`: as `x-dragoman-ignored` would say it."""
+    """A place in a call, and other calls: first one without it, then some with other values there.
+
+    `name`: as `x-dragoman-ignored` would say it.
+    """
 
     name: str
     variants: Callable[[], Iterator[HttpCall]]
 
 
-def _decided(
-    one: _Field, http: HttpCall, profile: ModelProfile, changed: Callable[[HttpCall, ModelProfile], set[str]]
-) -> set[str]:
-    found: set[str] = set()
-    for variant in one.variants():
-        found |= changed(variant, profile)
-    return found
+def _differing(values: Values, variants: Iterable[Values | None]) -> set[str] | None:
+    """The parameters with another value in a variant; None if every variant was refused."""
+    found = [variant for variant in variants if variant is not None]
+    return {name for variant in found for name, value in variant.items() if value != values[name]} if found else None
+
+
+def _decided(one: _Field, http: HttpCall, values: Values, read: Callable[[HttpCall], Values | None]) -> set[str]:
+    """The parameters that a field decides. If another field needs it as it is, both calls compared are without that one."""
+    if (found := _differing(values, map(read, one.variants()))) is not None:
+        return found
+    for other in (other for other in _fields(http) if other.name != one.name):
+        rest = next(other.variants())  # without it
+        if (plain := read(rest)) is None:
+            continue
+        for same in (field for field in _fields(rest) if field.name == one.name):
+            if (found := _differing(plain, map(read, same.variants()))) is not None:
+                return found
+    return set()
 
 
 def _fields(http: HttpCall) -> Iterator[_Field]:
