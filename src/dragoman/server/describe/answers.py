@@ -119,20 +119,24 @@ class ErrorFamily:
 
 @dataclass(frozen=True, slots=True)
 class JsonErrors(ErrorFamily):
-    """Errors whose body is always a Struct, which `body` makes; implements `ErrorTeller`."""
+    """Errors whose body is always a Struct, which `body` makes; implements `ErrorTeller`. `headers`: of the answers."""
 
     body: Callable[[ServerError, HttpCall], Any]
+    headers: Callable[[HttpCall], Mapping[str, str]]
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed."""
-        return json_reply(self.statuses[error.kind], self.body(error, http))
+        return json_reply(self.statuses[error.kind], self.body(error, http), self.headers(http))
 
 
 def json_teller(
-    statuses: Mapping[str, int], kind: type[KindT], body: Callable[[ServerError, HttpCall], KindT]
+    statuses: Mapping[str, int],
+    kind: type[KindT],
+    body: Callable[[ServerError, HttpCall], KindT],
+    headers: Callable[[HttpCall], Mapping[str, str]] = lambda http: {},
 ) -> JsonErrors:
-    """Errors whose body is always the same Struct, sent as JSON; `body` makes it."""
-    return JsonErrors(statuses, lambda status: {JSON_MEDIA_TYPE: kind}, body)
+    """Errors whose body is always the same Struct, sent as JSON; `body` makes it. `headers`: of the answers."""
+    return JsonErrors(statuses, lambda status: {JSON_MEDIA_TYPE: kind}, body, headers)
 
 
 def json_errors(statuses: Mapping[str, int], kind: Any) -> ErrorFamily:

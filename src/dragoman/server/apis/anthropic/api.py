@@ -5,8 +5,6 @@ The model list that its clients ask for is `models`, on OpenAI's path.
 
 from __future__ import annotations
 
-from functools import partial
-
 from dragoman.server.api import (
     JSON_MEDIA_TYPE,
     SSE_MEDIA_TYPE,
@@ -20,11 +18,11 @@ from dragoman.server.apis.anthropic.batches import BATCH_OPERATIONS, BATCH_PARAM
 from dragoman.server.apis.anthropic.describe import schemas
 from dragoman.server.apis.anthropic.dialect import MessagesDialect, prompt_of, read_body
 from dragoman.server.apis.anthropic.errors import (
-    ANTHROPIC_ERRORS,
+    ERRORS,
     REQUEST_ID,
     AnthropicError,
-    AnthropicErrors,
     ForEitherClient,
+    request_id_header,
 )
 from dragoman.server.apis.anthropic.models import PARAMETERS as MODEL_PARAMETERS
 from dragoman.server.apis.anthropic.models import for_anthropic_too
@@ -33,7 +31,7 @@ from dragoman.server.apis.anthropic.schema import EVENTS, AnthropicMessage, Prom
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
 from dragoman.server.apis.openai_wire.describe.operations import V1_MODELS
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
-from dragoman.server.describe.answers import COUNTING, Answer, json_answer, merged
+from dragoman.server.describe.answers import COUNTING, Answer, json_answer
 from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, header
 from dragoman.server.describe.json_schema import ref
 from dragoman.server.generation.text_service import text_service
@@ -44,7 +42,6 @@ from dragoman.server.security.scopes import Scope
 NAME = "anthropic.messages"
 
 _TAG = "Anthropic Messages"
-_ERRORS = AnthropicErrors()
 _PROMPT = {"model": "default", "system": "Answer briefly.", "messages": MESSAGES}
 
 
@@ -63,17 +60,15 @@ async def count_tokens(http: HttpCall, server: Server) -> object:
     idle = [*named_without_effect(raw, body, is_greedy=False, keeps_prompts=keeps_prompts), *shown.ignored]
     headers = note_ignored(server.switches.for_call(http.headers), idle)
     count = len((await text_service(model).tokenize(shown.prompt)).token_ids)
-    return json_reply(200, TokenCount(count), {**headers, REQUEST_ID: http.request_id})
+    return json_reply(200, TokenCount(count), {**headers, **request_id_header(http)})
 
-
-_operation = partial(AnswerOperation, tag=_TAG, scope=Scope.INFERENCE)
 
 API = Api(
     name="anthropic",
     title="Anthropic",
     owns=("/v1/messages",),
     set_up=set_up,
-    teller=lambda dialects: _ERRORS,
+    teller=lambda dialects: ERRORS,
     schemas=lambda profile: {**schemas(profile), **batch_schemas()},
     parameters={**MODEL_PARAMETERS, **BATCH_PARAMETERS},
     headers={REQUEST_ID: header("the same as `x-request-id`, for Anthropic's clients")},
@@ -83,30 +78,26 @@ API = Api(
             tag=_TAG,
             summary="The next message of a conversation, as Anthropic's API answers",
             description="Streams are server-sent events, each with its name, from `message_start` to `message_stop`.",
-            answers=merged(
-                {
-                    200: Answer(
-                        "the message",
-                        {JSON_MEDIA_TYPE: AnthropicMessage, SSE_MEDIA_TYPE: (*EVENTS, AnthropicError)},
-                        (REQUEST_ID, *GENERATED),
-                    )
-                },
-                ANTHROPIC_ERRORS.answers(),
+            answers=ERRORS.beside(
+                Answer(
+                    "the message",
+                    {JSON_MEDIA_TYPE: AnthropicMessage, SSE_MEDIA_TYPE: (*EVENTS, AnthropicError)},
+                    (REQUEST_ID, *GENERATED),
+                )
             ),
             body={JSON_MEDIA_TYPE: ref("MessagesRequest")},
             example={**_PROMPT, "max_tokens": 32, "temperature": 0, "stream": True},
             dialect=NAME,
             model=model_of_body,
         ),
-        _operation(
+        AnswerOperation(
             path="/v1/messages/count_tokens",
+            tag=_TAG,
             summary="How many tokens a prompt has",
-            answers=merged(
-                {200: json_answer(TokenCount, "the count", REQUEST_ID, *IGNORED)},
-                ANTHROPIC_ERRORS.answers(COUNTING),
-            ),
+            answers=ERRORS.beside(json_answer(TokenCount, "the count", REQUEST_ID, *IGNORED), COUNTING),
             body={JSON_MEDIA_TYPE: ref("CountTokensRequest")},
             example=_PROMPT,
+            scope=Scope.INFERENCE,
             answer=count_tokens,
         ),
         *BATCH_OPERATIONS,

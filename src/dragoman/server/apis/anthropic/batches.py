@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -17,16 +16,18 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.batch.requests import key_of, numbered_lines, read_line
-from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest, NotFound
+from dragoman.errors import InvalidParameter, InvalidRequest, NotFound
 from dragoman.server.api import JSON_MEDIA_TYPE, Head, HttpCall, StreamedReply
-from dragoman.server.apis.anthropic.errors import ANTHROPIC_ERRORS
+from dragoman.server.apis.anthropic.errors import ERRORS
+from dragoman.server.apis.anthropic.parameters import ANTHROPIC
+from dragoman.server.apis.anthropic.schema import Page, rfc3339
+from dragoman.server.apis.openai_wire.fields import decode_object
 from dragoman.server.batches.desk import AnswerLine, NewBatch
 from dragoman.server.batches.keeping import PageNames, desk_of, page_of
 from dragoman.server.batches.store import StoredBatch, lines_of
-from dragoman.server.describe.answers import Answer, json_answer, merged
+from dragoman.server.describe.answers import Answer, Answers, json_answer
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import TEXT, Schema, an_object, array, ref
-from dragoman.server.json_body import NotJson
 from dragoman.server.operations import AnswerOperation, Server
 from dragoman.server.security.scopes import Scope
 
@@ -66,13 +67,10 @@ class MessageBatch(msgspec.Struct, kw_only=True, tag_field="type", tag="message_
     results_url: str | None
 
 
-class MessageBatchList(msgspec.Struct):
+class MessageBatchList(Page):
     """One page of batches."""
 
     data: list[MessageBatch]
-    has_more: bool
-    first_id: str | None
-    last_id: str | None
 
 
 class DeletedMessageBatch(msgspec.Struct, tag_field="type", tag="message_batch_deleted"):
@@ -87,10 +85,10 @@ def _shape(batch: StoredBatch, http: HttpCall) -> MessageBatch:
         id=batch.id,
         processing_status="ended" if batch.has_ended else "canceling" if batch.state == "cancelling" else "in_progress",
         request_counts=_counts(batch),
-        ended_at=_time(times[batch.state]) if batch.has_ended else None,
-        created_at=_time(batch.created_s),
-        expires_at=_time(batch.expires_s),
-        cancel_initiated_at=_time(times["cancelling"]) if "cancelling" in times else None,
+        ended_at=rfc3339(times[batch.state]) if batch.has_ended else None,
+        created_at=rfc3339(batch.created_s),
+        expires_at=rfc3339(batch.expires_s),
+        cancel_initiated_at=rfc3339(times["cancelling"]) if "cancelling" in times else None,
         results_url=f"{http.scheme}://{http.headers.get('host', 'localhost')}{BATCHES}/{batch.id}/results"
         if batch.has_ended
         else None,
@@ -106,10 +104,6 @@ def _counts(batch: StoredBatch) -> MessageCounts:
     return MessageCounts(0, batch.num_good, batch.num_bad, 0, left)
 
 
-def _time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 async def create(http: HttpCall, server: Server) -> MessageBatch:
     """Take a batch in. Raises: ServerError."""
     desk = desk_of(server)
@@ -122,14 +116,9 @@ async def create(http: HttpCall, server: Server) -> MessageBatch:
 
 def _requests(http: HttpCall) -> tuple[bytes, int]:
     """(The requests as lines of a batch's input, how many they are). Raises: InvalidRequest."""
-    try:
-        body = http.json()
-    except NotJson as error:
-        raise InvalidPayload(error.of("the body")) from error
-    requests = body.get("requests") if isinstance(body, dict) else None
+    requests = decode_object(http, ANTHROPIC).get("requests")
     if not isinstance(requests, list) or not 1 <= len(requests) <= MAX_REQUESTS:
-        told = f"requests must be an array of 1 to {MAX_REQUESTS} requests"
-        raise InvalidParameter(told, param="requests")
+        raise InvalidParameter(f"requests must be an array of 1 to {MAX_REQUESTS} requests", param="requests")
     seen: dict[str, int] = {}
     lines: list[bytes] = []
     for index, request in enumerate(requests):
@@ -138,24 +127,18 @@ def _requests(http: HttpCall) -> tuple[bytes, int]:
             raise InvalidParameter(f"{where} must be an object with custom_id and params", param=where)
         custom_id, params = request.get("custom_id"), request.get("params")
         if not isinstance(custom_id, str) or not _CUSTOM_ID.fullmatch(custom_id):
-            told = f"{where}.custom_id must be 1 to 64 letters, digits, - and _, got {_shown(custom_id)}"
-            raise InvalidParameter(told, param=f"{where}.custom_id")
+            raise ANTHROPIC.wrong(f"{where}.custom_id", "1 to 64 letters, digits, - and _", custom_id)
         if custom_id in seen:
-            told = f"{where}.custom_id must be another one than that of requests.{seen[custom_id]}, got {_shown(custom_id)}"
-            raise InvalidParameter(told, param=f"{where}.custom_id")
+            allowed = f"another one than that of requests.{seen[custom_id]}"
+            raise ANTHROPIC.wrong(f"{where}.custom_id", allowed, custom_id)
         if not isinstance(params, dict):
-            raise InvalidParameter(f"{where}.params must be an object, got {_shown(params)}", param=f"{where}.params")
+            raise ANTHROPIC.wrong(f"{where}.params", "an object", params)
         if params.get("stream"):
             raise InvalidParameter(f"{where}.params.stream must be false or left out", param=f"{where}.params.stream")
         seen[custom_id] = index
         line = {"custom_id": custom_id, "method": "POST", "url": _PATH, "body": params}
         lines.append(msgspec.json.encode(line) + b"\n")
     return b"".join(lines), len(lines)
-
-
-def _shown(value: object) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _batch(http: HttpCall, server: Server) -> StoredBatch:
@@ -170,8 +153,7 @@ async def list_batches(http: HttpCall, server: Server) -> MessageBatchList:
     """A page of the caller's batches, the newest first. Raises: ServerError."""
     found = [one for one in reversed(desk_of(server).store.batches(http.caller)) if one.id.startswith(f"{_PREFIX}_")]
     page, has_more = page_of(found, http.query, PAGE)
-    first, last = (page[0].id, page[-1].id) if page else (None, None)
-    return MessageBatchList([_shape(one, http) for one in page], has_more, first, last)
+    return MessageBatchList.of([_shape(one, http) for one in page], has_more)
 
 
 async def get_batch(http: HttpCall, server: Server) -> MessageBatch:
@@ -257,9 +239,8 @@ _operation = partial(AnswerOperation, tag="Anthropic Messages", scope=Scope.INFE
 _of_one = partial(_operation, parameters=("name_path",))
 
 
-def _answers(kind: Any, *kinds: str) -> Any:
-    made = kind if isinstance(kind, Answer) else json_answer(kind)
-    return merged({200: made}, ANTHROPIC_ERRORS.answers((*_KINDS, *kinds)))
+def _answers(kind: Any, *kinds: str) -> Answers:
+    return ERRORS.beside(kind if isinstance(kind, Answer) else json_answer(kind), (*_KINDS, *kinds))
 
 
 BATCH_OPERATIONS = (

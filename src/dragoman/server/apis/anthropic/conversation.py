@@ -85,7 +85,7 @@ def conversation(body: PromptBody, limits: Limits) -> Conversation:
     """The conversation as templates take it. Raises: InvalidRequest."""
     messages = body.messages
     if messages is None:
-        raise ANTHROPIC.fault("messages", "missing", "messages is missing: it must be an array of messages")
+        raise ANTHROPIC.missing("messages", "an array of messages")
     if not messages:
         raise ANTHROPIC.fault("messages", "empty", "messages must hold at least one message, got []")
     _check_sizes(body, limits)
@@ -163,16 +163,15 @@ def _turns(message: InputMessage, path: str, names: dict[str, str]) -> Sequence[
     """The turns of one message. Mutates: `names`."""
     role = message.role
     if role is None or role not in ALLOWED:
-        given = (
-            "is missing" if message.role is None else f"must be user, assistant or system, got {shown(message.role)}"
-        )
-        raise ANTHROPIC.fault(f"{path}.role", "value", f"{path}.role {given}")
+        allowed = "user, assistant or system"
+        place = f"{path}.role"
+        raise ANTHROPIC.missing(place, allowed) if role is None else ANTHROPIC.wrong(place, allowed, role)
     if message.content is None:
-        raise ANTHROPIC.fault(f"{path}.content", "missing", f"{path}.content is missing")
+        raise ANTHROPIC.missing(f"{path}.content", "a string or an array of blocks")
     if isinstance(message.content, str):
         return [_Turn(role, [{"type": "text", "text": message.content}])]
-    blocks = [(_checked(block, f"{path}.content[{i}]", role), f"{path}.content[{i}]")
-              for i, block in enumerate(message.content)]  # fmt: skip
+    places = [f"{path}.content[{i}]" for i in range(len(message.content))]
+    blocks = [(_checked(block, place, role), place) for block, place in zip(message.content, places, strict=True)]
     if role == "user":
         return _user(blocks, names)
     turn = _Turn(role)
@@ -207,16 +206,13 @@ def _result(block: InputBlock, path: str, names: Mapping[str, str]) -> tuple[_Tu
     """The message of a tool, and the pictures that came with it."""
     call_id = _given(block.tool_use_id, f"{path}.tool_use_id")
     if call_id not in names:
-        message = f"{path}.tool_use_id must be the id of a tool_use block before it, got {shown(call_id)}"
-        raise ANTHROPIC.fault(f"{path}.tool_use_id", "value", message)
+        raise ANTHROPIC.wrong(f"{path}.tool_use_id", "the id of a tool_use block before it", call_id)
     content = block.content or ""
     parts: list[Part] = [{"type": "text", "text": content}] if isinstance(content, str) else []
     for position, inner in enumerate(content if isinstance(content, list) else ()):
         place = f"{path}.content[{position}]"
         if inner.type not in ("text", "image"):
-            raise ANTHROPIC.fault(
-                f"{place}.type", "value", f"{place}.type must be text or image, got {shown(inner.type)}"
-            )
+            raise ANTHROPIC.wrong(f"{place}.type", "text or image", inner.type)
         parts.append(_text(inner, place) if inner.type == "text" else _image(inner.source, f"{place}.source"))
     text = PART_SEPARATOR.join(part["text"] for part in parts if part["type"] == "text")
     told = f"{ERROR_PREFIX}{text}" if block.is_error else text
@@ -227,7 +223,7 @@ def _result(block: InputBlock, path: str, names: Mapping[str, str]) -> tuple[_Tu
 def _call(block: InputBlock, path: str, names: dict[str, str]) -> dict[str, Any]:
     call_id, name = _given(block.id, f"{path}.id"), _given(block.name, f"{path}.name")
     if block.input is None:
-        raise ANTHROPIC.fault(f"{path}.input", "missing", f"{path}.input is missing: it must be an object")
+        raise ANTHROPIC.missing(f"{path}.input", "an object")
     names[call_id] = name
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": block.input}}
 
@@ -241,14 +237,13 @@ def _checked(block: InputBlock, path: str, role: str) -> InputBlock:
     if block.type not in allowed:
         words = allowed[0] if len(allowed) == 1 else f"{', '.join(allowed[:-1])} or {allowed[-1]}"
         where = "" if role == "system" else f" in a message of role {role}"
-        message = f"{path}.type must be {words}{where}, got {shown(block.type)}"
-        raise ANTHROPIC.fault(f"{path}.type", "value", message)
+        raise ANTHROPIC.wrong(f"{path}.type", f"{words}{where}", block.type)
     return block
 
 
 def _given(value: str | None, path: str) -> str:
     if value is None:
-        raise ANTHROPIC.fault(path, "missing", f"{path} is missing: it must be a string")
+        raise ANTHROPIC.missing(path, "a string")
     return value
 
 
@@ -258,20 +253,16 @@ def _text(block: InputBlock, path: str) -> Part:
 
 def _image(source: ImageSource | None, path: str) -> Part:
     """The image as chat has it: an address, or a data address."""
-    match (source or ImageSource()).type:
+    source = source or ImageSource()
+    match source.type:
         case "base64":
-            assert source is not None
             if source.media_type not in IMAGE_TYPES:
-                message = f"{path}.media_type must be one of {', '.join(IMAGE_TYPES)}, got {shown(source.media_type)}"
-                raise ANTHROPIC.fault(f"{path}.media_type", "value", message)
+                raise ANTHROPIC.wrong(f"{path}.media_type", f"one of {', '.join(IMAGE_TYPES)}", source.media_type)
             url = f"data:{source.media_type};base64,{_given(source.data, f'{path}.data')}"
         case "url":
-            assert source is not None
             url = _given(source.url, f"{path}.url")
             if not _WEB_ADDRESS.match(url):
-                raise ANTHROPIC.fault(
-                    f"{path}.url", "value", f"{path}.url must be an http(s) address, got {shown(url)}"
-                )
+                raise ANTHROPIC.wrong(f"{path}.url", "an http(s) address", url)
         case other:
-            raise ANTHROPIC.fault(f"{path}.type", "value", f"{path}.type must be base64 or url, got {shown(other)}")
+            raise ANTHROPIC.wrong(f"{path}.type", "base64 or url", other)
     return {"type": "image_url", "image_url": {"url": url}}

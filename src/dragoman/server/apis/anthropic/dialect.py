@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from dragoman.errors import ServerError
-from dragoman.server.api import Call, HttpCall, PureDialect, Reply
+from dragoman.server.api import Call, HttpCall, PureDialect
 from dragoman.server.apis.anthropic.conversation import conversation, refuse_unoffered_blocks
-from dragoman.server.apis.anthropic.encoder import MessageFacts, MessagesEncoder
-from dragoman.server.apis.anthropic.errors import AnthropicErrors
+from dragoman.server.apis.anthropic.encoder import MessagesEncoder
+from dragoman.server.apis.anthropic.errors import ERRORS
 from dragoman.server.apis.anthropic.parameters import (
     ANTHROPIC,
     TTLS,
@@ -33,7 +32,7 @@ from dragoman.server.apis.anthropic.tools import has_parallel_calls, refuse_buil
 from dragoman.server.apis.openai_wire.chat.messages import ToolUse
 from dragoman.server.apis.openai_wire.common import OpenAiOptions
 from dragoman.server.apis.openai_wire.fields import check_bounds, decode_object, read_struct
-from dragoman.server.apis.openai_wire.sampling import Reading, SharedBody, shared_request
+from dragoman.server.apis.openai_wire.sampling import Reading, shared_body, shared_request
 from dragoman.types import ChatPrompt, GenerationRequest, Limits
 
 BodyT = TypeVar("BodyT", bound=PromptBody)
@@ -70,60 +69,43 @@ def prompt_of(
 class MessagesDialect(PureDialect):
     """The Messages API's words for one model."""
 
+    errors = ERRORS
+
     def __init__(self, options: OpenAiOptions) -> None:
         self._options = options
-        self._errors = AnthropicErrors()
+        self._reading = Reading(ANTHROPIC, options)
 
     def parse(self, http: HttpCall) -> Call:
         """One request. Raises: InvalidRequest."""
+        options = self._options
         raw, body = read_body(http, MessagesBody)
-        check_words(body, self._options.limits)
-        assert body.max_tokens is not None  # checked with the words
-        shown = prompt_of(raw, body, self._options.limits, body.max_tokens, http.headers.get("anthropic-beta", ""))
-        ttl, keeps = cache_ttl(body), self._options.keeps_prompts
-        request = self._request(http, body, shown)
-        if ttl is not None and keeps:
-            request = msgspec.structs.replace(request, cache_keep_s=TTLS[ttl])
+        check_words(body, options.limits)
+        shown = prompt_of(raw, body, options.limits, body.max_tokens, http.headers.get("anthropic-beta", ""))
+        ttl = cache_ttl(body)
+        keep_s = TTLS[ttl] if ttl is not None and options.keeps_prompts else None
+        request = self._request(http, body, shown, keep_s)
         is_greedy = request.sampling.is_greedy
         ignored = (
-            *named_without_effect(raw, body, is_greedy=is_greedy, keeps_prompts=keeps, thinks=self._options.thinks),
+            *named_without_effect(
+                raw, body, is_greedy=is_greedy, keeps_prompts=options.keeps_prompts, thinks=options.thinks
+            ),
             *shown.ignored,
         )
-        facts = MessageFacts(
-            request_id=http.request_id,
-            model=self._options.names.answering(ANTHROPIC, body.model),
-            max_tokens=body.max_tokens,
-            shows_thinking=body.thinking is None or body.thinking.display != "omitted",
-            has_parallel_calls=has_parallel_calls(body),
-            cache_ttl=ttl if keeps else None,
-        )
+        model = options.names.answering(ANTHROPIC, body.model)
         return Call(
             (request,),
-            MessagesEncoder(facts),
+            MessagesEncoder(request, model, body),
             stream=bool(body.stream),
             ignored=ignored,
             reasons=reasons_of(ignored),
         )
 
-    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed."""
-        return self._errors.error_reply(error, http)
-
-    def _request(self, http: HttpCall, body: MessagesBody, shown: PromptOfBody) -> GenerationRequest:
-        shared = SharedBody(
-            model=body.model,
-            stream=body.stream,
-            max_tokens=body.max_tokens,
-            temperature=body.temperature,
-            top_p=body.top_p,
-            top_k=body.top_k,
-            stop=body.stop_sequences,
-            thinking_token_budget=budget_of(body),
-        )
-        reading = Reading(ANTHROPIC, self._options)
-        return shared_request(
-            shared,
-            reading,
+    def _request(
+        self, http: HttpCall, body: MessagesBody, shown: PromptOfBody, keep_s: float | None
+    ) -> GenerationRequest:
+        request = shared_request(
+            shared_body(body, stop=body.stop_sequences, thinking_token_budget=budget_of(body)),
+            self._reading,
             request_id=http.request_id,
             prompt=shown.prompt,
             logprobs=None,
@@ -135,3 +117,4 @@ class MessagesDialect(PureDialect):
             passed_over=shown.tools.passed_over,
             parallel_tool_calls=has_parallel_calls(body),
         )
+        return msgspec.structs.replace(request, cache_keep_s=keep_s)

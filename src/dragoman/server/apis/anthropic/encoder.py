@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ import msgspec
 from dragoman.errors import ServerError
 from dragoman.server.api import SSE_MEDIA_TYPE, Encoder, Head, IndexedEvent, Reply, json_reply
 from dragoman.server.apis.anthropic.errors import REQUEST_ID, error_body
+from dragoman.server.apis.anthropic.parameters import TTLS
 from dragoman.server.apis.anthropic.schema import (
     AnthropicMessage,
     AnthropicText,
@@ -30,6 +30,7 @@ from dragoman.server.apis.anthropic.schema import (
     CacheCreation,
     InputJsonDelta,
     MessageDelta,
+    MessagesBody,
     MessageStart,
     MessageStop,
     MessagesUsage,
@@ -39,33 +40,30 @@ from dragoman.server.apis.anthropic.schema import (
     StopWord,
 )
 from dragoman.server.apis.openai_wire.common import TextChunk
-from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, SequenceResult, ToolCallDelta
+from dragoman.types import (
+    FinishReason,
+    GenerationEvent,
+    GenerationRequest,
+    GenerationResult,
+    PromptInfo,
+    SequenceResult,
+    ToolCallDelta,
+)
 
 _ENCODER = msgspec.json.Encoder()
 _EMPTY = msgspec.Raw(b"{}")
 _CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT)
 
 
-@dataclass(frozen=True, slots=True)
-class MessageFacts:
-    """Facts about a call that the encoder needs. `shows_thinking` False = thinking blocks come without their text.
-
-    `cache_ttl`: the time to keep the prompt; None = the client did not ask for it.
-    """
-
-    request_id: str
-    model: str
-    max_tokens: int
-    shows_thinking: bool = True
-    has_parallel_calls: bool = True
-    cache_ttl: str | None = None
-
-
 class MessagesEncoder(Encoder):
-    """Writes one message; a call has one request with one sequence."""
+    """Writes one message; a call has one request with one sequence. `model`: its name in the answer."""
 
-    def __init__(self, facts: MessageFacts) -> None:
-        self._facts = facts
+    def __init__(self, request: GenerationRequest, model: str, body: MessagesBody) -> None:
+        self._request = request
+        self._model = model
+        self._headers = {REQUEST_ID: request.request_id}
+        # Without, thinking blocks come without their text.
+        self._shows_thinking = body.thinking is None or body.thinking.display != "omitted"
         self._prompt: PromptInfo | None = None
         self._num_cached = self._num_output = 0
         self._is_begun = self._is_calling = False
@@ -84,11 +82,11 @@ class MessagesEncoder(Encoder):
         blocks = self._blocks(sequence)
         stop = self._stop(sequence.finish_reason, sequence.stop_match)
         message = self._message(blocks, stop.stop_reason, stop.stop_sequence)
-        return json_reply(200, message, {REQUEST_ID: self._facts.request_id})
+        return json_reply(200, message, self._headers)
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
         """200 and the request's name."""
-        return Head(SSE_MEDIA_TYPE, headers={REQUEST_ID: self._facts.request_id})
+        return Head(SSE_MEDIA_TYPE, headers=self._headers)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """The events for what one step added; b"" while there is nothing to tell."""
@@ -117,11 +115,7 @@ class MessagesEncoder(Encoder):
 
     def stream_error(self, error: ServerError) -> bytes:
         """The error as the stream's last event."""
-        return _framed("error", error_body(error, self._facts.request_id))
-
-    def trailers(self) -> Sequence[tuple[str, str]]:
-        """None."""
-        return ()
+        return _framed("error", error_body(error, self._request.request_id))
 
     def keep_alive(self) -> bytes:
         """A ping, which may come anywhere."""
@@ -135,16 +129,15 @@ class MessagesEncoder(Encoder):
         self._is_calling = bool(calls)
         if sequence.reasoning:
             self._thought.update(sequence.reasoning.encode())
-            shown = sequence.reasoning if self._facts.shows_thinking else ""
+            shown = sequence.reasoning if self._shows_thinking else ""
             blocks.append(AnthropicThinking(shown, self._signature()))
         if sequence.content.strip() or (sequence.content and not calls):  # white space around calls is not text
             blocks.append(AnthropicText(sequence.content))
         return blocks + [AnthropicToolUse(call.id, call.name, tool_input(call.arguments)) for call in calls]
 
     def _message(self, blocks: list[Any], stop: StopWord | None, stop_sequence: str | None) -> AnthropicMessage:
-        facts = self._facts
-        name = f"msg_{facts.request_id}"
-        return AnthropicMessage(name, "assistant", facts.model, blocks, stop, stop_sequence, self._usage())
+        name = f"msg_{self._request.request_id}"
+        return AnthropicMessage(name, "assistant", self._model, blocks, stop, stop_sequence, self._usage())
 
     def _count(self, prompt: PromptInfo | None, num_tokens: int, num_cached: int) -> None:
         self._num_output += num_tokens
@@ -158,12 +151,13 @@ class MessagesEncoder(Encoder):
         num_kept = 0 if self._prompt is None else self._prompt.num_kept_tokens
         num_written = max(0, num_kept - self._num_cached)
         num_new = num_prompt - self._num_cached - num_written
-        written = CacheCreation(0, num_written) if self._facts.cache_ttl == "1h" else CacheCreation(num_written)
+        is_long = self._request.cache_keep_s == TTLS["1h"]
+        written = CacheCreation(0, num_written) if is_long else CacheCreation(num_written)
         return MessagesUsage(num_new, num_written, self._num_cached, self._num_output, written)
 
     def _stop(self, reason: FinishReason, match: str | int | None) -> Stopped:
         if reason in _CUT_SHORT:
-            has_all = reason is FinishReason.ABORT or self._num_output >= self._facts.max_tokens
+            has_all = reason is FinishReason.ABORT or self._num_output >= (self._request.max_tokens or 0)
             return Stopped("max_tokens" if has_all else "model_context_window_exceeded", None)
         if self._is_calling:
             return Stopped("tool_use", None)
@@ -172,7 +166,7 @@ class MessagesEncoder(Encoder):
         return Stopped("end_turn", None)
 
     def _is_kept(self, call_index: int) -> bool:
-        return self._facts.has_parallel_calls or call_index == 0
+        return self._request.parallel_tool_calls or call_index == 0
 
     def _signature(self) -> str:
         """A fingerprint of what was thought: clients send a block back only if it has one."""
@@ -183,7 +177,7 @@ class MessagesEncoder(Encoder):
     def _thinking(self, text: str) -> bytes:
         opened = self._open("thinking", AnthropicThinking("", ""))
         self._thought.update(text.encode())
-        return opened + self._delta(AnthropicThinkingDelta(text)) if self._facts.shows_thinking else opened
+        return opened + self._delta(AnthropicThinkingDelta(text)) if self._shows_thinking else opened
 
     def _text(self, text: str) -> bytes:
         """Text; white space alone waits for more, as it is dropped before a call."""

@@ -1,6 +1,5 @@
 """Errors as clients of Anthropic's Messages API read them.
 
-Does: status and body of an error, before an answer and inside a stream. Does not: parse or answer messages.
 Called by the app, the dialect and the encoder, on the event loop. Source: Anthropic API reference, errors.
 """
 
@@ -13,8 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import CapacityError, ServerError, UnsupportedFeature
-from dragoman.server.api import ErrorTeller, HttpCall, Reply, json_reply
-from dragoman.server.describe.answers import json_errors
+from dragoman.server.api import ErrorTeller, HttpCall, Reply
+from dragoman.server.describe.answers import json_teller
 from dragoman.server.error_kinds import statuses
 
 STATUSES = statuses(unavailable=529, cancelled=500, engine_dead=500)
@@ -63,9 +62,6 @@ REQUEST_ID = "request-id"
 VERSION = "anthropic-version"
 """The header that Anthropic's clients send with every call, and no others."""
 
-ANTHROPIC_ERRORS = json_errors(STATUSES, AnthropicError)
-"""The errors as operations list them."""
-
 
 def type_of(kind: str) -> str:
     """`error.type` of a kind of error."""
@@ -79,15 +75,6 @@ def error_body(error: ServerError, request_id: str) -> AnthropicError:
     return AnthropicError("error", ErrorDetails(type_of(error.kind), _message(error), cause), request_id)
 
 
-class AnthropicErrors:
-    """The errors of Anthropic's Messages API."""
-
-    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed."""
-        body = error_body(error, http.request_id)
-        return json_reply(STATUSES[error.kind], body, {REQUEST_ID: http.request_id})
-
-
 class ForEitherClient:
     """Tells errors below a path that Anthropic's clients call as well as those of the API that owns it."""
 
@@ -96,7 +83,7 @@ class ForEitherClient:
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed, in the form that the client expects."""
-        teller = AnthropicErrors() if VERSION in http.headers else self._owner
+        teller = ERRORS if VERSION in http.headers else self._owner
         return teller.error_reply(error, http)
 
 
@@ -106,3 +93,13 @@ def _message(error: ServerError) -> str:
         sizes = f"{error.num_prompt_tokens} tokens > {error.max_model_len} maximum"
         return f"prompt is too long: {sizes}. {error.message}"
     return error.message
+
+
+def request_id_header(http: HttpCall) -> dict[str, str]:
+    """The header that names a request for Anthropic's clients."""
+    return {REQUEST_ID: http.request_id}
+
+
+ERRORS = json_teller(
+    STATUSES, AnthropicError, lambda error, http: error_body(error, http.request_id), request_id_header
+)

@@ -26,7 +26,7 @@ from dragoman.server.apis.anthropic.schema import (
     ToolWish,
 )
 from dragoman.server.apis.openai_wire.caching import NOT_KEPT
-from dragoman.server.apis.openai_wire.fields import check_word, read_texts, shown, unknown_names
+from dragoman.server.apis.openai_wire.fields import check_number, check_word, read_texts, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import read_json_schema
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.thinking import NO_REASONING
@@ -111,7 +111,7 @@ def refuse_unoffered(raw: Mapping[str, Any]) -> None:
 def check_words(body: MessagesBody, limits: Limits) -> None:
     """Raises: InvalidRequest for stop sequences or a tier that are not allowed, and without `max_tokens`."""
     if body.max_tokens is None:
-        raise ANTHROPIC.fault("max_tokens", "missing", "max_tokens is missing: it must be an integer of at least 0")
+        raise ANTHROPIC.missing("max_tokens", "an integer of at least 0")
     check_word("service_tier", body.service_tier, SERVICE_TIERS, ANTHROPIC)
     read_texts("stop_sequences", body.stop_sequences, limits.max_stop_strings, limits.max_word_chars, ANTHROPIC)
 
@@ -235,7 +235,7 @@ def _thinking(body: PromptBody, max_tokens: int | None) -> dict[str, Any]:
     thinking = body.thinking
     assert thinking is not None  # the caller's
     if thinking.type is None:
-        raise ANTHROPIC.fault("thinking.type", "missing", "thinking.type is missing: it must be enabled or disabled")
+        raise ANTHROPIC.missing("thinking.type", "enabled or disabled")
     check_word("thinking.type", thinking.type, THINKING_TYPES, ANTHROPIC)
     check_word("thinking.display", thinking.display, DISPLAYS, ANTHROPIC)
     is_on, budget = thinking.type != "disabled", thinking.budget_tokens
@@ -243,20 +243,16 @@ def _thinking(body: PromptBody, max_tokens: int | None) -> dict[str, Any]:
     if thinking.type != "enabled":
         return kwargs
     if budget is None:
-        message = f"{_BUDGET} is missing: it must be an integer of at least {MIN_BUDGET_TOKENS}"
-        raise ANTHROPIC.fault(_BUDGET, "missing", message)
-    if budget < MIN_BUDGET_TOKENS:
-        raise ANTHROPIC.fault(_BUDGET, "low", f"{_BUDGET} must be at least {MIN_BUDGET_TOKENS}, got {budget}")
+        raise ANTHROPIC.missing(_BUDGET, f"an integer of at least {MIN_BUDGET_TOKENS}")
+    check_number(_BUDGET, budget, Bounds(MIN_BUDGET_TOKENS), ANTHROPIC)
     if max_tokens is not None and budget >= max_tokens:
-        raise ANTHROPIC.fault(_BUDGET, "high", f"{_BUDGET} must be less than max_tokens ({max_tokens}), got {budget}")
+        raise ANTHROPIC.wrong(_BUDGET, f"less than max_tokens ({max_tokens})", budget)
     return kwargs
 
 
 def _schema(place: str, asked: OutputFormat) -> Grammar:
     if asked.type != "json_schema":
-        message = f"{place}.type must be json_schema, got {shown(asked.type)}"
-        raise ANTHROPIC.fault(f"{place}.type", "value", message)
+        raise ANTHROPIC.wrong(f"{place}.type", "json_schema", asked.type)
     if asked.schema is None:
-        message = f"{place}.schema is missing: it must be a JSON schema"
-        raise ANTHROPIC.fault(f"{place}.schema", "missing", message)
+        raise ANTHROPIC.missing(f"{place}.schema", "a JSON schema")
     return read_json_schema(f"{place}.schema", asked.schema, ANTHROPIC)

@@ -6,7 +6,8 @@ Source: Anthropic API reference, messages.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from datetime import UTC, datetime
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -267,3 +268,25 @@ class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
 
 EVENTS = (MessageStart, Ping, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop)
 """All that a stream consists of, but for errors."""
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+class Page(msgspec.Struct):
+    """One page of a list, whose entries have ids."""
+
+    data: list[Any]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+    @classmethod
+    def of(cls, data: list[Any], has_more: bool) -> Self:
+        """The page with these entries. `has_more`: another one follows."""
+        return cls(data, has_more, *((data[0].id, data[-1].id) if data else (None, None)))
+
+
+def rfc3339(seconds: float) -> str:
+    """A time since the epoch, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

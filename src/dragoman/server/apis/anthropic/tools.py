@@ -59,8 +59,7 @@ def has_parallel_calls(body: PromptBody) -> bool:
 def _function(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     name, schema = tool["name"], tool["input_schema"]
     if not TOOL_NAME.fullmatch(name):
-        allowed = "1 to 128 letters, digits, underscores, dots or hyphens"
-        raise ANTHROPIC.fault(f"{path}.name", "value", f"{path}.name must be {allowed}, got {shown(name)}")
+        raise ANTHROPIC.wrong(f"{path}.name", "1 to 128 letters, digits, underscores, dots or hyphens", name)
     problem = schema_problem(schema)
     if problem:
         message = f"{path}.input_schema must be a JSON schema: {problem}"
@@ -73,12 +72,10 @@ def _function(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
 def _wish(choice: ToolWish, names: Sequence[str]) -> tuple[ToolChoice | None, str]:
     """The choice, None without tools, and the name of the tool that it names."""
     if choice.type not in CHOICES:
-        message = f"tool_choice.type must be auto, any, tool or none, got {shown(choice.type)}"
-        raise ANTHROPIC.fault("tool_choice.type", "value", message)
+        raise ANTHROPIC.wrong("tool_choice.type", "auto, any, tool or none", choice.type)
     if choice.type == "tool":
         if choice.name is None or choice.name not in names:
-            message = f"tool_choice.name must be one of tools, got {shown(choice.name)}"
-            raise ANTHROPIC.fault("tool_choice.name", "value", message)
+            raise ANTHROPIC.wrong("tool_choice.name", "one of tools", choice.name)
         return "named", choice.name
     if choice.type == "any" and not names:
         raise ANTHROPIC.fault("tool_choice", "without_tools", "tool_choice any needs at least one entry in tools")

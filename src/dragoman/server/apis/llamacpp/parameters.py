@@ -174,12 +174,11 @@ def _logit_bias(body: LlamaSharedBody, profile: ModelProfile) -> _Bias:
     entries: Sequence[Sequence[Any]] = list(given.items()) if isinstance(given, dict) else given
     for position, entry in enumerate(entries):
         if len(entry) != 2:
-            place = f"logit_bias[{position}]"
-            raise WORDS.fault(place, "type", f"{place} must be a token id or text and its bias, got {shown(entry)}")
+            raise WORDS.wrong(f"logit_bias[{position}]", "a token id or text and its bias", entry)
         key, value = entry
         place = f"logit_bias[{key if isinstance(given, dict) else position}]"
         if value is True or isinstance(value, str) or not math.isfinite(value):
-            raise WORDS.fault(place, "type", f"{place} must be a number, or false for never, got {shown(value)}")
+            raise WORDS.wrong(place, "a number, or false for never", value)
         number = BANNED if value is False else float(value)
         if isinstance(given, dict) and isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10:
             key = int(key)

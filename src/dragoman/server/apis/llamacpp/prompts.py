@@ -11,7 +11,7 @@ from typing import Any
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.llamacpp.parameters import WORDS
-from dragoman.server.apis.openai_wire.fields import check_count, shown
+from dragoman.server.apis.openai_wire.fields import check_count
 from dragoman.types import Limits, MixedPrompt
 
 _ALLOWED = "a text, an array of texts and token ids, an object with prompt_string, or an array of these"
@@ -20,7 +20,7 @@ _ALLOWED = "a text, an array of texts and token ids, an object with prompt_strin
 def read_prompts(value: Any, limits: Limits) -> tuple[list[MixedPrompt], bool]:
     """The prompts, and whether they came as a list of several. Raises: InvalidRequest."""
     if value is None:
-        raise WORDS.fault("prompt", "missing", f"prompt is missing: it must be {_ALLOWED}")
+        raise WORDS.missing("prompt", _ALLOWED)
     if not isinstance(value, list) or any(map(_is_id, value)):
         return [_prompt("prompt", value, limits)], False
     if not value:
@@ -35,14 +35,14 @@ def _prompt(name: str, value: Any, limits: Limits) -> MixedPrompt:
     if isinstance(value, dict):
         return _wrapped(name, value)
     if not isinstance(value, list):
-        raise WORDS.fault(name, "type", f"{name} must be {_ALLOWED}, got {shown(value)}")
+        raise WORDS.wrong(name, _ALLOWED, value)
     return MixedPrompt(_parts(name, value, limits))
 
 
 def _wrapped(name: str, value: dict[str, Any]) -> MixedPrompt:
     text = value.get("prompt_string")
     if not isinstance(text, str):
-        raise WORDS.fault(f"{name}.prompt_string", "type", f"{name}.prompt_string must be a text, got {shown(text)}")
+        raise WORDS.wrong(f"{name}.prompt_string", "a text", text)
     if value.get("multimodal_data"):
         raise UnsupportedFeature(
             f"{name}.multimodal_data is not supported: send pictures in messages to /v1/chat/completions",
@@ -57,8 +57,7 @@ def _parts(name: str, values: Sequence[Any], limits: Limits) -> tuple[str | int,
         raise WORDS.fault(name, "empty", f"{name} must hold at least one token id or text, got []")
     for position, one in enumerate(values):
         if not (isinstance(one, str) or (_is_id(one) and one >= 0)):
-            place = f"{name}[{position}]"
-            raise WORDS.fault(place, "type", f"{place} must be a token id or a text, got {shown(one)}")
+            raise WORDS.wrong(f"{name}[{position}]", "a token id or a text", one)
     return tuple(values)
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from dragoman.errors import ServerError
 from dragoman.server.api import HttpCall, model_of_body
-from dragoman.server.apis.openai_wire.fields import MAX_SHOWN_LENGTH
+from dragoman.server.apis.openai_wire.profile import MAX_SHOWN_LENGTH
 from dragoman.server.describe.answers import json_teller
 from dragoman.server.error_kinds import statuses
 

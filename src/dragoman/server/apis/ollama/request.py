@@ -25,7 +25,6 @@ from dragoman.server.apis.openai_wire.fields import (
     check_number,
     decode_object,
     read_struct,
-    shown,
     unknown_names,
 )
 from dragoman.server.apis.openai_wire.grammars import read_json_schema
@@ -99,8 +98,7 @@ def keep_s(value: float | str | None) -> float | None:
     try:
         seconds = seconds_of(value) if isinstance(value, str) else value
     except ValueError:
-        message = f'keep_alive must be a number of seconds, or a duration like "5m", got {shown(value)}'
-        raise WORDS.fault(KEPT, "value", message) from None
+        raise WORDS.wrong(KEPT, 'a number of seconds, or a duration like "5m"', value) from None
     check_number(KEPT, seconds, Bounds(), WORDS)
     return math.inf if seconds < 0 else seconds
 
@@ -112,7 +110,7 @@ def format_grammar(value: str | dict[str, Any] | None) -> Grammar | None:
     if value == "json":
         return Grammar("json_object", param="format")
     if isinstance(value, str):
-        raise WORDS.fault("format", "value", f'format must be "json" or a JSON schema, got {shown(value)}')
+        raise WORDS.wrong("format", '"json" or a JSON schema', value)
     return read_json_schema("format", value, WORDS)
 
 
@@ -121,8 +119,7 @@ def thinking_kwargs(think: bool | str | None, profile: ModelProfile) -> dict[str
     if isinstance(think, str):
         think = {"true": True, "false": False}.get(think.lower(), think)
     if isinstance(think, str) and think not in LEVELS:
-        message = f"think must be true, false, {', '.join(LEVELS[:-1])} or {LEVELS[-1]}, got {shown(think)}"
-        raise WORDS.fault("think", "value", message)
+        raise WORDS.wrong("think", f"true, false, {', '.join(LEVELS[:-1])} or {LEVELS[-1]}", think)
     if think and "thinking" not in profile.abilities:
         message = f"think is not supported: model {profile.name} does not support thinking"
         raise UnsupportedFeature(message, param="think")
@@ -150,7 +147,7 @@ def content_of(text: str, images: list[str] | None, path: str) -> str | list[dic
 def _image_part(data: str, path: str) -> dict[str, Any]:
     """A picture as conversations hold it; its bytes tell its kind. Raises: InvalidParameter."""
     if not data:
-        raise WORDS.fault(path, "empty", f'{path} must be base64 data of an image, got ""')
+        raise WORDS.wrong(path, "base64 data of an image", data)
     url = data if _IMAGE_DATA.match(data) else f"data:image/any;base64,{data}"
     return {"type": "image_url", "image_url": {"url": url}}
 

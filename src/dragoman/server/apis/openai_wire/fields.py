@@ -16,14 +16,13 @@ import msgspec
 from dragoman.errors import InvalidRequest
 from dragoman.parameters import ALIASES, PARAMETERS, UINT32_MAX, Bounds, bounds_of
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.apis.openai_wire.profile import MAX_SHOWN_LENGTH, Profile
 from dragoman.server.json_body import NotJson, shown_json
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 MAX_BIAS = 100  # source: OpenAI API reference, logit_bias
 _MAX_ID_DIGITS = 18  # of a token id; more would be slow to convert
-MAX_SHOWN_LENGTH = 60  # characters of a refused value that an error message repeats
 
 _PATH = re.compile(r"`\$\.?(?P<path>[^`]*)`")
 _STEP = re.compile(r"(?P<name>[^.\[\]]+)|\[(?P<index>\d+)\]")

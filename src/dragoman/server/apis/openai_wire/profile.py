@@ -17,7 +17,10 @@ from typing import Any, Literal
 from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest
 from dragoman.parameters import Bounds
 from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
+from dragoman.server.json_body import shown_json
 from dragoman.types import FinishReason
+
+MAX_SHOWN_LENGTH = 60  # characters of a refused value that an error message repeats
 
 OPENAI_FINISH: Mapping[FinishReason, str] = {
     FinishReason.EOS: "stop",
@@ -80,6 +83,14 @@ class Profile:
         text = self.place + (message if own is None else own.format(**values))
         kind = InvalidPayload if param in self.payload_params else InvalidParameter
         return kind(text, param=self.place + param)
+
+    def wrong(self, param: str, allowed: str, value: object, problem: str = "value") -> InvalidRequest:
+        """The error for a value that is not one of those `allowed`."""
+        return self.fault(param, problem, f"{param} must be {allowed}, got {shown_json(value, MAX_SHOWN_LENGTH)}")
+
+    def missing(self, param: str, allowed: str) -> InvalidRequest:
+        """The error for a parameter that is not given, and the values that are `allowed`."""
+        return self.fault(param, "missing", f"{param} is missing: it must be {allowed}")
 
     def payload_fault(
         self, problem: str, message: str, *, param: str | None = None, **values: object

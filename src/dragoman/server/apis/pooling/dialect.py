@@ -18,7 +18,7 @@ from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.embeddings.dialect import check_token_ids
 from dragoman.server.apis.openai_wire.embeddings.schema import FORMATS, usage_of
-from dragoman.server.apis.openai_wire.fields import shown, unknown_names
+from dragoman.server.apis.openai_wire.fields import check_word, unknown_names
 from dragoman.server.apis.openai_wire.pooling.dialect import TextsCall, TextsOperation
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_arrays
 from dragoman.server.apis.openai_wire.pooling.texts import CUT, Texts, read_cut, read_texts, told_as
@@ -66,9 +66,7 @@ async def _classify(call: TextsCall[ClassifyBody]) -> ClassList:
 async def _pool(call: TextsCall[PoolingBody]) -> PoolingList:
     body, task = call.body, _task(call)
     service = _SERVICES[task](call.profile)
-    if body.encoding_format is not None and body.encoding_format not in FORMATS:
-        message = f"encoding_format must be float or base64, got {shown(body.encoding_format)}"
-        raise V1.fault("encoding_format", "value", message)
+    check_word("encoding_format", body.encoding_format, FORMATS, V1)
     rows: Sequence[npt.NDArray[np.float32]]
     if task == "classify":
         classes = await _classes(call, service)
@@ -101,7 +99,7 @@ def _task(call: TextsCall[PoolingBody]) -> str:
         service = call.profile.pooling
         return "embed" if service is None else _USUAL.get(service.facts.kind, "embed")
     if task not in _SERVICES:
-        raise V1.fault("task", "value", f"task must be one of {', '.join(_SERVICES)}, got {shown(task)}")
+        raise V1.wrong("task", f"one of {', '.join(_SERVICES)}", task)
     return task
 
 

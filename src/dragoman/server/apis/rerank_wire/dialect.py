@@ -142,7 +142,7 @@ def _document(name: str, value: Any, limits: Limits, words: Profile) -> str:
     if isinstance(value, str):
         return read_string(name, value, limits, words)
     if not isinstance(value, dict):
-        raise words.fault(name, "type", f"{name} must be a string or an object with a text, got {shown(value)}")
+        raise words.wrong(name, "a string or an object with a text", value, "type")
     if value.get("text") is None:
         raise words.fault(f"{name}.text", "missing", f"{name}.text is missing: only texts are ranked")
     return read_string(f"{name}.text", value["text"], limits, words)

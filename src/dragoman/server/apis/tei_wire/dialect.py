@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from dragoman import __version__
 from dragoman.server.api import Dialect, ModelProfile
-from dragoman.server.apis.openai_wire.fields import check_count, shown
+from dragoman.server.apis.openai_wire.fields import check_count
 from dragoman.server.apis.openai_wire.pooling.dialect import TextsCall, TextsDialect, TextsOperation
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_arrays
 from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_strings, read_texts, told_as
@@ -125,8 +125,7 @@ def _text(name: str, given: Any, limits: Limits) -> str | tuple[str, str]:
     if isinstance(given, str):
         return read_string(name, given, limits, WORDS)
     if not isinstance(given, list) or len(given) not in (1, 2):
-        message = f"{name} must be a string or a list of one or two, got {shown(given)}"
-        raise WORDS.fault(name, "type", message)
+        raise WORDS.wrong(name, "a string or a list of one or two", given)
     parts = [read_string(f"{name}[{index}]", part, limits, WORDS) for index, part in enumerate(given)]
     return parts[0] if len(parts) == 1 else (parts[0], parts[1])
 
@@ -196,8 +195,7 @@ def _truncation(body: TeiBody) -> Truncation:
     """The handling of texts that are too long. Raises: InvalidRequest."""
     side = body.truncation_direction or "Right"
     if side not in SIDES:
-        message = f"truncation_direction must be left or right, got {shown(side)}"
-        raise WORDS.fault("truncation_direction", "value", message)
+        raise WORDS.wrong("truncation_direction", "left or right", side)
     if body.truncate is False:
         return Truncation.NONE
     return Truncation.LEFT if side.lower() == "left" else Truncation.RIGHT
