@@ -45,7 +45,7 @@ def test_nobody_else_is_asked_after_the_first_output() -> None:
             first.hangs_after = second.hangs_after = 1
             stream, begin_s = engine.generate(request()), time.monotonic()
             await first_output(stream)
-            num_hedges = engine.stats().num_hedges
+            num_hedges = engine.stats().num_hedges or 0
             assert num_hedges == 0 or time.monotonic() > begin_s + 0.2, "a busy machine may be late"
             rest = asyncio.ensure_future(anext(stream))
             await asyncio.wait([rest], timeout=0.3)
