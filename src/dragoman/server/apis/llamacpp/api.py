@@ -6,21 +6,20 @@ What it has in OpenAI's shape is served below `/v1`; `/tokenize` and `/detokeniz
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Dialects, ModelProfile
 from dragoman.server.apis.llamacpp.describe import PARAMETERS, schemas
 from dragoman.server.apis.llamacpp.dialect import AppliedAdapter, CompletionDialect, InfillDialect
-from dragoman.server.apis.llamacpp.embed import EmbedDialect
-from dragoman.server.apis.llamacpp.errors import ERRORS, LlamaError, LlamaErrors
+from dragoman.server.apis.llamacpp.embed import EMBED
+from dragoman.server.apis.llamacpp.errors import ERRORS, LlamaError
 from dragoman.server.apis.llamacpp.facts import (
     COMPLETION,
     adapters,
     apply_template,
-    change_slot,
     model_meant,
     props,
     set_adapters,
-    set_props,
     slots,
 )
 from dragoman.server.apis.llamacpp.schema import (
@@ -33,20 +32,30 @@ from dragoman.server.apis.llamacpp.schema import (
     LlamaSlot,
     LlamaTemplated,
 )
-from dragoman.server.describe.answers import LOADING, Answer, json_answer, merged
+from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
+from dragoman.server.describe.answers import READING, REFUSING, Answer, json_answer
 from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import ref
-from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, PoolingOperation
+from dragoman.server.operations import (
+    AnswerCall,
+    AnswerOperation,
+    Api,
+    GenerateOperation,
+    PoolingOperation,
+    not_offered,
+)
 from dragoman.server.security.scopes import Scope
 
 NAME = "llamacpp"
 TAG = "llama.cpp"
-INFILL, EMBED = f"{NAME}.infill", f"{NAME}.embed"
+INFILL, EMBEDDING = f"{NAME}.infill", f"{NAME}.embed"
 
-_TELLER = LlamaErrors()
 _CHOSEN = {"type": "object", "description": "the fields that `response_fields` names"}
-_ASKED = ("invalid_payload", "invalid_parameter", "unsupported", "too_large", "unauthorized", "not_found", *LOADING)
+_ASKED = (*READING, "unsupported")
 _RENDERED = (*_ASKED, "invalid_request", "capacity", "overloaded", "timeout", "server_error")
+_OWNED = (
+    "completion", "completions", "infill", "embedding", "embeddings", "props", "slots", "lora-adapters", "apply-template",
+)  # fmt: skip
 
 
 def set_up(profile: ModelProfile) -> Dialects:
@@ -55,13 +64,16 @@ def set_up(profile: ModelProfile) -> Dialects:
     return {
         COMPLETION: CompletionDialect(profile, applied),
         INFILL: InfillDialect(profile, applied),
-        EMBED: EmbedDialect(profile),
+        EMBEDDING: TextsDialect(profile, EMBED),
     }
 
 
-_generated = merged(
-    {
-        200: Answer(
+_generates = partial(
+    GenerateOperation,
+    tag=TAG,
+    model=model_meant,
+    answers=ERRORS.beside(
+        Answer(
             "the answer, a list of answers, or a stream of pieces",
             {
                 JSON_MEDIA_TYPE: (LlamaAnswer, list[LlamaAnswer], _CHOSEN, {"type": "array", "items": _CHOSEN}),
@@ -69,10 +81,8 @@ _generated = merged(
             },
             GENERATED,
         )
-    },
-    ERRORS.answers(),
+    ),
 )
-_generates = partial(GenerateOperation, tag=TAG, model=model_meant, answers=_generated)
 _completes = partial(
     _generates,
     body={JSON_MEDIA_TYPE: ref("LlamaCompletionRequest")},
@@ -83,34 +93,38 @@ _embeds = partial(
     PoolingOperation,
     tag=TAG,
     summary="Embed texts, in llama.cpp's shape",
-    answers=merged({200: json_answer(list[LlamaEmbedding], "the embeddings", *IGNORED)}, ERRORS.answers()),
+    answers=ERRORS.beside(json_answer(list[LlamaEmbedding], "the embeddings", *IGNORED)),
     body={JSON_MEDIA_TYPE: ref("LlamaEmbedRequest")},
     example={"content": QUESTION},
-    dialect=EMBED,
+    dialect=EMBEDDING,
     model=model_meant,
 )
 _answers = partial(AnswerOperation, tag=TAG, scope=Scope.INFERENCE)
-_manages = partial(AnswerOperation, tag=TAG, scope=Scope.MANAGEMENT)
+_refuses = partial(not_offered, tag=TAG, answers=ERRORS.answers(REFUSING))
+
+
+def _tells(
+    path: str, kind: Any, words: str, answer: AnswerCall, summary: str, *parameters: str, scope: Scope = Scope.INFERENCE
+) -> AnswerOperation:
+    """An operation that tells about a model, which its query names."""
+    return AnswerOperation(
+        method="GET",
+        path=path,
+        tag=TAG,
+        summary=summary,
+        parameters=("llama_model_query", *parameters),
+        answers=ERRORS.beside(json_answer(kind, words), _ASKED),
+        scope=scope,
+        answer=answer,
+    )
+
 
 API = Api(
     name=NAME,
     title="llama.cpp",
-    owns=tuple(
-        f"/{name}"
-        for name in (
-            "completion",
-            "completions",
-            "infill",
-            "embedding",
-            "embeddings",
-            "props",
-            "slots",
-            "lora-adapters",
-            "apply-template",
-        )
-    ),
+    owns=tuple(f"/{name}" for name in _OWNED),
     set_up=set_up,
-    teller=lambda dialects: _TELLER,
+    teller=lambda dialects: ERRORS,
     schemas=schemas,
     parameters=PARAMETERS,
     operations=(
@@ -132,55 +146,50 @@ API = Api(
         _answers(
             path="/apply-template",
             summary="A conversation as the model sees it",
-            answers=merged({200: json_answer(LlamaTemplated, "the prompt", *IGNORED)}, ERRORS.answers(_RENDERED)),
+            answers=ERRORS.beside(json_answer(LlamaTemplated, "the prompt", *IGNORED), _RENDERED),
             body={JSON_MEDIA_TYPE: ref("LlamaTemplateRequest")},
             example={"messages": MESSAGES},
             answer=apply_template,
         ),
-        _answers(
-            method="GET",
-            path="/props",
-            summary="What the model is, and what holds where calls say nothing",
-            parameters=("llama_model_query",),
-            answers=merged({200: json_answer(LlamaProps, "the properties")}, ERRORS.answers(_ASKED)),
-            answer=props,
+        _tells(
+            "/props", LlamaProps, "the properties", props, "What the model is, and what holds where calls say nothing"
         ),
-        _answers(
+        _refuses(
+            "properties cannot be changed by calls: start the server with other options",
             path="/props",
             summary="Not offered: properties are not changed by calls",
-            answers=ERRORS.answers(("unsupported", "unauthorized")),
-            answer=set_props,
         ),
-        _answers(
-            method="GET",
-            path="/slots",
-            summary="The room for sequences, and how far those are that are computed",
-            parameters=("llama_model_query", "llama_fail_query"),
-            answers=merged({200: json_answer(list[LlamaSlot], "the slots")}, ERRORS.answers(_ASKED)),
-            answer=slots,
+        _tells(
+            "/slots",
+            list[LlamaSlot],
+            "the slots",
+            slots,
+            "The room for sequences, and how far those are that are computed",
+            "llama_fail_query",
         ),
-        _answers(
+        _refuses(
+            "slots cannot be saved, restored or erased: the prefix cache manages itself",
             path="/slots/{id_slot}",
             summary="Not offered: slots are not saved, restored or erased",
             parameters=("llama_slot_path",),
-            answers=ERRORS.answers(("unsupported", "unauthorized")),
-            answer=change_slot,
         ),
-        _manages(
-            method="GET",
-            path="/lora-adapters",
-            summary="The adapters, and which is applied where calls of this API name none",
-            parameters=("llama_model_query",),
-            answers=merged({200: json_answer(list[LlamaAdapter], "the adapters")}, ERRORS.answers(_ASKED)),
-            answer=adapters,
+        _tells(
+            "/lora-adapters",
+            list[LlamaAdapter],
+            "the adapters",
+            adapters,
+            "The adapters, and which is applied where calls of this API name none",
+            scope=Scope.MANAGEMENT,
         ),
-        _manages(
+        AnswerOperation(
             path="/lora-adapters",
+            tag=TAG,
             summary="Have an adapter applied where calls of this API name none",
             parameters=("llama_model_query",),
-            answers=merged({200: json_answer(LlamaDone, "it is applied")}, ERRORS.answers(_ASKED)),
+            answers=ERRORS.beside(json_answer(LlamaDone, "it is applied"), _ASKED),
             body={JSON_MEDIA_TYPE: ref("LlamaScales")},
             example=[],
+            scope=Scope.MANAGEMENT,
             answer=set_adapters,
         ),
     ),

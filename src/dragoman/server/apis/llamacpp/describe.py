@@ -6,19 +6,20 @@ Does: describe, with the ranges that are checked. Does not: answer. Used when th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from dragoman.parameters import Bounds
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.llamacpp.parameters import INT32_MAX, WORDS
-from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaInfillBody
-from dragoman.server.apis.openai_wire.describe.bodies import field_schemas
+from dragoman.server.apis.llamacpp.embed import NORMS
+from dragoman.server.apis.llamacpp.parameters import WORDS
+from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaEmbedBody, LlamaInfillBody
+from dragoman.server.apis.openai_wire.describe.bodies import field_schemas, struct_body
 from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS
 from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora
 from dragoman.server.apis.openai_wire.pooling.texts import MODEL, texts_schema
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import (
-    INTEGER,
     LENIENT_BOOLEAN,
     TEXT,
     Schema,
@@ -26,7 +27,6 @@ from dragoman.server.describe.json_schema import (
     any_of,
     array,
     nullable,
-    range_of,
     ref,
     struct_schemas,
     without_null,
@@ -52,19 +52,20 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
     """The components of its bodies."""
     made = struct_schemas((LlamaCompletionBody, LlamaInfillBody, LlamaLora))
     limits = profile.limits
+    texts = texts_schema(limits)
+    embed = partial(
+        struct_body,
+        LlamaEmbedBody,
+        {"model": "the default model if absent"},
+        replace(WORDS, bounds={"embd_normalize": NORMS}, ignored={}),
+        profile,
+        own={"content": texts, "input": texts},
+    )
     return {
         **{name: made[name] for name in ("LlamaLora", "LlamaFile")},
         "LlamaCompletionRequest": _body(made["LlamaCompletionBody"], profile, {"prompt": _prompts(limits)}),
         "LlamaInfillRequest": _body(made["LlamaInfillBody"], profile, {}),
-        "LlamaEmbedRequest": an_object(
-            {},
-            {
-                "content": texts_schema(limits),
-                "input": nullable(texts_schema(limits)),
-                "embd_normalize": nullable(INTEGER | range_of(Bounds(-1, INT32_MAX))),
-                "model": MODEL,
-            },
-        ),
+        "LlamaEmbedRequest": any_of(embed(needed={"content": texts}), embed(needed={"input": texts})),
         "LlamaTemplateRequest": an_object(
             {"messages": array(ref("ChatMessage"), minItems=1, maxItems=limits.max_messages)},
             {

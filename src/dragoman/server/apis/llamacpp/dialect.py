@@ -13,14 +13,12 @@ from typing import Any
 import msgspec
 
 from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect
-from dragoman.server.apis.llamacpp.encoder import AnswerFacts, LlamaEncoder
-from dragoman.server.apis.llamacpp.errors import LlamaErrors
+from dragoman.server.apis.llamacpp.encoder import LlamaEncoder
+from dragoman.server.apis.llamacpp.errors import ERRORS
 from dragoman.server.apis.llamacpp.parameters import WORDS, max_tokens_of, read_parameters, reading_of, tells_progress
 from dragoman.server.apis.llamacpp.prompts import read_prompts
 from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaInfillBody, LlamaSharedBody
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct
-from dragoman.server.observation.measured import measure_of
-from dragoman.server.observation.record import current_call
 from dragoman.types import InfillPrompt, Prompt
 
 
@@ -30,8 +28,10 @@ class AppliedAdapter:
     name: str | None = None
 
 
-class _Dialect(LlamaErrors, PureDialect):
+class _Dialect(PureDialect):
     """Shared by both dialects."""
+
+    errors = ERRORS
 
     def __init__(self, profile: ModelProfile, applied: AppliedAdapter) -> None:
         self._profile = profile
@@ -42,7 +42,7 @@ class _Dialect(LlamaErrors, PureDialect):
         self, http: HttpCall, raw: Mapping[str, Any], body: LlamaSharedBody, prompts: Sequence[Prompt], *, is_list: bool
     ) -> Call:
         found = read_parameters(raw, body, self._profile, self._reading, self.applied.name, http.request_id)
-        request, sampling = found.request, found.request.sampling
+        request = found.request
         ids = [http.request_id] if len(prompts) == 1 else [f"{http.request_id}-{i}" for i in range(len(prompts))]
         requests = tuple(
             msgspec.structs.replace(
@@ -50,24 +50,9 @@ class _Dialect(LlamaErrors, PureDialect):
             )
             for request_id, prompt in zip(ids, prompts, strict=True)
         )
-        record = current_call()
-        facts = AnswerFacts(
-            model=self._profile.name if body.model is None else body.model,
-            settings=found.settings,
-            num_answers=sampling.n,
-            max_tokens=request.max_tokens,
-            is_list=is_list or sampling.n > 1,
-            is_streamed=bool(body.stream),
-            measure=None if record is None else measure_of(record, ids),
-            are_drawn=sampling.post_sampling_probs,
-            num_probs=sampling.logprobs or 0,
-            fields=tuple(body.response_fields or ()),
-            shows_tokens=bool(body.return_tokens),
-            shows_timings=bool(body.timings_per_token),
-        )
         return Call(
             requests,
-            LlamaEncoder(facts),
+            LlamaEncoder(requests, body, self._profile, found.settings, is_list=is_list),
             stream=bool(body.stream),
             ignored=found.ignored,
             reasons=found.reasons,

@@ -1,7 +1,6 @@
 """`/embedding` and `/embeddings`: texts become vectors, in llama.cpp's shape.
 
-Does: read the texts, ask the model's service, scale the vectors. Does not: compute.
-Set up for each served model; called on the event loop.
+Does: ask the model's service, scale the vectors. Does not: compute. Called on the event loop.
 Source: llama.cpp, tools/server/README.md, "POST /embedding"; its function common_embd_normalize.
 """
 
@@ -14,37 +13,40 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.parameters import Bounds
-from dragoman.server.api import CallSwitches, HttpCall, Reply, json_reply
-from dragoman.server.apis.llamacpp.errors import LlamaErrors
+from dragoman.server.apis.llamacpp.errors import ERRORS
 from dragoman.server.apis.llamacpp.parameters import INT32_MAX, WORDS
 from dragoman.server.apis.llamacpp.schema import LlamaEmbedBody, LlamaEmbedding
-from dragoman.server.apis.openai_wire.fields import check_number, decode_object, read_struct, unknown_names
+from dragoman.server.apis.openai_wire.fields import check_number, unknown_names
+from dragoman.server.apis.openai_wire.pooling.dialect import TextsCall, TextsOperation
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
 from dragoman.server.apis.openai_wire.pooling.texts import read_texts, told_as
-from dragoman.server.pooling import AnsweringDialect, EmbedRequest, embedder
-from dragoman.server.responder import note_ignored
+from dragoman.server.pooling import EmbedRequest, embedder
 
 EUCLIDEAN = 2
+NORMS = Bounds(-1, INT32_MAX)
 
 
-class EmbedDialect(LlamaErrors, AnsweringDialect):
-    """Both operations for one model."""
+async def _embed(call: TextsCall[LlamaEmbedBody]) -> Any:
+    body = call.body
+    kind = EUCLIDEAN if body.embd_normalize is None else body.embd_normalize
+    check_number("embd_normalize", kind, NORMS, WORDS)
+    name, value = ("content", body.content) if body.input is None else ("input", body.input)
+    if value is None:
+        raise WORDS.payload_fault("content", "content is missing: it must be a text or a list of texts", param=name)
+    service = embedder(call.profile)
+    given = read_texts(name, value, call.limits, WORDS)
+    with told_as({"texts": name}, partial(given.place, name)):
+        made = await service.embed(EmbedRequest(texts=given.texts, request_id=call.request_id, normalize=False))
+    return await encoded_rows(made.vectors, partial(_told, kind))
 
-    async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
-        raw = decode_object(http, WORDS)
-        service = embedder(self._profile)
-        body = read_struct(raw, LlamaEmbedBody, WORDS)
-        kind = EUCLIDEAN if body.embd_normalize is None else body.embd_normalize
-        check_number("embd_normalize", kind, Bounds(-1, INT32_MAX), WORDS)
-        name, value = ("content", body.content) if body.input is None else ("input", body.input)
-        if value is None:
-            raise WORDS.payload_fault("content", "content is missing: it must be a text or a list of texts", param=name)
-        given = read_texts(name, value, self._profile.limits, WORDS)
-        idle = [*unknown_names(raw, LlamaEmbedBody), *(["content"] if name == "input" and "content" in raw else [])]
-        headers = note_ignored(switches, idle)
-        with told_as({"texts": name}, partial(given.place, name)):
-            made = await service.embed(EmbedRequest(texts=given.texts, request_id=http.request_id, normalize=False))
-        return json_reply(200, await encoded_rows(made.vectors, partial(_told, kind)), headers)
+
+def _idle(call: TextsCall[LlamaEmbedBody]) -> list[str]:
+    overridden = [] if call.body.input is None or "content" not in call.raw else ["content"]
+    return [*unknown_names(call.raw, LlamaEmbedBody), *overridden]
+
+
+EMBED = TextsOperation(LlamaEmbedBody, _embed, WORDS, ERRORS, _idle)
+"""Both operations."""
 
 
 def _told(kind: int, index: int, row: npt.NDArray[np.float32]) -> Any:

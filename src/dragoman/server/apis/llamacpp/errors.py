@@ -1,6 +1,6 @@
 """Errors as llama.cpp's server tells them: a code, a message, a type, and the sizes where a prompt is too long.
 
-Does: status and body of every kind. Does not: frame streams (the encoder does). Used on the event loop.
+Used on the event loop.
 Source: llama.cpp, tools/server/README.md, "API errors".
 """
 
@@ -13,8 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import CapacityError, ServerError
-from dragoman.server.api import HttpCall, Reply, json_reply
-from dragoman.server.describe.answers import json_errors
+from dragoman.server.describe.answers import json_teller
 from dragoman.server.error_kinds import statuses
 
 ErrorType = Literal[
@@ -57,16 +56,6 @@ _TYPES: Mapping[int, ErrorType] = {
 }
 """What errors of a status are called, but for those that are the client's or the server's fault in general."""
 
-ERRORS = json_errors(STATUSES, LlamaError)
-
-
-class LlamaErrors:
-    """The errors of every operation."""
-
-    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed."""
-        return json_reply(STATUSES[error.kind], error_body(error))
-
 
 def error_body(error: ServerError) -> LlamaError:
     """The object of an error, as a body or in a stream."""
@@ -83,3 +72,6 @@ def error_body(error: ServerError) -> LlamaError:
         )
         details.n_prompt_tokens, details.n_ctx = error.num_prompt_tokens, error.max_model_len
     return LlamaError(details)
+
+
+ERRORS = json_teller(STATUSES, LlamaError, lambda error, http: error_body(error))

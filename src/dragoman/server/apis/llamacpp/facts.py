@@ -7,7 +7,7 @@ Source: llama.cpp, tools/server/README.md.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 from dragoman import __version__
 from dragoman.errors import Unavailable, UnsupportedFeature
@@ -57,10 +57,11 @@ async def props(http: HttpCall, server: Server) -> LlamaProps:
     tokenizer = service.tokenizer if isinstance(service, TextService) else None
     template = service.chat_template if isinstance(service, TextService) else None
 
-    def text_of(token_id: int | None) -> str:
-        return (
-            "" if tokenizer is None or token_id is None else tokenizer.token_bytes(token_id).decode("utf-8", "replace")
-        )
+    def text_of(name: str) -> str:
+        token_id: int | None = getattr(tokenizer, name, None)
+        if tokenizer is None or token_id is None:
+            return ""
+        return tokenizer.token_bytes(token_id).decode("utf-8", "replace")
 
     return LlamaProps(
         default_generation_settings=LlamaDefaults(model.engine.capabilities.max_model_len, default_settings(profile)),
@@ -70,21 +71,11 @@ async def props(http: HttpCall, server: Server) -> LlamaProps:
         modalities=LlamaModalities(vision="vision" in profile.abilities),
         chat_template="" if template is None else template.sources.get("default", ""),
         chat_template_caps={"supports_tools": "tools" in profile.abilities},
-        bos_token=text_of(None if tokenizer is None else tokenizer.bos_token_id),
-        eos_token=text_of(None if tokenizer is None else tokenizer.eos_token_id),
+        bos_token=text_of("bos_token_id"),
+        eos_token=text_of("eos_token_id"),
         build_info=f"dragoman-{__version__}",
         endpoint_slots=_tells_slots(model),
     )
-
-
-async def set_props(http: HttpCall, server: Server) -> NoReturn:
-    """Raises: UnsupportedFeature."""
-    raise UnsupportedFeature("properties cannot be changed by calls: start the server with other options")
-
-
-async def change_slot(http: HttpCall, server: Server) -> NoReturn:
-    """Raises: UnsupportedFeature."""
-    raise UnsupportedFeature("slots cannot be saved, restored or erased: the prefix cache manages itself")
 
 
 async def slots(http: HttpCall, server: Server) -> list[LlamaSlot]:
@@ -140,7 +131,7 @@ async def set_adapters(http: HttpCall, server: Server) -> LlamaDone:
     try:
         raw = http.json()
     except NotJson as error:
-        raise WORDS.payload_fault(error.problem, error.of("the body"), reason=error) from None
+        raise WORDS.payload_fault(error.problem, error.of("the body")) from None
     if not isinstance(raw, list):
         raise WORDS.payload_fault("array", f"the body must be an array of adapters and their scales, got {shown(raw)}")
     model = server.models.find(_known(http.query.get("model"), server))
