@@ -150,6 +150,16 @@ def test_rows_of_one_call_are_edited_as_if_alone(
     assert together[1].tolist() == row_of(*expected)[0].tolist()
 
 
+def test_no_repetition_penalty_makes_a_logit_infinite() -> None:
+    row = (2.0, -1.0, 0.0, 4.0, -3.0)
+    for penalty in (5e-324, 1e-40, 1e39, 1.7e308):
+        state = make_state(Sampler(5), repetition_penalty=penalty, prompt_ids=(0, 1, 2, 3, 4))
+        logits = row_of(*row)
+        RepetitionPenalty().apply(logits, [0], [state])
+        assert np.isfinite(logits).all(), penalty
+        assert np.argsort(logits[0]).tolist() == np.argsort(row).tolist(), penalty
+
+
 def test_a_grammar_mask_reaches_every_bit_of_a_vocabulary_that_fills_no_word() -> None:
     sampler = Sampler(77)
     logits = np.arange(77, dtype=np.float32)[None].copy()

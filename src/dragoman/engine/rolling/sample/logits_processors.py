@@ -72,7 +72,9 @@ class RepetitionPenalty:
 
     def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
         flat, places, sizes = _locate(logits, rows, [_counts(state).ids for state in states])
-        penalties = _per_id([state.plan.params.repetition_penalty for state in states], sizes)
+        # Within what f32 can multiply and divide logits by: infinite ones would have no order.
+        asked = [min(max(state.plan.params.repetition_penalty, 1e-30), 1e30) for state in states]
+        penalties = _per_id(asked, sizes)
         values = flat[places]
         flat[places] = np.where(values > 0, values / penalties, values * penalties)
 
