@@ -36,8 +36,8 @@ _Rows = tuple[list[float], list[list[Logprob]]]
 class SequenceAnswer:
     """One sequence as it grows. `reason`: why it has ended, None = it goes on.
 
-    `ids_of`: the tokens that an event adds; `sees_ends`: they are the model's. `criterion`: of sequences that nobody reads
-    before they have ended.
+    `ids_of` gives the tokens that an event adds; `sees_ends`: these are the model's own. `criterion` tests stop strings in
+    sequences that clients get whole.
     """
 
     __slots__ = (
@@ -71,12 +71,12 @@ class SequenceAnswer:
             self._ends.update(dict.fromkeys(request.eos_token_ids, FinishReason.EOS))
 
     def push(self, choice: Choice) -> EngineOutput | None:
-        """The output that an event makes, None for one that says nothing. Raises: EngineFailed."""
+        """The output for an event, None for an empty event. Raises: EngineFailed."""
         token_ids = self._ids_of(choice)
         size = self._end(token_ids)
         self._num_tokens += size
         if self.reason is None and self._num_tokens >= self._most:
-            self.reason = FinishReason.LENGTH  # servers tell it with the last token, or in an event of its own
+            self.reason = FinishReason.LENGTH  # comes with the last token, or in a separate event
         if self.reason is None and choice.finish_reason is not None:
             self.reason = _FINISH.get(choice.finish_reason)
             if self.reason is None:
@@ -89,7 +89,7 @@ class SequenceAnswer:
         return output
 
     def _end(self, token_ids: Sequence[int]) -> int:
-        """The number of tokens that belong to the sequence. Mutates: its reason."""
+        """The number of tokens up to the sequence's end. Sets `reason` at the end."""
         for size, token in enumerate(token_ids, start=1):
             self.reason = self._ends.get(token)
             if self._criterion is not None:
@@ -111,14 +111,14 @@ class SequenceAnswer:
 
 
 class Ranking:
-    """The sequences of a request of which only the best are wanted: whole, when all have ended."""
+    """Collects all sequences of a request that returns only the best of them."""
 
     def __init__(self, request: EngineRequest) -> None:
         self._request = request
         self._whole: dict[int, EngineOutput] = {}
 
     def push(self, output: EngineOutput) -> list[EngineOutput]:
-        """The best, once the last has ended; nothing before."""
+        """The best sequences, whole, once the last one has ended; [] before."""
         whole = self._whole.setdefault(output.index, EngineOutput(output.request_id, output.index, [], None, [], []))
         whole.token_ids += output.token_ids
         assert whole.logprobs is not None
@@ -141,7 +141,7 @@ class Ranking:
 def prompt_logprobs(
     told: Sequence[dict[str, Candidate] | None] | None, prompt_ids: Sequence[int], num_top: int
 ) -> list[PromptLogprob | None]:
-    """The log-probabilities of a prompt's tokens as an upstream tells them. Raises: EngineFailed if some are missing."""
+    """The log-probabilities of a prompt's tokens, from an upstream's answer. Raises: EngineFailed if some are missing."""
     if told is None or len(told) != len(prompt_ids):
         count = "none" if told is None else str(len(told))
         raise EngineFailed(f"the upstream returned {count} log-probabilities for a prompt of {len(prompt_ids)} tokens")
@@ -158,7 +158,7 @@ def _prompt_logprob(candidates: dict[str, Candidate] | None, token: int, num_top
 
 
 def told_ids(choice: Choice) -> list[int]:
-    """The tokens that an event tells. Raises: EngineFailed if it has a text without."""
+    """The token ids of an event. Raises: EngineFailed for text without ids."""
     if choice.token_ids is not None:
         return choice.token_ids
     if choice.logprobs is not None and (ids := choice.logprobs.ids()) is not None:
@@ -180,7 +180,7 @@ def _rows(told: Logprobs, num_top: int) -> _Rows:
 
 
 def _best(candidates: dict[str, float | None], num_top: int) -> list[Logprob]:
-    """Servers name the chosen token too, in the first place or the last, if it is none of the most likely."""
+    """The candidates, best first. Servers add an unlikely chosen token at the beginning or end."""
     found = [Logprob(token_id(token), _number(value)) for token, value in candidates.items() if is_token_id(token)]
     return sorted(found, key=lambda one: -one.logprob)[:num_top]
 

@@ -1,8 +1,8 @@
-"""The engine that has upstreams do the work.
+"""The engine that forwards requests to upstream servers.
 
-Does: keep the promises of `engine.base.Engine` over a fleet of servers: refuse what they cannot do, ask, fold their events,
-time limits, cancelling. Does not: generate, or choose among upstreams (`fleet` does). Runs on the event loop, one task per
-request, which reads the upstream's stream; closing the outputs cancels it, and that closes the connection.
+Does: implement `engine.base.Engine` over a fleet of servers: refuse what they cannot do, send requests, fold their events,
+enforce time limits, cancel. Does not: generate, or choose among upstreams (`fleet` does). Runs on the event loop, one task
+per request, which reads the upstream's stream; closing the outputs cancels it, and that closes the connection.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, P
 
 logger = logging.getLogger(__name__)
 
-_REST_S = 1.0  # how long the end of a stream may take whose sequences have all ended
+_REST_S = 1.0  # wait for a stream's end once all its sequences have ended
 
 _Queue = asyncio.Queue[EngineOutput | ServerError]
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """The form of requests to upstreams. `has_n`: a request can ask for several sequences.
+    """The form of requests to upstreams and of their answers. `has_n`: a request can ask for several sequences.
 
-    `text_of`: a prompt as text, None if they take token ids; raises InvalidRequest for tokens without a text.
-    `ids_of`: tokens that write a text, None if they send them. `mended`: all tokens of a text of which they send only some;
-    None if they send all.
+    `text_of` turns prompt ids into text, and raises InvalidRequest where it cannot; None = upstreams take ids.
+    `ids_of` turns text into ids; None = upstreams send ids. `mended` fills in ids that upstreams leave out; None = they send
+    all.
     """
 
     has_n: bool
@@ -58,7 +58,7 @@ class Ways:
 
 
 class _Run:
-    """One request on its way. `num_open`: outputs with a finish_reason that are still to come."""
+    """A running request. `num_open`: sequences that have not ended."""
 
     def __init__(self, request: EngineRequest, trace: Trace | None = None) -> None:
         self.request = request
@@ -70,11 +70,11 @@ class _Run:
         self.has_told_cached = False
         self.task: asyncio.Task[None] | None = None
         self.prompt: list[PromptLogprob | None] | None = None
-        self.num_cached_tokens: int | None = None  # as the first request upstream tells it, None = it has not
+        self.num_cached_tokens: int | None = None  # of the first answer that has it; None = none yet
         self.ranking = Ranking(request) if request.is_ranked else None
 
     def put(self, output: EngineOutput, num_cached_tokens: int | None = None) -> None:
-        """Hand an output over, or all of them where sequences are ranked. `num_cached_tokens`: told with it."""
+        """Queue an output, or all of them once sequences are ranked. `num_cached_tokens` goes out with the first."""
         if self.num_cached_tokens is None:
             self.num_cached_tokens = num_cached_tokens
         for one in [output] if self.ranking is None else self.ranking.push(output):
@@ -84,7 +84,7 @@ class _Run:
             self.queue.put_nowait(one)
 
     def fail(self, error: ServerError) -> None:
-        """End it, with this error."""
+        """End the request with this error."""
         self.queue.put_nowait(error)
         if self.task is not None:
             self.task.cancel()
@@ -156,16 +156,16 @@ class RemoteEngine:
         self._fleet.check(_route(request))
 
     def health(self) -> Health:
-        """Alive while some upstream is. Waiting are those that are not sent yet."""
+        """Alive while at least one upstream is. Requests that are not sent yet count as waiting."""
         num_running = sum(run.has_slot for run in self._runs)
         reason = self._life.death or self._fleet.problem
         upstreams = self._fleet.health()
         num_waiting = len(self._runs) - num_running
-        is_recovering = bool(reason) and not self._life.death  # servers are asked again and again
+        is_recovering = bool(reason) and not self._life.death  # servers are probed repeatedly
         return Health(not reason, reason, num_running, num_waiting, upstreams=upstreams, is_recovering=is_recovering)
 
     def stats(self) -> EngineStats:
-        """The tokens of answers, and hedges; the rest is for the upstreams to count."""
+        """Generated tokens and hedges; upstreams count the rest."""
         return EngineStats(
             num_generated_tokens=self._num_generated_tokens,
             num_hedges=self._fleet.num_hedges,
@@ -173,7 +173,7 @@ class RemoteEngine:
         )
 
     async def shutdown(self, drain_s: float) -> None:
-        """Wait, cancel what is left, disconnect."""
+        """Wait for running requests, cancel the rest, disconnect."""
         self._life.is_draining = True
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=drain_s)
@@ -188,7 +188,7 @@ class RemoteEngine:
         await self._fleet.close()
 
     def _check(self, request: EngineRequest) -> None:
-        """Raises: why a request cannot be begun."""
+        """Raises: InvalidRequest, UnsupportedFeature, CapacityError, EngineDead if the request cannot start."""
         self.capabilities.check(request)
         if not request.prompt_ids:
             raise InvalidRequest("the prompt is empty", param="prompt")
@@ -210,7 +210,7 @@ class RemoteEngine:
     # --- one request --------------------------------------------------------------------------------------------------
 
     async def _work(self, run: _Run) -> None:
-        """Have the request answered: outputs, or an error, go into its queue."""
+        """Run the request; outputs, or an error, go into its queue."""
         try:
             async with self._places.taken(run.request.priority):
                 run.has_slot = True
@@ -223,7 +223,7 @@ class RemoteEngine:
 
     async def _answer(self, run: _Run) -> None:
         request = run.request
-        if request.sampling.grammar is not None:  # upstreams tell of one that does not compile as of a failure
+        if request.sampling.grammar is not None:  # upstreams report one that does not compile as their own failure
             await asyncio.to_thread(self._tools.compile_grammar, request.sampling.grammar)
         if request.sampling.prompt_logprobs is not None or not request.max_tokens:
             run.prompt = await self._read_prompt(run)
@@ -245,10 +245,10 @@ class RemoteEngine:
         return output
 
     async def _ask_for_several(self, run: _Run, count: int) -> None:
-        """In one answer where upstreams can; else in one each, whose seeds are those that follow the request's."""
+        """Generate `count` sequences, in one answer if upstreams can, else in one each with consecutive seeds."""
         if (
             self._ways.has_n and not run.request.sampling.is_greedy
-        ):  # greedy ones are refused by some: they are the same
+        ):  # some servers refuse several greedy sequences, which are equal
             await self._ask(run, 0, count)
             return
         try:
@@ -259,7 +259,7 @@ class RemoteEngine:
             raise failures.exceptions[0] from failures
 
     async def _search(self, run: _Run) -> None:
-        """The best beams, found by requests for one token each."""
+        """Run beam search by requests for one token each."""
         search = OneTokenBeams(run.request, self._capabilities.max_logprobs, self._criterion(run.request))
 
         async def next_tokens(one: EngineRequest) -> Sequence[Logprob]:
@@ -270,12 +270,12 @@ class RemoteEngine:
                 raise EngineFailed(f"the upstream returned log-probabilities for {len(told)} tokens instead of one")
             return told[0]
 
-        run.ranking = None  # they are
+        run.ranking = None  # beams are ranked already
         for output in await search.run(next_tokens):
             run.put(output)
 
     async def _read_prompt(self, run: _Run) -> list[PromptLogprob | None] | None:
-        """Have the prompt read, for its log-probabilities if they are wanted, or for the prefix cache behind."""
+        """The prompt's log-probabilities, None if not requested: then the upstream only caches the prompt."""
         request, num_top = run.request, run.request.sampling.prompt_logprobs
         ask = Ask(self._prompt(request), request, 1, request.seed)
         chunk = await self._fleet.first_answer(
@@ -289,7 +289,7 @@ class RemoteEngine:
         return prompt_logprobs(told, request.prompt_ids, num_top)
 
     async def _ask(self, run: _Run, first: int, count: int) -> None:
-        """Ask for the sequences `first` and the `count` - 1 after it, and read them to their ends."""
+        """Request `count` sequences, the first with index `first`, and read them to their ends."""
         request = run.request
         logprobs = request.sampling.logprobs
         if logprobs is None and request.is_ranked:
@@ -304,7 +304,7 @@ class RemoteEngine:
         with closing(await self._fleet.first_answer(run.route, read_first, Stream.close)) as stream:
             try:
                 await _read(stream, sequences, run.put)
-            except UpstreamError as error:  # too late for another one: part of the answer has gone out
+            except UpstreamError as error:  # no second try: part of the answer has gone out
                 raise EngineFailed(str(error)) from error
 
     def _sequence(self, request: EngineRequest, index: int) -> SequenceAnswer:
@@ -312,13 +312,13 @@ class RemoteEngine:
         return SequenceAnswer(request, index, self._token_ids, criterion, sees_ends=self._ways.ids_of is None)
 
     def _criterion(self, request: EngineRequest) -> StopCriterion | None:
-        """The test for stop strings, of sequences that nobody reads before they have ended."""
+        """The test for stop strings in ranked sequences, which clients get whole; None for others."""
         if request.stop is None or not request.is_ranked:
             return None
         return self._tools.watch_stops(request.stop, request.sampling.min_tokens)
 
     def _token_ids(self, choice: Choice) -> list[int]:
-        """The tokens that an event adds. Raises: EngineFailed if they cannot be known."""
+        """The token ids of an event. Raises: EngineFailed if they cannot be known."""
         ways = self._ways
         if ways.ids_of is not None:
             return ways.ids_of(choice.text)
@@ -333,9 +333,9 @@ async def _read(
     stream: Stream, sequences: list[SequenceAnswer], put: Callable[[EngineOutput, int | None], None]
 ) -> None:
     """Read until all sequences have ended. Raises: UpstreamError, EngineFailed."""
-    last: EngineOutput | None = None  # kept until the upstream has told the counts, which come behind it
+    last: EngineOutput | None = None  # held back until the counts behind it have come
     num_open = len(sequences)
-    has_said_all = True  # the upstream knows of every end
+    has_said_all = True  # the upstream itself ended every sequence
     while num_open:
         choices = await stream.more()
         if choices is None:
@@ -354,7 +354,7 @@ async def _read(
                 else:
                     last = output
     assert last is not None
-    if has_said_all:  # what is left are counts and the mark of the end; behind it the connection serves others
+    if has_said_all:  # read the counts and the end mark, so that the connection can be used again
         try:
             async with asyncio.timeout(_REST_S):
                 while await stream.more() is not None:
@@ -369,7 +369,7 @@ def _route(request: EngineRequest) -> Route:
 
 
 def _put(run: _Run) -> list[EngineOutput]:
-    """The outputs that a request has had which nobody reads."""
+    """The queued outputs of an internal request."""
     return [one for one in (run.queue.get_nowait() for _ in range(run.queue.qsize())) if isinstance(one, EngineOutput)]
 
 
@@ -380,5 +380,5 @@ def _of(choice: Choice, sequences: list[SequenceAnswer]) -> SequenceAnswer:
 
 
 def _known(upstream: Upstream) -> Profile:
-    assert upstream.profile is not None  # only healthy ones are asked, and they are known
+    assert upstream.profile is not None  # healthy upstreams, which alone get requests, have a profile
     return upstream.profile

@@ -48,7 +48,7 @@ class RemoteOptions:
 
     @staticmethod
     def among(setup: EngineSetup) -> RemoteOptions:
-        """Those among a setup's. Raises: EngineOptionError if no server is named, or what asks them is not installed."""
+        """These options of a setup. Raises: EngineOptionError if no server is named, or the HTTP client is not installed."""
         options = setup.options
         if not options.get("upstream"):
             raise EngineOptionError(
@@ -69,15 +69,15 @@ class RemoteOptions:
 
 
 def _with_prefix(url: str) -> str:
-    """The address of the API: /v1 below a server that is named alone."""
+    """The address of the API; an address without a path gets /v1."""
     return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/v1"
 
 
 class RemoteFactory:
-    """Makes engines of which the work is done elsewhere."""
+    """Makes engines that forward requests."""
 
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
-        """Nothing."""
+        """No memory: the model runs elsewhere."""
         return MemoryNeeds(0)
 
     def load(self, setup: EngineSetup) -> LoadedRemote:
@@ -102,7 +102,7 @@ class RemoteFactory:
 
 
 async def _find_out(options: RemoteOptions, tokenizer: Tokenizer) -> dict[str, Profile | str]:
-    """Each upstream's profile, or why it is not known."""
+    """Each upstream's profile, or the reason why it has none."""
     from dragoman.engine.remote.probe import find_out
     from dragoman.engine.remote.upstream import Upstream, UpstreamError, new_session
 
@@ -143,7 +143,7 @@ def _max_model_len(options: RemoteOptions, profiles: Sequence[Profile], config: 
 
 
 def _number(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
-    """The first of these numbers that a config.json has, also where it describes the text part of a model that sees."""
+    """The first of these keys that config.json has as a number, also in the text part of a multimodal model."""
     inner = config.get("text_config", config.get("llm_config"))
     for part in (config, inner if isinstance(inner, Mapping) else {}):
         for key in keys:
@@ -154,7 +154,7 @@ def _number(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRemote:
-    """Upstreams that have answered, on their way to an engine. `profiles`: by address."""
+    """Probed upstreams, before the engine is built. `profiles`: by address."""
 
     options: RemoteOptions
     tokenizer: HfTokenizer
@@ -162,7 +162,7 @@ class LoadedRemote:
     common: Common
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
-        """The engine, not connected yet."""
+        """The engine; `start` connects it."""
         from dragoman.engine.remote.engine import RemoteEngine, Ways
         from dragoman.engine.remote.fleet import Fleet
         from dragoman.engine.remote.retokenise import Retokeniser, prompt_text
@@ -182,7 +182,7 @@ class LoadedRemote:
         return BuiltEngine(engine, self._facts(), "")
 
     async def _greet(self, upstream: Upstream) -> None:
-        """See `fleet.Greet`: of one that is not known, raises UpstreamError if it cannot do what the others do."""
+        """See `fleet.Greet`. Raises: UpstreamError if a new upstream cannot do what the others do."""
         from dragoman.engine.remote.probe import find_out, make_a_token
         from dragoman.engine.remote.upstream import UpstreamError
 

@@ -1,7 +1,7 @@
-"""All upstreams of an engine: which one gets a request, which are healthy, and a second try elsewhere.
+"""The upstreams of an engine: chooses one for each request, watches their health, retries elsewhere.
 
-Does: choose, retry before the first token, check health in the background. Does not: know what is asked. Used on the event
-loop.
+Does: choose, retry before the first token, check health in the background. Does not: know what requests contain. Used on the
+event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 CHECK_EVERY_S = 5.0
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 30.0
-MAX_TRIES = 3  # of one request: what makes one server fail may make all of them fail
+MAX_TRIES = 3  # per request: what makes one server fail may make all fail
 
 Greet = Callable[[Upstream], Awaitable[None]]
 """Finds out what an upstream can do that is not known, and whether one in doubt makes a token.
@@ -43,10 +43,10 @@ class Route(NamedTuple):
 
 
 class Fleet:
-    """The upstreams. From `open` to `close` it knows which are healthy.
+    """The upstreams, watched from `open` to `close`.
 
-    `hedge_after_s`: how long the first answer may take before another upstream is asked too; None = for as long as it likes.
-    `num_hedges`: how often that was done; `num_hedges_won`: how often the other one was the first to answer.
+    `hedge_after_s`: seconds without an answer after which a second upstream is asked too; None = never. `num_hedges` counts
+    these, `num_hedges_won` those in which the second upstream answered first.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Fleet:
         self._hedge_after_s = hedge_after_s
         self.num_hedges = 0
         self.num_hedges_won = 0
-        self._suspects = {url: asyncio.Event() for url in self._upstreams}  # set: do not wait, check
+        self._suspects = {url: asyncio.Event() for url in self._upstreams}  # set = check now
         self._watchers: list[asyncio.Task[None]] = []
         self._session_close: Callable[[], Awaitable[None]] | None = None
 
     async def open(self) -> None:
-        """Connect, and begin to watch."""
+        """Connect, and start watching."""
         session = new_session(self._api_key)
         self._session_close = session.close
         for upstream in self._upstreams.values():
@@ -80,7 +80,7 @@ class Fleet:
 
     @property
     def problem(self) -> str:
-        """Why no upstream can be asked, "" if one can."""
+        """The reason why no upstream takes requests, "" if one does."""
         if not all(upstream.problem for upstream in self._upstreams.values()):
             return ""
         return "no upstream answers: " + "; ".join(upstream.problem for upstream in self._upstreams.values())
@@ -91,16 +91,16 @@ class Fleet:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """Those that some upstream listed last, whether it answers now or not."""
+        """The adapters that any upstream listed last, healthy or not."""
         return tuple(dict.fromkeys(name for one in self._upstreams.values() for name in one.adapters))
 
     async def first_answer(
         self, route: Route, ask: Callable[[Upstream], Awaitable[T]], drop: Callable[[T], None] | None = None
     ) -> T:
-        """The answer to `ask` of the upstream that the prompt belongs to, or of another one if that fails or is slow.
+        """The answer of the upstream that the prompt's prefix maps to, or of another one if that fails or is slow.
 
-        `drop` ends an answer; without it only one upstream is asked at a time. Raises: the errors of `ask`, except that
-        UpstreamError becomes Overloaded, Unavailable or EngineFailed.
+        `ask` sends the request. `drop` ends an answer; without it only one upstream is asked at a time. Raises: the errors
+        of `ask`, except that UpstreamError becomes Overloaded, Unavailable or EngineFailed.
         """
         tried: dict[str, UpstreamError] = {}
         while len(tried) < MAX_TRIES:
@@ -120,18 +120,18 @@ class Fleet:
         raise self._failure(list(tried.values()), route)
 
     def check(self, route: Route) -> None:
-        """Raises: Unavailable if there is nobody to ask."""
+        """Raises: Unavailable if no upstream takes requests."""
         if self._next(route, ()) is None:
             raise self._failure((), route)
 
     def _next(self, route: Route, without: Collection[str]) -> Upstream | None:
-        """The upstream to ask, None if there is none but those."""
+        """The upstream to ask, None if only those in `without` are left."""
         able = [
             one
             for one in self._upstreams.values()
             if not one.problem and one.url not in without and (route.adapter is None or route.adapter in one.adapters)
         ]
-        # Where all are in doubt it may have been the request's fault, which must not take the servers from the others.
+        # If all are in doubt, one bad request may be the cause: other requests still get a server.
         loads = {one.url: one.num_outstanding for one in [one for one in able if one.is_healthy] or able}
         return self._upstreams[preferred(route.prefix, loads)[0]] if loads else None
 
@@ -142,9 +142,10 @@ class Fleet:
         ways: tuple[Callable[[Upstream], Awaitable[T]], Callable[[T], None]],
         tried: dict[str, UpstreamError],
     ) -> T | None:
-        """The first answer of `first`, or of another one that is asked as well once that has taken too long.
+        """The answer of `first`, or of a second upstream that is asked when `first` takes too long.
 
-        None if neither has one; why is in `tried` then. What the slower one does is ended. Raises: what `ask` does else.
+        None if neither answers; `tried` then has their errors. The slower request is cancelled. Raises: what else `ask`
+        raises.
         """
         ask, drop = ways
         asked: dict[asyncio.Future[T], Upstream] = {asyncio.ensure_future(ask(first)): first}
@@ -170,9 +171,9 @@ class Fleet:
                 except UpstreamError as error:
                     tried[upstream.url] = error
                     self._suspect(upstream, error)
-                    is_hedged = True  # if the first has failed, what follows is another try
+                    is_hedged = True  # a failure is retried by the caller, without a hedge
         finally:
-            for one in asked:  # none is waited for: a cancellation meanwhile would lose the answer that has won
+            for one in asked:  # not awaited: a cancellation here would lose the winning answer
                 one.cancel()
                 one.add_done_callback(partial(_drop, drop))
         return won
@@ -188,11 +189,11 @@ class Fleet:
         return EngineFailed(str(next(error for error in errors if not isinstance(error, UpstreamBusy))))
 
     def _suspect(self, upstream: Upstream, error: UpstreamError) -> None:
-        """Have an upstream checked; one that cannot be reached, or has failed, is put aside until then."""
+        """Have an upstream checked. One that is unreachable or has failed gets no requests until then."""
         if isinstance(error, UpstreamBusy):
             return
         logger.warning("%s", error)
-        if upstream.is_healthy:  # else it is checked again after its pause
+        if upstream.is_healthy:  # others are checked after their pause
             self._suspects[upstream.url].set()
         if error.is_unreachable:
             upstream.problem = str(error)
@@ -200,7 +201,7 @@ class Fleet:
             upstream.doubt = str(error)
 
     async def _watch(self, upstream: Upstream) -> None:
-        """Check an upstream repeatedly: rarely while it is well, with longer and longer pauses while it is not."""
+        """Check an upstream repeatedly: at long intervals while it is healthy, else at growing ones."""
         pause_s = FIRST_RETRY_S
         suspect = self._suspects[upstream.url]
         while True:
@@ -213,7 +214,7 @@ class Fleet:
                 pass
             if suspect.is_set():
                 suspect.clear()
-                if not upstream.is_healthy:  # it was just found out: at once would be too early
+                if not upstream.is_healthy:  # it has just failed: wait a little
                     await asyncio.sleep(FIRST_RETRY_S)
             was_healthy = upstream.is_healthy
             problem = await self._check(upstream)
@@ -221,7 +222,7 @@ class Fleet:
                 logger.warning("upstream %s is left out: %s", upstream.url, problem)
             elif not problem and not was_healthy:
                 logger.info("upstream %s answers", upstream.url)
-            if problem or not suspect.is_set():  # what was found out meanwhile is newer
+            if problem or not suspect.is_set():  # else a newer failure has come meanwhile
                 upstream.problem = problem
             pause_s = min(pause_s * 2, LAST_RETRY_S) if problem else FIRST_RETRY_S
 
@@ -237,14 +238,14 @@ class Fleet:
             return str(error)
         except ServerError as error:
             return f"{upstream.url}: {error.message}"
-        except Exception as error:  # the watch goes on, whatever a server sends
+        except Exception as error:  # whatever a server sends, watching goes on
             logger.exception("upstream %s cannot be checked", upstream.url)
             return f"{upstream.url}: {type(error).__name__}"
         return ""
 
 
 def _compare(upstream: Upstream, listed: Sequence[Model]) -> None:
-    """Note whether an upstream's model is still what is known of it. Raises: UpstreamError if it is not there any more."""
+    """Compare an upstream's model with its profile. Raises: UpstreamError if the model is gone."""
     profile = upstream.profile
     if profile is None:
         return
@@ -257,6 +258,6 @@ def _compare(upstream: Upstream, listed: Sequence[Model]) -> None:
 
 
 def _drop(drop: Callable[[T], None], asked: asyncio.Future[T]) -> None:
-    """End an answer that came although nobody wants it any more."""
+    """End an answer that came too late."""
     if not asked.cancelled() and asked.exception() is None:
         drop(asked.result())

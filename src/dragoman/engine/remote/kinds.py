@@ -1,10 +1,10 @@
-"""The servers that are known, as data: what each calls our sampling parameters, and what else tells it from the others.
+"""The known kinds of servers, as data: their names for our sampling parameters, and their other peculiarities.
 
-Does: list kinds of upstreams, recognise one by how it lists its models. Does not: ask anybody; `probe` finds out what of a
-kind's row holds for the release that runs. Sources: what the servers document of `/v1/completions`.
+Does: list kinds of upstreams, recognise one by its list of models. Does not: send requests; `probe` tests which entries of
+a row hold for the running release. Sources: what the servers document of `/v1/completions`.
 Tried: vLLM 0.32, llama.cpp's server of llama-cpp-python 0.3.36's sources (0c1e570), dragoman (docs/remote.md).
 
-A parameter that is in no row would be ignored by servers that do not know it. So what a row leaves out is refused by name.
+Servers ignore parameters that they do not know. So a parameter missing from a row is refused by name.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ _STRUCTURED = {
 }
 _GUIDED = {"json_schema": "guided_json", "regex": "guided_regex", "choice": "guided_choice"}
 
-AS_TEXT = "=text"  # behind a parameter's name: a JSON schema is written there as a text
+AS_TEXT = "=text"  # after a parameter's name: it takes a JSON schema as text
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of server. `owners`: what its models' `owned_by` begins with, in lower case.
 
-    `names`: field of SamplingParams -> the parameter's name there. `grammars`: ways to ask for an output grammar, the newest
-    first, each a grammar's kind -> the parameter. `has_n`: several sequences can be streamed in
-    one answer. `ids_from_logprobs`: token ids come only with log-probabilities. `cache_salt`, `priority`: it has them, and
-    refuses them where they would have no effect. `max_seed`: the largest it reads. `hidden`: what it does to the
-    probabilities that no request can switch off.
+    `names`: field of SamplingParams -> the server's parameter. `grammars`: parameters by kind of grammar, one mapping per
+    generation of releases, the newest first. `has_n`: one answer can stream several sequences. `ids_from_logprobs`: token
+    ids come only with log-probabilities. `cache_salt`, `priority`: it has them, and refuses them where they have no effect.
+    `max_seed`: the largest seed. `hidden`: changes of probabilities that no request can switch off.
     """
 
     name: str
@@ -108,7 +107,7 @@ KINDS: tuple[Kind, ...] = (
         ({"json_schema": "json_schema"},),
         has_n=False,
         ids_from_logprobs=True,
-        max_seed=2**32 - 2,  # the largest number means: draw one
+        max_seed=2**32 - 2,  # the largest number means a random seed
     ),
     Kind(
         "OVMS",
@@ -135,9 +134,9 @@ TGI = Kind(
 
 
 def kind_of(owner: str, model: str) -> Kind:
-    """The kind of the server that lists `model` as owned by `owner`. TGI says the model's own name there.
+    """The kind of the server that lists `model` as owned by `owner`. TGI repeats the model's name as its owner.
 
-    A model that is called just as a known owner is that owner's: TGI's names are those of repositories or folders.
+    A model with a known owner's name is that owner's: TGI's names are repositories or folders.
     """
     known = owner.lower()
     if owner and owner == model and not any(known in kind.owners for kind in KINDS):

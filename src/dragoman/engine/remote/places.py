@@ -1,6 +1,6 @@
-"""Limits the number of requests at a time, and chooses the next of those that wait.
+"""Limits the number of running requests, and chooses which waiting one is next.
 
-Does: let the highest priority go first, among equals the earliest. Does not: know what the requests do.
+Does: let the highest priority go first, among equals the earliest. Does not: know requests.
 Used on the event loop.
 """
 
@@ -14,7 +14,7 @@ from itertools import count
 
 
 class Places:
-    """As a semaphore with `num_places`, but for the order."""
+    """A semaphore with `num_places` that serves by priority."""
 
     def __init__(self, num_places: int) -> None:
         self._num_free = num_places
@@ -23,7 +23,7 @@ class Places:
 
     @asynccontextmanager
     async def taken(self, priority: int) -> AsyncIterator[None]:
-        """A place, once there is one."""
+        """Hold a place, once one is free."""
         if self._num_free:
             self._num_free -= 1
         else:
@@ -32,7 +32,7 @@ class Places:
             try:
                 await turn
             except asyncio.CancelledError:
-                if not turn.cancelled():  # the place came at the same moment
+                if not turn.cancelled():  # it got its place at the same moment
                     self._give_back()
                 raise
         try:
@@ -43,7 +43,7 @@ class Places:
     def _give_back(self) -> None:
         while self._waiting:
             *_, turn = heapq.heappop(self._waiting)
-            if not turn.done():  # else the waiting request has gone
+            if not turn.done():  # else the request was cancelled
                 turn.set_result(None)
                 return
         self._num_free += 1

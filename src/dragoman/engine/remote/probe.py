@@ -1,7 +1,7 @@
-"""Finds out what an upstream can do, by asking it for a token or two in each of the ways that its kind has.
+"""Finds out what an upstream can do by requests for a token or two.
 
-Does: the questions, and what an answer proves: what a server only ignores shows in its answer, as far as anything does.
-Does not: decide what the engine makes of it (`profile` does). Called when the model is loaded, and when an upstream
+Does: send requests that use each ability of the server's kind, and judge by the answers whether it was honoured or ignored.
+Does not: decide what the engine offers (`profile` does). Called when the model is loaded, and when an upstream
 comes later.
 """
 
@@ -51,9 +51,9 @@ _CHANGED: Mapping[str, Any] = {
 
 TOKEN_TIMEOUT_S = 30.0
 _TRACE = Trace("probe")
-_FIRST_NAMES = {"temperature": "temperature"}  # what is known of a server before it is asked: answers should be greedy
+_FIRST_NAMES = {"temperature": "temperature"}  # before anything is known: greedy answers
 
-_WORD = "qzxqzx"  # no model writes it by itself, so an upstream that does has followed a grammar
+_WORD = "qzxqzx"  # no model writes this by itself: only a grammar makes it
 _GRAMMARS = {
     "json_schema": Grammar("json_schema", msgspec.json.encode({"const": _WORD}).decode()),
     "json_object": Grammar("json_object"),
@@ -61,12 +61,12 @@ _GRAMMARS = {
     "choice": Grammar("choice", msgspec.json.encode([_WORD]).decode()),
     "lark": Grammar("lark", f'start: "{_WORD}"'),
 }
-_BEGINS = {"json_schema": f'"{_WORD}"', "json_object": "{"}  # what answers begin with; of the others, the word
+_BEGINS = {"json_schema": f'"{_WORD}"', "json_object": "{"}  # of an answer that follows the grammar; else the word
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A short prompt to ask with, in both forms. `max_logprobs`: as many as clients may ask for."""
+    """A short prompt, as text and ids. `max_logprobs`: the most that clients may request."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -74,7 +74,7 @@ class Sample:
 
 
 async def find_out(upstream: Upstream, sample: Sample, wanted_model: str | None) -> Profile:
-    """The upstream's profile. Raises: UpstreamError if it does not answer, or has no such model, or another tokenizer."""
+    """The upstream's profile. Raises: UpstreamError if it does not answer, lacks the model, or has another tokenizer."""
     listed = await upstream.models()
     served = _served(upstream.url, listed, wanted_model)
     adapters = adapters_of(served.id, listed)
@@ -83,7 +83,7 @@ async def find_out(upstream: Upstream, sample: Sample, wanted_model: str | None)
 
 
 async def make_a_token(upstream: Upstream, sample: Sample, profile: Profile) -> None:
-    """Have an upstream that is known answer a request of nobody's. Raises: UpstreamError if it does not, or not soon."""
+    """Have a known upstream generate a token. Raises: UpstreamError if it fails or takes too long."""
     try:
         async with asyncio.timeout(TOKEN_TIMEOUT_S):
             await _Probe(upstream, sample).make_a_token(profile)
@@ -105,7 +105,7 @@ def _served(url: str, models: Sequence[Model], wanted: str | None) -> Model:
 
 
 class _Probe:
-    """The questions to one upstream."""
+    """Probes one upstream."""
 
     def __init__(self, upstream: Upstream, sample: Sample) -> None:
         self._upstream = upstream
@@ -123,7 +123,7 @@ class _Probe:
             profile,
             has_usage=await self._has_usage(profile),
             cache_salt=profile.kind.cache_salt and await self._goes_by(profile, cache_salt="probe"),
-            priority=profile.kind.priority and await self._goes_by(profile, priority=-1),  # which anybody may have
+            priority=profile.kind.priority and await self._goes_by(profile, priority=-1),  # fields that every kind has
         )
         return replace(profile, has_n=await self._has_n(profile), grammars=await self._grammars(profile))
 
@@ -132,7 +132,7 @@ class _Probe:
         await self._choices(self._ask(profile, by_ids=False), profile)
 
     async def _prompt_form(self, profile: Profile) -> Profile:
-        """Sets whether prompts may be token ids. Raises: UpstreamError if texts may not be either."""
+        """Sets whether prompts may be token ids. Raises: UpstreamError if texts are refused too."""
         for takes_ids in (True, False):
             profile = replace(profile, takes_ids=takes_ids)
             try:
@@ -150,7 +150,7 @@ class _Probe:
         raise UpstreamError(problem)
 
     async def _token_ids(self, profile: Profile) -> Profile:
-        """Sets whether answers come with token ids. Raises: UpstreamError if the prompt's differ from our tokenizer's."""
+        """Sets whether answers have token ids. Raises: UpstreamError if the prompt's ids differ from our tokenizer's."""
         ask = replace(self._ask(profile, max_tokens=4), prompt=self._sample.text)
         choices = await self._accepted(ask, profile)
         told = next((one.prompt_token_ids for one in choices or () if one.prompt_token_ids), None)
@@ -163,7 +163,7 @@ class _Probe:
         return replace(profile, gives_ids=has_some and all(_has_ids(one) for one in choices or ()))
 
     async def _names(self, profile: Profile, names: dict[str, str]) -> dict[str, str]:
-        """The fields that are not refused; all at once first, as nearly always none is."""
+        """The fields that the server accepts. Tries all at once first, since servers rarely refuse one."""
         if await self._is_accepted(replace(profile, names=names), names):
             return names
         return {
@@ -179,7 +179,7 @@ class _Probe:
         return await self._accepted(self._ask(profile, SamplingParams(**values)), profile) is not None
 
     async def _max_logprobs(self, profile: Profile) -> int | None:
-        """The most candidates that are told, of the numbers that servers usually allow."""
+        """The largest accepted number of candidates, of those that servers usually allow."""
         most = self._sample.max_logprobs
         for count in dict.fromkeys((most, *(number for number in (20, 5, 1) if number < most), 0)):
             sampling = SamplingParams(temperature=0.0, logprobs=count)
@@ -210,12 +210,12 @@ class _Probe:
     async def _has_n(self, profile: Profile) -> bool:
         if not profile.kind.has_n:
             return False
-        sampled = SamplingParams(temperature=1.0)  # greedy ones are refused by some: they would be the same
+        sampled = SamplingParams(temperature=1.0)  # some servers refuse several greedy sequences, which are equal
         choices = await self._accepted(replace(self._ask(profile, sampled), count=2), profile)
         return {one.index for one in choices or ()} == {0, 1}
 
     async def _grammars(self, profile: Profile) -> dict[str, str]:
-        """The parameter for each kind of grammar that answers keep to."""
+        """The parameter for each kind of grammar that the server enforces."""
         found: dict[str, str] = {}
         for way in profile.kind.grammars:
             for kind, path in way.items():
@@ -241,7 +241,7 @@ class _Probe:
         return Ask(prompt, request, 1, 1, by_ids=by_ids)
 
     async def _accepted(self, ask: Ask, profile: Profile) -> list[Choice] | None:
-        """The answer, None if it is refused or fails. Raises: UpstreamError if nothing is answered at all."""
+        """The answer, None if the request is refused or fails. Raises: UpstreamError if the server does not answer."""
         try:
             return await self._choices(ask, profile)
         except ServerError:
@@ -260,10 +260,10 @@ class _Probe:
 
 
 def _has_ids(choice: Choice) -> bool:
-    """True unless there is text whose tokens are not told."""
+    """True unless some text has no token ids."""
     return not choice.text or bool(choice.token_ids) or (choice.logprobs is not None and bool(choice.logprobs.ids()))
 
 
 def kind_words(kind: Kind) -> str:
-    """A kind of upstream in words."""
+    """The name of a kind of upstream, for messages."""
     return f"{kind.name} (uses {kind.hidden})" if kind.hidden else kind.name

@@ -1,4 +1,4 @@
-"""The abilities of an upstream, as probing found them, and those that several share.
+"""The abilities of an upstream, and those that several share.
 
 Does: hold the outcome of probing as data, turn it into `Capabilities`. Does not: probe. Made by `probe`, on any thread.
 """
@@ -14,9 +14,9 @@ from dragoman.engine.base import Capabilities
 from dragoman.engine.remote.kinds import UNKNOWN, Kind
 from dragoman.types import SamplingParams
 
-# Fields that a request may have because the engine, not the upstream, sees to them.
+# Fields that the engine handles itself.
 _OURS = frozenset({"n", "best_of", "logprobs", "prompt_logprobs", "grammar", "stop_token_ids"})
-# Fields that `Capabilities` has words of its own for, or that mean nothing where that says no.
+# Fields that `Capabilities` describes by attributes of its own, or that have no effect without these.
 _ELSEWHERE = frozenset(
     {
         "num_beams", "num_beam_groups", "diversity_penalty", "length_penalty", "early_stopping", "num_assistant_tokens",
@@ -29,12 +29,12 @@ SENT = tuple(one.name for one in msgspec.structs.fields(SamplingParams) if one.n
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One upstream. `model`: the name to ask for. `max_model_len` None = it does not say.
+    """One upstream. `model`: its name there. `max_model_len` None = unknown.
 
-    `takes_ids`: prompts may be token ids. `gives_ids`: the tokens of answers are told. `max_logprobs` None = no
-    log-probabilities by token. `names`: the fields of SamplingParams that it takes, with their names there. `grammars`: a
-    kind of grammar -> the parameter. `has_usage`: streams end with counts, if they are asked for. `cache_salt`,
-    `priority`: it goes by them. `adapters`: those that the model had when the upstream was asked; they may come and go.
+    `takes_ids`: prompts may be token ids. `gives_ids`: answers have token ids. `max_logprobs` None = no log-probabilities
+    by token. `names`: field of SamplingParams -> the upstream's parameter. `grammars`: kind of grammar -> the parameter.
+    `has_usage`: streams end with counts on request. `cache_salt`, `priority`: it honours them. `adapters`: those of the last
+    list; they may come and go.
     """
 
     model: str
@@ -61,10 +61,10 @@ class Common:
     takes_ids: bool
     gives_ids: bool
     has_n: bool
-    loses_ids: bool = False  # some tell not all of the tokens: those within a character of several are left out
+    loses_ids: bool = False  # some servers leave out token ids within a character of several tokens
 
     def lacks(self, profile: Profile) -> str:
-        """The ability that an upstream that comes later lacks, in words; "" = none."""
+        """The name of an ability that a later upstream lacks; "" = none."""
         limit = self.capabilities.max_model_len
         if profile.max_model_len is not None and profile.max_model_len < limit:
             return f"{limit} tokens of context"
@@ -109,7 +109,7 @@ def common(profiles: Sequence[Profile], max_model_len: int, vocab_size: int) -> 
 
 
 def _can_search(profile: Profile) -> bool:
-    """True if the upstream tells the most likely tokens after any beam: prompts are ids, and no token is kept back."""
+    """True if the upstream gives the most likely tokens after any beam: prompts are ids, and no token is hidden."""
     return profile.takes_ids and "ignore_eos" in profile.names and not profile.kind.ids_from_logprobs
 
 
@@ -121,7 +121,7 @@ def _capabilities(profiles: Sequence[Profile], max_model_len: int, vocab_size: i
     unsupported = {name for name in SENT if any(name not in profile.names for profile in profiles)}
     unsupported |= {"post_sampling_probs", "infill"}
     if not by_ids:
-        unsupported.add("stop_token_ids")  # nobody would see them come
+        unsupported.add("stop_token_ids")  # their arrival could not be seen
     if not has_logprobs:
         unsupported.add("logprobs")
     grammars = frozenset.intersection(*(frozenset(profile.grammars) for profile in profiles))

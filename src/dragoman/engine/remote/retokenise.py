@@ -1,8 +1,7 @@
-"""Turns the text of upstreams that do not tell their tokens into tokens that write exactly that text.
+"""Turns text of upstreams that send no token ids into ids that decode to exactly that text.
 
-Does: encode piece by piece, check each, fail rather than change a character; fill gaps where only some tokens are told.
-Does not: find the tokens that the upstream's
-model chose; nobody can. One instance per engine, used on the event loop.
+Does: encode piece by piece, check each, fail rather than change a character; fill gaps between the ids that are sent. Does
+not: find the tokens that the upstream's model chose; that is impossible. One instance per engine, used on the event loop.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class Retokeniser:
         self._tokenizer = tokenizer
 
     def ids(self, text: str) -> list[int]:
-        """Tokens whose texts join to `text`, in the middle of other text. Raises: EngineFailed if there are none."""
+        """Token ids that decode to `text`, in the middle of other text. Raises: EngineFailed if there are none."""
         ids = self._exact(text)
         if ids is None:
             ids = []
@@ -31,17 +30,17 @@ class Retokeniser:
         return ids
 
     def mended(self, text: str, told: list[int]) -> list[int]:
-        """The tokens of `text`, where only the last of each character's are told. Raises: EngineFailed if there are none.
+        """The token ids of `text`, given only the last id of each character. Raises: EngineFailed if there are none.
 
-        Those that are missing write the bytes before the told ones; most tokenizers have one way to do that. Where they
-        do not end with what is told, the text is kept, and not its tokens.
+        The missing ids write the bytes before the given ones; most tokenizers have one way to do that. If the result does
+        not end with the given ids, the text counts, not the ids.
         """
         if len(b"".join(map(self._tokenizer.token_bytes, told))) >= len(text.encode("utf-8", "replace")):
-            return told  # all are there; the text of control tokens is not shown
+            return told  # complete; control tokens show no text
         return self.ids(text)
 
     def _exact(self, text: str) -> list[int] | None:
-        """The tokens, None if they would write something else, or nothing because they are control tokens."""
+        """The token ids, None if they would decode to another text, or are control tokens."""
         tokenizer = self._tokenizer
         ids = tokenizer.encode_continuation(text)
         if any(map(tokenizer.is_special, ids)):
@@ -50,7 +49,7 @@ class Retokeniser:
 
 
 def prompt_text(prompt_ids: tuple[int, ...], tokenizer: Tokenizer) -> str:
-    """The text of which an upstream makes these tokens; it adds begin-of-sequence itself, as the tokenizer here does.
+    """The text that an upstream encodes to these ids; it adds begin-of-sequence itself.
 
     Raises: InvalidRequest if there is none.
     """

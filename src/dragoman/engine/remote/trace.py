@@ -13,7 +13,7 @@ from dragoman.types import TraceContext
 
 
 class Trace:
-    """Of one request: every `headers` has the call's span for a parent, or where none is recorded one of its own."""
+    """The trace of one request. The parent in each `headers` is the call's span, or a new id if none is recorded."""
 
     __slots__ = ("_context", "_request_id")
 
@@ -22,7 +22,7 @@ class Trace:
         self._context = context or TraceContext(os.urandom(16).hex(), is_sampled=True)
 
     def headers(self) -> Mapping[str, str]:
-        """Those of one request to an upstream."""
+        """The headers of one request to an upstream."""
         context = self._context
         span_id = context.span_id or os.urandom(8).hex()
         parent = f"00-{context.trace_id}-{span_id}-0{int(context.is_sampled)}"

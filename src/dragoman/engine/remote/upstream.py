@@ -1,7 +1,7 @@
-"""One upstream: a server, and the requests that it is answering.
+"""One upstream server and its open requests.
 
-Does: send bodies, read streams event by event, tell kinds of failure apart. Does not: choose among upstreams, retry, or know
-what the events mean. Used on the event loop of its session.
+Does: send bodies, read streams event by event, distinguish kinds of failure. Does not: choose among upstreams, retry, or
+know what the events mean. Used on the event loop of its session.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ except ImportError as missing:  # pragma: no cover - the extra is part of the de
 
 CONNECT_TIMEOUT_S = 5.0
 CHECK_TIMEOUT_S = 5.0
-RACE_S = 1.0  # a connection that a server closes later than so after a request was not just being closed as idle
+RACE_S = 1.0  # a server that closes a connection later than this after a request did not close it as idle
 _END = b"[DONE]"
 _MAX_ERROR_BYTES = 65_536
 _TROUBLE = (aiohttp.ClientError, TimeoutError, OSError)
@@ -42,9 +42,9 @@ _RESET = (aiohttp.ClientOSError, ConnectionResetError)
 
 
 class UpstreamError(Exception):
-    """An upstream has not answered a request, which another one may. `is_unreachable`: none would be answered there.
+    """An upstream did not answer a request; another one may.
 
-    `is_failure`: perhaps none would.
+    `is_unreachable`: it answers no request now. `is_failure`: perhaps it answers none.
     """
 
     def __init__(self, message: str, *, is_unreachable: bool = False, is_failure: bool = False) -> None:
@@ -54,7 +54,7 @@ class UpstreamError(Exception):
 
 
 class UpstreamBusy(UpstreamError):
-    """It takes no more requests for now. `retry_after_s`: what it says of when it will."""
+    """The upstream takes no more requests now. `retry_after_s`: its own estimate."""
 
     def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ def new_session(api_key: str | None) -> aiohttp.ClientSession:
 
 @dataclass
 class _Connection:
-    """The connection of a request. `is_reused`: it has carried another request before."""
+    """The connection of a request. `is_reused`: it carried another request before."""
 
     is_reused: bool = False
 
@@ -88,9 +88,9 @@ async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, 
 class Upstream:
     """A server at `url`, which ends with the API's prefix (`/v1`). `profile` None = not known yet.
 
-    `is_known`: the profile holds for what it lists now. `problem`: why it is sent nothing, "" = it is sent requests.
-    `doubt`: the failure of a request for which it comes after all others, until it has made a token for nobody; "" = there
-    is none. `adapters`: those that it listed last. `timeout_s`: how long it may be silent while it answers.
+    `is_known`: the profile holds for the current list of models. `problem`: the reason why it gets no requests, "" = it gets
+    them. `doubt`: its last failure; until a probe succeeds other upstreams are preferred; "" = none. `adapters`: those that
+    it listed last. `timeout_s`: the longest silence within an answer.
     """
 
     def __init__(self, url: str, timeout_s: float, profile: Profile | None = None) -> None:
@@ -106,7 +106,7 @@ class Upstream:
 
     @property
     def is_healthy(self) -> bool:
-        """True if it gets requests as the others do."""
+        """True if it gets requests without reservation."""
         return not self.problem and not self.doubt
 
     def attach(self, session: aiohttp.ClientSession) -> None:
@@ -129,7 +129,7 @@ class Upstream:
             raise UpstreamError(f"GET {self.url}/models is not a list of models: {error}") from error
 
     async def whole(self, body: bytes, trace: Trace) -> Chunk:
-        """The answer to a request that asks for no stream. Raises: UpstreamError, InvalidRequest, CapacityError."""
+        """The answer to a request without a stream. Raises: UpstreamError, InvalidRequest, CapacityError."""
         self.num_outstanding += 1
         try:
             async with await self._post(body, trace) as response:
@@ -147,7 +147,7 @@ class Upstream:
         return chunk
 
     async def open(self, body: bytes, trace: Trace) -> Stream:
-        """A stream of which the first token has come. The caller closes it.
+        """A stream whose first token has come. The caller closes it.
 
         Raises: UpstreamError, InvalidRequest, CapacityError.
         """
@@ -164,8 +164,8 @@ class Upstream:
     async def _post(self, body: bytes, trace: Trace) -> aiohttp.ClientResponse:
         """The answer's head. Raises: UpstreamError.
 
-        Servers close idle connections. A request that meets with that has not been read, so it is sent again, until a
-        connection is new. A server that closes a new one without an answer, or any one within an answer, has failed.
+        Servers close idle connections. A request on such a connection was not read and is sent again, until a connection is
+        new. A server that closes a new connection without an answer, or any within an answer, has failed.
         """
         while True:
             connection, begin_s = _Connection(), time.monotonic()
@@ -183,7 +183,7 @@ class Upstream:
                     raise self.trouble(error) from error
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
-        """Raises: the error that an answer's status stands for."""
+        """Raises: the error for an answer's status."""
         status = response.status
         if status == 200:
             return
@@ -194,7 +194,7 @@ class Upstream:
             raise UpstreamBusy(said, int(wait) if wait.isascii() and wait.isdigit() else 1)
         if status in (400, 413, 422):
             raise client_error(content, self.url)
-        # All others are not the client's fault: a wrong key, no such model, a server that fails.
+        # The rest is not the client's fault: a wrong key, a missing model, a failing server.
         raise UpstreamError(f"{self.url} answers {status}: {error_text(content)}", is_failure=status >= 500)
 
     def _connected(self) -> aiohttp.ClientSession:
@@ -203,7 +203,7 @@ class Upstream:
         return self._session
 
     def trouble(self, error: Exception) -> UpstreamError:
-        """The error for a broken connection, in words."""
+        """The error for a broken connection."""
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             return UpstreamError(f"{self.url} cannot be reached ({reason})", is_unreachable=True)
@@ -216,14 +216,14 @@ class Upstream:
 def _is_unanswered(error: Exception) -> bool:
     """True if a connection was closed before the first byte of an answer."""
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        return isinstance(error.message, str)  # else it is what has come of the head
+        return isinstance(error.message, str)  # else it holds the part of the head that came
     return isinstance(error, _RESET)
 
 
 class Stream:
-    """The events of one answer, from its first token on. Closed at its end or before it: then the upstream is told.
+    """The events of one answer, from its first token on. Closing it early closes the connection, and so the request.
 
-    `num_cached_tokens`: of the prompt, None until the upstream tells it, which it does at the end.
+    `num_cached_tokens`: prompt tokens from the upstream's cache; None until its last event.
     """
 
     def __init__(self, upstream: Upstream) -> None:
@@ -244,14 +244,14 @@ class Stream:
             self._first = [choice for choice in more if choice.text or choice.token_ids or choice.finish_reason]
 
     async def more(self) -> list[Choice] | None:
-        """The events that have come meanwhile, None at the end. Raises: UpstreamError."""
+        """The next events, None at the end. Raises: UpstreamError."""
         if self._first:
             first, self._first = self._first, []
             return first
         return await self._read()
 
     def close(self) -> None:
-        """Give the connection back, or close it if there is more to come."""
+        """Return the connection to the pool, or close it if the answer is incomplete."""
         if self._is_closed:
             return
         self._is_closed = True

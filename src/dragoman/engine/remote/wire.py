@@ -1,8 +1,8 @@
-"""The bytes between this engine and an upstream: bodies of `/v1/completions`, and the events of their answers.
+"""The format between this engine and an upstream: bodies of `/v1/completions`, and the events of their answers.
 
-Does: write a request with an upstream's names for things, take a byte stream apart into events, say what an error says.
-Does not: send anything. Runs on the event loop, once per request or once per event, so events are decoded into Structs that
-hold no more than is used. Sources: OpenAI API reference, completions; WHATWG HTML, server-sent events; vLLM's extensions.
+Does: write a request with an upstream's names, split a byte stream into events, read errors. Does not: send anything. Runs
+on the event loop, once per request or event, so events are decoded into Structs with only the used fields. Sources: OpenAI
+API reference, completions; WHATWG HTML, server-sent events; vLLM's extensions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NEUTRAL = SamplingParams()
 _ALWAYS = frozenset({"temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "seed"})
 """Sent at their neutral values too, because servers take what is left out from the model's generation_config.json."""
 
-_TOKEN_ID = "token_id:"  # before the ids that stand for tokens, as vLLM writes them
+_TOKEN_ID = "token_id:"  # vLLM's prefix of token ids in place of texts
 _MAX_ERROR_CHARS = 1000
 
 
@@ -31,9 +31,9 @@ _MAX_ERROR_CHARS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request to one upstream on behalf of a client's. `prompt`: token ids or a text.
+    """A request to an upstream for a client's request. `prompt`: token ids or a text.
 
-    `count`: sequences. `seed`: that of the first. `logprobs`: None = none are needed. `by_ids`: asks for token ids.
+    `count`: sequences. `seed`: that of the first. `logprobs` None = not needed. `by_ids`: requests token ids.
     """
 
     prompt: Sequence[int] | str
@@ -45,15 +45,15 @@ class Ask:
 
 
 def body(ask: Ask, profile: Profile) -> bytes:
-    """The body that asks for a stream."""
+    """The body of a streamed request."""
     usage = {"stream_options": {"include_usage": True}} if profile.has_usage else {}
     return msgspec.json.encode(fields(ask, profile) | {"stream": True} | usage)
 
 
 def prompt_body(ask: Ask, profile: Profile, num_top: int | None) -> bytes:
-    """The body that asks to read the prompt, and for its log-probabilities unless `num_top` is None.
+    """The body of a request that only reads the prompt, with its log-probabilities unless `num_top` is None.
 
-    In one piece: servers do not stream them.
+    Not streamed, since servers do not stream these.
     """
     few: dict[str, Any] = {"temperature": 0.0, "max_tokens": 1, "stream": False}
     if num_top is not None:
@@ -62,7 +62,7 @@ def prompt_body(ask: Ask, profile: Profile, num_top: int | None) -> bytes:
 
 
 def fields(ask: Ask, profile: Profile) -> dict[str, Any]:
-    """The parameters, by the upstream's names for them."""
+    """The sampling parameters by the upstream's names."""
     request, sampling = ask.request, ask.request.sampling
     found = _addressed(ask, profile) | {"max_tokens": request.max_tokens}
     for name in SENT:
@@ -71,7 +71,7 @@ def fields(ask: Ask, profile: Profile) -> dict[str, Any]:
         if there is not None and (name in _ALWAYS or value != getattr(_NEUTRAL, name)):
             found[there] = value
     if "top_k" in profile.names and not sampling.top_k:
-        found[profile.names["top_k"]] = -1  # the one number that means all tokens everywhere
+        found[profile.names["top_k"]] = -1  # the one number that means all tokens on every server
     if "seed" in profile.names:
         found[profile.names["seed"]] = ask.seed % (profile.kind.max_seed + 1)
     if sampling.logit_bias:
@@ -88,12 +88,12 @@ def fields(ask: Ask, profile: Profile) -> dict[str, Any]:
 
 
 def _addressed(ask: Ask, profile: Profile) -> dict[str, Any]:
-    """The fields of every request: the prompt, its cache salt, its priority; the model's name, or the adapter's instead."""
+    """The fields of every request: prompt, cache salt, priority, and the model's or adapter's name."""
     found: dict[str, Any] = {"model": ask.request.adapter or profile.model, "prompt": ask.prompt}
     if salt := ask.request.cache_partition if profile.cache_salt else ask.request.cache_salt:
         found["cache_salt"] = salt
     if ask.request.priority:
-        found["priority"] = -ask.request.priority  # as servers count, the smallest goes first
+        found["priority"] = -ask.request.priority  # on servers the smallest goes first
     return found
 
 
@@ -116,7 +116,7 @@ def _ask_for_tokens(found: dict[str, Any], ask: Ask, profile: Profile) -> None:
 
 
 def _put(found: dict[str, Any], path: str, grammar: Grammar) -> None:
-    """Write a grammar where `path` says; the part behind a dot is a key of an object."""
+    """Set a grammar at `path`; the part after a dot is a key within an object."""
     outer, _, inner = path.removesuffix(AS_TEXT).partition(".")
     value: Any = grammar.source
     if grammar.kind == "json_object":
@@ -130,7 +130,7 @@ def _put(found: dict[str, Any], path: str, grammar: Grammar) -> None:
 
 
 class TokenLogprob(msgspec.Struct):
-    """One token as llama.cpp tells it."""
+    """One token in llama.cpp's form."""
 
     id: int
     logprob: float
@@ -146,7 +146,7 @@ class Logprobs(msgspec.Struct):
     content: list[TokenLogprob] | None = None
 
     def ids(self) -> list[int] | None:
-        """The tokens' ids, None if they are told as texts."""
+        """The token ids, None if the tokens are texts."""
         if self.content is not None:
             return [token.id for token in self.content]
         return [token_id(token) for token in self.tokens] if all(map(is_token_id, self.tokens)) else None
@@ -172,13 +172,13 @@ class Choice(msgspec.Struct):
 
 
 class PromptDetails(msgspec.Struct):
-    """Of a prompt's tokens, those that the server had in its prefix cache."""
+    """Counts of a prompt's tokens; `cached_tokens` came from the prefix cache."""
 
     cached_tokens: int | None = None
 
 
 class Usage(msgspec.Struct):
-    """The counts that stand behind an answer."""
+    """The counts at the end of an answer."""
 
     prompt_tokens_details: PromptDetails | None = None
 
@@ -194,19 +194,19 @@ class Chunk(msgspec.Struct):
 
     @property
     def num_cached_tokens(self) -> int:
-        """Of the prompt, as far as the server tells."""
+        """Cached prompt tokens, None if the server does not report them."""
         details = None if self.usage is None else self.usage.prompt_tokens_details
         return (details.cached_tokens or 0) if details is not None else 0
 
 
 class ModelMeta(msgspec.Struct):
-    """Further facts of a model from llama.cpp. `n_ctx`: tokens of one sequence."""
+    """llama.cpp's further facts of a model. `n_ctx`: tokens of one sequence."""
 
     n_ctx: int | None = None
 
 
 class Model(msgspec.Struct):
-    """One entry of `/v1/models`. `parent`: of an adapter, the model that it changes."""
+    """One entry of `/v1/models`. `parent`: the base model of an adapter."""
 
     id: str
     owned_by: str | None = ""
@@ -216,12 +216,12 @@ class Model(msgspec.Struct):
 
     @property
     def context_len(self) -> int | None:
-        """Tokens of one sequence, None if the server does not say."""
+        """Tokens of one sequence, None if unknown."""
         return self.max_model_len or (None if self.meta is None else self.meta.n_ctx)
 
     @property
     def kind(self) -> Kind:
-        """The kind of the server that lists it."""
+        """The kind of the server that lists the model."""
         return kind_of(self.owned_by or "", self.id)
 
 
@@ -241,17 +241,17 @@ models = msgspec.json.Decoder(ModelList)
 
 
 def is_token_id(token: str) -> bool:
-    """True for a token that is told by its id."""
+    """True for the text form of a token id."""
     return token.startswith(_TOKEN_ID)
 
 
 def token_id(token: str) -> int:
-    """The id in a token that is told by it. Raises: ValueError."""
+    """The id in the text form of a token id. Raises: ValueError."""
     return int(token[len(_TOKEN_ID) :])
 
 
 class EventReader:
-    """Takes a byte stream apart into the data of its events."""
+    """Splits a byte stream into the data of its events."""
 
     __slots__ = ("_rest",)
 
@@ -259,7 +259,7 @@ class EventReader:
         self._rest = b""
 
     def push(self, data: bytes) -> list[bytes]:
-        """The data of the events that are complete now."""
+        """The data of the events that these bytes complete."""
         rest = self._rest + data if self._rest else data
         if b"\r" in rest:
             rest = rest.replace(b"\r\n", b"\n")
@@ -269,7 +269,7 @@ class EventReader:
 
 def _data(event: bytes) -> bytes:
     """The content of an event's data lines; b"" for comments."""
-    if event.startswith(b"data: ") and b"\n" not in event:  # as nearly always
+    if event.startswith(b"data: ") and b"\n" not in event:  # the usual case
         return event[6:]
     lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
     return b"\n".join(lines)
@@ -279,12 +279,12 @@ def _data(event: bytes) -> bytes:
 
 
 def error_text(content: bytes) -> str:
-    """The message in an error's body, whichever server wrote it; on one line."""
+    """The message in an error's body, of any server, on one line."""
     return _details(content)[0]
 
 
 def client_error(content: bytes, label: str) -> InvalidRequest | CapacityError:
-    """The error that a client gets whose request an upstream found wrong. `label`: which upstream."""
+    """The client's error for a request that an upstream refused. `label` names the upstream."""
     message, code, param = _details(content)
     text = f"{message} (said by {label})"
     if code == "context_length_exceeded" or "maximum context length" in message:
@@ -293,7 +293,7 @@ def client_error(content: bytes, label: str) -> InvalidRequest | CapacityError:
 
 
 def chunk_error(chunk: Chunk) -> str | None:
-    """The error that an event reports, None if there is none."""
+    """The error in an event, None if it has none."""
     if chunk.error is None and chunk.object != "error":
         return None
     return _message(chunk.error if chunk.error is not None else chunk.message)
@@ -313,7 +313,7 @@ def _details(content: bytes) -> tuple[str, str | None, str | None]:
 
 
 def _message(value: Any) -> str:
-    """The words in an error, however they are wrapped."""
+    """The message in an error, at any depth."""
     if isinstance(value, Mapping):
         value = next((value[key] for key in ("message", "detail", "error") if value.get(key)), value)
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
