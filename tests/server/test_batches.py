@@ -244,10 +244,10 @@ def test_without_a_place_they_are_refused_by_name() -> None:
 
 
 BAD_BATCHES = (
-    ({"endpoint": "/v1/messages"}, "endpoint must be one of /v1/chat/completions"),
+    ({"endpoint": "/v1/messages"}, "endpoint must be /v1/chat/completions"),
     ({"completion_window": "1h"}, "completion_window must be '24h', got \"1h\""),
     ({"input_file_id": "../../etc"}, "input_file_id must be the id of a file of yours"),
-    ({"metadata": {"k": "v" * 513}}, "values of at most 512, got 1 and 513"),
+    ({"metadata": {"k": "v" * 513}}, "every value in metadata must have at most 512 characters, got 513"),
     ({"output_expires_after": {"anchor": "now", "seconds": 3600}}, "output_expires_after.anchor must be 'created_at'"),
     (
         {"output_expires_after": {"anchor": "created_at", "seconds": 5}},

@@ -5,7 +5,8 @@ Does: find the desk of the server, read the query of a list. Does not: know shap
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeVar
 
 from dragoman.errors import InvalidParameter, UnsupportedFeature
@@ -14,12 +15,7 @@ from dragoman.server.batches.desk import Desk
 MAX_SHOWN = 80
 
 
-class _Named(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-N = TypeVar("N", bound=_Named)
+T = TypeVar("T")
 
 
 class PageNames(NamedTuple):
@@ -45,9 +41,19 @@ def desk_of(server: HasDesk) -> Desk:
     return server.desk
 
 
-def page_of(found: Sequence[N], query: Mapping[str, str], names: PageNames) -> tuple[list[N], bool]:
+def in_order(found: list[T], query: Mapping[str, str]) -> list[T]:
+    """A list that begins with the oldest, in the order that a query asks for. Raises: InvalidParameter."""
+    order = query.get("order") or "desc"
+    if order not in ("asc", "desc"):
+        raise InvalidParameter(f"order must be asc or desc, got {order[:MAX_SHOWN]!r}", param="order")
+    return found[::-1] if order == "desc" else found
+
+
+def page_of(
+    found: Sequence[T], query: Mapping[str, str], names: PageNames, id_of: Callable[[T], str] = attrgetter("id")
+) -> tuple[list[T], bool]:
     """The part of a list that a query asks for, and whether there is more. Raises: InvalidParameter."""
-    ids = [one.id for one in found]
+    ids = list(map(id_of, found))
     begin, end = 0, len(ids)
     limit = _limit(query, names)
     if after := query.get(names.after):

@@ -13,25 +13,32 @@ import msgspec
 
 from dragoman.batch.requests import PATHS
 from dragoman.errors import InvalidParameter, InvalidRequest, NotFound
-from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, json_reply
+from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall
 from dragoman.server.apis.openai.files import (
     DeletedFile,
     FileList,
     FileObject,
-    checked_age,
     delete_file,
     file_content,
     get_file,
     list_files,
+    read_age,
     upload,
 )
-from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError, OpenAiErrorDetails
-from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, shown
+from dragoman.server.apis.openai_wire.errors import ERRORS, without_code
+from dragoman.server.apis.openai_wire.fields import (
+    MAX_METADATA,
+    check_metadata,
+    check_word,
+    decode_object,
+    read_struct,
+    shown,
+)
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.batches.desk import NewBatch
 from dragoman.server.batches.keeping import PageNames, desk_of, page_of
 from dragoman.server.batches.store import StoredBatch
-from dragoman.server.describe.answers import Answer, json_answer, merged
+from dragoman.server.describe.answers import Answer, json_answer
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import INTEGER, TEXT, Schema, an_object, ref
 from dragoman.server.http.multipart import MULTIPART
@@ -42,7 +49,7 @@ PAGE = PageNames("after", "", 20, 100)  # OpenAI API reference, list batches
 WINDOW = "24h"
 _WINDOW_S = 24 * 3600
 ENDPOINTS = tuple(path for path in PATHS if path != "/v1/messages")
-MAX_METADATA, MAX_KEY, MAX_VALUE = 16, 64, 512  # OpenAI API reference, metadata
+_EXPIRY = ("output_expires_after.anchor", "output_expires_after.seconds")
 _PREFIX = "batch"
 
 
@@ -181,19 +188,13 @@ async def create(http: HttpCall, server: Server) -> BatchObject:
     """Take a batch in. Raises: ServerError."""
     desk = desk_of(server)
     body = read_struct(decode_object(http, V1), BatchBody, V1)
-    if body.endpoint not in ENDPOINTS:
-        told = f"endpoint must be one of {', '.join(ENDPOINTS)}, got {shown(body.endpoint)}"
-        raise InvalidParameter(told, param="endpoint")
+    check_word("endpoint", body.endpoint, ENDPOINTS, V1)
     if body.completion_window != WINDOW:
         told = f"completion_window must be {WINDOW!r}, got {shown(body.completion_window)}"
         raise InvalidParameter(told, param="completion_window")
-    _check_metadata(body.metadata)
-    age_s = None
-    if body.output_expires_after is not None:
-        if body.output_expires_after.anchor != "created_at":
-            told = f"output_expires_after.anchor must be 'created_at', got {shown(body.output_expires_after.anchor)}"
-            raise InvalidParameter(told, param="output_expires_after")
-        age_s = checked_age(body.output_expires_after.seconds, "output_expires_after.seconds")
+    check_metadata(body.metadata or {}, V1)
+    expiry = body.output_expires_after
+    age_s = None if expiry is None else read_age("output_expires_after", _EXPIRY, expiry.anchor, expiry.seconds)
     try:
         file = desk.store.file(body.input_file_id, http.caller)
     except NotFound as error:
@@ -205,19 +206,6 @@ async def create(http: HttpCall, server: Server) -> BatchObject:
         raise InvalidParameter(told, param="input_file_id")
     new = NewBatch(_PREFIX, http.caller, body.endpoint, file.id, _WINDOW_S, age_s, body.metadata)
     return _shape(await desk.submit(new))
-
-
-def _check_metadata(metadata: dict[str, str] | None) -> None:
-    """Raises: InvalidParameter."""
-    if metadata is None:
-        return
-    if len(metadata) > MAX_METADATA:
-        told = f"metadata must have at most {MAX_METADATA} keys, got {len(metadata)}"
-        raise InvalidParameter(told, param="metadata")
-    for key, value in metadata.items():
-        if len(key) > MAX_KEY or len(value) > MAX_VALUE:
-            told = f"metadata must have keys of at most {MAX_KEY} characters and values of at most {MAX_VALUE}"
-            raise InvalidParameter(f"{told}, got {len(key)} and {len(value)}", param="metadata")
 
 
 async def list_batches(http: HttpCall, server: Server) -> BatchList:
@@ -252,19 +240,6 @@ async def cancel(http: HttpCall, server: Server) -> BatchObject:
     if batch.has_ended and batch.state != "cancelled":
         raise InvalidRequest(f"Cannot cancel a batch with status '{batch.state}'.", param="batch_id")
     return _shape(await desk_of(server).cancel(batch))
-
-
-def _or_missing(answer: AnswerCall) -> AnswerCall:
-    """The same, but that OpenAI's API has no code for a file or batch which is not there, only for models."""
-
-    async def answering(http: HttpCall, server: Server) -> Any:
-        try:
-            return await answer(http, server)
-        except NotFound as error:
-            details = OpenAiErrorDetails(error.message, "invalid_request_error", error.param, None)
-            return json_reply(404, OpenAiError(details))
-
-    return answering
 
 
 def batch_schemas() -> dict[str, Schema]:
@@ -306,27 +281,27 @@ BATCH_PARAMETERS = {
 _operation = partial(AnswerOperation, tag="Batches", scope=Scope.INFERENCE)
 _KINDS = ("invalid_request", "invalid_parameter", "unsupported", "unauthorized", "server_error")
 _SENDING = (*_KINDS, "invalid_payload", "too_large", "overloaded")
-_ABOUT_ONE = (*_KINDS, "not_found")
 
 
-def _file(
-    method: str, path: str, summary: str, kind: Any, answer: AnswerCall, kinds: tuple[str, ...]
-) -> AnswerOperation:
+def _one(method: str, path: str, summary: str, answer: AnswerCall, kind: Any, *more: str) -> AnswerOperation:
+    """An operation on one file or batch. `kind`: its answer. `more`: further kinds of errors."""
     return _operation(
         method=method,
         path=path,
         summary=summary,
-        answers=merged({200: kind if isinstance(kind, Answer) else json_answer(kind)}, ERRORS.answers(kinds)),
-        parameters=tuple(f"{name}_path" for name in ("file_id", "batch_id") if f"{{{name}}}" in path),
-        answer=_or_missing(answer),
+        answers=ERRORS.beside(kind if isinstance(kind, Answer) else json_answer(kind), (*_KINDS, "not_found", *more)),
+        parameters=("file_id_path" if "{file_id}" in path else "batch_id_path",),
+        answer=without_code(answer),
     )
 
+
+_CONTENT = Answer("it", {"application/octet-stream": TEXT})
 
 BATCH_OPERATIONS = (
     _operation(
         path="/v1/files",
         summary="Upload a file of requests",
-        answers=merged({200: json_answer(FileObject)}, ERRORS.answers(_SENDING)),
+        answers=ERRORS.beside(json_answer(FileObject), _SENDING),
         body={MULTIPART: ref("FileUpload")},
         answer=upload,
     ),
@@ -334,25 +309,18 @@ BATCH_OPERATIONS = (
         method="GET",
         path="/v1/files",
         summary="The caller's files",
-        answers=merged({200: json_answer(FileList)}, ERRORS.answers(_KINDS)),
+        answers=ERRORS.beside(json_answer(FileList), _KINDS),
         parameters=("files_purpose_query", "files_order_query", "files_after_query", "files_limit_query"),
         answer=list_files,
     ),
-    _file(
-        "GET",
-        "/v1/files/{file_id}/content",
-        "What is in a file",
-        Answer("it", {"application/octet-stream": TEXT}),
-        file_content,
-        _ABOUT_ONE,
-    ),
-    _file("GET", "/v1/files/{file_id}", "A file, without its content", FileObject, get_file, _ABOUT_ONE),
-    _file("DELETE", "/v1/files/{file_id}", "Delete a file", DeletedFile, delete_file, (*_ABOUT_ONE, "conflict")),
+    _one("GET", "/v1/files/{file_id}/content", "What is in a file", file_content, _CONTENT),
+    _one("GET", "/v1/files/{file_id}", "A file, without its content", get_file, FileObject),
+    _one("DELETE", "/v1/files/{file_id}", "Delete a file", delete_file, DeletedFile, "conflict"),
     _operation(
         path="/v1/batches",
         summary="Have a file of requests answered",
         description="Batches wait for every other request, and survive restarts of the server.",
-        answers=merged({200: json_answer(BatchObject)}, ERRORS.answers(_SENDING)),
+        answers=ERRORS.beside(json_answer(BatchObject), _SENDING),
         body={JSON_MEDIA_TYPE: ref("CreateBatch")},
         answer=create,
     ),
@@ -360,10 +328,10 @@ BATCH_OPERATIONS = (
         method="GET",
         path="/v1/batches",
         summary="The caller's batches",
-        answers=merged({200: json_answer(BatchList)}, ERRORS.answers(_KINDS)),
+        answers=ERRORS.beside(json_answer(BatchList), _KINDS),
         parameters=("files_after_query", "files_limit_query"),
         answer=list_batches,
     ),
-    _file("GET", "/v1/batches/{batch_id}", "A batch", BatchObject, get_batch, _ABOUT_ONE),
-    _file("POST", "/v1/batches/{batch_id}/cancel", "End a batch", BatchObject, cancel, _ABOUT_ONE),
+    _one("GET", "/v1/batches/{batch_id}", "A batch", get_batch, BatchObject),
+    _one("POST", "/v1/batches/{batch_id}/cancel", "End a batch", cancel, BatchObject),
 )

@@ -7,7 +7,7 @@ Source: OpenAI API reference, files.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Literal
 
@@ -15,8 +15,9 @@ import msgspec
 
 from dragoman.errors import Conflict, InvalidParameter, InvalidPayload, NotFound
 from dragoman.server.api import Head, HttpCall, StreamedReply
-from dragoman.server.apis.openai_wire.fields import shown
-from dragoman.server.batches.keeping import PageNames, desk_of, page_of
+from dragoman.server.apis.openai_wire.fields import check_word, shown
+from dragoman.server.apis.openai_wire.profile import V1
+from dragoman.server.batches.keeping import PageNames, desk_of, in_order, page_of
 from dragoman.server.batches.store import StoredFile
 from dragoman.server.http.multipart import MULTIPART, read_parts
 from dragoman.server.operations import Server
@@ -24,6 +25,7 @@ from dragoman.server.operations import Server
 PAGE = PageNames("after", "", 10_000, 10_000)  # OpenAI API reference, list files
 PURPOSES = ("batch", "batch_output")
 LEAST_AGE_S, MOST_AGE_S = 3600, 30 * 24 * 3600  # OpenAI API reference, expires_after
+_EXPIRY = ("expires_after[anchor]", "expires_after[seconds]")
 _PIECE = 1 << 18
 
 
@@ -82,31 +84,22 @@ async def upload(http: HttpCall, server: Server) -> FileObject:
     if fields.get("purpose") != "batch":
         told = shown(fields["purpose"]) if "purpose" in fields else "none"
         raise InvalidParameter(f"purpose must be 'batch', got {told}", param="purpose")
-    age_s = _age_of(fields)
+    anchor, seconds = map(fields.get, _EXPIRY)
+    age_s = None if anchor is seconds is None else read_age("expires_after", _EXPIRY, anchor, seconds)
     store = desk.store
     name = (file.file_name or "")[:255]
     stored = await asyncio.to_thread(store.add_file, http.caller, name, "batch", file.content, age_s)
     return _shape(stored)
 
 
-def _age_of(fields: Mapping[str, str]) -> int | None:
-    """Seconds that the file is kept, None = as long as the server keeps files. Raises: InvalidParameter."""
-    anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
-    if anchor is None and seconds is None:
-        return None
+def read_age(param: str, places: tuple[str, str], anchor: object, seconds: object) -> int:
+    """The age in seconds at which a file goes. `places`: the names of anchor and seconds. Raises: InvalidParameter."""
     if anchor != "created_at":
-        raise InvalidParameter(
-            f"expires_after[anchor] must be 'created_at', got {shown(anchor)}", param="expires_after"
-        )
-    return checked_age(seconds, "expires_after[seconds]")
-
-
-def checked_age(seconds: object, name: str) -> int:
-    """The age in seconds at which a file goes. Raises: InvalidParameter."""
+        raise InvalidParameter(f"{places[0]} must be 'created_at', got {shown(anchor)}", param=param)
     text = str(seconds)
     if not (text.isascii() and text.isdigit() and len(text) < 9 and LEAST_AGE_S <= int(text) <= MOST_AGE_S):
-        told = f"{name} must be an integer from {LEAST_AGE_S} to {MOST_AGE_S}, got {shown(seconds)}"
-        raise InvalidParameter(told, param="expires_after")
+        told = f"{places[1]} must be an integer from {LEAST_AGE_S} to {MOST_AGE_S}, got {shown(seconds)}"
+        raise InvalidParameter(told, param=param)
     return int(text)
 
 
@@ -114,16 +107,9 @@ async def list_files(http: HttpCall, server: Server) -> FileList:
     """A page of the caller's files. Raises: ServerError."""
     found = desk_of(server).store.files(http.caller)
     if purpose := http.query.get("purpose"):
-        if purpose not in PURPOSES:
-            told = f"purpose must be one of {', '.join(PURPOSES)}, got {shown(purpose)}"
-            raise InvalidParameter(told, param="purpose")
+        check_word("purpose", purpose, PURPOSES, V1)
         found = [one for one in found if one.purpose == purpose]
-    order = http.query.get("order") or "desc"
-    if order not in ("asc", "desc"):
-        raise InvalidParameter(f"order must be asc or desc, got {shown(order)}", param="order")
-    if order == "desc":
-        found.reverse()
-    page, has_more = page_of(found, http.query, PAGE)
+    page, has_more = page_of(in_order(found, http.query), http.query, PAGE)
     first, last = (page[0].id, page[-1].id) if page else (None, None)
     return FileList([_shape(one) for one in page], first, last, has_more)
 

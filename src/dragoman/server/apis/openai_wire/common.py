@@ -14,9 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from dragoman.errors import ServerError
-from dragoman.server.api import JSON_MEDIA_TYPE, SSE_DONE, ModelProfile, ProposerKind, Reply, jsonline, sse
-from dragoman.server.apis.openai_wire.errors import ErrorShape
+from dragoman.server.api import ModelProfile, ProposerKind
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.registry import PLACEHOLDER_MODELS
 from dragoman.types import (
@@ -66,24 +64,43 @@ class Usage(msgspec.Struct):
 
 
 class UsageCounter:
-    """Counts the tokens of one call. `has_details`: also report the cached prompt tokens."""
+    """Counts the tokens of one call.
 
-    def __init__(self, *, has_details: bool) -> None:
+    `has_details`: also the cached prompt tokens. `has_reasoning`: also the tokens of reasoning, with what marks it.
+    """
+
+    def __init__(self, *, has_details: bool, has_reasoning: bool = False) -> None:
         self._has_details = has_details
+        self._has_reasoning = has_reasoning
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
         self._num_kept_tokens = 0
         self._num_completion_tokens = 0
+        self._counted: dict[int, int] = {}  # by sequence: all of its tokens, where reasoning is counted
+        self._reasoning: dict[int, int] = {}  # by sequence
 
-    def add(self, prompt: PromptInfo | None, num_completion_tokens: int, num_cached_tokens: int = 0) -> None:
-        """Count one event or one sequence; `prompt` once per request. `num_cached_tokens`: what it did not tell yet."""
-        self._num_completion_tokens += num_completion_tokens
-        if num_cached_tokens:
-            self._num_cached_tokens += num_cached_tokens
-        if prompt is not None:
-            self._num_prompt_tokens += len(prompt.token_ids)
-            self._num_cached_tokens += prompt.num_cached_tokens
-            self._num_kept_tokens += prompt.num_kept_tokens
+    def add(self, event: GenerationEvent) -> None:
+        """Count one event of a stream."""
+        num_tokens = len(event.tokens)
+        self._num_completion_tokens += num_tokens
+        if event.num_cached_tokens:
+            self._num_cached_tokens += event.num_cached_tokens
+        if event.prompt is not None:
+            self._add_prompt(event.prompt)
+        if self._has_reasoning:
+            self._counted[event.index] = counted = self._counted.get(event.index, 0) + num_tokens
+            if event.reasoning:
+                self._reasoning[event.index] = counted
+
+    def of(self, results: Sequence[GenerationResult]) -> Usage:
+        """The usage of a call that does not stream."""
+        for result in results:
+            self._num_completion_tokens += result.num_completion_tokens
+            self._add_prompt(result.prompt)
+            if self._has_reasoning:
+                for sequence in result.sequences:
+                    self._reasoning[sequence.index] = _num_reasoning_tokens(sequence)
+        return self.usage()
 
     def usage(self) -> Usage:
         """The counts so far."""
@@ -92,42 +109,21 @@ class UsageCounter:
             self._num_completion_tokens,
             self._num_prompt_tokens + self._num_completion_tokens,
             self._details() if self._has_details else UNSET,
+            ReasoningTokens(sum(self._reasoning.values())) if self._has_reasoning else UNSET,
         )
+
+    def _add_prompt(self, prompt: PromptInfo) -> None:
+        self._num_prompt_tokens += len(prompt.token_ids)
+        self._num_cached_tokens += prompt.num_cached_tokens
+        self._num_kept_tokens += prompt.num_kept_tokens
 
     def _details(self) -> CachedTokens:
         num_cached, num_kept = self._num_cached_tokens, self._num_kept_tokens
         return CachedTokens(num_cached, max(0, num_kept - num_cached) if num_kept else UNSET)
 
 
-def usage_of(results: Sequence[GenerationResult], *, has_details: bool) -> Usage:
-    """The usage of a call that has finished."""
-    counter = UsageCounter(has_details=has_details)
-    for result in results:
-        counter.add(result.prompt, result.num_completion_tokens)
-    return counter.usage()
-
-
-class ReasoningCounter:
-    """Counts the tokens that it took to write the reasoning of each sequence of a stream, with what marks it."""
-
-    def __init__(self) -> None:
-        self._counted: dict[int, int] = {}  # by sequence: all tokens
-        self._reasoning: dict[int, int] = {}
-
-    @property
-    def num_tokens(self) -> int:
-        """Of all sequences, so far."""
-        return sum(self._reasoning.values())
-
-    def add(self, event: GenerationEvent) -> None:
-        """Count one event."""
-        self._counted[event.index] = counted = self._counted.get(event.index, 0) + len(event.tokens)
-        if event.reasoning:
-            self._reasoning[event.index] = counted
-
-
-def num_reasoning_tokens(sequence: SequenceResult) -> int:
-    """The tokens that it took to write the reasoning of a whole answer, with what marks it."""
+def _num_reasoning_tokens(sequence: SequenceResult) -> int:
+    """The tokens that wrote the reasoning of a whole answer, with what marks it."""
     if not sequence.reasoning:
         return 0
     end = end_of(sequence.text, sequence.reasoning)
@@ -185,32 +181,6 @@ def _prompt_candidates(token: TokenOutput, top_n: int) -> dict[str, PromptLogpro
     for top in token.top[:top_n]:
         candidates.setdefault(str(top.id), PromptLogprobEntry(json_logprob(top.logprob), ranks[top.id], top.text))
     return candidates
-
-
-class Wire:
-    """The framing, end mark and errors of one call's objects."""
-
-    def __init__(self, errors: ErrorShape, *, is_sse: bool) -> None:
-        self._errors = errors
-        self._is_sse = is_sse
-
-    def frame(self, value: object) -> bytes:
-        """One object of a stream."""
-        payload = _ENCODER.encode(value)
-        return sse(payload) if self._is_sse else jsonline(payload)
-
-    def done(self) -> bytes:
-        """The mark after the last object; JSON lines have none."""
-        return SSE_DONE if self._is_sse else b""
-
-    def error(self, error: ServerError) -> bytes:
-        """An error inside the stream, as its last bytes."""
-        return self._errors.last_bytes(error, is_sse=self._is_sse)
-
-    @staticmethod
-    def reply(value: object) -> Reply:
-        """A complete answer."""
-        return Reply(200, _ENCODER.encode(value), JSON_MEDIA_TYPE)
 
 
 class TextChunk:

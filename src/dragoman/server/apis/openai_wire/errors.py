@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from dragoman.errors import ServerError
-from dragoman.server.api import JSON_MEDIA_TYPE, SSE_DONE, HttpCall, Reply, jsonline, sse
+from dragoman.errors import NotFound, ServerError
+from dragoman.server.api import JSON_MEDIA_TYPE, SSE_DONE, HttpCall, Reply, json_reply, jsonline, sse
 from dragoman.server.describe.answers import json_errors
 from dragoman.server.error_kinds import statuses
+from dragoman.server.operations import AnswerCall, Server
 
 BodyBuilder = Callable[[ServerError], msgspec.Struct]
 
@@ -106,3 +107,17 @@ def openai_body(error: ServerError) -> OpenAiError:
 
 OPENAI = ErrorShape(STATUSES, openai_body)
 ERRORS = json_errors(STATUSES, OpenAiError)
+
+
+def without_code(answer: AnswerCall) -> AnswerCall:
+    """The same operation; but where nothing is found, the error has no code: OpenAI's API has one only for models."""
+
+    async def answering(http: HttpCall, server: Server) -> Any:
+        try:
+            return await answer(http, server)
+        except NotFound as error:
+            return json_reply(
+                404, OpenAiError(OpenAiErrorDetails(error.message, "invalid_request_error", error.param, None))
+            )
+
+    return answering

@@ -22,6 +22,7 @@ from dragoman.server.json_body import NotJson, shown_json
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 MAX_BIAS = 100  # source: OpenAI API reference, logit_bias
+MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512  # source: OpenAI API reference, metadata
 _MAX_ID_DIGITS = 18  # of a token id; more would be slow to convert
 
 _PATH = re.compile(r"`\$\.?(?P<path>[^`]*)`")
@@ -134,6 +135,16 @@ def check_length(name: str, num_chars: int, most: int, profile: Profile) -> None
     if num_chars > most:
         message = f"{name} must have at most {most} characters together, got {num_chars}"
         raise profile.fault(name, "length", message)
+
+
+def check_metadata(metadata: Mapping[str, str], profile: Profile) -> None:
+    """Raises InvalidRequest for more labels, or longer ones, than OpenAI's API takes."""
+    check_count("metadata", len(metadata), MAX_METADATA, profile)
+    for part, texts, most in (("key", metadata, MAX_METADATA_KEY), ("value", metadata.values(), MAX_METADATA_VALUE)):
+        longest = max(map(len, texts), default=0)
+        if longest > most:
+            message = f"every {part} in metadata must have at most {most} characters, got {longest}"
+            raise profile.fault("metadata", "length", message)
 
 
 def check_word_lengths(name: str, words: Sequence[str], most: int, profile: Profile) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from typing import Any
 
 from dragoman.server.api import (
     JSON_MEDIA_TYPE,
@@ -15,7 +15,7 @@ from dragoman.server.api import (
     model_of_body,
 )
 from dragoman.server.apis.openai_wire.common import shared_options
-from dragoman.server.apis.openai_wire.errors import ERRORS
+from dragoman.server.apis.openai_wire.errors import ERRORS, without_code
 from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
 from dragoman.server.apis.responses import stored
 from dragoman.server.apis.responses.asking import Asking, set_asking
@@ -26,11 +26,20 @@ from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, OVMS_RESPO
 from dragoman.server.apis.responses.request import COMPACTED
 from dragoman.server.apis.responses.schema import EVENTS, DeletedResponse, InputTokens, ItemList, Response
 from dragoman.server.apis.responses.store import ResponseStore
-from dragoman.server.describe.answers import COUNTING, Answer, ErrorFamily, json_answer, merged
+from dragoman.server.describe.answers import COUNTING, REFUSING, Answer, ErrorFamily, json_answer
 from dragoman.server.describe.components import GENERATED, IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
 from dragoman.server.http.exchange import Exchange
-from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation, Proceed, Server
+from dragoman.server.operations import (
+    AnswerCall,
+    AnswerOperation,
+    Api,
+    GenerateOperation,
+    Operation,
+    Proceed,
+    Server,
+    not_offered,
+)
 from dragoman.server.responder import send_streamed
 from dragoman.server.security.scopes import Scope
 
@@ -81,67 +90,80 @@ def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_
         tag="Responses",
         summary=f"A response, as {server_name} makes it",
         description="Streams are server-sent events with numbers, from `response.created` to `response.completed`.",
-        answers=merged({200: Answer("the response", content, GENERATED)}, errors.answers()),
+        answers=errors.beside(Answer("the response", content, GENERATED)),
         body={JSON_MEDIA_TYPE: ref(body)},
         example=_EXAMPLE,
         dialect=dialect,
         model=model_of_body,
         before=enter_call,
     )
-    operation = partial(AnswerOperation, tag="Responses", scope=Scope.INFERENCE)
-    yield operation(
+    yield AnswerOperation(
         path=f"{path}/input_tokens",
+        tag="Responses",
+        scope=Scope.INFERENCE,
         summary="How many tokens the input of a response would have",
-        answers=merged({200: json_answer(InputTokens, "the count", *IGNORED)}, errors.answers(COUNTING)),
+        answers=errors.beside(json_answer(InputTokens, "the count", *IGNORED), COUNTING),
         body={JSON_MEDIA_TYPE: ref(body)},
         example={"model": "default", "input": QUESTION},
         answer=stored.input_tokens(dialect),
     )
-    yield operation(
+    yield not_offered(
+        f"compact is not supported: {COMPACTED}",
         path=f"{path}/compact",
+        tag="Responses",
         summary=f"Not offered: {COMPACTED}",
-        answers=errors.answers(("unsupported", "unauthorized")),
-        answer=stored.compact,
+        answers=errors.answers(REFUSING),
     )
     yield from _of_one(f"{path}/{{response_id}}", dialect, errors)
 
 
 def _of_one(path: str, dialect: str, errors: ErrorFamily) -> Iterator[Operation]:
     """The operations on a response that is stored or being made."""
-    told = stored.or_missing if dialect == V1 else lambda answer: answer
-    failures = errors.answers(_ABOUT_ONE)
-    operation = partial(AnswerOperation, tag="Responses", scope=Scope.INFERENCE)
+    told = without_code if dialect == V1 else lambda answer: answer
+
+    def operation(method: str, path: str, answer: AnswerCall, kind: Any, **more: Any) -> AnswerOperation:
+        return AnswerOperation(
+            method=method,
+            path=path,
+            tag="Responses",
+            scope=Scope.INFERENCE,
+            answers=errors.beside(kind if isinstance(kind, Answer) else json_answer(kind), _ABOUT_ONE),
+            answer=told(answer),
+            **more,
+        )
+
     yield operation(
-        method="GET",
-        path=path,
+        "GET",
+        path,
+        stored.retrieve,
+        Answer("it", {JSON_MEDIA_TYPE: Response, SSE_MEDIA_TYPE: EVENTS}),
         parameters=("response_id", "response_stream_query", "starting_after_query"),
         summary="A stored response, or one that is being made",
         description="With `stream=true` its events, if it was made with `background` and `stream`.",
-        answers=merged({200: Answer("it", {JSON_MEDIA_TYPE: Response, SSE_MEDIA_TYPE: EVENTS})}, failures),
-        answer=told(stored.retrieve),
     )
     yield operation(
-        method="DELETE",
-        path=path,
+        "DELETE",
+        path,
+        stored.delete,
+        DeletedResponse,
         parameters=("response_id",),
         summary="Forget a response; if it is being made, that ends",
-        answers=merged({200: json_answer(DeletedResponse)}, failures),
-        answer=told(stored.delete),
     )
     yield operation(
-        path=f"{path}/cancel",
+        "POST",
+        f"{path}/cancel",
+        stored.cancel,
+        Response,
         parameters=("response_id",),
         summary="End the making of a response",
-        answers=merged({200: json_answer(Response)}, failures),
-        answer=told(stored.cancel),
     )
     yield operation(
-        method="GET",
-        path=f"{path}/input_items",
+        "GET",
+        f"{path}/input_items",
+        stored.input_items,
+        ItemList,
         summary="What a response was made of",
         parameters=("response_id", "after", "limit", "order"),
-        answers=merged({200: json_answer(ItemList)}, failures),
-        answer=told(stored.input_items),
     )
 
 

@@ -1,7 +1,7 @@
-"""The context of a call besides its bytes: the server's store of responses, and the server.
+"""The context of a call besides its bytes: the server and its store of responses.
 
-Does: hand it from the operation to the dialect, which is set up for a model and knows no server; keep, for errors, which
-message of the conversation came from which item. Does not: store. On the event loop; one per call.
+Does: hand both from the operation to the dialect, which is set up for a model and knows no server. Does not: store.
+On the event loop; one per call.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ from dataclasses import dataclass, field
 
 from dragoman.server.apis.responses.store import ResponseStore, Running
 from dragoman.server.operations import Server
+from dragoman.types import ChatPrompt
 
 
 @dataclass(slots=True)
 class Asking:
-    """One call. `paths`: for each message of its conversation, the name of the item that it came from.
+    """One call.
 
-    `begun`: set to the running response when it begins, if a caller waits for that. `is_streamed`: as a stream of events.
+    `paths`: for each message of its conversation, the name of the item that it came from, for errors. `fitted`: the
+    conversation after it was made to fit. `begun`: set when the response begins, if a caller waits for that.
+    `is_streamed`: as a stream of events.
     """
 
     store: ResponseStore
     server: Server | None = None
     paths: list[str] = field(default_factory=list)
+    fitted: ChatPrompt | None = None
     begun: asyncio.Future[Running] | None = None
     is_streamed: bool = False
 
@@ -38,9 +42,9 @@ class Asking:
 _ASKING: ContextVar[Asking | None] = ContextVar("dragoman_responses_asking", default=None)
 
 
-def current_asking() -> Asking | None:
-    """The context of the call that is being answered; None outside of calls, as in a test of the dialect."""
-    return _ASKING.get()
+def current_asking() -> Asking:
+    """The context of the call that is being answered; outside of calls, one without a server and with an empty store."""
+    return _ASKING.get() or Asking(ResponseStore())
 
 
 def set_asking(asking: Asking) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from msgspec import UNSET
 from dragoman.errors import InvalidParameter, NotFound, ServerError, UnsupportedFeature
 from dragoman.server.api import Call, CallSwitches, HttpCall, Opening, Reply
 from dragoman.server.apis.openai_wire.chat.messages import ToolUse, check_restricted
-from dragoman.server.apis.openai_wire.common import OpenAiOptions, requested_model
+from dragoman.server.apis.openai_wire.common import OpenAiOptions
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
 from dragoman.server.apis.openai_wire.grammars import JsonSchemaFormat
 from dragoman.server.apis.openai_wire.sampling import (
@@ -31,7 +31,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     without_effect,
 )
 from dragoman.server.apis.responses.asking import Asking, current_asking
-from dragoman.server.apis.responses.encoder import ResponseEncoder, ResponseFacts
+from dragoman.server.apis.responses.encoder import ResponseEncoder
 from dragoman.server.apis.responses.fitting import fitted
 from dragoman.server.apis.responses.items import Conversation, check_items, new_item_id, stored_form, type_of
 from dragoman.server.apis.responses.output import OutputForm
@@ -46,7 +46,6 @@ from dragoman.server.apis.responses.request import (
     top_logprobs,
 )
 from dragoman.server.apis.responses.schema import (
-    IncompleteDetails,
     InputItem,
     Response,
     ResponsesBody,
@@ -88,13 +87,6 @@ class Parsed(NamedTuple):
     logprobs: int | None
 
 
-@dataclass(slots=True)
-class _Fit:
-    """The prompt after the conversation was made to fit; None = it was not."""
-
-    prompt: ChatPrompt | None = field(default=None)
-
-
 class ResponsesDialect:
     """Translates responses. `clock`: Unix time in seconds. `new_id`: in a test, ids that are known."""
 
@@ -107,27 +99,26 @@ class ResponsesDialect:
         self._new_id = new_id
 
     def open(self, http: HttpCall) -> Opening:
-        """The call; where it may be too long and is to be made to fit, its tokens are counted before."""
+        """The call; where it is to be made to fit, its tokens are counted before."""
         asking = current_asking()
-        if asking is None or asking.server is None or http.field("truncation") != "auto":
+        if asking.server is None or http.field("truncation") != "auto":
             return Opening(partial(self.parse, http))
-        fit = _Fit()
-        return Opening(partial(self.parse, http, fit), answer=partial(self._fit, http, asking, fit))
+        return Opening(partial(self.parse, http), answer=partial(self._fit, http, asking))
 
-    def parse(self, http: HttpCall, fit: _Fit | None = None) -> Call:
+    def parse(self, http: HttpCall) -> Call:
         """One request. Raises: InvalidRequest."""
         asking = current_asking()
         parsed = self.understood(http, asking)
-        if fit is not None and fit.prompt is not None:
-            parsed = parsed._replace(request=msgspec.structs.replace(parsed.request, prompt=fit.prompt))
-        body, response = parsed.body, parsed.response
-        if asking is not None:
-            running = Running(response, parsed.items, http.caller, http.request_id)
-            asking.begin(running, is_streamed=bool(body.stream))
+        body, request = parsed.body, parsed.request
+        if asking.fitted is not None:
+            request = msgspec.structs.replace(request, prompt=asking.fitted)
+        running = Running(parsed.response, parsed.items, http.caller, http.request_id)
+        asking.begin(running, is_streamed=bool(body.stream))
+        form = OutputForm(parsed.response, self._profile, parsed.logprobs)
         ignored = self.without_effect(parsed)
         return Call(
-            (parsed.request,),
-            ResponseEncoder(self._facts(parsed, None if asking is None else asking.store)),
+            (request,),
+            ResponseEncoder(form, self._clock, partial(_keep, asking.store)),
             stream=bool(body.stream),
             ignored=tuple(ignored),
             reasons={
@@ -138,9 +129,9 @@ class ResponsesDialect:
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The error, in this API's names of parameters."""
-        return self._profile.wire.errors.reply(self._renamed(error, current_asking()))
+        return self._profile.wire.errors.reply(self._renamed(error, current_asking().paths))
 
-    def understood(self, http: HttpCall, asking: Asking | None) -> Parsed:
+    def understood(self, http: HttpCall, asking: Asking) -> Parsed:
         """The parsed body; records nothing. Raises: InvalidRequest."""
         profile, options = self._profile.wire, self._options
         raw = decode_object(http, profile)
@@ -156,9 +147,10 @@ class ResponsesDialect:
         check_shared(raw, body, reading)
         logprobs = top_logprobs(body, reading, self._profile)
         tools = read_tools(body, options.limits, profile)
-        response_id = self._id(http.caller, body, asking)
-        before = self._before(body, http.caller, asking)
-        new = self._new_items(raw, body, response_id, http.caller, asking)
+        new_id, store = self._new_id or asking.store.new_id, asking.store
+        response_id = new_id(http.caller, body.store is not False)
+        before = self._before(body, http.caller, store)
+        new = self._new_items(raw, body, response_id, http.caller, store)
         prompt = self._prompt(body, before, new, tools, asking)
         body.response_format, grammar = response_format(body, profile)
         request = shared_request(
@@ -180,18 +172,10 @@ class ResponsesDialect:
 
     # --- what goes before ---------------------------------------------------------------------------------------------
 
-    def _id(self, caller: str, body: ResponsesBody, asking: Asking | None) -> str:
-        is_stored = body.store is not False
-        if self._new_id is not None:
-            return self._new_id(caller, is_stored)
-        store = _NO_STORE if asking is None else asking.store
-        return store.new_id(caller, is_stored=is_stored)
-
-    def _before(self, body: ResponsesBody, caller: str, asking: Asking | None) -> tuple[Item, ...]:
+    def _before(self, body: ResponsesBody, caller: str, store: ResponseStore) -> tuple[Item, ...]:
         """The conversation up to and including the response that this one goes on from."""
         if body.previous_response_id is None:
             return ()
-        store = _NO_STORE if asking is None else asking.store
         running = store.running(body.previous_response_id, caller)
         if running is not None:
             message = f"previous_response_id {running.response.id} is still in progress: wait until it has ended"
@@ -203,7 +187,7 @@ class ResponsesDialect:
         return (*kept.items, *kept.output)
 
     def _new_items(
-        self, raw: Mapping[str, Any], body: ResponsesBody, response_id: str, caller: str, asking: Asking | None
+        self, raw: Mapping[str, Any], body: ResponsesBody, response_id: str, caller: str, store: ResponseStore
     ) -> tuple[Item, ...]:
         """The items of this call's own input, in the form that is stored; references are what they refer to."""
         profile, given = self._profile.wire, body.input
@@ -222,15 +206,14 @@ class ResponsesDialect:
         for position, (item, sent) in enumerate(zip(given, raw["input"], strict=True)):
             kind = type_of(item)
             if kind == "item_reference":
-                items.append(self._referred(item, f"input[{position}]", caller, asking))
+                items.append(self._referred(item, f"input[{position}]", caller, store))
             else:
                 items.append(stored_form(sent, kind, new_item_id(kind, response_id, f"i{position}")))
         return tuple(items)
 
-    def _referred(self, item: InputItem, path: str, caller: str, asking: Asking | None) -> Item:
+    def _referred(self, item: InputItem, path: str, caller: str, store: ResponseStore) -> Item:
         if item.id is None:
             raise self._profile.wire.fault(f"{path}.id", "missing", f"{path}.id is missing")
-        store = _NO_STORE if asking is None else asking.store
         try:
             return store.item(item.id, caller)
         except NotFound as error:
@@ -242,7 +225,7 @@ class ResponsesDialect:
         before: Collection[Item],
         new: Collection[Item],
         tools: ToolUse,
-        asking: Asking | None,
+        asking: Asking,
     ) -> ChatPrompt:
         profile = self._profile.wire
         conversation = Conversation(profile, body.instructions)
@@ -252,13 +235,12 @@ class ResponsesDialect:
                 path = f"{name}[{position}]"
                 conversation.add(item, path)
                 paths += [path] * (conversation.num_messages - len(paths))
-        if asking is not None:
-            asking.paths = paths
+        asking.paths = paths
         messages = conversation.messages
         check_restricted(messages, profile)
         return ChatPrompt(messages, tools.tools, template_kwargs=template_kwargs(body))
 
-    async def _fit(self, http: HttpCall, asking: Asking, fit: _Fit, switches: CallSwitches) -> None:
+    async def _fit(self, http: HttpCall, asking: Asking, switches: CallSwitches) -> None:
         """Make the conversation fit. Raises: ServerError."""
         assert asking.server is not None
         request = self.understood(http, asking).request
@@ -268,7 +250,7 @@ class ResponsesDialect:
         except UnsupportedFeature as error:
             message = f"truncation auto is not supported: {error.message}"
             raise UnsupportedFeature(message, param="truncation") from error
-        fit.prompt = await fitted(request.prompt, request.max_tokens, service)
+        asking.fitted = await fitted(request.prompt, request.max_tokens, service)
 
     # --- what is told -------------------------------------------------------------------------------------------------
 
@@ -306,23 +288,6 @@ class ResponsesDialect:
             metadata=body.metadata or {},
         )
 
-    def _facts(self, parsed: Parsed, store: ResponseStore | None) -> ResponseFacts:
-        profile, response = self._profile, parsed.response
-        return ResponseFacts(
-            response=response,
-            form=OutputForm(
-                response.id,
-                parsed.logprobs,
-                profile.has_summary or response.reasoning.summary is not None,
-                response.parallel_tool_calls,
-            ),
-            errors=profile.wire.errors,
-            clock=self._clock,
-            ended=_drop if store is None else partial(_keep, store),
-            too_long=IncompleteDetails(profile.too_long),
-            ends_with_done=profile.ends_with_done,
-        )
-
     def without_effect(self, parsed: Parsed) -> list[str]:
         """Names of what a body says and that changes nothing."""
         body, raw = parsed.body, parsed.raw
@@ -335,9 +300,8 @@ class ResponsesDialect:
             ]
         return list(dict.fromkeys((*names, *idle_names(raw, body, parsed.logprobs))))
 
-    def _renamed(self, error: ServerError, asking: Asking | None) -> ServerError:
+    def _renamed(self, error: ServerError, paths: Sequence[str]) -> ServerError:
         """An error of the service's, which speaks of messages and `max_tokens`, in this API's words."""
-        paths = [] if asking is None else asking.paths
         twin = copy(error)
 
         def place(found: re.Match[str]) -> str:
@@ -351,14 +315,6 @@ class ResponsesDialect:
                 twin.message = pattern.sub(name, twin.message)
                 twin.param = None if twin.param is None else pattern.sub(name, twin.param)
         return twin
-
-
-_NO_STORE = ResponseStore()
-"""Where there is no server: it knows nothing."""
-
-
-def _drop(response: Response) -> None:
-    """Keep nothing."""
 
 
 def _keep(store: ResponseStore, response: Response) -> None:
@@ -385,9 +341,3 @@ def _told_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = tool.get("function") or tool
     names = ("name", "description", "parameters", "strict")
     return {"type": "function", **{name: function.get(name) for name in names}}
-
-
-def model_named(http: HttpCall) -> str | None:
-    """The model that a body names, None for the default one."""
-    name = http.field("model")
-    return requested_model(name) if isinstance(name, str) else None

@@ -1,4 +1,4 @@
-"""The parts of a response: its items from a whole result, its usage, its end.
+"""The parts of a response: its items, its usage, its failure.
 
 Does: the parts that whole answers and streams share. Does not: frame or send. Used by the encoder, on the event loop.
 """
@@ -13,6 +13,7 @@ from msgspec import UNSET
 from dragoman.errors import ServerError
 from dragoman.server.apis.openai_wire.common import Usage, end_of, json_logprob, num_tokens_within
 from dragoman.server.apis.responses.items import new_item_id
+from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.schema import (
     FunctionCallItem,
     InputTokensDetails,
@@ -25,6 +26,7 @@ from dragoman.server.apis.responses.schema import (
     OutputTopLogprob,
     ReasoningItem,
     ReasoningText,
+    Response,
     ResponseFailure,
     ResponseUsage,
     SummaryText,
@@ -35,12 +37,45 @@ _CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT, FinishReason.REPETITION)
 
 
 class OutputForm(NamedTuple):
-    """The form of items. `top_logprobs` None = no log-probabilities. `has_summary`: reasoning stands in its place."""
+    """The form of an answer. `response`: as it begins. `top_logprobs` None = no log-probabilities."""
 
-    response_id: str
-    top_logprobs: int | None = None
-    has_summary: bool = False
-    has_parallel_calls: bool = True
+    response: Response
+    profile: ResponsesProfile
+    top_logprobs: int | None
+
+    @property
+    def has_summary(self) -> bool:
+        """True if reasoning stands in the summary's place."""
+        return self.profile.has_summary or self.response.reasoning.summary is not None
+
+    def item_id(self, kind: str, index: int) -> str:
+        """The id of the response's item number `index`."""
+        return new_item_id(kind, self.response.id, f"o{index}")
+
+    def reasoning(self, item_id: str, text: str, status: ItemStatus) -> ReasoningItem:
+        """The reasoning; without text when it has just begun."""
+        if self.has_summary:
+            return ReasoningItem(item_id, status, [SummaryText(text)] if text else [])
+        return ReasoningItem(item_id, status, [], [ReasoningText(text)] if text else [])
+
+    def items_of(self, sequence: SequenceResult, first_index: int) -> list[OutputItem]:
+        """The items of one whole answer: reasoning, message (even if empty) and calls. The last may be cut."""
+        items: list[OutputItem] = []
+        calls = sequence.tool_calls if self.response.parallel_tool_calls else sequence.tool_calls[:1]
+
+        def new_id(kind: str) -> str:
+            return self.item_id(kind, first_index + len(items))
+
+        if sequence.reasoning:
+            items.append(self.reasoning(new_id("reasoning"), sequence.reasoning, "completed"))
+        if sequence.content or not (calls or items):
+            logprobs = [] if self.top_logprobs is None else _content_logprobs(sequence, self.top_logprobs)
+            items.append(MessageItem(new_id("message"), "completed", [OutputText(sequence.content, logprobs)]))
+        for call in calls:
+            items.append(call_item(new_id("function_call"), call, "completed"))
+        if is_cut_short(sequence.finish_reason):
+            items[-1].status = "incomplete"
+        return items
 
 
 def is_cut_short(reason: FinishReason | None) -> bool:
@@ -48,53 +83,22 @@ def is_cut_short(reason: FinishReason | None) -> bool:
     return reason in _CUT_SHORT
 
 
-def item_id(kind: str, form: OutputForm, index: int) -> str:
-    """The id of the response's item number `index`."""
-    return new_item_id(kind, form.response_id, f"o{index}")
-
-
-def items_of(sequence: SequenceResult, form: OutputForm, first_index: int) -> list[OutputItem]:
-    """The items of one answer: reasoning, message (even if empty) and calls. The last may be cut."""
-    items: list[OutputItem] = []
-    calls = list(sequence.tool_calls) if form.has_parallel_calls else list(sequence.tool_calls[:1])
-
-    def new_id(kind: str) -> str:
-        return item_id(kind, form, first_index + len(items))
-
-    if sequence.reasoning:
-        items.append(reasoning_item(new_id("reasoning"), sequence.reasoning, form, "completed"))
-    if sequence.content or not (calls or items):
-        logprobs = [] if form.top_logprobs is None else _content_logprobs(sequence, form.top_logprobs)
-        items.append(MessageItem(new_id("message"), "completed", [OutputText(sequence.content, logprobs)]))
-    for call in calls:
-        items.append(call_item(new_id("function_call"), call, "completed"))
-    if is_cut_short(sequence.finish_reason):
-        items[-1].status = "incomplete"
-    return items
-
-
-def reasoning_item(own_id: str, text: str, form: OutputForm, status: ItemStatus) -> ReasoningItem:
-    """The reasoning; without text when it has just begun."""
-    if form.has_summary:
-        return ReasoningItem(own_id, status, [SummaryText(text)] if text else [])
-    return ReasoningItem(own_id, status, [], [ReasoningText(text)] if text else [])
-
-
-def call_item(own_id: str, call: ToolCall, status: ItemStatus) -> FunctionCallItem:
+def call_item(item_id: str, call: ToolCall, status: ItemStatus) -> FunctionCallItem:
     """A call."""
-    return FunctionCallItem(own_id, call.id, call.name, call.arguments, status)
+    return FunctionCallItem(item_id, call.id, call.name, call.arguments, status)
 
 
-def usage_of(counted: Usage, num_reasoning_tokens: int) -> ResponseUsage:
-    """The counts in this API's words."""
-    details = counted.prompt_tokens_details
-    cached = 0 if details is UNSET else details.cached_tokens
-    written = 0 if details is UNSET or details.cache_write_tokens is UNSET else details.cache_write_tokens
+def usage_of(counted: Usage) -> ResponseUsage:
+    """The counts in this API's words; `counted` has all details."""
+    cached, reasoning = counted.prompt_tokens_details, counted.completion_tokens_details
+    assert cached is not UNSET
+    assert reasoning is not UNSET
+    written = 0 if cached.cache_write_tokens is UNSET else cached.cache_write_tokens
     return ResponseUsage(
         counted.prompt_tokens,
-        InputTokensDetails(cached, written),
+        InputTokensDetails(cached.cached_tokens, written),
         counted.completion_tokens,
-        OutputTokensDetails(num_reasoning_tokens),
+        OutputTokensDetails(reasoning.reasoning_tokens),
         counted.total_tokens,
     )
 

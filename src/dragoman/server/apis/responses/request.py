@@ -13,7 +13,14 @@ import msgspec
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.openai_wire.common import effort_switches
-from dragoman.server.apis.openai_wire.fields import BOUNDS, check_number, check_word, shown, unknown_names
+from dragoman.server.apis.openai_wire.fields import (
+    BOUNDS,
+    check_metadata,
+    check_number,
+    check_word,
+    shown,
+    unknown_names,
+)
 from dragoman.server.apis.openai_wire.grammars import ResponseFormat, read_response_format
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED as SHARED_IGNORED
@@ -31,8 +38,6 @@ TRUNCATIONS = ("auto", "disabled")
 VERBOSITIES = ("low", "medium", "high")
 SUMMARIES = ("auto", "concise", "detailed")
 _OBJECTS: Mapping[str, type[msgspec.Struct]] = {"text": TextOptions, "reasoning": ReasoningOptions}
-MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512  # OpenAI API reference, metadata
-
 COMPACTED = "nothing is compacted here; truncation: auto drops what does not fit"
 
 REFUSED: Mapping[str, str] = {
@@ -85,22 +90,11 @@ def check_options(body: ResponsesBody, profile: ResponsesProfile) -> None:
         check_word("reasoning.effort", reasoning.effort, profile.efforts, wire)
         check_word("reasoning.summary", reasoning.summary, SUMMARIES, wire)
         check_word("reasoning.generate_summary", reasoning.generate_summary, SUMMARIES, wire)
-    _check_metadata(body.metadata or {}, wire)
+    check_metadata(body.metadata or {}, wire)
     for position, name in enumerate(body.include or ()):
         if name not in INCLUDES:
             message = f"include[{position}] {shown(name)} is not supported: it must be {', '.join(INCLUDES[:-1])} or "
             raise UnsupportedFeature(message + INCLUDES[-1], param=f"include[{position}]")
-
-
-def _check_metadata(metadata: Mapping[str, str], profile: Profile) -> None:
-    if len(metadata) > MAX_METADATA:
-        message = f"metadata must have at most {MAX_METADATA} entries, got {len(metadata)}"
-        raise profile.fault("metadata", "count", message)
-    for name, value in metadata.items():
-        for what, text, most in (("key", name, MAX_METADATA_KEY), ("value", value, MAX_METADATA_VALUE)):
-            if len(text) > most:
-                message = f"every {what} in metadata must have at most {most} characters, got {len(text)}"
-                raise profile.fault("metadata", "length", message)
 
 
 def top_logprobs(body: ResponsesBody, reading: Reading, profile: ResponsesProfile) -> int | None:

@@ -304,7 +304,25 @@ class InputTokens(msgspec.Struct):
 SequenceNumber = Annotated[int, Meta(description="counts the events of a stream from 0")]
 
 
-class ResponseEvent(msgspec.Struct):
+class _Event(msgspec.Struct):
+    type: str
+    sequence_number: SequenceNumber
+
+
+class _InItem(_Event):
+    item_id: str
+    output_index: int
+
+
+class _InContent(_InItem):
+    content_index: int
+
+
+class _InSummary(_InItem):
+    summary_index: int
+
+
+class ResponseEvent(_Event):
     """The response has begun, or ended."""
 
     type: Literal[
@@ -314,135 +332,94 @@ class ResponseEvent(msgspec.Struct):
         "response.incomplete",
         "response.failed",
     ]
-    sequence_number: SequenceNumber
     response: Response
 
 
-class ItemEvent(msgspec.Struct):
+class ItemEvent(_Event):
     """An item has begun, or ended."""
 
     type: Literal["response.output_item.added", "response.output_item.done"]
-    sequence_number: SequenceNumber
     output_index: int
     item: OutputItem
 
 
-class PartEvent(msgspec.Struct):
+class PartEvent(_InContent):
     """A part of an item's content has begun, or ended."""
 
     type: Literal["response.content_part.added", "response.content_part.done"]
-    sequence_number: SequenceNumber
-    item_id: str
-    output_index: int
-    content_index: int
     part: OutputText | ReasoningText
 
 
-class SummaryPartEvent(msgspec.Struct):
+class SummaryPartEvent(_InSummary):
     """The part of a summary has begun, or ended."""
 
     type: Literal["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"]
-    sequence_number: SequenceNumber
-    item_id: str
-    output_index: int
-    summary_index: int
     part: SummaryText
 
 
-class OutputTextDelta(msgspec.Struct):
+class OutputTextDelta(_InContent):
     """More of a message's text."""
 
     type: Literal["response.output_text.delta"]
-    sequence_number: SequenceNumber
-    item_id: str
-    output_index: int
-    content_index: int
     delta: str
     logprobs: list[OutputLogprob]
 
 
-class OutputTextDone(msgspec.Struct):
+class OutputTextDone(_InContent):
     """The whole text of a message."""
 
     type: Literal["response.output_text.done"]
-    sequence_number: SequenceNumber
-    item_id: str
-    output_index: int
-    content_index: int
     text: str
     logprobs: list[OutputLogprob]
 
 
-class ReasoningDelta(msgspec.Struct):
+class ReasoningDelta(_InContent):
     """More of the reasoning."""
 
     type: Literal["response.reasoning_text.delta"]
-    sequence_number: SequenceNumber
-    item_id: str
-    output_index: int
-    content_index: int
     delta: str
 
 
-class ReasoningDone(msgspec.Struct):
+class ReasoningDone(_InContent):
     """The whole reasoning."""
 
     type: Literal["response.reasoning_text.done"]
-    sequence_number: SequenceNumber
-    item_id: str
-    output_index: int
-    content_index: int
     text: str
 
 
-class SummaryDelta(msgspec.Struct):
+class SummaryDelta(_InSummary):
     """More of the reasoning, where it stands in the summary's place."""
 
     type: Literal["response.reasoning_summary_text.delta"]
-    sequence_number: SequenceNumber
-    item_id: str
-    output_index: int
-    summary_index: int
     delta: str
 
 
-class SummaryDone(msgspec.Struct):
+class SummaryDone(_InSummary):
     """The whole reasoning, where it stands in the summary's place."""
 
     type: Literal["response.reasoning_summary_text.done"]
-    sequence_number: SequenceNumber
-    item_id: str
-    output_index: int
-    summary_index: int
     text: str
 
 
-class ArgumentsDelta(msgspec.Struct):
+class ArgumentsDelta(_InItem):
     """More of a call's arguments."""
 
     type: Literal["response.function_call_arguments.delta"]
-    sequence_number: SequenceNumber
-    item_id: str
-    output_index: int
     delta: str
 
 
-class ArgumentsDone(msgspec.Struct):
+class ArgumentsDone(_InItem):
     """All arguments of a call."""
 
     type: Literal["response.function_call_arguments.done"]
-    sequence_number: SequenceNumber
-    item_id: str
-    output_index: int
     name: str
     arguments: str
 
 
-class ErrorEvent(msgspec.Struct):
+class ErrorEvent(_Event):
     """The answer broke off; `response.failed` follows."""
 
     type: Literal["error"]
-    sequence_number: SequenceNumber
     code: str | None
     message: str
     param: str | None
@@ -463,4 +440,4 @@ EVENTS = (
     ArgumentsDone,
     ErrorEvent,
 )
-"""Everything that a stream consists of."""
+"""The events of a stream."""

@@ -49,16 +49,6 @@ class StoreLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A response that has ended. `items`: everything that the model was given; `output`: what it answered."""
-
-    response: Response
-    items: tuple[Item, ...]
-    output: tuple[Item, ...]
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Running:
     """A response that has not ended. `call_id`: by which the call is known that asks for it."""
 
@@ -70,8 +60,10 @@ class Running:
 
 @dataclass(slots=True)
 class _Place:
-    kept: Kept
-    caller: str
+    """A stored response. `used_s`: by the store's clock."""
+
+    document: ResponseDocument
+    size_bytes: int
     used_s: float
 
 
@@ -112,12 +104,8 @@ class ResponseStore:
             self._reading = None  # the next call tries again
             raise
         for document, size_bytes in documents:
-            self._keep_read(document, size_bytes)
-
-    def _keep_read(self, document: ResponseDocument, size_bytes: int) -> None:
-        kept = Kept(document.response, document.items, document.output, size_bytes)
-        used_s = self._clock() - max(time.time() - document.used_s, 0.0)
-        self._add(_Place(kept, document.owner, used_s))
+            used_s = self._clock() - max(time.time() - document.used_s, 0.0)
+            self._add(_Place(document, size_bytes, used_s))
 
     @classmethod
     def of(cls, server: Server) -> ResponseStore:
@@ -155,7 +143,7 @@ class ResponseStore:
 
     # --- ids ----------------------------------------------------------------------------------------------------------
 
-    def new_id(self, caller: str, *, is_stored: bool) -> str:
+    def new_id(self, caller: str, is_stored: bool) -> str:
         """An id from which this store can tell later whose response it was, and whether it was stored."""
         body = secrets.token_hex(16)
         return f"resp_{body}{self._signature(body, caller, is_stored=is_stored)}"
@@ -166,12 +154,14 @@ class ResponseStore:
 
     def _missing(self, response_id: str, caller: str) -> NotFound:
         """Why there is no such response: it has gone, was not stored, or never was one of this caller."""
-        subject, found = f"Response with id {shown(response_id)} not found", _ID.fullmatch(response_id)
+        found = _ID.fullmatch(response_id)
         if found is not None and found[2] == self._signature(found[1], caller, is_stored=True):
-            return NotFound(f"{subject}: it was deleted, did not end, or has expired ({self.limits})")
-        if found is not None and found[2] == self._signature(found[1], caller, is_stored=False):
-            return NotFound(f"{subject}: it was not stored, since the request said store: false")
-        return NotFound(f"{subject}: this server does not know it, or it belongs to another key")
+            reason = f"it was deleted, did not end, or has expired ({self.limits})"
+        elif found is not None and found[2] == self._signature(found[1], caller, is_stored=False):
+            reason = "it was not stored, since the request said store: false"
+        else:
+            reason = "this server does not know it, or it belongs to another key"
+        return NotFound(f"Response with id {shown(response_id)} not found: {reason}", param="response_id")
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -200,8 +190,7 @@ class ResponseStore:
         self._expire()
         if len(encoded) > self.limits.max_size_bytes:
             return
-        kept = Kept(response, running.items, tuple(output), len(encoded))
-        self._add(_Place(kept, running.caller, self._clock()))
+        self._add(_Place(document, len(encoded), self._clock()))
         if self._disk is not None:
             self._disk.put(document, encoded)
 
@@ -215,20 +204,20 @@ class ResponseStore:
     # --- stored -------------------------------------------------------------------------------------------------------
 
     def _add(self, place: _Place) -> None:
-        self._places[place.kept.response.id] = place
-        self._size_bytes += place.kept.size_bytes
+        self._places[place.document.id] = place
+        self._size_bytes += place.size_bytes
         while len(self._places) > self.limits.max_responses or self._size_bytes > self.limits.max_size_bytes:
             self._drop(next(iter(self._places)))
 
-    def get(self, response_id: str, caller: str) -> Kept:
+    def get(self, response_id: str, caller: str) -> ResponseDocument:
         """The caller's stored response, which counts as used. Raises: NotFound, saying why."""
         self._expire()
         place = self._places.get(response_id)
-        if place is None or place.caller != caller:
+        if place is None or place.document.owner != caller:
             raise self._missing(response_id, caller)
         place.used_s = self._clock()
         self._places.move_to_end(response_id)
-        return place.kept
+        return place.document
 
     def delete(self, response_id: str, caller: str) -> None:
         """Forget it. Raises: NotFound."""
@@ -244,7 +233,7 @@ class ResponseStore:
         for item in (*kept.output, *kept.items):
             if item.get("id") == item_id:
                 return item
-        raise NotFound(f"Item with id {shown(item_id)} not found: response {kept.response.id} has no item with that id")
+        raise NotFound(f"Item with id {shown(item_id)} not found: response {kept.id} has no item with that id")
 
     def _expire(self) -> None:
         if self.limits.max_age_s is None:
@@ -254,7 +243,7 @@ class ResponseStore:
             self._drop(next(iter(self._places)))
 
     def _drop(self, response_id: str) -> None:
-        self._size_bytes -= self._places.pop(response_id).kept.size_bytes
+        self._size_bytes -= self._places.pop(response_id).size_bytes
         if self._disk is not None:
             self._disk.drop(response_id)
 

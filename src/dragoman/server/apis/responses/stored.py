@@ -6,29 +6,26 @@ Source: OpenAI API reference, responses, retrieve, input_items, delete, cancel, 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 import msgspec
 
-from dragoman.errors import InvalidParameter, InvalidRequest, NotFound, ServerError, UnsupportedFeature
-from dragoman.server.api import HttpCall, Reply, StreamedReply, json_reply
-from dragoman.server.apis.openai_wire.errors import OpenAiError, OpenAiErrorDetails
+from dragoman.errors import InvalidParameter, InvalidRequest, UnsupportedFeature
+from dragoman.server.api import HttpCall, Reply, StreamedReply, json_reply, model_of_body
 from dragoman.server.apis.openai_wire.fields import shown
 from dragoman.server.apis.responses.asking import Asking
 from dragoman.server.apis.responses.background import Backgrounds
-from dragoman.server.apis.responses.dialect import ResponsesDialect, model_named
-from dragoman.server.apis.responses.request import COMPACTED, INCLUDES
+from dragoman.server.apis.responses.dialect import ResponsesDialect
+from dragoman.server.apis.responses.request import INCLUDES
 from dragoman.server.apis.responses.schema import DeletedResponse, InputTokens, ItemList, Response, ResponseFailure
 from dragoman.server.apis.responses.store import Item, ResponseStore, Running
+from dragoman.server.batches.keeping import PageNames, in_order, page_of
 from dragoman.server.generation.text_service import text_service
-from dragoman.server.operations import Server
+from dragoman.server.operations import AnswerCall, Server
 from dragoman.server.responder import note_ignored
 
-MAX_PAGE = 100  # items; OpenAI API reference, list input items, limit
-PAGE = 20  # the same: the default
-
-Answering = Callable[[HttpCall, Server], Awaitable[Any]]
+PAGE = PageNames("after", "", 20, 100)  # OpenAI API reference, list input items
 
 
 def _after(query: Mapping[str, str]) -> int | None:
@@ -103,34 +100,10 @@ async def input_items(http: HttpCall, server: Server) -> ItemList:
     store, response_id = await ResponseStore.found(server), http.path_params["response_id"]
     running = store.running(response_id, http.caller)
     items: Sequence[Item] = store.get(response_id, http.caller).items if running is None else running.items
-    order = http.query.get("order") or "desc"
-    if order not in ("asc", "desc"):
-        raise InvalidParameter(f"order must be asc or desc, got {shown(order)}", param="order")
-    found = [dict(item) for item in items]
-    if order == "desc":
-        found.reverse()
-    limit, begin = _limit(http.query), _begin(http.query, found)
-    page = found[begin : begin + limit]
+    found = in_order([dict(item) for item in items], http.query)
+    page, has_more = page_of(found, http.query, PAGE, itemgetter("id"))
     first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
-    return ItemList(data=page, first_id=first, last_id=last, has_more=begin + limit < len(found))
-
-
-def _limit(query: Mapping[str, str]) -> int:
-    text = query.get("limit") or str(PAGE)
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MAX_PAGE):
-        raise InvalidParameter(f"limit must be an integer from 1 to {MAX_PAGE}, got {shown(text)}", param="limit")
-    return int(text)
-
-
-def _begin(query: Mapping[str, str], items: Sequence[Item]) -> int:
-    """The index where the page begins: after the item that `after` names."""
-    after = query.get("after")
-    if not after:
-        return 0
-    for position, item in enumerate(items):
-        if item["id"] == after:
-            return position + 1
-    raise InvalidParameter(f"after must be the id of an item of this response, got {shown(after)}", param="after")
+    return ItemList(data=page, first_id=first, last_id=last, has_more=has_more)
 
 
 def _check_include(query: Mapping[str, str]) -> None:
@@ -141,11 +114,11 @@ def _check_include(query: Mapping[str, str]) -> None:
             raise UnsupportedFeature(message + INCLUDES[-1], param="include")
 
 
-def input_tokens(dialect_name: str) -> Answering:
+def input_tokens(dialect_name: str) -> AnswerCall:
     """Counts what a body's input would be, for the model that it names."""
 
     async def answer(http: HttpCall, server: Server) -> Reply:
-        model = server.models.find(model_named(http))
+        model = server.models.find(model_of_body(http, server))
         dialect = model.dialects[dialect_name]
         assert isinstance(dialect, ResponsesDialect)
         parsed = dialect.understood(http, Asking(await ResponseStore.found(server), server))
@@ -154,25 +127,3 @@ def input_tokens(dialect_name: str) -> Answering:
         return json_reply(200, InputTokens(len(tokens.token_ids)), headers)
 
     return answer
-
-
-async def compact(http: HttpCall, server: Server) -> NoReturn:
-    """Refuse. Raises: UnsupportedFeature."""
-    raise UnsupportedFeature(f"compact is not supported: {COMPACTED}")
-
-
-def or_missing(answer: Answering) -> Answering:
-    """The same, but that OpenAI's API has no code for a response which is not there, only for models."""
-
-    async def answering(http: HttpCall, server: Server) -> Any:
-        try:
-            return await answer(http, server)
-        except NotFound as error:
-            return missing(error)
-
-    return answering
-
-
-def missing(error: ServerError) -> Reply:
-    """404, without the code that means models."""
-    return json_reply(404, OpenAiError(OpenAiErrorDetails(error.message, "invalid_request_error", "response_id", None)))

@@ -11,8 +11,7 @@ from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
-from dragoman.errors import ServerError
-from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Head, HttpCall, IndexedEvent, Reply
+from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis.openai_wire.chat.schema import (
     AnswerMessage,
     ChatBody,
@@ -27,22 +26,9 @@ from dragoman.server.apis.openai_wire.chat.schema import (
     ToolCallObject,
     TopLogprob,
 )
-from dragoman.server.apis.openai_wire.common import (
-    PromptLogprobs,
-    ReasoningCounter,
-    ReasoningTokens,
-    TextChunk,
-    Usage,
-    UsageCounter,
-    Wire,
-    json_logprob,
-    num_reasoning_tokens,
-    prompt_logprobs,
-    usage_of,
-)
-from dragoman.server.apis.openai_wire.sampling import Reading, has_continuous_usage, tells_usage
-from dragoman.server.progress import ToldProgress
-from dragoman.server.timings import NO_TIMINGS, ShownTimings
+from dragoman.server.apis.openai_wire.common import Usage, json_logprob
+from dragoman.server.apis.openai_wire.encoder import OpenAiEncoder
+from dragoman.server.apis.openai_wire.sampling import Reading
 from dragoman.types import (
     ChatPrompt,
     FinishReason,
@@ -50,11 +36,9 @@ from dragoman.types import (
     GenerationRequest,
     GenerationResult,
     Prompt,
-    PromptInfo,
     SequenceResult,
     TokenOutput,
     ToolCall,
-    ToolCallDelta,
 )
 
 ChatShape = Literal["lmi", "openai"]
@@ -62,7 +46,7 @@ ChatShape = Literal["lmi", "openai"]
 _CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT, FinishReason.REPETITION)
 
 
-class ChatEncoder:
+class ChatEncoder(OpenAiEncoder[ChatCompletionChunk]):
     """Implements `Encoder` for chat; a call has one request with `n` sequences."""
 
     def __init__(
@@ -80,74 +64,56 @@ class ChatEncoder:
 
         `has_lmi_slips`: reproduce the two slips in LMI's documented stream (logprobs in a list, numeric tokens).
         """
-        profile, sampling = reading.profile, request.sampling
-        self._id = f"chatcmpl-{http.request_id}"
-        self._model = reading.options.names.answering(profile, body.model)
+        super().__init__(
+            body,
+            reading,
+            f"chatcmpl-{http.request_id}",
+            is_sse=is_openai,
+            has_reasoning=True,
+            shows_ids=bool(body.return_token_ids),
+            num_prompt_logprobs=request.sampling.prompt_logprobs,
+        )
         self._clock = clock
-        self._text_chunks_s = int(clock())
-        self._begin_s = self._text_chunks_s
-        self._is_sse = is_openai
+        self._begin_s = self._text_chunks_s = int(clock())  # the latter: when all of `_text_chunks` were made
         self._has_lmi_slips = has_lmi_slips
-        self._wire = Wire(profile.errors, is_sse=is_openai)
-        self._has_details = profile.name == "v1"
-        self._usage = UsageCounter(has_details=self._has_details)
-        self._finish = profile.finish_words
-        self._reasoning_counter = ReasoningCounter()
-        self._top_logprobs = sampling.logprobs  # None = no log-probabilities
-        self._num_prompt_logprobs = sampling.prompt_logprobs
-        self._shows_ids = bool(body.return_token_ids)
-        self._has_continuous_usage = has_continuous_usage(body)
+        self._finish = reading.profile.finish_words
+        self._top_logprobs = request.sampling.logprobs  # None = no log-probabilities
         self._needs_tokens = self._top_logprobs is not None or self._shows_ids
         self._is_plain = not (self._needs_tokens or self._has_continuous_usage)
         self._fingerprint = reading.options.system_fingerprint if is_openai else UNSET
-        self._tells_usage = tells_usage(body)
-        self._chunk_usage = None if self._tells_usage and is_openai else UNSET
+        if not is_openai:
+            self._chunk_usage = UNSET
         self._has_parallel_calls = request.parallel_tool_calls
         self._has_functions = bool(body.functions)  # calls have the older form, `function_call`
         self._shows_reasoning = body.include_reasoning is not False and not (body.reasoning and body.reasoning.exclude)
         self.echoed = _last_words(request.prompt) if body.echo else ""  # goes before every answer
         self._begun: set[int] = set()  # sequences whose role was sent
-        self._text_chunks: dict[int, TextChunk] = {}  # by sequence, all of `_text_chunks_s`
         self._calling: set[int] = set()  # sequences that made a tool call
-        self._timings = NO_TIMINGS
-
-    def show_timings(self, timings: ShownTimings) -> bool:
-        """They stand in a whole answer and in a stream's last chunk."""
-        self._timings = timings
-        return True
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
         """All choices and the usage."""
         [result] = results
         choices = [self._full_choice(sequence) for sequence in result.sequences]
-        counted = usage_of(results, has_details=self._has_details)
-        usage = self._with_reasoning(counted, sum(map(num_reasoning_tokens, result.sequences)))
-        created_s, prompt = self._created_s(), self._prompt_logprobs(result.prompt)
-        return self._wire.reply(
+        return self._reply(
             ChatCompletion(
                 self._id,
                 "chat.completion",
-                created_s,
+                self._created_s(),
                 self._model,
                 choices,
-                usage,
+                self._usage.of(results),
                 self._fingerprint,
-                prompt,
+                self._prompt_logprobs(result.prompt),
                 self._prompt_ids(result.prompt),
                 self._timings.of(),
             )
         )
 
-    def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """200 and the framing's media type."""
-        return Head(SSE_MEDIA_TYPE if self._is_sse else JSONLINES_MEDIA_TYPE)
-
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """One chunk; b"" while there is nothing to tell, as inside a character of several tokens."""
-        self._usage.add(event.prompt, len(event.tokens), event.num_cached_tokens)
-        self._reasoning_counter.add(event)
+        self._usage.add(event)
         if self._is_text_only(event):
-            return self._text_chunk(event.index).frame(event.content)
+            return self._more_text(event.index, event.content)
         tool_calls = self._tool_pieces(event)
         prompt = self._prompt_logprobs(event.prompt)
         reasoning = event.reasoning if self._shows_reasoning else ""
@@ -162,35 +128,9 @@ class ChatEncoder:
             self._finish_word(event.index, event.finish_reason),
             self._token_ids(event.tokens),
         )
-        chunk = self._chunk([choice], self._usage_now() if self._has_continuous_usage else self._chunk_usage, prompt)
-        chunk.prompt_token_ids = self._prompt_ids(event.prompt)
-        if event.finish_reason is not None and self._timings is not NO_TIMINGS and not self._tells_usage:
-            chunk.timings = self._timings.sequence_ended()
-        return self._wire.frame(chunk)
-
-    def end(self) -> bytes:
-        """The usage chunk, if asked for, and the end mark."""
-        usage = b""
-        if self._tells_usage:
-            chunk = self._chunk([], self._usage_now(), UNSET)
-            chunk.timings = self._timings.of()
-            usage = self._wire.frame(chunk)
-        return usage + self._wire.done()
-
-    def stream_error(self, error: ServerError) -> bytes:
-        """The error as the stream's last event."""
-        return self._wire.error(error)
-
-    def trailers(self) -> Sequence[tuple[str, str]]:
-        """None."""
-        return ()
-
-    def progress(self, told: ToldProgress) -> bytes:
-        """A chunk that says nothing yet, as llama.cpp has it."""
-        choice = ChunkChoice(0, Delta(role="assistant", content=None), None, None)
-        chunk = self._chunk([choice], self._chunk_usage, UNSET)
-        chunk.prompt_progress = told
-        return self._wire.frame(chunk)
+        chunk = self._event_chunk(choice, event)
+        chunk.prompt_logprobs, chunk.prompt_token_ids = prompt, self._prompt_ids(event.prompt)
+        return self._frame(chunk)
 
     def _is_text_only(self, event: GenerationEvent) -> bool:
         """True if the event's chunk is like others of its sequence but for the text; nearly all are."""
@@ -203,19 +143,18 @@ class ChatEncoder:
             and self._is_plain
         )
 
-    def _text_chunk(self, index: int) -> TextChunk:
+    def _more_text(self, index: int, text: str) -> bytes:
         created_s = self._created_s()
         if created_s != self._text_chunks_s:
             self._text_chunks_s = created_s
             self._text_chunks.clear()
-        chunk = self._text_chunks.get(index)
-        if chunk is None:
-            chunk = self._text_chunks[index] = TextChunk(lambda text: self._frame_text(index, text))
-        return chunk
+        return super()._more_text(index, text)
 
-    def _frame_text(self, index: int, text: str) -> bytes:
-        choice = ChunkChoice(index, Delta(content=text), None, None)
-        return self._wire.frame(self._chunk([choice], self._chunk_usage, UNSET))
+    def _text_choice(self, index: int, text: str) -> ChunkChoice:
+        return ChunkChoice(index, Delta(content=text), None, None)
+
+    def _silent_choice(self) -> ChunkChoice:
+        return ChunkChoice(0, Delta(role="assistant", content=None), None, None)
 
     def _full_choice(self, sequence: SequenceResult) -> ChatChoice:
         calls = self._tool_calls(sequence.tool_calls)
@@ -264,18 +203,19 @@ class ChatEncoder:
         return [ToolCallObject(FunctionCall(call.name, call.arguments), id=call.id, type="function") for call in kept]
 
     def _tool_pieces(self, event: GenerationEvent) -> list[ToolCallObject]:
-        pieces = [self._tool_piece(delta) for delta in event.tool_calls if self._is_kept(delta)]
+        pieces = [
+            ToolCallObject(
+                FunctionCall(delta.name, delta.arguments),
+                delta.index,
+                delta.id,
+                None if delta.id is None else "function",
+            )
+            for delta in event.tool_calls
+            if self._has_parallel_calls or delta.index == 0
+        ]
         if pieces:
             self._calling.add(event.index)
         return pieces
-
-    def _is_kept(self, delta: ToolCallDelta) -> bool:
-        return self._has_parallel_calls or delta.index == 0
-
-    @staticmethod
-    def _tool_piece(delta: ToolCallDelta) -> ToolCallObject:
-        kind = None if delta.id is None else "function"
-        return ToolCallObject(FunctionCall(delta.name, delta.arguments), delta.index, delta.id, kind)
 
     def _chunk_logprobs(self, tokens: Sequence[TokenOutput]) -> ChatLogprobs | list[ChatLogprobs] | None:
         if self._top_logprobs is None:
@@ -292,28 +232,7 @@ class ChatEncoder:
         top_n = self._top_logprobs or 0
         return ChatLogprobs([_token_logprob(token, top_n) for token in tokens])
 
-    def _prompt_logprobs(self, prompt: PromptInfo | None) -> PromptLogprobs | UnsetType:
-        if prompt is None or self._num_prompt_logprobs is None:
-            return UNSET
-        return prompt_logprobs(prompt, self._num_prompt_logprobs)
-
-    def _token_ids(self, tokens: Sequence[TokenOutput]) -> list[int] | UnsetType:
-        return [token.id for token in tokens] if self._shows_ids else UNSET
-
-    def _prompt_ids(self, prompt: PromptInfo | None) -> list[int] | UnsetType:
-        return list(prompt.token_ids) if prompt is not None and self._shows_ids else UNSET
-
-    def _usage_now(self) -> Usage:
-        return self._with_reasoning(self._usage.usage(), self._reasoning_counter.num_tokens)
-
-    def _with_reasoning(self, usage: Usage, num_reasoning: int) -> Usage:
-        if self._has_details:
-            usage.completion_tokens_details = ReasoningTokens(num_reasoning)
-        return usage
-
-    def _chunk(
-        self, choices: list[ChunkChoice], usage: Usage | UnsetType | None, prompt: PromptLogprobs | UnsetType
-    ) -> ChatCompletionChunk:
+    def _chunk(self, choices: list[ChunkChoice], usage: Usage | UnsetType | None) -> ChatCompletionChunk:
         return ChatCompletionChunk(
             self._id,
             "chat.completion.chunk",
@@ -322,7 +241,6 @@ class ChatEncoder:
             choices,
             usage,
             self._fingerprint,
-            prompt,
         )
 
     def _created_s(self) -> int:

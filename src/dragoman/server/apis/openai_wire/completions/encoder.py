@@ -9,19 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 
-from dragoman.errors import ServerError
-from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Head, HttpCall, IndexedEvent, Reply
-from dragoman.server.apis.openai_wire.common import (
-    TextChunk,
-    Usage,
-    UsageCounter,
-    Wire,
-    json_logprob,
-    prompt_logprobs,
-    usage_of,
-)
+from dragoman.server.api import SSE_MEDIA_TYPE, HttpCall, Reply
+from dragoman.server.apis.openai_wire.common import Usage, json_logprob
 from dragoman.server.apis.openai_wire.completions.schema import (
     Completion,
     CompletionBody,
@@ -29,10 +20,9 @@ from dragoman.server.apis.openai_wire.completions.schema import (
     CompletionChunk,
     CompletionLogprobs,
 )
+from dragoman.server.apis.openai_wire.encoder import OpenAiEncoder
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH
-from dragoman.server.apis.openai_wire.sampling import Reading, has_continuous_usage, tells_usage
-from dragoman.server.progress import ToldProgress
-from dragoman.server.timings import NO_TIMINGS, ShownTimings
+from dragoman.server.apis.openai_wire.sampling import Reading
 from dragoman.types import (
     FinishReason,
     GenerationEvent,
@@ -53,7 +43,7 @@ class _Part(msgspec.Struct, frozen=True):
     prompt: PromptInfo | None
 
 
-class CompletionEncoder:
+class CompletionEncoder(OpenAiEncoder[CompletionChunk]):
     """Implements `Encoder` for completions."""
 
     def __init__(
@@ -65,37 +55,28 @@ class CompletionEncoder:
         created_s: int,
     ) -> None:
         """`requests`: those of `body`, in the order of the prompts, all with the same `n`."""
-        profile, options = reading.profile, reading.options
+        self._shows_text = body.detokenize is not False
+        super().__init__(
+            body,
+            reading,
+            f"cmpl-{http.request_id}",
+            is_sse=reading.profile.name != "lmi" or SSE_MEDIA_TYPE in http.accept,
+            has_reasoning=False,
+            shows_ids=bool(body.return_token_ids) or not self._shows_text,
+            num_prompt_logprobs=body.prompt_logprobs,
+        )
         self._body = body
         self._requests = requests
-        self._id = f"cmpl-{http.request_id}"
         self._created_s = created_s
-        self._model = options.names.answering(profile, body.model)
-        self._fingerprint = options.system_fingerprint
-        self._chunk_object = profile.chunk_object
-        self._is_sse = profile.name != "lmi" or SSE_MEDIA_TYPE in http.accept
-        self._wire = Wire(profile.errors, is_sse=self._is_sse)
-        self._has_details = profile.name == "v1"
-        self._usage = UsageCounter(has_details=self._has_details)
+        self._fingerprint = reading.options.system_fingerprint
+        self._chunk_object = reading.profile.chunk_object
         self._prompts: dict[int, PromptInfo] = {}  # by request
         self._offsets: dict[int, int] = {}  # by choice: where its next token's text begins; absent = not begun
-        self._shows_text = body.detokenize is not False
-        self._shows_ids = bool(body.return_token_ids) or not self._shows_text
         self._needs_tokens = body.logprobs is not None or self._shows_ids
         self._needs_prompt = bool(body.echo) or body.prompt_logprobs is not None or self._shows_ids
-        self._has_continuous_usage = has_continuous_usage(body)
         self._is_text_only = self._shows_text and not (
             self._needs_tokens or self._needs_prompt or self._has_continuous_usage
         )
-        self._text_chunks: dict[int, TextChunk] = {}  # by choice
-        self._tells_usage = tells_usage(body)
-        self._chunk_usage = None if self._tells_usage else UNSET
-        self._timings = NO_TIMINGS
-
-    def show_timings(self, timings: ShownTimings) -> bool:
-        """They stand in a whole answer and in a stream's last chunk."""
-        self._timings = timings
-        return True
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
         """All choices, prompt by prompt, and the usage."""
@@ -111,63 +92,28 @@ class CompletionEncoder:
             self._model,
             self._fingerprint,
             choices,
-            usage_of(results, has_details=self._has_details),
+            self._usage.of(results),
             self._timings.of(),
         )
-        return self._wire.reply(answer)
-
-    def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """200 and the framing's media type."""
-        return Head(SSE_MEDIA_TYPE if self._is_sse else JSONLINES_MEDIA_TYPE)
+        return self._reply(answer)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """One chunk; b"" while there is nothing to tell, as inside a character of several tokens."""
-        self._usage.add(event.prompt, len(event.tokens), event.num_cached_tokens)
+        self._usage.add(event)
         if self._is_text_only and event.text and event.finish_reason is None:  # nearly every event of nearly every call
-            return self._text_chunk(self._choice_index(request_index, event.index)).frame(event.text)
+            return self._more_text(self._choice_index(request_index, event.index), event.text)
         prompt = self._first_prompt(request_index, event) if self._needs_prompt else None
         has_news = event.text or event.finish_reason is not None or prompt is not None
         if not has_news and not (self._needs_tokens and event.tokens):
             return b""
         part = _Part(event.text, event.tokens, event.finish_reason, prompt)
-        usage = self._usage.usage() if self._has_continuous_usage else self._chunk_usage
-        chunk = self._chunk([self._choice(request_index, event.index, part)], usage)
-        if event.finish_reason is not None and self._timings is not NO_TIMINGS and not self._tells_usage:
-            chunk.timings = self._timings.sequence_ended()
-        return self._wire.frame(chunk)
+        return self._frame(self._event_chunk(self._choice(request_index, event.index, part), event))
 
-    def end(self) -> bytes:
-        """The usage chunk, if asked for, and the end mark."""
-        usage = b""
-        if self._tells_usage:
-            chunk = self._chunk([], self._usage.usage())
-            chunk.timings = self._timings.of()
-            usage = self._wire.frame(chunk)
-        return usage + self._wire.done()
+    def _text_choice(self, index: int, text: str) -> CompletionChoice:
+        return CompletionChoice(index, text)
 
-    def stream_error(self, error: ServerError) -> bytes:
-        """The error as the stream's last event."""
-        return self._wire.error(error)
-
-    def trailers(self) -> Sequence[tuple[str, str]]:
-        """None."""
-        return ()
-
-    def progress(self, told: ToldProgress) -> bytes:
-        """A chunk that says nothing yet, as llama.cpp has it."""
-        chunk = self._chunk([CompletionChoice(0, "")], self._chunk_usage)
-        chunk.prompt_progress = told
-        return self._wire.frame(chunk)
-
-    def _text_chunk(self, index: int) -> TextChunk:
-        chunk = self._text_chunks.get(index)
-        if chunk is None:
-            chunk = self._text_chunks[index] = TextChunk(lambda text: self._frame_text(index, text))
-        return chunk
-
-    def _frame_text(self, index: int, text: str) -> bytes:
-        choice = CompletionChoice(index, text)
-        return self._wire.frame(self._chunk([choice], self._chunk_usage))
+    def _silent_choice(self) -> CompletionChoice:
+        return CompletionChoice(0, "")
 
     def _first_prompt(self, request_index: int, event: GenerationEvent) -> PromptInfo | None:
         """The prompt if this is the choice's first event. Only the request's first event brings it: it is kept here."""
@@ -196,12 +142,9 @@ class CompletionEncoder:
             self._offsets[choice.index] = 0
         if echoed is not None and self._shows_text:
             choice.text = _echo_text(request, echoed) + part.text
-        if part.prompt is not None and body.prompt_logprobs is not None:
-            choice.prompt_logprobs = prompt_logprobs(part.prompt, body.prompt_logprobs)
-        if self._shows_ids:
-            choice.token_ids = [token.id for token in part.tokens]
-            if part.prompt is not None:
-                choice.prompt_token_ids = list(part.prompt.token_ids)
+        choice.prompt_logprobs = self._prompt_logprobs(part.prompt)
+        choice.token_ids = self._token_ids(part.tokens)
+        choice.prompt_token_ids = self._prompt_ids(part.prompt)
 
     def _logprobs(
         self, index: int, request: GenerationRequest, part: _Part, echoed: PromptInfo | None

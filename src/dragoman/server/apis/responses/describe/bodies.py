@@ -12,23 +12,20 @@ from typing import Any
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.describe.bodies import field_schemas
 from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS as SHARED
-from dragoman.server.apis.openai_wire.fields import BOUNDS
+from dragoman.server.apis.openai_wire.fields import BOUNDS, MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE
 from dragoman.server.apis.openai_wire.sampling import REFUSED as SHARED_REFUSED
 from dragoman.server.apis.responses.items import ROLES
 from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.request import (
     IGNORED,
     INCLUDES,
-    MAX_METADATA,
-    MAX_METADATA_KEY,
-    MAX_METADATA_VALUE,
     REFUSED,
     SUMMARIES,
     TRUNCATIONS,
     VERBOSITIES,
 )
 from dragoman.server.apis.responses.schema import ResponsesBody
-from dragoman.server.apis.responses.stored import MAX_PAGE, PAGE
+from dragoman.server.apis.responses.stored import PAGE
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import (
     BOOLEAN,
@@ -161,7 +158,7 @@ PARAMETERS: Mapping[str, dict[str, Any]] = {
         "query",
         "limit",
         "most items on the page",
-        described({"type": "integer", "minimum": 1, "maximum": MAX_PAGE}, "", PAGE),
+        described({"type": "integer", "minimum": 1, "maximum": PAGE.most}, "", PAGE.usual),
     ),
     "response_stream_query": parameter("query", "stream", "whether to send its events", BOOLEAN),
     "starting_after_query": parameter("query", "starting_after", "the number of the last event that is known", INTEGER),
