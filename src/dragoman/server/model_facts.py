@@ -7,10 +7,10 @@ Called by the APIs' operations, on the event loop; never waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from dragoman.server.api import ModelCard
+from dragoman.server.api import Ability, ModelCard
 from dragoman.server.hosting import ModelState, ModelStatus
 from dragoman.server.registry import ModelRegistry, ServedModel, UnloadedModel
 
@@ -32,7 +32,7 @@ class ModelFacts:
     """Facts about one model for lists. `created_s`: Unix time at which it was loaded, 0 = it is not.
 
     `names`: all that calls may use; `tags`: what the operator tells of it. `card`: what its files say; `dtype`: "" = it is
-    not loaded.
+    not loaded. `is_pooling`: it embeds or scores texts.
     `reason`: why it could not be loaded, else "". `is_of_start`: it was loaded when the server started. `parent`: of an
     adapter, the model that it changes, else ""; `root`: where the adapter came from.
     """
@@ -54,6 +54,8 @@ class ModelFacts:
     names: tuple[str, ...] = ()
     dtype: str = ""
     card: ModelCard = field(default_factory=ModelCard)
+    abilities: Collection[Ability] = ()
+    is_pooling: bool = False
     tags: tuple[str, ...] = ()
 
 
@@ -74,6 +76,8 @@ def facts_of(model: ServedModel) -> ModelFacts:
         names=(model.name, *model.aliases),
         dtype=model.dtype,
         card=model.profile.card,
+        abilities=model.profile.abilities,
+        is_pooling=model.pooling is not None,
         tags=tuple(model.profile.settings.get("tags", ())),
     )
 
@@ -99,6 +103,7 @@ def facts_by_name(models: Sequence[ServedModel]) -> list[ModelFacts]:
 
 def facts_of_unloaded(model: UnloadedModel) -> ModelFacts:
     """The facts about a model that the next call for it loads."""
+    sees: tuple[Ability, ...] = ("vision",) if "vision_config" in model.card.config else ()
     return ModelFacts(
         name=model.name,
         created_s=int(model.card.modified_s),
@@ -106,6 +111,7 @@ def facts_of_unloaded(model: UnloadedModel) -> ModelFacts:
         status=UNLOADED,
         is_of_start=False,
         card=model.card,
+        abilities=sees,
     )
 
 

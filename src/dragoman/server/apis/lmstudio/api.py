@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
+
+from msgspec import UNSET
 
 from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Dialects, HttpCall, ModelProfile, model_of_body
 from dragoman.server.apis.lmstudio.dialect import StatsDialect, arch_of
@@ -19,12 +22,11 @@ from dragoman.server.apis.openai_wire.embeddings.operation import embeddings_ope
 from dragoman.server.apis.openai_wire.embeddings.schema import embeddings_body
 from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.describe.answers import LOADING, Answer, Answers, json_answer, merged
+from dragoman.server.describe.answers import FINDING, LISTING, Answer, json_answer
 from dragoman.server.describe.components import GENERATED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import INTEGER, Schema, any_of, ref
-from dragoman.server.model_facts import facts_by_name
+from dragoman.server.model_facts import UNLOADED, ModelFacts, facts_of_all, facts_of_name
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server, looked_at
-from dragoman.server.registry import ServedModel, UnloadedModel
 from dragoman.server.security.scopes import Scope
 
 NAME = "lmstudio"
@@ -59,59 +61,44 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
 async def models(http: HttpCall, server: Server) -> LmModelList:
     """Every name that can be asked for."""
     await looked_at(server)
-    served = [_listed(model, facts.name) for model in server.models.models for facts in facts_by_name([model])]
-    return LmModelList(served + [_away(one, name) for one in server.models.unloaded for name in one.names])
+    return LmModelList([_listed(facts, facts.name) for facts in facts_of_all(server.models)])
 
 
 async def model(http: HttpCall, server: Server) -> LmModel:
     """One model. Raises: NotFound, and what a model that is not there yet raises."""
     name = http.path_params["name"]
-    if (away := server.models.unloaded_called(name)) is not None:
-        return _away(away, name)
-    return _listed(server.models.find(name), name)
+    return _listed(facts_of_name(server.models, name), name)
 
 
-def _away(model: UnloadedModel, name: str) -> LmModel:
-    """A model that the next call which names it has loaded."""
-    config = model.card.config
-    kind, trained = config.get("model_type"), config.get("max_position_embeddings")
+def _listed(facts: ModelFacts, name: str) -> LmModel:
+    trained, length = facts.card.config.get("max_position_embeddings"), facts.max_model_len
     return LmModel(
         id=name,
-        type="vlm" if "vision_config" in config else "llm",
-        publisher=_publisher(name),
-        arch=kind if isinstance(kind, str) else "",
-        compatibility_type=model.card.format,
-        quantization="",
-        state="not-loaded",
-        max_context_length=trained if isinstance(trained, int) else 0,
+        type="embeddings" if facts.is_pooling else "vlm" if "vision" in facts.abilities else "llm",
+        publisher=name.partition("/")[0] if "/" in name else "",
+        arch=arch_of(facts.card),
+        compatibility_type=facts.card.format,
+        quantization=facts.dtype,
+        state="not-loaded" if facts.status == UNLOADED else "loaded",
+        max_context_length=trained if isinstance(trained, int) else length or 0,
+        loaded_context_length=UNSET if length is None else length,
     )
 
 
-def _publisher(name: str) -> str:
-    return name.partition("/")[0] if "/" in name else ""
-
-
-def _listed(model: ServedModel, name: str) -> LmModel:
-    card, length = model.profile.card, model.engine.capabilities.max_model_len
-    trained = card.config.get("max_position_embeddings")
-    return LmModel(
-        id=name,
-        type="embeddings" if model.pooling is not None else "vlm" if "vision" in model.profile.abilities else "llm",
-        publisher=_publisher(name),
-        arch=arch_of(model.profile),
-        compatibility_type=card.format,
-        quantization=model.dtype,
-        max_context_length=trained if isinstance(trained, int) else length,
-        loaded_context_length=length,
-    )
-
-
-def _generated(whole: type, chunk: type) -> Answers:
+def _generates(name: str, summary: str, whole: type, chunk: type, body: str, **example: Any) -> GenerateOperation:
     content = {JSON_MEDIA_TYPE: whole, SSE_MEDIA_TYPE: (chunk, LmDetails, OpenAiError)}
-    return merged({200: Answer("the answer", content, GENERATED)}, ERRORS.answers())
+    return GenerateOperation(
+        path=f"/api/v0/{name}",
+        tag=TAG,
+        summary=summary,
+        answers=ERRORS.beside(Answer("the answer", content, GENERATED)),
+        body={JSON_MEDIA_TYPE: ref(body)},
+        example={"model": "default", **example, "max_tokens": 32, "temperature": 0},
+        dialect=CHAT if body == "LmChatRequest" else COMPLETIONS,
+        model=model_of_body,
+    )
 
 
-_generates = partial(GenerateOperation, tag=TAG, model=model_of_body)
 _lists = partial(AnswerOperation, tag=TAG, method="GET", scope=Scope.INFERENCE)
 
 API = Api(
@@ -123,20 +110,21 @@ API = Api(
     schemas=_schemas,
     operations=(
         _generates(
-            path="/api/v0/chat/completions",
-            summary="A conversation, with statistics",
-            answers=_generated(LmChatCompletion, ChatCompletionChunk),
-            body={JSON_MEDIA_TYPE: ref("LmChatRequest")},
-            example={"model": "default", "messages": MESSAGES, "max_tokens": 32, "temperature": 0, "stream": True},
-            dialect=CHAT,
+            "chat/completions",
+            "A conversation, with statistics",
+            LmChatCompletion,
+            ChatCompletionChunk,
+            "LmChatRequest",
+            messages=MESSAGES,
+            stream=True,
         ),
         _generates(
-            path="/api/v0/completions",
-            summary="A completion, with statistics",
-            answers=_generated(LmCompletion, CompletionChunk),
-            body={JSON_MEDIA_TYPE: ref("LmCompletionRequest")},
-            example={"model": "default", "prompt": QUESTION, "max_tokens": 32, "temperature": 0},
-            dialect=COMPLETIONS,
+            "completions",
+            "A completion, with statistics",
+            LmCompletion,
+            CompletionChunk,
+            "LmCompletionRequest",
+            prompt=QUESTION,
         ),
         embeddings_operation(
             path="/api/v0/embeddings",
@@ -148,16 +136,13 @@ API = Api(
         _lists(
             path="/api/v0/models",
             summary="The models, as LM Studio lists them",
-            answers=merged({200: json_answer(LmModelList, "the list")}, ERRORS.answers(("unauthorized",))),
+            answers=ERRORS.beside(json_answer(LmModelList, "the list"), LISTING),
             answer=models,
         ),
         _lists(
             path="/api/v0/models/{name}",
             summary="One model",
-            answers=merged(
-                {200: json_answer(LmModel, "the description")},
-                ERRORS.answers(("unauthorized", "not_found", *LOADING)),
-            ),
+            answers=ERRORS.beside(json_answer(LmModel, "the description"), FINDING),
             parameters=("name_path",),
             answer=model,
         ),

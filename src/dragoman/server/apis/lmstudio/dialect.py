@@ -22,16 +22,17 @@ from dragoman.server.api import (
     Head,
     HttpCall,
     IndexedEvent,
+    ModelCard,
     ModelProfile,
     Opening,
     Reply,
+    TellsErrors,
     sse,
 )
 from dragoman.server.apis.lmstudio.schema import LmDetails, LmModelInfo, LmRuntime, LmStats, StopReason
-from dragoman.server.observation.measured import measure_of
-from dragoman.server.observation.record import current_call
+from dragoman.server.observation.measured import current_measure
 from dragoman.server.progress import ProgressEncoder, ToldProgress
-from dragoman.server.timings import Measure, ShownTimings, TimedEncoder
+from dragoman.server.timings import ShownTimings, TimedEncoder
 from dragoman.types import FinishReason, GenerationEvent, GenerationRequest, GenerationResult
 
 RUNTIME = LmRuntime("dragoman", __version__, ["gguf", "safetensors", "openvino"])
@@ -45,18 +46,18 @@ _STOPS: Mapping[FinishReason, StopReason] = {
 }
 
 
-def arch_of(profile: ModelProfile) -> str:
+def arch_of(card: ModelCard) -> str:
     """The `model_type` of the model's configuration, "" if it has none."""
-    kind = profile.card.config.get("model_type")
+    kind = card.config.get("model_type")
     return kind if isinstance(kind, str) else ""
 
 
-class StatsDialect:
+class StatsDialect(TellsErrors):
     """A dialect of OpenAI's wire format, for one model."""
 
     def __init__(self, inner: Dialect, profile: ModelProfile) -> None:
-        self._inner = inner
-        self._profile = profile
+        self._inner = self.errors = inner
+        self._info = LmModelInfo(arch_of(profile.card), profile.dtype, profile.card.format, profile.max_model_len)
 
     def open(self, http: HttpCall) -> Opening:
         """The call as OpenAI's, with another encoder."""
@@ -67,30 +68,19 @@ class StatsDialect:
         opening = self._inner.open(http)
         return msgspec.structs.replace(opening, parse=partial(self._parse, opening))
 
-    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """OpenAI's."""
-        return self._inner.error_reply(error, http)
-
     def _parse(self, opening: Opening) -> Call:
         call = opening.parse()
-        record = current_call()
-        measure = None if record is None else measure_of(record, [request.request_id for request in call.requests])
-        info = LmModelInfo(
-            arch_of(self._profile), self._profile.dtype, self._profile.card.format, self._profile.max_model_len
-        )
-        return msgspec.structs.replace(call, encoder=_StatsEncoder(call.encoder, call.requests, info, measure))
+        return msgspec.structs.replace(call, encoder=_StatsEncoder(call.encoder, call.requests, self._info))
 
 
 class _StatsEncoder(Encoder):
     """OpenAI's encoder, and the block at the end."""
 
-    def __init__(
-        self, inner: Encoder, requests: Sequence[GenerationRequest], info: LmModelInfo, measure: Measure | None
-    ) -> None:
+    def __init__(self, inner: Encoder, requests: Sequence[GenerationRequest], info: LmModelInfo) -> None:
         self._inner = inner
-        self._requests = requests
+        self._max_tokens = requests[0].max_tokens
         self._info = info
-        self._measure = measure
+        self._measure = current_measure([request.request_id for request in requests])
         self._num_tokens = 0
         self._end = FinishReason.ABORT
         self._calls_tools = False
@@ -138,15 +128,18 @@ class _StatsEncoder(Encoder):
         return self._inner.trailers()
 
     def _details(self) -> LmDetails:
-        timings = None if self._measure is None else self._measure(0)
-        wanted = self._requests[0].max_tokens
-        stop = _STOPS[self._end]
+        wanted, stop = self._max_tokens, _STOPS[self._end]
         if self._end is FinishReason.LENGTH and (wanted is None or self._num_tokens < wanted):
             stop = "contextLengthReached"
         stats = LmStats(
-            tokens_per_second=None if timings is None else timings.predicted_per_second,
-            time_to_first_token=None if timings is None else ((timings.queue_ms or 0.0) + timings.prompt_ms) / 1000,
-            generation_time=None if timings is None else timings.predicted_ms / 1000,
+            tokens_per_second=None,
+            time_to_first_token=None,
+            generation_time=None,
             stop_reason="toolCalls" if self._calls_tools else stop,
         )
+        if self._measure is not None:
+            timings = self._measure(0)
+            stats.tokens_per_second = timings.predicted_per_second
+            stats.time_to_first_token = ((timings.queue_ms or 0.0) + timings.prompt_ms) / 1000
+            stats.generation_time = timings.predicted_ms / 1000
         return LmDetails(stats, self._info, RUNTIME)

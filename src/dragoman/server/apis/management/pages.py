@@ -16,6 +16,7 @@ from dragoman import __version__
 from dragoman.metrics import METRICS_MEDIA_TYPE, OPENMETRICS, OPENMETRICS_MEDIA_TYPE, MetricsRegistry
 from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, Reply, json_reply
 from dragoman.server.apis.management.health import Statuses, readiness
+from dragoman.server.http.accepted import names
 from dragoman.server.observation.memory_metrics import MemoryMetrics
 from dragoman.server.openapi import openapi_document
 from dragoman.server.operations import AnswerOperation, Server
@@ -71,18 +72,9 @@ async def docs(http: HttpCall, server: Server) -> Reply:
 
 async def metrics(http: HttpCall, server: Server) -> Reply:
     """Metrics of engines and calls, for Prometheus."""
-    as_openmetrics = accepts(http.accept, OPENMETRICS)
+    as_openmetrics = names(http.accept, OPENMETRICS)
     text = server.shared(Metrics).registry.render(as_openmetrics=as_openmetrics)
     return Reply(200, text, OPENMETRICS_MEDIA_TYPE if as_openmetrics else METRICS_MEDIA_TYPE, {"vary": "accept"})
-
-
-def accepts(accept: str, media_type: str) -> bool:
-    """True if an Accept header names a media type, and not to exclude it."""
-    for one in accept.split(","):
-        named, *parameters = (part.strip() for part in one.split(";"))
-        if named == media_type:
-            return not any(part.replace(" ", "").rstrip("0.") == "q=" for part in parameters)
-    return False
 
 
 async def index(http: HttpCall, server: Server) -> Reply:
@@ -98,9 +90,9 @@ async def index(http: HttpCall, server: Server) -> Reply:
 
 async def _for_browsers(http: HttpCall, server: Server, status: int) -> Reply:
     """A redirect to the playground; if not ready, its page with `status`; without a playground, another page."""
-    operations = [one for api in server.apis for one in api.operations]
-    found = next((one for one in operations if one.path == PLAYGROUND and isinstance(one, AnswerOperation)), None)
-    if found is None:
+    operations = (one for api in server.apis for one in api.operations if one.path == PLAYGROUND)
+    found = next(operations, None)
+    if not isinstance(found, AnswerOperation):
         return msgspec.structs.replace(_page(), status=status)
     if status == 200:
         return Reply(307, b"", "", {"location": PLAYGROUND.removeprefix("/")})  # relative: proxies may add a prefix

@@ -13,9 +13,23 @@ import msgspec
 
 from dragoman.errors import NotFound
 from dragoman.server.api import HttpCall
+from dragoman.server.describe.answers import json_teller
+from dragoman.server.error_kinds import statuses
 from dragoman.server.observation.record import CallRecord
 from dragoman.server.operations import Server
 from dragoman.server.progress import ToldProgress, progress_of
+
+
+class Failure(msgspec.Struct):
+    """The body of an error."""
+
+    error: str
+
+
+ERRORS = json_teller(
+    statuses(overloaded=503, cancelled=500, engine_dead=500), Failure, lambda error, http: Failure(error.message)
+)
+"""The errors of operations for operators."""
 
 _LOOK_S = 0.15
 _MOST_LOOKS = 3  # in whose time most steps end

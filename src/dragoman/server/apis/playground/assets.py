@@ -15,6 +15,7 @@ from hashlib import sha256
 from importlib.resources import files
 
 from dragoman.server.api import TEXT_MEDIA_TYPE, HttpCall, Reply
+from dragoman.server.http.accepted import names
 
 INDEX = "index.html"
 
@@ -52,7 +53,7 @@ class Asset:
 
     def reply(self, http: HttpCall) -> Reply:
         """The file in an encoding that the client takes; 304 if it has it already."""
-        is_compressed = takes_gzip(http.headers.get("accept-encoding", ""))
+        is_compressed = names(http.headers.get("accept-encoding", "").lower(), "gzip", "x-gzip")
         tag = f'"{self.tag}-gzip"' if is_compressed else f'"{self.tag}"'
         headers = {**HEADERS, "etag": tag}
         if _matches(http.headers.get("if-none-match", ""), tag):
@@ -76,15 +77,6 @@ def reply_of(name: str, http: HttpCall) -> Reply:
         text = f"The playground has no file {name[:100]!r}\n"
         return Reply(404, text.encode(), TEXT_MEDIA_TYPE, {"x-content-type-options": "nosniff"})
     return asset.reply(http)
-
-
-def takes_gzip(accept_encoding: str) -> bool:
-    """True if an Accept-Encoding header names gzip, and not to exclude it."""
-    for one in accept_encoding.lower().split(","):
-        name, *parameters = (part.strip() for part in one.split(";"))
-        if name in ("gzip", "x-gzip"):
-            return not any(part.replace(" ", "").rstrip("0.") == "q=" for part in parameters)
-    return False
 
 
 def _asset(name: str, body: bytes) -> Asset:

@@ -136,10 +136,6 @@ class TextEncoder(Encoder):
         self._finish = event.finish_reason or self._finish
         return _utf8(event.text)
 
-    def end(self) -> bytes:
-        """Nothing: the body is the text, no more."""
-        return b""
-
     def stream_error(self, error: ServerError) -> None:
         """No bytes could tell an error from text, so the connection is cut."""
         return
@@ -181,10 +177,6 @@ class BatchEncoder(Encoder):
     def stream_error(self, error: ServerError) -> None:
         """A batch is answered whole; without its end it is not an answer."""
         return
-
-    def trailers(self) -> Sequence[tuple[str, str]]:
-        """None: only generate-one has them."""
-        return ()
 
 
 def _wants_stream(http: HttpCall, *, default: bool) -> bool:

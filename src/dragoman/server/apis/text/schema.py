@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from dragoman.errors import InvalidPayload
 from dragoman.server.json_body import NotJson, check_fields, decode_json
@@ -39,8 +40,22 @@ class Payload(NamedTuple):
 class BatchAnswerItem(msgspec.Struct, frozen=True):
     """One element of a batch's answer, which has the order of the request; `id` as it was sent."""
 
-    id: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": ["string", "number"]})]
+    id: Annotated[msgspec.Raw, Meta(extra_json_schema={"type": ["string", "number"]})]
     data: str
+
+
+_FIELDS: Mapping[str, tuple[Any, str, str]] = {
+    "id": (str | int | float, "a string or a number", ""),
+    "prompt": (Annotated[str, Meta(min_length=1)], "a string", " that is not empty"),
+    # 10.0 is an integer in JSON.
+    "maxLength": (
+        Annotated[int, Meta(ge=1)] | Annotated[float, Meta(ge=1, multiple_of=1)],
+        "an integer of at least 1",
+        "",
+    ),
+    "prompts": (list[msgspec.Raw], "an array of {id, prompt, maxLength}", ""),
+}
+"""The type of each field, its words in errors, and a further condition."""
 
 
 def parse_one(body: bytes) -> Payload:
@@ -52,8 +67,10 @@ def parse_one(body: bytes) -> Payload:
 def parse_batch(body: bytes, max_prompts: int) -> Payload:
     """The prompts of a generate-batch body, the shared `maxLength` filled in. Raises: InvalidPayload."""
     fields = _object(body, "The request body")
-    shared = _max_length(fields, "")
-    items = _items(fields, max_prompts)
+    shared = _value(fields, "", "maxLength")
+    items = _needed(fields, "", "prompts")
+    if not 1 <= len(items) <= max_prompts:
+        raise InvalidPayload(f"prompts has {len(items)} entries, 1 to {max_prompts} are allowed", param="prompts")
     ignored = list(_unknown(fields, BATCH_FIELDS, ""))
     entries: list[PromptEntry] = []
     for position, item in enumerate(items):
@@ -71,7 +88,7 @@ def parse_batch(body: bytes, max_prompts: int) -> Payload:
 
 def label_of(entry_id: msgspec.Raw) -> str:
     """The name in errors for the prompt with this id."""
-    return f"id {_shown(bytes(entry_id))}"
+    return f"id {_shown(entry_id)}"
 
 
 def _object(raw: bytes | msgspec.Raw, name: str) -> Fields:
@@ -80,68 +97,41 @@ def _object(raw: bytes | msgspec.Raw, name: str) -> Fields:
         fields: Fields = decode_json(raw, dict[str, msgspec.Raw])
         check_fields(fields)
     except msgspec.ValidationError as error:
-        raise InvalidPayload(f"{name} must be a JSON object, got {_shown(bytes(raw))}") from error
+        raise InvalidPayload(f"{name} must be a JSON object, got {_shown(raw)}") from error
     except NotJson as error:
         raise InvalidPayload(error.of(name)) from error
     return {key: value for key, value in fields.items() if bytes(value) != b"null"}
 
 
-def _items(fields: Fields, max_prompts: int) -> list[msgspec.Raw]:
-    if "prompts" not in fields:
-        raise InvalidPayload("prompts is missing: it must be an array of {id, prompt, maxLength}", param="prompts")
-    try:
-        items: list[msgspec.Raw] = decode_json(fields["prompts"], list[msgspec.Raw])
-    except msgspec.ValidationError as error:
-        raise _wrong("prompts", fields["prompts"], "an array of {id, prompt, maxLength}") from error
-    if not 1 <= len(items) <= max_prompts:
-        raise InvalidPayload(f"prompts has {len(items)} entries, 1 to {max_prompts} are allowed", param="prompts")
-    return items
-
-
 def _entry(fields: Fields, prefix: str, shared_max_length: int | None) -> PromptEntry:
-    own_max_length = _max_length(fields, prefix)
+    own_max_length = _value(fields, prefix, "maxLength")
+    _needed(fields, prefix, "id")
+    # A copy, or the id would keep the whole body alive while tokens are generated.
+    entry_id, prompt = fields["id"].copy(), _needed(fields, prefix, "prompt")
     max_length = shared_max_length if own_max_length is None else own_max_length
-    entry_id, prompt = _id(fields, prefix), _prompt(fields, prefix)
-    if max_length is None:
-        raise InvalidPayload(f"{prefix}maxLength is missing: it must be an integer of at least 1", param="maxLength")
-    return PromptEntry(entry_id, prompt, max_length)
+    return PromptEntry(entry_id, prompt, int(max_length or _needed(fields, prefix, "maxLength")))
 
 
-def _id(fields: Fields, prefix: str) -> msgspec.Raw:
-    if "id" not in fields:
-        raise InvalidPayload(f"{prefix}id is missing: it must be a string or a number", param="id")
-    value = _value(fields["id"], f"{prefix}id")
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise _wrong(f"{prefix}id", fields["id"], "a string or a number")
-    return fields["id"].copy()  # a copy, or the id would keep the whole body alive while tokens are generated
-
-
-def _prompt(fields: Fields, prefix: str) -> str:
-    if "prompt" not in fields:
-        raise InvalidPayload(f"{prefix}prompt is missing: it must be a string", param="prompt")
-    value = _value(fields["prompt"], f"{prefix}prompt")
-    if not isinstance(value, str) or not value:
-        raise _wrong(f"{prefix}prompt", fields["prompt"], "a string that is not empty")
+def _needed(fields: Fields, prefix: str, name: str) -> Any:
+    """The value of a field. Raises: InvalidPayload if it is missing or wrong."""
+    value = _value(fields, prefix, name)
+    if value is None:
+        raise InvalidPayload(f"{prefix}{name} is missing: it must be {_FIELDS[name][1]}", param=name)
     return value
 
 
-def _max_length(fields: Fields, prefix: str) -> int | None:
-    if "maxLength" not in fields:
+def _value(fields: Fields, prefix: str, name: str) -> Any:
+    """The value of a field, None if it is not given. Raises: InvalidPayload if it is wrong."""
+    if name not in fields:
         return None
-    name = f"{prefix}maxLength"
-    value = _value(fields["maxLength"], name)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # 10.0 is an integer in JSON
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _wrong(name, fields["maxLength"], "an integer of at least 1")
-    return value
-
-
-def _value(raw: msgspec.Raw, name: str) -> Any:
+    kind, allowed, condition = _FIELDS[name]
     try:
-        return decode_json(raw)
+        return decode_json(fields[name], kind)
+    except msgspec.ValidationError as error:
+        message = f"{prefix}{name} must be {allowed}{condition}, got {_shown(fields[name])}"
+        raise InvalidPayload(message, param=name) from error
     except NotJson as error:
-        raise InvalidPayload(error.of(name), param=name) from error
+        raise InvalidPayload(error.of(f"{prefix}{name}"), param=name) from error
 
 
 def _refuse_duplicates(entries: list[PromptEntry]) -> None:
@@ -151,9 +141,8 @@ def _refuse_duplicates(entries: list[PromptEntry]) -> None:
         value = decode_json(entry.id)
         key = (isinstance(value, str), value)
         if key in seen:
-            raise InvalidPayload(
-                f"id {_shown(bytes(entry.id))} occurs twice, ids must be unique in a batch", param="id"
-            )
+            message = f"id {_shown(entry.id)} occurs twice, ids must be unique in a batch"
+            raise InvalidPayload(message, param="id")
         seen.add(key)
 
 
@@ -161,11 +150,7 @@ def _unknown(fields: Fields, known: tuple[str, ...], prefix: str) -> tuple[str, 
     return tuple(f"{prefix}{name}" for name in fields if name not in known)
 
 
-def _wrong(name: str, raw: msgspec.Raw, allowed: str) -> InvalidPayload:
-    return InvalidPayload(f"{name} must be {allowed}, got {_shown(bytes(raw))}", param=name)
-
-
-def _shown(raw: bytes) -> str:
+def _shown(raw: bytes | msgspec.Raw) -> str:
     """A wrong value as an error repeats it."""
-    text = raw[: 4 * MAX_SHOWN_LENGTH].decode("utf-8", "replace")
+    text = bytes(raw)[: 4 * MAX_SHOWN_LENGTH].decode("utf-8", "replace")
     return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}..."

@@ -1,0 +1,12 @@
+"""Reads header fields in which clients list what they take: Accept, Accept-Encoding. On the event loop."""
+
+from __future__ import annotations
+
+
+def names(field: str, *wanted: str) -> bool:
+    """True if the field names one of `wanted`, all in lower case, and not to exclude it (RFC 9110, 12.4.2)."""
+    for one in field.split(","):
+        named, *parameters = (part.strip() for part in one.split(";"))
+        if named in wanted:
+            return not any(part.replace(" ", "").rstrip("0.") == "q=" for part in parameters)
+    return False
