@@ -1,4 +1,4 @@
-"""One engine for each memory node, each in a process of its own on its node's cores, behind one server.
+"""One engine per memory node, in a process on the node's cores, behind one server.
 
-The server has HTTP, the tokenizer and an engine that computes nothing: it sends requests, which are data, to the nodes'.
+The server has HTTP, the tokenizer and an engine that computes nothing: it sends requests to the nodes.
 """

@@ -1,9 +1,9 @@
-"""The engine in front of the nodes: sends each request to the node that has the beginning of its prompt, unless it is busy.
+"""The engine in front of the nodes: sends each request to the node with its prompt's beginning, unless that is busy.
 
-Does: keep the links to the nodes' processes, start another process for one that has died. Does not: compute, or load by
-itself. On the event loop; `health` and `stats` on any thread.
+Does: keep the links to the nodes' processes, replace one that has died. Does not: compute or load. On the event loop;
+`health` and `stats` on any thread.
 
-While one node is left the engine lives. If none is, it is dead, and the host makes another one.
+The engine lives while one node is left. If none is, the host makes another engine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dragoman.types import EngineOutput, EngineRequest
 
 logger = logging.getLogger("dragoman.nodes")
 
-FIRST_PAUSE_S = 0.5  # before a process is started again; doubled each time
+FIRST_PAUSE_S = 0.5  # before a process is restarted; doubled each time
 LAST_PAUSE_S = 30.0
 
 _Item = EngineOutput | Failure | ReplicaLost | None
@@ -47,11 +47,10 @@ _Item = EngineOutput | Failure | ReplicaLost | None
 
 @dataclass
 class Node:
-    """One node. `keys`: of the requests that run there, by their ids; `progress`: what it told last of those.
+    """One node. `keys`: keys of its running requests by request id; `progress`: their last reported progress.
 
-    `process` and `writer`, the link to it, None = it has none; `is_live`: it has one that takes requests.
-
-    `past`: what its processes before this one counted.
+    `process`, and `writer` to it: None = there is none; `is_live`: it takes requests. `past`: counters of its former
+    processes.
     """
 
     plan: NodePlan
@@ -68,11 +67,11 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Its name in logs and metrics."""
+        """The node's name in logs and metrics."""
         return self.plan.name
 
     def send(self, message: object) -> None:
-        """Have a message go out; nothing happens if the process is gone."""
+        """Send a message; does nothing if the process is gone."""
         if self.writer is not None and not self.writer.is_closing():
             self.writer.write(packed(message))
 
@@ -88,16 +87,16 @@ class NodesEngine(SpreadEngine):
         processes: NodeProcesses,
         memory_bytes: int,
     ) -> None:
-        """`started`: a process for each node, in their order. `memory_bytes`: of each node's engine."""
+        """`started`: a process for each node, in order. `memory_bytes`: of each node's engine."""
         super().__init__(capabilities, self._send_to)
-        self._capabilities = capabilities  # with progress, which nodes tell
+        self._capabilities = capabilities  # nodes report progress
         self._nodes = list(nodes)
         self._started = list(started)
         self._processes = processes
         self._memory_bytes = memory_bytes
         self._numbers = count()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._adapter_changes: dict[str, tuple[int, Path | None]] = {}  # numbered, for processes that are started later
+        self._adapter_changes: dict[str, tuple[int, Path | None]] = {}  # in order, for processes that start later
 
     async def start(self) -> None:
         """See `Engine`."""
@@ -120,7 +119,7 @@ class NodesEngine(SpreadEngine):
             self._detach(node, node.process, "the engine was shut down")
 
     def health(self) -> Health:
-        """Requests as they are here, blocks as the nodes told last, and how each node is."""
+        """Requests as counted here, blocks by the nodes' last reports, and each node's state."""
         told = [node.health for node in self._live()]
         return replace(
             super().health(),
@@ -184,9 +183,9 @@ class NodesEngine(SpreadEngine):
     async def _change_all(
         self, name: str, directory: Path | None, changed: dict[NodeProcess | None, Node], *, is_replacing: bool = False
     ) -> None:
-        """Have an adapter come or go on all nodes; `changed` tells on which processes it has.
+        """Load or unload an adapter on all nodes; `changed` collects the processes that have done so.
 
-        A node that is lost meanwhile takes the change with its next process, here or in `_catch_up`.
+        A node that is lost meanwhile gets the change with its next process, here or in `_catch_up`.
         """
         names = self._capabilities.adapters
         while left := [node for node in self._live() if node.process not in changed]:
@@ -202,7 +201,7 @@ class NodesEngine(SpreadEngine):
     async def _change(
         self, node: Node, name: str, directory: Path | None, *, is_replacing: bool = False
     ) -> tuple[str, ...]:
-        """Have an adapter come or go; those that the node has then. Raises: ReplicaLost, and what the node raises."""
+        """Load or unload an adapter on a node; returns the node's adapters. Raises: ReplicaLost, and the node's errors."""
         if node.process is None:
             raise ReplicaLost(f"{node.name} has no process")
         change = ChangeAdapter(next(self._numbers), name, directory, is_replacing)
@@ -227,13 +226,13 @@ class NodesEngine(SpreadEngine):
         task.add_done_callback(self._tasks.discard)
 
     async def _listen(self, node: Node, process: NodeProcess, reader: asyncio.StreamReader) -> None:
-        """Hand on what a process tells, until it is gone; then see to another one, unless `_replace` still does."""
+        """Forward a process's messages until it is gone; then replace it, unless `_replace` is already running."""
         try:
             while True:
                 message = await receive(reader)
                 if node.process is process:
                     _take(node, message)
-        except EOFError:  # of which asyncio's incomplete reads are
+        except EOFError:  # includes asyncio's incomplete reads
             pass
         except Exception:
             logger.exception("%s cannot be understood, and is ended", node.name)
@@ -252,7 +251,7 @@ class NodesEngine(SpreadEngine):
             self._begin(self._replace(node))
 
     def _detach(self, node: Node, process: NodeProcess | None, reason: str) -> None:
-        """Fail all requests at the node's process. Does nothing if the node has another process, or none."""
+        """Fail all requests of the node's process. Does nothing if the node has another process, or none."""
         if node.writer is None or node.process is not process:
             return
         node.writer.close()
@@ -265,7 +264,7 @@ class NodesEngine(SpreadEngine):
                 change.set_exception(ReplicaLost(reason))
 
     async def _replace(self, node: Node) -> None:
-        """Start processes until one runs."""
+        """Start a process, again until one runs."""
         pause_s = FIRST_PAUSE_S
         while not self._death and not self._refusal:
             await asyncio.sleep(pause_s)
@@ -273,14 +272,14 @@ class NodesEngine(SpreadEngine):
             try:
                 process, _ = await asyncio.to_thread(self._processes.started, node.plan, self._memory_bytes)
                 await self._take_in(node, process)
-            except Exception as error:  # load boundary: whatever a loader raises, another attempt may do better
+            except Exception as error:  # load boundary: after any error another attempt may succeed
                 logger.error("%s has no engine yet: %s", node.name, error)
                 continue
             logger.warning("%s has an engine again (pid %d)", node.name, process.pid)
             return
 
     async def _take_in(self, node: Node, process: NodeProcess) -> None:
-        """Have the node live on a new process. Raises: whatever went wrong; the process has ended then."""
+        """Give the node a new process. Raises: any error; the process has ended then."""
         try:
             await self._attach(node, process)
             await self._catch_up(node)
@@ -293,7 +292,7 @@ class NodesEngine(SpreadEngine):
         node.is_live = True
 
     async def _catch_up(self, node: Node) -> None:
-        """Have a new process serve the adapters that the others do. Raises: ReplicaLost."""
+        """Load the other nodes' adapters into a new process. Raises: ReplicaLost."""
         done: dict[str, tuple[int, Path | None]] = {}
         while left := [one for one in self._adapter_changes.items() if done.get(one[0]) != one[1]]:
             for name, change in left:
@@ -309,7 +308,7 @@ def _take(node: Node, message: object) -> None:
     match message:
         case Replied(items):
             for key, item in items:
-                if key in node.replies:  # else it was cancelled meanwhile
+                if key in node.replies:  # else it was cancelled
                     node.replies[key].put_nowait(item)
         case ToldProgress(key, progress):
             if key in node.replies:
@@ -330,7 +329,7 @@ def _take(node: Node, message: object) -> None:
 
 
 class _NodeReplies:
-    """A node's outputs for one request, which is sent to the node when this is made."""
+    """A node's outputs for one request; the constructor sends the request."""
 
     def __init__(self, node: Node, key: int, request: EngineRequest) -> None:
         self._node = node

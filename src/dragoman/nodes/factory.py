@@ -1,7 +1,7 @@
-"""Makes the engine of a model that runs on several memory nodes: starts a process for each, and what is in front of them.
+"""Makes the engine of a model on several memory nodes: a process for each, and the engine in front.
 
-Does: divide cores and memory among the nodes, load all of them at once. Does not: load a model itself. Made by the host for
-models of a server with --numa.
+Does: divide cores and memory among the nodes, load all of them at once. Does not: load a model itself. The host uses it
+with --numa.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dragoman.nodes.process import NodePlan, NodeProcess, NodeProcesses, Report,
 
 
 def node_placements(numa: str, http_cores: str, topology: Topology) -> tuple[Placement, ...]:
-    """The placement of each node's engine. Raises: CoreError if the options do not go with the machine."""
+    """The placement of each node's engine. Raises: CoreError if the options do not fit the machine."""
     nodes = topology.nodes if numa == "auto" else parse_nodes(numa)
     for cores in nodes:
         if not cores <= topology.allowed:
@@ -41,7 +41,7 @@ def node_placements(numa: str, http_cores: str, topology: Topology) -> tuple[Pla
 
 
 def placements_of(config: Config) -> tuple[Placement, ...]:
-    """The placement of each node's engine. Raises: EngineOptionError if the options do not go with the machine."""
+    """The placement of each node's engine. Raises: EngineOptionError if the options do not fit the machine."""
     try:
         return applied().nodes or node_placements(config.server.numa, config.server.http_cores, read_topology())
     except CoreError as error:
@@ -49,7 +49,7 @@ def placements_of(config: Config) -> tuple[Placement, ...]:
 
 
 class NodesFactory:
-    """See `EngineFactory`. `inner`: what makes each node's engine, of the same options; `placements`: where they run."""
+    """See `EngineFactory`. `inner`: the factory of each node's engine; `placements`: of the nodes."""
 
     def __init__(self, config: Config, inner: EngineFactory, placements: Sequence[Placement]) -> None:
         self._config = config
@@ -57,7 +57,7 @@ class NodesFactory:
         self._placements = placements
 
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
-        """The memory that all nodes will take together."""
+        """The memory of all nodes together."""
         count, options = len(self._placements), dict(setup.options)
         if options.get("kv_cache_gb") is not None:
             options["kv_cache_gb"] /= count
@@ -65,7 +65,7 @@ class NodesFactory:
         return MemoryNeeds(one.weights * count, one.drafts * count, one.least_cache * count, one.useful_cache * count)
 
     def load(self, setup: EngineSetup) -> LoadedNodes:
-        """The processes, each with its weights loaded. Raises: what one of them raised; none is left then."""
+        """The processes with loaded weights. Raises: the error of one of them, after ending all."""
         placements = self._placements
         plans = [
             node_plan(self._config, placement, number, len(placements), shares=setup.has_neighbours)
@@ -82,7 +82,7 @@ class NodesFactory:
 
 
 def _wait_all(started: Sequence[NodeProcess], report: Report) -> None:
-    """Return when all have loaded; the first one's progress is told. Raises: what the first that fails raised."""
+    """Wait until all have loaded, and report the first one's progress. Raises: the first error."""
     told: queue.Queue[tuple[int, str, float] | BaseException | None] = queue.Queue()
 
     def wait(number: int, process: NodeProcess) -> None:
@@ -108,14 +108,14 @@ def _wait_all(started: Sequence[NodeProcess], report: Report) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LoadedNodes:
-    """Processes with their weights loaded, on their way to an engine in front of them."""
+    """Processes with loaded weights, before the engine in front is built."""
 
     plans: Sequence[NodePlan]
     processes: NodeProcesses
     started: Sequence[NodeProcess]
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
-        """The engine in front; the nodes have tools of their own. Raises: what one of the nodes raises."""
+        """The engine in front; the nodes build their own tools. Raises: the error of a node."""
         share = memory_bytes // len(self.plans)
         try:
             built = [process.build(share) for process in self.started]
@@ -138,7 +138,7 @@ class LoadedNodes:
 
 
 def on_nodes(config: Config, inner: EngineFactory, *, can_spread: bool) -> EngineFactory:
-    """The factory of a model whose server has --numa: `inner` where that finds one node. Raises: EngineOptionError."""
+    """The factory of a model with --numa; `inner` if there is only one node. Raises: EngineOptionError."""
     placements = placements_of(config)
     if config.server.numa == "auto" and len(placements) == 1:
         return inner

@@ -1,7 +1,7 @@
 """The messages between a server and the engine of a node: pickled, each behind its length.
 
-Does: define the messages, write and read one. Does not: know their answers. Both ends are this program, one the
-other's parent, over a socket that nobody else has: so no stranger can abuse pickle.
+Does: define the messages, write and read one. Does not: know their answers. Both ends are this program, parent and child,
+over a private socket: so no stranger can abuse pickle.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The first message: which model, as which node. `shares`: other models compute on the same cores.
+    """The first message: load this model as this node. `shares`: other models compute on the same cores.
 
-    `num_nodes`: that have this machine's memory together.
+    `num_nodes`: nodes that share the machine's memory.
     """
 
     config: Config
@@ -40,14 +40,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """The engine may take so much memory besides its weights."""
+    """Build the engine, with this much memory besides its weights."""
 
     memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """`key`: new for every request to this node."""
+    """Run a request. `key`: unique among the requests to this node."""
 
     key: int
     request: EngineRequest
@@ -55,7 +55,7 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Nobody wants the answer any more."""
+    """Cancel a request."""
 
     key: int
 
@@ -70,7 +70,7 @@ class AskProgress:
 
 @dataclass(frozen=True, slots=True)
 class ChangeAdapter:
-    """`directory` None = the adapter goes. Answered with Changed."""
+    """Load an adapter, or with `directory` None unload it. Answered with Changed."""
 
     number: int
     name: str
@@ -80,7 +80,7 @@ class ChangeAdapter:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Nothing follows; the process ends."""
+    """End the process; the last message."""
 
 
 # --- from the node ----------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The weights are there; what is free can be divided now."""
+    """The weights are loaded; free memory can be divided now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """There will be no engine, for these reasons. `is_config`: options are to blame, not the model."""
+    """The load failed for these reasons. `is_config`: options are wrong, not the model."""
 
     problems: tuple[str, ...]
     is_config: bool
@@ -132,7 +132,7 @@ class ToldProgress:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """`error` None = it was done; the adapters that there are now."""
+    """The node's adapters after a change, which failed unless `error` is None."""
 
     number: int
     error: Exception | None
@@ -154,7 +154,7 @@ def packed(message: object) -> bytes:
 
 
 def read(link: socket.socket) -> Any:
-    """The next message, waiting for it. Raises: EOFError if the other end is gone."""
+    """The next message; waits for it. Raises: EOFError if the other end is gone."""
     (length,) = _LENGTH.unpack(_exactly(link, _LENGTH.size))
     return pickle.loads(_exactly(link, length))
 

@@ -1,4 +1,4 @@
-"""The process of one node: started on the node's cores, led to a running engine, ended.
+"""The process of one node: starts on the node's cores, loads, runs an engine, ends.
 
 Does: start `cli.node_process`, wait until its engine runs, kill it. Does not: send requests (`engine` does). Blocks;
 called on threads that load models.
@@ -23,14 +23,14 @@ from dragoman.models.config import ModelError
 from dragoman.nodes.messages import Build, Built, Load, Loaded, Loading, Refused, packed, read
 
 MODULE = "dragoman.cli.node_process"
-LEAVE_S = 10.0  # how long a process may take to end by itself
+LEAVE_S = 10.0  # for a process to end by itself
 
 Report = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """The model of a node, and its cores. `config`: the model as this node has it. `num_nodes`: nodes that run the model."""
+    """The model of a node, and its cores. `config`: the model's configuration here. `num_nodes`: nodes of the model."""
 
     name: str
     config: Config
@@ -40,9 +40,9 @@ class NodePlan:
 
 
 def node_plan(config: Config, placement: Placement, number: int, count: int, *, shares: bool) -> NodePlan:
-    """The plan of one of `count` nodes: each has the same options, a part of a cache of a chosen size, and its own files.
+    """The plan of one of `count` nodes: each has the same options, a part of a fixed cache size, and its own kept files.
 
-    Pages of a file lie in the memory of the node that read them first, and a kept graph is computed from where it lies.
+    A file's pages stay in the memory of the node that read them first, and kept graphs are computed in place.
     """
     name = f"node{number}"
     model, engine = config.model, config.engine
@@ -52,7 +52,7 @@ def node_plan(config: Config, placement: Placement, number: int, count: int, *, 
         engine = replace(engine, kv_cache_gb=engine.kv_cache_gb / count)
     if engine.step_log is not None:
         engine = replace(engine, step_log=engine.step_log.with_name(f"{engine.step_log.name}.{name}"))
-    # An operator's code belongs to the texts of requests, which are the server's.
+    # An operator's code handles texts, so it runs in the server.
     clients = replace(config.clients, hooks=False, output_formatter=None)
     server = replace(config.server, numa="off")
     data = {field: dict(getattr(config, field)) for field in ("origins", "own_options", "engine_options")}
@@ -61,37 +61,37 @@ def node_plan(config: Config, placement: Placement, number: int, count: int, *, 
 
 
 class NodeProcess:
-    """A process that was started. `built`: what it tells of its engine, once that runs."""
+    """A started process. `built`: its engine's description, once that runs."""
 
     def __init__(self, plan: NodePlan) -> None:
         self.plan = plan
         self.link, theirs = socket.socketpair()
         kernels, http = plan.placement.kernels, plan.placement.http
-        assert kernels is not None  # each node has its cores
+        assert kernels is not None  # every node has its own cores
         assert http is not None
         words = [str(theirs.fileno()), show_cores(kernels), show_cores(http)]
         with theirs, _threads_on(kernels | http):
             self._process = subprocess.Popen(
                 [sys.executable, "-m", MODULE, *words],
                 stdin=subprocess.DEVNULL,
-                stdout=sys.__stderr__ or subprocess.DEVNULL,  # the server's own output is for its banner
+                stdout=sys.__stderr__ or subprocess.DEVNULL,  # the server's output is for its banner
                 pass_fds=(theirs.fileno(),),
             )
         self.link.sendall(packed(Load(plan.config, plan.name, plan.shares, plan.num_nodes)))
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The process id."""
         return self._process.pid
 
     def wait_loaded(self, report: Report) -> None:
-        """Return when its weights are loaded. Raises: what loading raised, ModelError if the process has ended."""
+        """Wait until the weights are loaded. Raises: the error of loading; ModelError if the process has ended."""
         while not isinstance(message := self._next(), Loaded):
             if isinstance(message, Loading):
                 report(message.stage, message.fraction)
 
     def build(self, memory_bytes: int) -> Built:
-        """Return when its engine runs, with what it is. Raises: as `wait_loaded`."""
+        """Wait until the engine runs, and return its description. Raises: as `wait_loaded`."""
         self.link.sendall(packed(Build(memory_bytes)))
         while not isinstance(message := self._next(), Built):
             pass
@@ -107,7 +107,7 @@ class NodeProcess:
         return message
 
     def end(self, patience_s: float = 0.0) -> None:
-        """Have the process end: by itself, if it does so in time. Nothing happens the second time."""
+        """End the process: let it end by itself, else kill it. A second call does nothing."""
         if patience_s:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience_s)
@@ -117,7 +117,7 @@ class NodeProcess:
 
 @contextmanager
 def _threads_on(cores: Cores) -> Iterator[None]:
-    """The calling thread runs there meanwhile, and so does what it starts, from its first instruction on."""
+    """Bind the calling thread to these cores within, and so the processes that it starts."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -127,7 +127,7 @@ def _threads_on(cores: Cores) -> Iterator[None]:
 
 
 class NodeProcesses:
-    """The processes of all nodes of one model. Any thread; after `close` none is left, and none is started."""
+    """The processes of all nodes of one model, for any thread. `close` ends them, and none starts after it."""
 
     def __init__(self) -> None:
         self._processes: list[NodeProcess] = []
@@ -144,7 +144,7 @@ class NodeProcesses:
         return process
 
     def started(self, plan: NodePlan, memory_bytes: int) -> tuple[NodeProcess, Built]:
-        """A new process, once its engine runs. Raises: what loading raises; the process has ended then."""
+        """A new process with a running engine. Raises: the error of loading, after the process has ended."""
         process = self.start(plan)
         try:
             process.wait_loaded(lambda _stage, _fraction: None)
@@ -154,14 +154,14 @@ class NodeProcesses:
             raise
 
     def drop(self, process: NodeProcess) -> None:
-        """End one of them."""
+        """End a process."""
         process.end()
         with self._changed:
             if process in self._processes:
                 self._processes.remove(process)
 
     def close(self, patience_s: float = 0.0) -> None:
-        """End all of them."""
+        """End all processes."""
         with self._changed:
             self._is_closed = True
             processes, self._processes = self._processes, []

@@ -1,10 +1,10 @@
 """dragoman on Ray Serve: `serve run dragoman.ray:app`, or `serve run dragoman.ray:build model=DIRECTORY num_replicas=2`.
 
-Does: offer the application and its builder. Does not: import Ray before one of them is asked for, so that what needs none
-can be used and tested without.
+Does: offer the application and its builder. Does not: import Ray before one of them is used, so that the rest works
+without it.
 
-A server deployment holds the whole HTTP application, the tokenizer and an engine that computes nothing itself; it sends
-requests, which are data, to the replicas of an engine deployment.
+A server deployment holds the HTTP application, the tokenizer and an engine that computes nothing itself: it sends requests
+to the replicas of an engine deployment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["app", "build"]
 
 
 def __getattr__(name: str) -> Any:
-    """`build`, or `app`, which is what it builds without arguments."""
+    """`build`, or `app`: its result without arguments."""
     if name not in __all__:
         raise AttributeError(f"module {__name__} has no attribute {name}")
     from dragoman.ray.application import build

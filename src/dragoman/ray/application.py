@@ -1,6 +1,6 @@
 """Builds the Serve application: a server deployment in front of an engine deployment.
 
-Does: read the arguments, tell Serve what each deployment needs. Does not: load anything. Called once, by Serve's command
+Does: read the arguments, describe each deployment to Serve. Does not: load anything. Called once, by Serve's command
 line or by a deployment from Python.
 """
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("dragoman.ray")
 
 
 def build(arguments: dict[str, Any]) -> ServeApplication:
-    """The application of these arguments (docs/ray.md) and of the environment's options.
+    """The application for these arguments (docs/ray.md) and the environment's options.
 
     Raises: ConfigError with one line for each problem.
     """

@@ -28,7 +28,7 @@ logger = logging.getLogger("dragoman")
 ENGINE, SERVER = "Engine", "Server"
 """Names of the deployments, by which Serve's own files can set more of their options."""
 
-SHUTDOWN_SPARE_S = 5.0  # beyond the drain: for the engine to end
+SHUTDOWN_SPARE_S = 5.0  # after the drain, for the engine's end
 
 Number = int | float
 
@@ -37,9 +37,9 @@ Number = int | float
 class Scale:
     """The number of replicas, and the resources of each. `docs/ray.md` has the meaning of each field.
 
-    `num_replicas` is for a fixed number; with `max_replicas` the number follows the load instead, from `min_replicas` on.
-    `num_servers` 0: the application has engines alone, and servers are elsewhere (`dragoman serve --engine ray`).
-    None = left to the model's options, see `engine_settings`.
+    `num_replicas` is a fixed number; with `max_replicas` the number follows the load, from `min_replicas` on.
+    `num_servers` 0: the application has only engines; servers run elsewhere (`dragoman serve --engine ray`).
+    None = by the model's options, see `engine_settings`.
     """
 
     num_replicas: int = 1
@@ -89,10 +89,10 @@ _WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Everything that the deployments are made of, as data.
+    """The deployments as data.
 
-    `givens`: options that the builder was given. `variables`: what the environment of the builder says of options; it goes
-    before the environment of a replica. `num_threads`: of a replica's engine, None = what the options say.
+    `givens`: the builder's options. `variables`: options in the builder's environment; they precede a replica's environment.
+    `num_threads`: of a replica's engine, None = by the options.
     """
 
     givens: tuple[Given, ...] = ()
@@ -130,13 +130,13 @@ class Application:
 
 
 def _quiet(stage: str, fraction: float) -> None:
-    """Nobody watches a replica start."""
+    """A console without output: a replica has no terminal."""
 
 
 def read_application(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Application:
-    """The application of these arguments and variables; `config` has not been asked for yet.
+    """The application for these arguments and variables; `config` is read later.
 
-    `arguments`: those of `Scale` by their names, `model`, and options of the server, in snake_case; values may be texts.
+    `arguments`: `Scale`'s fields, `model`, and options of the server in snake_case; values may be texts.
     Raises: ConfigError, one line for each problem.
     """
     scale, problems = _read_scale(arguments)
@@ -161,9 +161,9 @@ def read_application(arguments: Mapping[str, Any], environ: Mapping[str, str]) -
 def engine_settings(scale: Scale, config: Config) -> dict[str, Any]:
     """Serve's settings for the deployment whose replicas run the model.
 
-    A replica may have twice as many requests as it runs at a time: the second half waits in its engine, which knows best
-    what to admit next. Further requests wait where they can still go to another replica. By default replicas are added when
-    the present ones run all the requests that they can.
+    A replica takes twice as many requests as it runs: the second half waits in its engine, which knows best what to admit
+    next. Further requests wait where they can still go to another replica. By default replicas are added when all present
+    ones are full.
     """
     num_running = config.engine.max_num_seqs
     settings: dict[str, Any] = {
@@ -191,7 +191,7 @@ def server_settings(scale: Scale, config: Config) -> dict[str, Any]:
     return {
         "name": SERVER,
         "num_replicas": scale.num_servers,
-        # Above the server's own limit, so that Serve never holds back what the server would answer.
+        # Above the server's own limit, so that the server, not Serve, answers excess requests.
         "max_ongoing_requests": 2 * (config.engine.max_num_seqs + config.server.job_queue_size),
         "ray_actor_options": {"num_cpus": scale.server_num_cpus},
         **_shutdown(config),
@@ -199,7 +199,7 @@ def server_settings(scale: Scale, config: Config) -> dict[str, Any]:
 
 
 def notes(config: Config) -> list[str]:
-    """One line for each option that was given and has no effect on Ray Serve."""
+    """One line for each option without effect on Ray Serve."""
     told = [
         f"{config.cite(name)}: no effect on Ray Serve, {why}"
         for why, names in _WITHOUT_EFFECT.items()
@@ -215,7 +215,7 @@ def _shutdown(config: Config) -> dict[str, Any]:
 
 
 def _read_scale(arguments: Mapping[str, Any]) -> tuple[Scale, list[str]]:
-    """The arguments that are Serve's, with a line for each that is not allowed."""
+    """Serve's arguments, and a line for each wrong value."""
     problems: list[str] = []
     values: dict[str, Number] = {}
     for name in arguments.keys() & _LEAST.keys():
@@ -246,7 +246,7 @@ def _text(value: Any) -> str:
 
 
 def _of_options(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that name options, known or mistyped; no other leaves the machine where the application is built."""
+    """The variables that name options, known or mistyped; no others leave the building machine."""
     index = NameIndex()
     return {
         given.name: environ[given.name]

@@ -1,9 +1,9 @@
 """The engine factory of `dragoman serve --engine ray`: a server of its own in front of an application's engine deployment.
 
-Does: join the Ray cluster, find the deployment, say what is wrong if there is none, notice when it is gone. Does not: start
-replicas, or end the cluster or the application. `load` runs on a thread of its own; Ray is imported there, and not before.
+Does: join the Ray cluster, find the deployment, report a missing one, notice when it is gone. Does not: start replicas, or
+end the cluster or the application. `load` runs on a separate thread, which imports Ray.
 
-Such a server is not Serve's: it has its own port, sends trailers, and finishes its requests when it is told to end.
+Such a server does not belong to Serve: it has its own port, sends trailers, and finishes its requests before it ends.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from dragoman.ray.watched import PATIENCE_S
 if TYPE_CHECKING:
     from dragoman.ray.factory import FoundDeployment
 
-_REACH_S = 5.0  # for the head of the cluster to take a connection
+_REACH_S = 5.0  # for a connection to the cluster's head
 
 
 class ClusterFactory:
     """See `EngineFactory`. Works on a machine of the cluster."""
 
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
-        """Nothing: the weights are elsewhere."""
+        """No memory: the weights are elsewhere."""
         return MemoryNeeds(0)
 
     def load(self, setup: EngineSetup) -> FoundDeployment:
-        """The deployment, once one of its replicas has loaded the model. Blocks as long as that takes.
+        """The deployment, once one of its replicas has loaded the model. Blocks until then.
 
-        Raises: EngineOptionError if Ray is not installed, or there is no such cluster or application.
+        Raises: EngineOptionError if Ray is not installed, or the cluster or application does not exist.
         """
         if importlib.util.find_spec("ray") is None:
             raise EngineOptionError("engine", f"needs a package that is not installed: {how_to_install('ray')}")
@@ -51,7 +51,7 @@ class ClusterFactory:
 
 
 def _join(address: str) -> None:
-    """Make this process one of the cluster's. Raises: EngineOptionError."""
+    """Join the cluster. Raises: EngineOptionError."""
     import ray
 
     if ray.is_initialized():
@@ -64,7 +64,7 @@ def _join(address: str) -> None:
     try:
         _reach(address)
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception as error:  # whatever Ray raises for an address where no cluster is, or that it cannot read
+    except Exception as error:  # any error of Ray for an unreadable address or one without a cluster
         reason = " ".join(str(error).split())
         raise EngineOptionError(
             "ray_address", f"must be a Ray cluster that this machine is part of: {reason}"
@@ -72,24 +72,24 @@ def _join(address: str) -> None:
 
 
 def _reach(address: str) -> None:
-    """Raises: OSError if nobody listens at HOST:PORT; Ray itself tries for minutes."""
+    """Connect to HOST:PORT once, as Ray itself tries for minutes. Raises: OSError."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), _REACH_S).close()
 
 
 def _applications() -> list[str]:
-    """The names of those that have engines. Raises: whatever Ray raises where Serve does not run, or cannot be reached."""
+    """The names of applications with engines. Raises: any error of Ray if Serve does not run or cannot be reached."""
     from ray import serve
 
     return sorted(name for name, status in serve.status().applications.items() if ENGINE in status.deployments)
 
 
 def _why_unreachable(application: str | None) -> str:
-    """Why the application's engines, or without one Serve itself, cannot be reached; "" if they can. May block."""
+    """The reason why the application's engines, or Serve itself, cannot be reached; "" if they can. May block."""
     try:
         having = _applications()
-    except Exception as error:  # whatever Ray raises when the cluster is gone
+    except Exception as error:  # any error of Ray when the cluster is gone
         return f"Ray Serve cannot be reached: {' '.join(str(error).split())}"
     return "" if application is None or application in having else f"the application {application} is gone"
 
@@ -104,7 +104,7 @@ def _is_reached() -> bool:
 
 
 def _check_application(name: str) -> None:
-    """Raises: EngineOptionError if there is none of that name with an engine deployment."""
+    """Raises: EngineOptionError if no application of that name has an engine deployment."""
     from ray.serve.exceptions import RayServeException
 
     try:

@@ -1,7 +1,8 @@
-"""The engine factory of a server on Ray Serve: what it makes sends requests to the application's engine deployment.
+"""The engine factory of a server on Ray Serve; its engine sends requests to the application's engine deployment.
 
-Does: find the deployment's handle, ask a replica what the engine can do, translate Serve's errors. Does not: read a model.
-Named by `application` in place of the operator's engine, which the replicas run; `cluster` finds deployments from outside.
+Does: find the deployment's handle, ask a replica for the engine's abilities, translate Serve's errors. Does not: read a
+model. `application` names it in place of the operator's engine, which the replicas run; `cluster` finds deployments from
+outside.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from dragoman.types import EngineOutput, EngineRequest
 
 ADDRESS = "dragoman.ray.factory:factory"
 
-_LOOK_S = 1.0  # between looks whether anybody still wants the model
-_NOBODY_KNOWS = 0.5  # how much of the wait is over
+_LOOK_S = 1.0  # between checks whether the load was cancelled
+_NOBODY_KNOWS = 0.5  # share of the wait
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDeployment:
-    """The engine deployment and what its replicas say of themselves. `why_unreachable`: see `find_deployment`."""
+    """The engine deployment and its replicas' description. `why_unreachable`: see `find_deployment`."""
 
     handle: DeploymentHandle
     description: Description
     why_unreachable: Callable[[], str] | None = None
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
-        """The engine; the replicas have tools of their own."""
+        """The engine; the replicas build their own tools."""
         found = self.description
         capabilities = replace(found.capabilities, cache_key=True)
         engine = (
@@ -51,7 +52,7 @@ class FoundDeployment:
         return BuiltEngine(engine, (*found.facts, "on replicas"), found.dtype, pictures=found.pictures)
 
     def _send(self, request: EngineRequest, avoided: tuple[str, ...]) -> Replies:
-        # Outside the HTTP call's context: Serve takes calls with one context for one, and several prompts would be mixed up.
+        # Outside the HTTP call's context: Serve treats calls with one context as one, and would mix up several prompts.
         return _HandleReplies(contextvars.Context().run(self.handle.generate.remote, request, avoided))
 
 
@@ -59,11 +60,11 @@ class ReplicaFactory:
     """See `EngineFactory`. Works inside a replica of a Serve application only."""
 
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
-        """Nothing: the weights are elsewhere."""
+        """No memory: the weights are elsewhere."""
         return MemoryNeeds(0)
 
     def load(self, setup: EngineSetup) -> FoundDeployment:
-        """The deployment, once one of its replicas has loaded the model. Blocks as long as that takes."""
+        """The deployment, once one of its replicas has loaded the model. Blocks until then."""
         return find_deployment(serve.get_replica_context().app_name, setup.progress)
 
 
@@ -78,7 +79,7 @@ def find_deployment(
     description: Description | None = None
     telling, fraction = handle.describe.remote(), 0.0
     while description is None:
-        progress("waiting for a replica", fraction)  # which may end the load
+        progress("waiting for a replica", fraction)  # which may cancel the load
         fraction = _NOBODY_KNOWS
         with suppress(TimeoutError):
             description = telling.result(timeout_s=_LOOK_S)
@@ -102,7 +103,7 @@ class _HandleReplies:
         try:
             reply: EngineOutput | Failure = await anext(self._stream)
         except StopAsyncIteration:
-            self._is_cancelled = True  # there is nothing left to cancel
+            self._is_cancelled = True  # nothing is left to cancel
             raise
         except asyncio.CancelledError:
             if self._is_cancelled:
@@ -121,7 +122,7 @@ class _HandleReplies:
 
 
 def _is_loss(error: Exception) -> bool:
-    """True if the replica's process, its machine or what it sent is gone; not for what its code raised."""
+    """True if the replica's process, machine or data is lost; False for an error of its code."""
     if isinstance(error, DeploymentUnavailableError):
         return True
     return isinstance(error, RayError) and not isinstance(error, RayTaskError | TaskCancelledError)

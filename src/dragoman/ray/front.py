@@ -1,7 +1,7 @@
 """The server deployment: the ASGI application that Serve runs in each replica of it.
 
 Does: load the model's text side when Serve starts the replica, answer its HTTP requests, end with it. Does not: compute.
-Called by Serve on the replica's event loop, by the lifespan and HTTP messages of ASGI.
+Serve calls it on the replica's event loop by ASGI's lifespan and HTTP messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Front:
     """The ASGI callable of one replica."""
 
     def __init__(self, application: Application, engine_address: str) -> None:
-        """`engine_address`: of the factory whose engine stands for the application's replicas."""
+        """`engine_address`: of the factory for the engine over the replicas."""
         self._application = application
         self._engine_address = engine_address
         self._app: App | None = None
@@ -42,14 +42,14 @@ class Front:
         """Answer an HTTP request, or live as long as the replica does. Raises: ValueError for other protocols."""
         if scope["type"] == "lifespan":
             return await self._live(receive, send)
-        assert self._attempts is not None  # Serve sends nothing before the start has ended
+        assert self._attempts is not None  # Serve sends no requests before
         return await self._attempts(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()  # lifespan.startup
         try:
             await self._start()
-        except Exception as error:  # start-up boundary: whatever it is, Serve tells it, and tries again
+        except Exception as error:  # start-up boundary: Serve reports any error and tries again
             logger.exception("loading failed")
             return await send({"type": "lifespan.startup.failed", "message": f"{type(error).__name__}: {error}"})
         await send({"type": "lifespan.startup.complete"})

@@ -1,6 +1,6 @@
-"""A replica of the model: an engine, as `dragoman serve` would have it, that takes requests from servers elsewhere.
+"""A replica of the model: the engine of `dragoman serve`, with requests from other processes.
 
-Does: load the model, run requests, tell Serve whether the engine lives, end it. Does not: HTTP or text. Made by Serve in a
+Does: load the model, run requests, report health to Serve, end the engine. Does not: handle HTTP or text. Made by Serve in a
 process of its own; everything runs on the replica's event loop.
 """
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("dragoman.ray")
 
 @dataclass(frozen=True, slots=True)
 class ReplicaHealth:
-    """One replica: its name in Serve's logs, its process, the gauges of its engine, and what that has counted."""
+    """One replica: its name in Serve's logs, its process, its engine's gauges and counters."""
 
     replica: str
     pid: int
@@ -42,18 +42,18 @@ class EngineReplica:
     """The class of the engine deployment."""
 
     async def __init__(self, application: Application) -> None:  # type: ignore[misc]  # Serve awaits it
-        """Load the model; the replica takes requests when this returns. Raises: ConfigError, ModelError, EngineDead."""
+        """Load the model; the replica then takes requests. Raises: ConfigError, ModelError, EngineDead."""
         config = await asyncio.to_thread(application.config)
         if not config.server.log_prompts:
             hide_messages()
-        # An operator's code belongs to the texts of requests, which are the servers'.
+        # An operator's code handles texts, so it runs in the servers.
         config = replace(config, clients=replace(config.clients, hooks=False, output_formatter=None))
         self._name = serve.get_replica_context().replica_id.unique_id
         self._composed: ComposedModel = await build_served_model(config, log_progress(config.name))
         logger.info("replica %s runs %s (%s)", self._name, config.name, ", ".join(self._composed.facts))
 
     async def __call__(self, request: Any) -> Any:
-        """The answer to Serve's proxy where an application has no server of its own."""
+        """The answer to Serve's proxy in an application without servers."""
         from starlette.responses import PlainTextResponse  # comes with Serve
 
         return PlainTextResponse("This application has engines alone: dragoman serve --engine ray answers\n", 404)
@@ -64,7 +64,7 @@ class EngineReplica:
         return Description(served.engine.capabilities, self._composed.facts, served.dtype, self._composed.pictures)
 
     async def generate(self, request: EngineRequest, avoided: tuple[str, ...]) -> AsyncIterator[EngineOutput | Failure]:
-        """The request's outputs, and the error that ended it, if one did. `avoided` is for the router."""
+        """The request's outputs, or the error that ended it. `avoided` is for the router."""
         async with aclosing(self._composed.served.engine.generate(request)) as outputs:
             try:
                 async for output in outputs:
@@ -73,12 +73,12 @@ class EngineReplica:
                 yield Failure(error, self._name)
 
     async def health(self) -> ReplicaHealth:
-        """For operators: what this replica has to do and has done, and where it is."""
+        """This replica's load, counters and place, for operators."""
         engine = self._composed.served.engine
         return ReplicaHealth(self._name, os.getpid(), engine.health(), engine.stats())
 
     async def check_health(self) -> None:
-        """Raises: RuntimeError if the engine has died; Serve replaces the replica. One that recovers needs no other."""
+        """Raises: RuntimeError if the engine has died and does not recover; Serve then replaces the replica."""
         health = self._composed.served.engine.health()
         if not health.is_alive and not health.is_recovering:
             raise RuntimeError(f"the engine has died: {health.reason}")

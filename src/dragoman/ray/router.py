@@ -1,7 +1,7 @@
-"""Serve's request router for the deployment that runs the model: prompts go where their beginning is known.
+"""Serve's request router for the engine deployment: prompts go to replicas that have their beginning cached.
 
-Does: ask `affinity` in which order to try the replicas, leave out those that failed the request. Does not: send anything,
-Serve does. Named by its import path in the deployment's configuration; runs in each process that holds a handle.
+Does: order the replicas by `affinity`, skip those that failed the request. Does not: send anything; Serve does. Named by its
+import path in the deployment's configuration; runs in each process that holds a handle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PrefixRouter(RequestRouter):
         replicas = {str(one.replica_id.unique_id): one for one in candidate_replicas}
         arguments = pending_request.args if pending_request is not None else []
         if not arguments or not isinstance(arguments[0], EngineRequest):
-            # Of several that are equally busy Serve asks the first, so that some would never tell how they are.
+            # Serve queries the first of equally busy replicas, so some would never report their load.
             return [random.sample(candidate_replicas, len(candidate_replicas))]
         request, avoided = arguments
         left = {name: one for name, one in replicas.items() if name not in avoided} or replicas

@@ -1,7 +1,7 @@
-"""An engine over replicas that other processes own: it dies when they cannot be reached any more.
+"""An engine over replicas of other processes: it dies when they can no longer be reached.
 
 Does: check repeatedly, on a thread, whether they can be reached; give up after several failures. Does not: know the check
-(its maker passes it), or find replicas again: the host makes another engine. On the event loop.
+(a parameter), or find replicas again: the host makes another engine. On the event loop.
 
 Serve replaces replicas that die, and requests wait for them. Once the cluster or the application is gone, waiting is
 useless.
@@ -19,11 +19,11 @@ from dragoman.errors import EngineDead
 
 EVERY_S = 5.0
 PATIENCE_S = 10.0
-MOST_MISSES = 3  # in a row: a controller that restarts, or an application that is deployed again, is back before that
+MOST_MISSES = 3  # in a row; a restarting controller or redeployed application is back before
 
 
 class WatchedEngine(SpreadEngine):
-    """`why_unreachable`: "" while what starts the replicas can be reached; it may block, and is not asked twice at once."""
+    """`why_unreachable` returns "" while the starter of the replicas can be reached. It may block; calls never overlap."""
 
     def __init__(
         self, capabilities: Capabilities, send: Send, why_unreachable: Callable[[], str], every_s: float = EVERY_S
@@ -47,7 +47,7 @@ class WatchedEngine(SpreadEngine):
                 await self._watching
 
     def _check_not_cancelled(self, error: Exception) -> None:
-        if self._death and not self._refusal:  # nobody has shut it down
+        if self._death and not self._refusal:  # not shut down
             raise EngineDead(self._death) from error
         super()._check_not_cancelled(error)
 

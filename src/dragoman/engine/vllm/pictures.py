@@ -1,11 +1,11 @@
-"""Pictures on vLLM: which models' are taken, and how vLLM's own view of a picture fits the prompt that holds it already.
+"""Pictures on vLLM: which models take them, and how vLLM's tokens for a picture fit into a finished prompt.
 
-Does: read the rules by which the service writes prompts, have vLLM prepare each picture, compare. Does not: import vllm.
+Does: read the rules for writing prompts, have vLLM prepare each picture, compare. Does not: import vllm.
 `plan_pictures` runs where the model is loaded, the rest on the event loop; vLLM prepares pictures on a thread of its own.
 
-Prompts hold all placeholders of a picture when they come here. vLLM makes them itself, from one in their place. So it is
-given each picture alone, and what it makes of that is put where the prompt has the same tokens; where it has others the
-request is refused: what is computed are always the prompt's own tokens.
+Prompts come with all placeholders of a picture, but vLLM makes these itself. So vLLM prepares each picture alone, and the
+result goes where the prompt has the same tokens. If the tokens differ, the request is refused: only the prompt's own tokens
+are computed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _KEYS = "mm_processor_kwargs"
 
 @dataclass(frozen=True, slots=True)
 class PicturePlan:
-    """The plan for a model's pictures before vLLM runs. `rules`: None = prompts hold none, for the reason `why`."""
+    """The plan for a model's pictures before vLLM runs. `rules` None = pictures are refused because of `why`."""
 
     rules: PictureRules | None
     why: str = ""
 
 
 class PreparedPicture(NamedTuple):
-    """A picture as vLLM prepares it. `token_ids`: from its first embedding to its last; `takes`: True for embeddings.
+    """A picture, prepared by vLLM. `token_ids`: from its first embedding to its last; `takes`: True for embeddings.
 
-    `digest`: vLLM's key for it; `item`: its pixels, as vLLM's model takes them.
+    `digest`: vLLM's key; `item`: pixels in the form of vLLM's model.
     """
 
     token_ids: tuple[int, ...]
@@ -71,7 +71,7 @@ def plan_pictures(setup: EngineSetup) -> PicturePlan:
 
 
 async def placed_pictures(request: EngineRequest, prepare: Prepare) -> tuple[PlacedPicture, ...]:
-    """The request's pictures, prepared by vLLM. Raises: UnsupportedFeature if vLLM puts other tokens in their places."""
+    """The request's pictures, prepared by vLLM. Raises: UnsupportedFeature if vLLM has other tokens for them."""
     prepared = await asyncio.gather(*(prepare(span.picture) for span in request.pictures))
     placed = []
     for number, (span, one) in enumerate(zip(request.pictures, prepared, strict=True), start=1):
@@ -83,7 +83,7 @@ async def placed_pictures(request: EngineRequest, prepare: Prepare) -> tuple[Pla
 
 
 def _unlike(number: int, span: PictureSpan, ours: Sequence[int], theirs: Sequence[int]) -> UnsupportedFeature:
-    """The error for a picture that vLLM has other tokens for, with the first difference."""
+    """The error for a picture with other tokens in vLLM; names the first difference."""
     size = f"{span.picture.width} x {span.picture.height} pixels, detail {span.detail}"
     if len(ours) != len(theirs):
         problem = f"vLLM makes {len(theirs)} tokens of it, the model's own rules {len(ours)}"

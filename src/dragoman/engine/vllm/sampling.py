@@ -1,9 +1,9 @@
-"""From a request to vLLM's sampling parameters, as plain data.
+"""Translates a request into vLLM's sampling parameters, as plain data.
 
-Does: say in vLLM's words how one sequence of a request is drawn. Does not: import vllm, or judge the request
+Does: translate the parameters of one sequence. Does not: import vllm, or judge the request
 (`Capabilities.check` does, and vLLM itself). Called by the engine, on the event loop.
 
-Every sequence is a request of its own to vLLM: greedy ones may then be several, one can end before its siblings, and only
+Every sequence is a separate request to vLLM. So there can be several greedy ones, one can end before its siblings, and only
 the first computes the prompt's log-probabilities.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 from dragoman.errors import UnsupportedFeature
 from dragoman.types import EngineRequest
 
-LEAST_TEMPERATURE = 0.01  # below it, and above 0, vLLM takes this instead
-_SEED_MASK = 2**63 - 1  # torch's generators take 64 bits, with a sign; and vLLM takes -1 for no seed
+LEAST_TEMPERATURE = 0.01  # vLLM raises lower ones, above 0, to this
+_SEED_MASK = 2**63 - 1  # torch's seeds are signed 64 bits, and vLLM takes -1 for no seed
 
 UNSUPPORTED = frozenset({
     "typical_p", "num_assistant_tokens", "assistant_confidence_threshold",
@@ -36,7 +36,7 @@ def check_temperature(request: EngineRequest) -> None:
 
 
 def ending_ids(request: EngineRequest) -> frozenset[int]:
-    """The tokens that end a sequence: those of the request, whatever the model's files say."""
+    """The tokens that end a sequence: the request's, not those of the model's files."""
     eos = frozenset() if request.sampling.ignore_eos else request.eos_token_ids
     return eos | frozenset(request.sampling.stop_token_ids)
 
@@ -44,7 +44,7 @@ def ending_ids(request: EngineRequest) -> frozenset[int]:
 def sampling_arguments(request: EngineRequest, index: int) -> dict[str, Any]:
     """The arguments of vLLM's SamplingParams for sequence `index`; its seed is the request's plus that, as in vLLM.
 
-    Names that begin with an underscore are fields that vLLM fills from texts, and which have their token ids here.
+    Names with an underscore are fields that vLLM usually fills from texts; here they have token ids.
     """
     sampling = request.sampling
     arguments: dict[str, Any] = {
@@ -56,7 +56,7 @@ def sampling_arguments(request: EngineRequest, index: int) -> dict[str, Any]:
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "seed": (request.seed + index) & _SEED_MASK,
-        "max_tokens": max(1, request.max_tokens),  # without one there are no log-probabilities of the prompt either
+        "max_tokens": max(1, request.max_tokens),  # needed for log-probabilities of the prompt
         "min_tokens": min(sampling.min_tokens, max(1, request.max_tokens)),
         "ignore_eos": True,  # of the model's files
         "stop_token_ids": sorted(ending_ids(request)),

@@ -1,6 +1,6 @@
-"""The only place that imports the package vllm, and only when it is needed.
+"""The only module that imports the package vllm, inside functions.
 
-Does: import it, prepare its environment, read texts as its command line does, start its engine. Does not: know requests or
+Does: import it, prepare its environment, parse texts like its command line, start its engine. Does not: know requests or
 options. Called by the factory, on the threads that load and build.
 """
 
@@ -24,8 +24,8 @@ from dragoman.models.vision.pixels import as_image
 from dragoman.types import Picture
 
 ENVIRONMENT = {
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # this process has threads, which a fork would cut off
-    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is the server's
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would lose this process's threads
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output belongs to the server
 }
 """Variables that vLLM reads, where the operator has not set them."""
 
@@ -35,7 +35,7 @@ _GREY = Picture(64, 64, bytes([128]) * (3 * 64 * 64), "")
 
 
 class AsyncEngine(Protocol):
-    """vLLM's AsyncLLM, as far as it is used."""
+    """The used part of vLLM's AsyncLLM."""
 
     @property
     def errored(self) -> bool: ...
@@ -58,12 +58,11 @@ class AsyncEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """The words of vLLM that requests are put into, and the errors that come back.
+    """Constructors of vLLM's objects for requests, and its errors.
 
-    `make_params`: (arguments, Lark of a grammar or None) -> SamplingParams for one sequence; its outputs are what
-    each step added. `make_prompt`: (token ids, salt or None, pictures) -> a prompt. `make_adapter`: (name, number,
-    directory) -> an adapter. `refusals`: what is the request's fault. `overflows`: what says that there are too many.
-    `dead`: that its processes have ended.
+    `make_params`: (arguments, Lark of a grammar or None) -> SamplingParams of one sequence, with outputs per step.
+    `make_prompt`: (token ids, salt or None, pictures) -> a prompt. `make_adapter`: (name, number, directory) -> an adapter.
+    `refusals`: errors of the request. `overflows`: too many requests. `dead`: its processes have ended.
     """
 
     make_params: Callable[[Mapping[str, Any], str | None], Any]
@@ -75,7 +74,7 @@ class Surface:
 
 
 def import_surface() -> Surface:
-    """Import what requests need. Takes seconds the first time. Raises: ImportError."""
+    """Import vLLM's parts for requests. Takes seconds the first time. Raises: ImportError."""
     _prepare()
     from torch import tensor
     from vllm.exceptions import GracefulHTTPError, VLLMClientError
@@ -103,9 +102,9 @@ def import_surface() -> Surface:
 
 
 async def prepare_picture(llm: AsyncEngine, picture: Picture) -> PreparedPicture:
-    """The picture as vLLM prepares it, on a thread of vLLM's, which caches it. Raises: as vLLM does.
+    """The picture, prepared and cached by vLLM on its own thread. Raises: as vLLM does.
 
-    The cache of other processes is skipped: a request that ends before vLLM computes the picture would falsify it.
+    The cache in its other processes is skipped: a request that ends before its picture is computed would corrupt it.
     """
     alone = _alone(llm, await asyncio.to_thread(as_image, picture))
     (made,) = await llm.renderer.render_cmpl_async([alone], skip_mm_cache=True)
@@ -119,22 +118,22 @@ async def prepare_picture(llm: AsyncEngine, picture: Picture) -> PreparedPicture
 
 
 def try_picture(llm: AsyncEngine) -> None:
-    """Have vLLM prepare a small grey picture, on this thread. Raises: as vLLM does, for packages that are missing, say."""
+    """Have vLLM prepare a small grey picture on this thread. Raises: as vLLM does, for example for a missing package."""
     llm.renderer.render_cmpl([_alone(llm, as_image(_GREY))], skip_mm_cache=True)
 
 
 def _alone(llm: AsyncEngine, image: Any) -> dict[str, Any]:
-    """A prompt of nothing but a picture, with the placeholder that vLLM has for one of this model."""
+    """A prompt of one picture, by vLLM's placeholder for this model."""
     text = llm.renderer.get_mm_processor().dummy_inputs.get_dummy_text({_IMAGE: 1})
     return {"prompt_token_ids": llm.renderer.get_tokenizer().encode(text), "multi_modal_data": {_IMAGE: [image]}}
 
 
 def why_blind(llm: AsyncEngine, model: Any) -> str:
-    """Why vLLM takes no pictures for the model of that configuration, for people; "" if it does."""
+    """The reason why vLLM takes no pictures for that configuration, "" if it does."""
     processor = llm.renderer.mm_processor
     if processor is None or not processor.info.allowed_mm_limits.get(_IMAGE, 0):
         return "vLLM takes none for this model"
-    if is_on_cpu() and model.is_mm_prefix_lm:  # vLLM would compute them all the same
+    if is_on_cpu() and model.is_mm_prefix_lm:  # vLLM would still compute them
         return "a picture's tokens see each other in this model, and only earlier ones in vLLM on a processor"
     return ""
 
@@ -148,12 +147,12 @@ def argument_names() -> frozenset[str]:
 
 
 def parse_argument(name: str, text: str) -> Any:
-    """The value of an engine argument, as vLLM's command line reads it. Raises: ValueError, one line, if it does not."""
+    """The value of an engine argument, parsed by vLLM's command line. Raises: ValueError with one line."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     class Parser(FlexibleArgumentParser):  # type: ignore[misc]
-        """Tells instead of ending the process."""
+        """Raises errors instead of ending the process."""
 
         def error(self, message: str) -> NoReturn:
             raise ValueError(" ".join(message.split()))
@@ -191,9 +190,9 @@ def count_devices() -> int:
 
 
 def start_engine(arguments: Mapping[str, Any], watcher: Any) -> tuple[AsyncEngine, Any]:
-    """vLLM's engine, its processes started and its model loaded, with its configuration; blocks for as long as that takes.
+    """vLLM's engine with its model loaded, and its configuration. Blocks until then.
 
-    `watcher`: called as vLLM calls its factories of loggers. Raises: whatever vLLM raises.
+    `watcher`: a factory of loggers for vLLM. Raises: any error of vLLM.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -213,7 +212,7 @@ def _division(arguments: Mapping[str, Any]) -> str | None:
 
 @contextlib.contextmanager
 def _with_cores(division: str | None) -> Iterator[None]:
-    """Set the cores for processes that are started meanwhile, unless the operator has chosen; None = vLLM chooses."""
+    """Set the cores of processes started within, unless the operator has chosen; None = vLLM chooses."""
     if division is None or _CORES in os.environ:
         yield
         return
@@ -226,10 +225,10 @@ def _with_cores(division: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Processes that are started meanwhile never get SIGINT, nor do theirs: a terminal sends it to all at Ctrl+C.
+    """Block SIGINT in processes started within, and in theirs: a terminal sends it to all of them at Ctrl+C.
 
-    They inherit the mask of this thread; vLLM ends them by SIGTERM, once requests have been finished. multiprocessing's
-    tracker unblocks the signal when it starts, so it is started before.
+    They inherit this thread's mask; vLLM ends them by SIGTERM once requests have finished. multiprocessing's tracker
+    unblocks the signal when it starts, so it is started before.
     """
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
