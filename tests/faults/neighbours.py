@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -17,7 +18,12 @@ from tests.support.every_api import Calling, document_of, kind_of
 from tests.support.small_server import CALLS, PROFILE, AppCall, Parts, SmallServer, id_of, run, small_server
 
 MARK = ord("?")  # is in the prompts of victims, and in no neighbour's
-CHECKER = Checker(document_of(PROFILE))
+
+
+@cache
+def checker() -> Checker:
+    """The document of a small server."""
+    return Checker(document_of(PROFILE))
 
 
 def neighbours() -> list[EngineRequest]:
@@ -59,7 +65,7 @@ def check_told(calling: Calling, call: AppCall, words: str) -> None:
     assert call.is_complete, id_of(calling)
     assert words in call.body.decode("utf-8", "replace"), (id_of(calling), call.body)
     if call.status >= 400:
-        CHECKER.check_answer(calling.key, call.status, call.media_type, call.body)
+        checker().check_answer(calling.key, call.status, call.media_type, call.body)
 
 
 def told(parts: Parts, words: str, calls: Sequence[Calling] = CALLS) -> None:

@@ -32,13 +32,11 @@ from dragoman.server.apis import set_up_all
 from dragoman.server.app import ServerConfig
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.run import EXIT_ENGINE_FAILED, HttpServer, ListenConfig, ModelOwner, loop_factory
+from tests.faults.neighbours import checker
 from tests.support.adapters import matrices_of, write_adapter
-from tests.support.api_document import Checker
-from tests.support.every_api import document_of
 from tests.support.patience import PATIENCE_S
 from tests.support.small_server import (
     CALLS,
-    PROFILE,
     AppCall,
     LetterRunner,
     Parts,
@@ -85,7 +83,6 @@ def text_of(call: AppCall) -> str:
 
 @pytest.mark.parametrize("dies_at", [1, 5, 40])
 def test_whoever_runs_or_waits_is_answered_in_the_words_of_its_api(dies_at: int) -> None:
-    checker = Checker(document_of(PROFILE))
 
     async def test() -> None:
         async with small_server(Parts(DyingRunner(dies_at), config=RollingConfig(max_num_seqs=6))) as server:
@@ -98,7 +95,7 @@ def test_whoever_runs_or_waits_is_answered_in_the_words_of_its_api(dies_at: int)
                 assert call.is_complete
                 assert call.status == 200 or call.status >= 424
                 if call.status >= 400:
-                    checker.check_answer(calling.key, call.status, call.media_type, call.body)
+                    checker().check_answer(calling.key, call.status, call.media_type, call.body)
             assert refused > len(CALLS) // 3
             assert server.admission.is_idle
             for path in ("/ping", "/health", "/v2/health/ready", "/v2/health/live"):
@@ -109,7 +106,6 @@ def test_whoever_runs_or_waits_is_answered_in_the_words_of_its_api(dies_at: int)
 
 
 def test_while_an_engine_is_renewed_calls_are_refused_and_then_answered_as_ever() -> None:
-    checker = Checker(document_of(PROFILE))
 
     async def test() -> None:
         async with small_server() as server:
@@ -129,7 +125,7 @@ def test_while_an_engine_is_renewed_calls_are_refused_and_then_answered_as_ever(
             assert (await server.call("/v2/health/live", method="GET").ended()).status == 200
             for calling, call in zip(CALLS, await answers(server), strict=True):
                 assert call.status in (424, 429, 503, 529), text_of(call)
-                checker.check_answer(calling.key, call.status, call.media_type, call.body)
+                checker().check_answer(calling.key, call.status, call.media_type, call.body)
                 assert "retry-after" in call.headers
             may_go.set()
             await renewing

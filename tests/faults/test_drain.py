@@ -21,8 +21,8 @@ from dragoman.errors import Cancelled
 from dragoman.server.app import ServerConfig
 from dragoman.server.run import HttpServer, ListenConfig, ModelOwner
 from tests.engine.forward_gate import ForwardGate
-from tests.support.api_document import Checker
-from tests.support.every_api import Calling, dialects_of, document_of, name_of_dialect
+from tests.faults.neighbours import checker
+from tests.support.every_api import Calling, dialects_of, name_of_dialect
 from tests.support.patience import PATIENCE_S
 from tests.support.small_server import (
     CALLS,
@@ -141,7 +141,6 @@ def is_cut_without_words(calling: Calling) -> bool:
 
 
 def test_what_runs_finishes_while_readiness_is_off_and_new_calls_are_refused() -> None:
-    checker = Checker(document_of(PROFILE))
 
     async def test() -> None:
         async with served(LetterRunner()) as (_, client):
@@ -161,7 +160,7 @@ def test_what_runs_finishes_while_readiness_is_off_and_new_calls_are_refused() -
             for answer in await asked(client):
                 assert answer.status in (424, 429, 503, 529), id_of(answer.calling)
                 assert "retry-after" in answer.headers
-                checker.check_answer(answer.calling.key, answer.status, answer.media_type, answer.body)
+                checker().check_answer(answer.calling.key, answer.status, answer.media_type, answer.body)
             gate.open()
             answers = [await one for one in running]
             assert [(one.status, length_of(one.body)) for one in answers] == expected
@@ -186,7 +185,6 @@ def test_calls_of_every_api_are_taken_while_load_balancers_look() -> None:
 
 @pytest.mark.parametrize("num_stops", [1, 2])
 def test_what_does_not_finish_in_time_is_told_in_the_words_of_its_api(num_stops: int) -> None:
-    checker = Checker(document_of(PROFILE))
 
     async def test() -> None:
         async with served(LetterRunner()) as (found, client):
@@ -210,7 +208,7 @@ def test_what_does_not_finish_in_time_is_told_in_the_words_of_its_api(num_stops:
             calling = answer.calling
             if not is_streamed(calling):
                 assert answer.status >= 400, id_of(calling)
-                checker.check_answer(calling.key, answer.status, answer.media_type, answer.body)
+                checker().check_answer(calling.key, answer.status, answer.media_type, answer.body)
             assert answer.is_cut == (is_streamed(calling) and is_cut_without_words(calling)), id_of(calling)
             assert answer.is_cut or TOLD.encode() in answer.body, (id_of(calling), answer.body)
 

@@ -322,7 +322,7 @@ def test_a_loop_that_is_held_loses_nothing() -> None:
             for _ in range(5):
                 await asyncio.sleep(0)
             gone.leave()
-            time.sleep(2.0)  # noqa: ASYNC251 - that is the fault
+            time.sleep(0.5)  # noqa: ASYNC251 - that is the fault
             left.leave()
             for call in calls:
                 assert (await call.ended()).status < 300

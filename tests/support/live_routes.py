@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -20,4 +21,14 @@ def live_operations() -> list[Operation]:
 
 def live_document(profile: ModelProfile | None = None) -> Any:
     """The OpenAPI document of those operations, as a client decodes it."""
-    return json.loads(msgspec.json.encode(openapi_document(all_apis(), profile or ModelProfile())))
+    return json.loads(_usual() if profile is None else _encoded(profile))
+
+
+@cache
+def _usual() -> bytes:
+    """Encoded once: many modules of tests ask for it when they are imported."""
+    return _encoded(ModelProfile())
+
+
+def _encoded(profile: ModelProfile) -> bytes:
+    return msgspec.json.encode(openapi_document(all_apis(), profile))
