@@ -126,8 +126,8 @@ def test_each_parameter_names_who_decided_it(server: ServerProcess) -> None:
     assert parameter(told, "repetition_penalty")["source"] == "API default"
     assert parameter(told, "seed")["source"] == "drawn"
     assert told["ignored"] == [{"name": "beta", "why": "another field says the same, or there is no such parameter"}]
-    body = {"model": "demo", "prompt": "x", "stream": True, "stream_options": {"include_usage": True}}
-    streamed = explained(server, "/v1/completions", body)  # the options would be refused without the stream
+    stream: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}  # refused without the stream
+    streamed = explained(server, "/v1/completions", {"model": "demo", "prompt": "x", **stream})
     assert parameter(streamed, "stream")["names"] == ["stream"]
     open_end = explained(server, "/v1/completions", {"model": "demo", "prompt": "x", "max_completion_tokens": None})
     assert parameter(open_end, "max_tokens")["source"] in ("context length", "API default")
