@@ -93,6 +93,7 @@ class Servers:
         options += ["--port", str(case.server_port), "--host", case.server_host, "--max-num-seqs", str(slots)]
         options += ["--temp", str(case.temperature), "--seed", str(case.seed)]
         options += ["--slots" if case.server_slots else "--no-slots", *(["--no-ui"] if case.no_ui else [])]
+        options += ["--context-shift"] if case.enable_ctx_shift else []
         if case.n_ctx:
             options += ["--max-model-len", str(min(case.n_ctx if case.kv_unified else case.n_ctx // slots, LONGEST))]
         names = (

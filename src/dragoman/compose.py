@@ -245,6 +245,7 @@ async def _build_generating(
         keeps_prompts=built.engine.capabilities.cache_keep,
         has_cache_keys=built.engine.capabilities.cache_key,
         tells_progress=built.engine.capabilities.progress,
+        shifts_context=limits.shifts_context,
     )
     dialects = set_up_all(profile)
     served = _served(config, service, engine, dialects, built.dtype, text.tokenizer.max_token_chars)
@@ -349,6 +350,7 @@ def _service_limits(config: Config, engine: Engine) -> ServiceLimits:
         max_completion_tokens=config.server.max_completion_tokens,
         prefix_cache_per_key=bool(config.engine.prefix_cache_per_key),
         thinking=_thinking_bounds(config, engine),
+        shifts_context=config.model.context_shift and engine.capabilities.context_shift,
     )
 
 

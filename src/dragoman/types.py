@@ -309,7 +309,9 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     """One prompt and everything the client asked about it, in neutral words. Made by `dialect.parse`.
 
     `max_tokens` None = up to the context length. `on_overflow`: what to do when prompt + max_tokens exceed the context:
-    `refuse` (OpenAI, OVMS, TGI) or `clip` (LMI, text service: generate what fits, finish with length).
+    `refuse` (OpenAI, OVMS, TGI) or `clip` (LMI, text service: generate what fits, finish with length). Where the server
+    shifts contexts, neither is done if `may_shift`: `n_keep` tokens of the prompt stay then (-1 = all), besides its
+    begin-of-sequence token, and `n_discard` of the others go (0 = half).
     """
 
     request_id: str
@@ -336,6 +338,9 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     passed_over: Mapping[str, str] = msgspec.field(default_factory=dict)  # of the tools' schemas, as of a grammar's
     biased_texts: Mapping[str, float] = msgspec.field(default_factory=dict)  # a logit bias for each token of each text
     lines: LineLimits | None = None
+    may_shift: bool = True
+    n_keep: int = 0
+    n_discard: int = 0
 
 
 # --- between service and engine ---------------------------------------------------------------------------------------
@@ -505,6 +510,26 @@ class Thinking(msgspec.Struct, frozen=True):
     reclosing_ids: tuple[int, ...] = ()
 
 
+class ContextShift(msgspec.Struct, frozen=True):
+    """How a sequence goes on that has become `longest` tokens long: the model reads fewer of them from then on.
+
+    It reads the first `num_kept` and then those that follow the next `num_dropped`; 0 = half of what is not kept.
+    """
+
+    longest: int
+    num_kept: int = 0
+    num_dropped: int = 0
+
+    def dropped(self) -> range:
+        """The places of the tokens that are left out. The last token, which the model has not read yet, always stays.
+
+        As llama.cpp has it: at least three tokens before the last one are not kept, and at least one is left out.
+        """
+        begin = min(self.num_kept, max(self.longest - 4, 0))
+        num_others = self.longest - 1 - begin
+        return range(begin, begin + min(self.num_dropped or max(num_others // 2, 1), max(num_others - 1, 1)))
+
+
 class EngineRequest(msgspec.Struct, frozen=True):
     """A request as engines take it: token ids, complete, legal, seed resolved. Pure data: it survives JSON and msgpack.
 
@@ -524,7 +549,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     `dry_breakers`: of the texts in `dry_sequence_breakers`, where DRY is on.
     `pictures`: in the order of their places in the prompt, which do not overlap. `trace`: the client's, which servers that
     an engine asks are to continue; None = it has named none. `thinking`: None = no reasoning is ended; engines elsewhere go
-    by `SamplingParams.thinking_token_budget` instead.
+    by `SamplingParams.thinking_token_budget` instead. `shift`: None = prompt and answer fit into the context together.
     """
 
     request_id: str
@@ -550,6 +575,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     is_background: bool = False
     dry_breakers: tuple[SequenceBreaker, ...] = ()
     thinking: Thinking | None = None
+    shift: ContextShift | None = None
 
     @property
     def cache_partition(self) -> str:

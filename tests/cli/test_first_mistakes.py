@@ -250,11 +250,17 @@ def test_words_of_other_programs_are_understood_or_answered(capsys: pytest.Captu
     words += ["--temp", "0.5", "--seed", "7", "--mlock", "--no-slots", "--no-ui", "--kv-unified", "--no-context-shift"]
     assert main(["config", *words]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    for told in ("max_model_len 64 ", "max_num_seqs 3 ", "name mine ", "threads 1 ", *SAMPLED_OR_OFF):
+    for told in (
+        "max_model_len 64 ",
+        "max_num_seqs 3 ",
+        "name mine ",
+        "context_shift false ",
+        "threads 1 ",
+        *SAMPLED_OR_OFF,
+    ):
         assert told in out
     assert "-ngl=99 (command line): no effect here; the model runs on the CPU" in out
     assert "kv_unified" not in out
-    assert "context_shift" not in out
     for name in ("hf.co/some-org/no-such", "https://huggingface.co/some-org/no-such/"):
         assert main(["config", name]) == 2
         assert "`dragoman pull some-org/no-such` brings it" in capsys.readouterr().err

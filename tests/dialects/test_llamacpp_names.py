@@ -25,7 +25,8 @@ def parse(api: str, **parameters: Any) -> Call:
     path, name, rest, _ = APIS[api]
     body = json.dumps({**rest, **parameters}).encode()
     http = HttpCall("POST", path, body, {"content-type": "application/json"}, request_id="r")
-    return real_dialects(generation_defaults={"top_k": 20, "top_p": 0.8})[name].open(http).parse()
+    served = {"generation_defaults": {"top_k": 20, "top_p": 0.8}, "shifts_context": True}
+    return real_dialects(**served)[name].open(http).parse()
 
 
 def request_of(api: str, **parameters: Any) -> GenerationRequest:
@@ -55,6 +56,8 @@ def test_every_name_has_its_effect(api: str) -> None:
     assert apart.cache_salt == apart.request_id
     assert request_of(api, cache_prompt=True).cache_salt == ""
     assert request_of(api, n_indent=4, t_max_predict_ms=500).lines == LineLimits(4, 0.5)
+    shifted = request_of(api, n_keep=-1, n_discard=9)
+    assert (shifted.may_shift, shifted.n_keep, shifted.n_discard) == (True, -1, 9)
     assert request_of(api, lora=[]).adapter == ""
     assert request_of(api, samplers="i").sampling.infill
 
@@ -99,6 +102,8 @@ def test_the_other_name_counts_where_both_are_given(api: str) -> None:
         ("samplers", ["top_z"], '"top_z"'),
         ("grammar", "yes or no", '"yes or no"'),
         ("json_schema", {"type": "strin"}, '"strin"'),
+        ("n_keep", -2, "-2"),
+        ("n_discard", -1, "-1"),
         ("n_indent", -1, "-1"),
         ("t_max_predict_ms", -2, "-2"),
         ("lora", [{"id": 5}], "5"),

@@ -226,6 +226,8 @@ def test_no_parameter_without_effect_is_one_that_has_an_effect() -> None:
         ({"temperature": "warm"}, "temperature", 'temperature must be a number, got "warm"'),
         ({"top_p": 2}, "top_p", "top_p must be between 0.0 and 1.0, got 2"),
         ({"n_predict": -2}, "n_predict", "n_predict must be between -1 and 2147483647, got -2"),
+        ({"n_keep": -2}, "n_keep", "n_keep must be between -1 and 2147483647, got -2"),
+        ({"n_discard": -1}, "n_discard", "n_discard must be between 0 and 2147483647, got -1"),
         ({"n_probs": 21}, "n_probs", "n_probs must be between 0 and 20, got 21"),
         ({"n_cmpl": 0}, "n_cmpl", "n_cmpl must be between 1 and 20, got 0"),
         ({"grammar": "nothing"}, "grammar", 'grammar must be GBNF, rules like root ::= ..., got "nothing"'),

@@ -144,6 +144,7 @@ def test_filters_are_named_where_nothing_is_drawn(ask: Ask) -> None:
         ("repeat_penalty", 0, "greater than 0.0"),
         ("repeat_last_n", -2, "between -1 and 4294967295"),
         ("num_predict", -3, "between -2 and 4294967295"),
+        ("num_keep", -2, "between -1 and 4294967295"),
         ("presence_penalty", 3, "between -2.0 and 2.0"),
         ("frequency_penalty", -3, "between -2.0 and 2.0"),
         ("seed", "x", "an integer"),

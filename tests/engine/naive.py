@@ -11,7 +11,15 @@ from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.errors import ServerError
-from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, SamplingParams
+from dragoman.types import (
+    ContextShift,
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    Logprob,
+    PromptLogprob,
+    SamplingParams,
+)
 from tests.engine.fake_runner import PLAIN, FakeModel, last_logits, reference_logits
 from tests.support.letters import letter_watch
 from tests.support.live_parts import criterion_of, masker_of
@@ -41,17 +49,21 @@ def naive_sequence(request: EngineRequest, index: int, vocab_size: int, model: F
     state = sampler.new_state(request, index, masker_of(request), letter_watch(request))
     sampling = request.sampling
     result = Generated()
+    read, num_prompt = list(request.prompt_ids), len(request.prompt_ids)
     while result.finish_reason is None:
         if len(result.token_ids) == request.max_tokens:
             result.finish_reason = FinishReason.LENGTH
             break
-        tokens = [*request.prompt_ids, *result.token_ids]
-        logits = last_logits(tokens, vocab_size, model, len(request.prompt_ids))
+        if request.shift is not None and len(read) >= request.shift.longest:
+            read = shifted(read, request.shift)
+            num_prompt = len(read)
+        logits = last_logits(read, vocab_size, model, num_prompt)
         sampled = sampler.sample(logits, [state])
         token_id = int(sampled.token_ids[0])
         is_loop = state.watch is not None and state.watch.ends_with(token_id)
         state.observe(token_id)
         result.token_ids.append(token_id)
+        read.append(token_id)
         if (logprob := sampled.logprobs[0]) is not None:
             result.logprobs.append(logprob)
         if (top := sampled.top_logprobs[0]) is not None:
@@ -65,6 +77,17 @@ def naive_sequence(request: EngineRequest, index: int, vocab_size: int, model: F
         elif is_loop:
             result.finish_reason = FinishReason.REPETITION
     return result
+
+
+def shifted(token_ids: list[int], shift: ContextShift) -> list[int]:
+    """The tokens of a full context that the model reads on."""
+    assert len(token_ids) == shift.longest
+    *known, last = token_ids
+    kept, others = known[: shift.num_kept], known[shift.num_kept :]
+    if len(others) < 3:
+        kept, others = known[:-3], known[-3:]
+    num_dropped = min(shift.num_dropped or max(len(others) // 2, 1), max(len(others) - 1, 1))
+    return [*kept, *others[num_dropped:], last]
 
 
 def naive_prompt_logprobs(

@@ -13,7 +13,7 @@ from dragoman.engine.rolling.blocks.block_manager import CachePool, longest_sequ
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import AbortRequest, EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.types import EngineRequest, RepetitionDetection, Thinking
+from dragoman.types import ContextShift, EngineRequest, RepetitionDetection, Thinking
 from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner
 from tests.engine.naive import Collector, Generated, make_request, naive_prompt_logprobs, naive_sequence
 from tests.support.tiers import examples
@@ -84,7 +84,15 @@ def requests(draw: st.DrawFn, prefixes: list[list[int]]) -> EngineRequest:
         caller=draw(st.sampled_from(["", "a", "b"])),
         cache_salt=draw(st.sampled_from(["", "", "s"])),
         thinking=draw(thinking()),
+        shift=draw(shifts(len(prompt))),
     )
+
+
+def shifts(num_prompt: int) -> st.SearchStrategy[ContextShift | None]:
+    """At lengths that most answers to a prompt of so many tokens reach, some of them several times."""
+    lengths = st.integers(num_prompt + 1, num_prompt + 6)
+    kept = st.one_of(st.just(0), st.integers(0, num_prompt + 6))
+    return st.one_of(st.none(), st.builds(ContextShift, lengths, kept, st.sampled_from([0, 0, 1, 2, 99])))
 
 
 @st.composite
@@ -189,6 +197,13 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
                 core.inbox.put(AbortRequest(key))
         collector.step()
     collector.run()
+    is_shifted = any(
+        len(expected_sequences(one.request, runner.model)[0].token_ids) + len(one.request.prompt_ids)
+        > one.request.shift.longest
+        for one in arrivals
+        if one.request.shift
+    )
+    event(f"shifted: {is_shifted}")
     event(f"preempted: {core.stats.num_preemptions > 0}, prefix hits: {core.stats.num_prefix_hits > 0}")
     assert core.stats.num_used_blocks == 0
     assert not collector.errors

@@ -74,6 +74,7 @@ def served() -> Iterator[tuple[RunningServer, Writing]]:
         takes_adapters=True,
         adapter_names=lambda: ADAPTERS,
         end_token_ids=tokenizer.eos_token_ids,
+        max_model_len=CONTEXT,
         abilities=frozenset({"chat", "insert"}),
     )
     vectors = FakePooling()

@@ -163,6 +163,8 @@ def _extensions(parts: Parts) -> Extensions:
 
 def _profile(parts: Parts) -> ModelProfile:
     thinks = parts.output is not None and parts.output.reasoning is not None
+    if parts.limits is not None and parts.limits.shifts_context:
+        return replace(PROFILE, shifts_context=True, max_model_len=parts.runner.max_model_len)
     return replace(PROFILE, abilities=PROFILE.abilities | {"thinking"}) if thinks else PROFILE
 
 

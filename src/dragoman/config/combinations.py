@@ -155,6 +155,12 @@ _IDLE = (
         "vLLM has settings of its own for this",
     ),
     _Idle(
+        ("context_shift",),
+        lambda values: values["engine"] in ("remote", "vllm"),
+        "with that engine an answer ends where the context is full",
+        value=True,
+    ),
+    _Idle(
         ("reasoning_budget_message", "reasoning_repetition_detection"),
         lambda values: values["engine"] in ("remote", "vllm"),
         "that engine ends reasoning by itself, or not at all",

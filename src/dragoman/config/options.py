@@ -163,6 +163,14 @@ class ModelSettings:
         open_to="load",
         flags=("-c", "--ctx-size", "--num-ctx", "--context-length"),
     )
+    context_shift: bool = option(
+        False,
+        Switch(),
+        "Let answers go on beyond the context. When it is full, the model forgets the first half of it, but for the "
+        "prompt tokens that the request keeps. Requests that give no limit still end there, unless "
+        "--max-completion-tokens is set. Beam searches and prompts with pictures are not shifted.",
+        env=(Alias("LLAMA_ARG_CONTEXT_SHIFT"),),
+    )
     chat_template: str | None = option(
         None,
         Text("FILE|TEMPLATE"),

@@ -64,6 +64,7 @@ class Capabilities:
     progress: bool = False  # it tells how far prompts are, see `TellingProgress`
     queue_timeout: bool = False  # requests that have not begun by a time can be given up
     pictures: bool = False  # prompts may hold pictures
+    context_shift: bool = False  # answers may go on beyond the context
     bounds_answers: bool = False  # reasoning ends at its budget, reasoning and content where they repeat themselves
     grammar_kinds: frozenset[str] | None = None
     unsupported: frozenset[str] = frozenset()
@@ -107,6 +108,8 @@ class Capabilities:
             raise UnsupportedFeature("queue_timeout is not supported by this engine: it must be left out")
         if request.pictures and not self.pictures:
             raise _unsupported("pictures", len(request.pictures), "none")
+        if request.shift is not None and (not self.context_shift or sampling.num_beams > 1 or request.pictures):
+            raise _unsupported("shift", request.shift, "left out")
         unsupported = self.unsupported if self.bounds_answers else self.unsupported | _BOUNDS
         if unsupported:
             _check_fields(sampling, unsupported)

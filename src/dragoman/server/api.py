@@ -383,11 +383,11 @@ class ModelProfile:
     options that gave some of them, by the same names. `overriding_defaults`: the same for APIs whose documents fix defaults.
     `proposer`: the source of guessed tokens for speculative decoding, if any. `keeps_prompts`: the engine keeps them as long
     as requests ask. `has_cache_keys`: it has replicas, and a request's key chooses one. `tells_progress`: it knows how far
-    prompts are. `lacks`: fields of `SamplingParams` that it does not support. `vocab_size`, `end_token_ids` (they end a
-    text), `max_model_len`, `dtype`: of a model that generates. `takes_adapters`: requests may ask for adapters, now for
-    `adapter_names`. `operator_code`: the operator's own functions, for the API they are written for. `pooling`: the
-    `pooling.PoolingService` of a model that embeds or scores texts and generates nothing, else None. `abilities`: besides
-    continuing a text. `card`: facts from its files.
+    prompts are. `shifts_context`: answers may go on beyond the context. `lacks`: fields of `SamplingParams` that it does not
+    support. `vocab_size`, `end_token_ids` (they end a text), `max_model_len`, `dtype`: of a model that generates.
+    `takes_adapters`: requests may ask for adapters, now for `adapter_names`. `operator_code`: the operator's own functions,
+    for the API they are written for. `pooling`: the `pooling.PoolingService` of a model that embeds or scores texts and
+    generates nothing, else None. `abilities`: besides continuing a text. `card`: facts from its files.
     """
 
     name: str = "model"
@@ -407,6 +407,7 @@ class ModelProfile:
     keeps_prompts: bool = False
     has_cache_keys: bool = False
     tells_progress: bool = False
+    shifts_context: bool = False
     system_fingerprint: str = "fp_dragoman"
     operator_code: object = None
     takes_adapters: bool = False

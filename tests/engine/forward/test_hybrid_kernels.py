@@ -32,7 +32,7 @@ from dragoman.engine.rolling.stats import RollingStats
 from dragoman.errors import EngineFailed
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.profile import computes_alike
-from dragoman.types import EngineOutput, EngineRequest, SamplingParams
+from dragoman.types import ContextShift, EngineOutput, EngineRequest, SamplingParams
 from tests.engine.test_core import BrokenMasker
 from tests.support.forward import forward_batch
 from tests.support.hybrid_checkpoint import VOCAB_SIZE, write_hybrid, write_scanning, write_stateful
@@ -179,6 +179,17 @@ def test_after_preemptions(loaded: LoadedModel) -> None:
     undisturbed = run(loaded, requests)
     assert undisturbed.stats.num_preemptions == 0
     assert (answers.token_ids, answers.logprobs) == (undisturbed.token_ids, undisturbed.logprobs)  # to the last bit
+
+
+def test_a_shifted_context_is_a_prompt(loaded: LoadedModel) -> None:
+    shifted = msgspec.structs.replace(make_requests(1)[0], prompt_ids=prompt(100), shift=ContextShift(128, num_kept=40))
+    answers = run(loaded, [shifted, *make_requests(3)[1:]])
+    token_ids, logprobs = answers.token_ids["r0"][0], answers.logprobs["r0"][0]
+    read = [*shifted.prompt_ids, *token_ids[:28]]
+    kept = (*read[:40], *read[83:])  # of the 87 others that were read, 43 are gone
+    fresh = run(loaded, [msgspec.structs.replace(shifted, prompt_ids=kept, max_tokens=12, shift=None)])
+    assert fresh.token_ids["r0"][0] == token_ids[28:]
+    assert fresh.logprobs["r0"][0] == pytest.approx(logprobs[28:], abs=1e-4)
 
 
 def test_sequences_that_fork(loaded: LoadedModel) -> None:

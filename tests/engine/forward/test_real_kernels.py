@@ -17,7 +17,7 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.models import LoadedModel, ModelOptions, load_model
-from dragoman.types import EngineOutput, EngineRequest, SamplingParams
+from dragoman.types import ContextShift, EngineOutput, EngineRequest, SamplingParams
 from tests.support.cpu import EXACT_F32, EXACT_PACKED
 from tests.support.expert_models import write_experts
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
@@ -107,6 +107,17 @@ def test_among_63_others_and_with_any_chunking_every_bit_is_the_same(
         assert together[request_id].token_ids == answer.token_ids, request_id
         expected = answer.logprobs if EXACT_F32 else pytest.approx(answer.logprobs, abs=1e-4)
         assert together[request_id].logprobs == expected, request_id
+
+
+def test_a_shifted_context_is_a_prompt_whose_front_is_computed_already(loaded: LoadedModel) -> None:
+    prompt = REQUESTS[0].prompt_ids[:79]
+    shifted = EngineRequest("s", prompt, SamplingParams(temperature=0.0), 61, 1, shift=ContextShift(128, num_kept=70))
+    token_ids = run(loaded, [shifted, *REQUESTS[:5]], RollingConfig(prefix_cache="off"))["s"].token_ids
+    num_before = 128 - len(prompt)
+    read = [*prompt, *token_ids[:num_before]]
+    kept = (*read[:70], *read[98:])  # of the 57 others that were read, 28 are gone
+    fresh = EngineRequest("f", kept, shifted.sampling, 12, 1)
+    assert run(loaded, [fresh], RollingConfig())["f"].token_ids == token_ids[num_before:]
 
 
 def test_the_model_is_decided_by_its_prompt(alone: dict[str, Answer]) -> None:

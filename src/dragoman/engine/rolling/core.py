@@ -153,7 +153,7 @@ class EngineCore:
         max_model_len = context_length(runner, config)
         guessing = None
         if proposers:
-            guessing = Speculation(proposers, config.speculation, self._blocks, max_model_len, runner, clock)
+            guessing = Speculation(proposers, config.speculation, self._blocks, runner, clock)
         pacer = Pacer(config.max_slowdown, is_disturbed, full_step_tokens=config.max_batch_tokens)
         self._stored = None
         if storage is not None and config.prefix_cache != "off":

@@ -403,6 +403,7 @@ def _capabilities(
         queue_timeout=True,
         bounds_answers=tools is not None,
         progress=True,
+        context_shift=True,
     )
 
 

@@ -233,6 +233,8 @@ class Updater:
             self._scheduler.finish(sequence)
             if group.is_ranked and group.is_finished:
                 self._deliver_ranked(group, deliveries)
+        elif sequence.is_full:
+            self._scheduler.shift(sequence)
 
     def _take_rows(self, sequence: Sequence, sampled: Sampled, row: int, draft_ids: Rows[int]) -> int:
         """Append the tokens of the rows from `row` on, up to the first that is not the draft; returns the row after it.
@@ -306,7 +308,7 @@ class Updater:
 
 
 def _limit_reached(sequence: Sequence) -> FinishReason | None:
-    """LENGTH if the sequence may not become longer, None if it may. All that it may become fits into the context."""
+    """LENGTH if the sequence may not become longer, None if it may. It fits into the context, or that is shifted."""
     return FinishReason.LENGTH if sequence.num_generated_tokens >= sequence.group.request.max_tokens else None
 
 

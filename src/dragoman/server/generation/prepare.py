@@ -31,6 +31,7 @@ from dragoman.tokenizer.message_content import picture_parts
 from dragoman.types import (
     USUAL_STANDING,
     ChatPrompt,
+    ContextShift,
     EngineRequest,
     GenerationRequest,
     Grammar,
@@ -66,7 +67,7 @@ class ServiceLimits:
     `prefix_cache_per_key`: callers share no cached prompts. Where the engine shares them, answers do not show it.
     `head_after_s`: seconds after which a request in the engine counts as accepted; engines refuse at once.
     Prompts of more than `max_inline_chars` characters are prepared off the event loop: tokenising takes about a microsecond
-    per character. `thinking`: the bounds of reasoning.
+    per character. `thinking`: the bounds of reasoning. `shifts_context`: answers may go on beyond the context.
     """
 
     max_model_len: int | None = None
@@ -78,6 +79,7 @@ class ServiceLimits:
     prefix_cache_per_key: bool = False
     head_after_s: float = 1.0
     thinking: ThinkingBounds = NO_BOUNDS
+    shifts_context: bool = False
 
 
 class Turn(NamedTuple):
@@ -182,13 +184,15 @@ class Preparer:
         if (keep := request.truncate_prompt_tokens) is not None and keep < len(token_ids):
             token_ids = token_ids[-keep:]
             seen = self.tokenizer.decode(token_ids, skip_special_tokens=False)
+        may_shift = self.limits.shifts_context and request.may_shift and not pictures and sampling.num_beams == 1
+        max_tokens = self._max_tokens(len(token_ids), request, may_shift=may_shift)
         return PreparedRequest(
             seen,
             EngineRequest(
                 request_id=request.request_id,
                 prompt_ids=token_ids,
                 sampling=sampling,
-                max_tokens=self._max_tokens(len(token_ids), request),
+                max_tokens=max_tokens,
                 seed=(self.extensions.draw_seed or _draw_seed)() if sampling.seed is None else sampling.seed,
                 eos_token_ids=self._eos_token_ids(request),
                 bad_word_ids=self._bad_word_ids(sampling.bad_words),
@@ -208,6 +212,7 @@ class Preparer:
                 is_background=turn.standing.is_background,
                 dry_breakers=self.breakers.find(sampling.dry_sequence_breakers) if sampling.has_dry else (),
                 thinking=thinking,
+                shift=self._shift(token_ids, max_tokens, request),
             ),
             request,
         )
@@ -423,7 +428,14 @@ class Preparer:
             max_model_len=most,
         )
 
-    def _max_tokens(self, num_prompt: int, request: GenerationRequest) -> int:
+    def _shift(self, token_ids: tuple[int, ...], max_tokens: int, request: GenerationRequest) -> ContextShift | None:
+        """How the model reads on when the context is full; None where prompt and answer fit into it."""
+        if len(token_ids) + max_tokens <= self.max_model_len:
+            return None
+        num_kept = request.n_keep + (token_ids[0] == self.tokenizer.bos_token_id)
+        return ContextShift(self.max_model_len, len(token_ids) if request.n_keep < 0 else num_kept, request.n_discard)
+
+    def _max_tokens(self, num_prompt: int, request: GenerationRequest, *, may_shift: bool) -> int:
         """The most tokens to generate: as the request asks, or as many as fit. Raises: CapacityError, InvalidParameter."""
         most_prompt, most = self.limits.max_prompt_tokens, self.limits.max_completion_tokens
         room, wanted = self.max_model_len - num_prompt, request.max_tokens
@@ -432,13 +444,13 @@ class Preparer:
         if room < 1:
             raise self._overflow(num_prompt, wanted, f"your prompt alone has {num_prompt} tokens", "prompt")
         if wanted is None:
-            return room if most is None else min(room, most)
+            return room if most is None else most if may_shift else min(room, most)
         is_clipped = request.on_overflow == "clip"
         if most is not None and wanted > most:
             if not is_clipped:
                 raise InvalidParameter(f"max_tokens must be at most {most} here, got {wanted}", param="max_tokens")
             wanted = most
-        if wanted > room:
+        if wanted > room and not may_shift:
             if is_clipped:
                 return room
             detail = f"{num_prompt} in the prompt, {wanted} for the completion"

@@ -47,7 +47,15 @@ def check_capacity(request: EngineRequest, runner: ModelRunner, config: RollingC
     if not request.prompt_ids:
         raise InvalidRequest("prompt_ids is empty, must hold at least 1 token", param="prompt")
     num_prompt, num_max = len(request.prompt_ids), request.max_tokens
-    limits = ((cache_length(runner), "the KV cache holds"), (context_length(runner, config), "the model's context is"))
+    longest = None
+    if request.shift is not None:
+        longest = request.shift.longest
+        num_max = min(num_max, max(longest - num_prompt, 1))
+    limits = (
+        (cache_length(runner), "the KV cache holds"),
+        (context_length(runner, config), "the model's context is"),
+        (longest, "the context is shifted at"),
+    )
     for limit, what in limits:
         if limit is None:
             continue
@@ -259,7 +267,7 @@ def _growing(sequence: Sequence, num_held: int) -> Growing:
     return Growing(
         sequence.num_tokens,
         sequence.num_generated_tokens,
-        group.request.max_tokens,
+        sequence.num_generated_tokens + sequence.num_left,
         num_held,
         num_released=0,
         num_copies=1 + group.num_unforked,

@@ -124,7 +124,8 @@ class Prefixes:
         """A running sibling's blocks for the prompt, as far as they are full; None while it computes them.
 
         Siblings share the prompt whatever is cached, as they do when they fork, so that beams which were preempted need no
-        more blocks than before; unless the sibling is in another regime, or its windows have passed the prompt.
+        more blocks than before; unless the sibling is in another regime, its windows have passed the prompt, or one of both
+        was shifted.
         """
         siblings = sequence.group.sequences
         if len(siblings) == 1:
@@ -168,4 +169,6 @@ class Prefixes:
 
 
 def _is_alike(sibling: Sequence, sequence: Sequence) -> bool:
+    if sibling.is_shifted or sequence.is_shifted:
+        return False
     return sibling.status is SequenceStatus.RUNNING and sibling.is_long == sequence.is_long

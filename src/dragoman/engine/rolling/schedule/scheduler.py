@@ -261,7 +261,7 @@ class Scheduler:
                 keep_s = sequence.group.request.cache_keep_s
                 self._stored.keeper.note_computed(sequence.digests[begin // size : num_full], keep_s)
             self._blocks.commit(sequence.sequence_id, sequence.digests[:num_full])
-        if self._stored is not None and begin < sequence.num_prompt_tokens <= end:
+        if self._stored is not None and begin < sequence.num_prompt_tokens <= end and not sequence.is_shifted:
             request = sequence.group.request
             num_full = sequence.num_prompt_tokens // size
             self._stored.keeper.note_prompt(sequence.digests, num_full, request.cache_keep_s, request.caller)
@@ -440,6 +440,24 @@ class Scheduler:
         self._enqueue(sequence)
         self._stats.num_preemptions += 1
         sequence.num_preemptions += 1
+
+    def shift(self, sequence: Sequence) -> None:
+        """Have a sequence whose context is full go on with fewer tokens, in its place in the running list if it runs.
+
+        Its caller is charged for what is computed again: all but the front of its prompt, where that was kept.
+        """
+        num_same, size = sequence.shift(), self._blocks.block_size
+        if sequence.status is not SequenceStatus.RUNNING:  # it was forked from a prompt that nearly fills the context
+            sequence.digests = []
+            return
+        num_blocks = self.pieces.num_cuttable(sequence, num_same // size)
+        num_blocks = self._blocks.truncate(sequence.sequence_id, num_blocks)
+        sequence.num_computed_tokens = num_blocks * size
+        del sequence.digests[num_blocks:]
+        num_new = sequence.num_tokens - sequence.num_computed_tokens
+        self.queue.shares.charge(sequence.group.request.caller, num_prompt=num_new)
+        if self._speculation is not None:
+            self._speculation.forget(sequence)
 
     def _admit_waiting(self, batch: ScheduledBatch, *, is_background: bool) -> None:
         """Let waiting sequences run, one after the other: nobody overtakes the one that does not fit."""

@@ -82,7 +82,6 @@ class Speculation:
         proposers: Rows[Proposer],
         config: SpeculationConfig,
         blocks: BlockPools,
-        max_model_len: int,
         runner: ModelRunner,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
@@ -90,7 +89,6 @@ class Speculation:
         self._proposers = list(proposers)
         self._config = config
         self._blocks = blocks
-        self._max_model_len = max_model_len
         self._vocab_size = runner.vocab_size
         self._long_context_from = runner.long_context_from
         self._clock = clock
@@ -235,13 +233,20 @@ class Speculation:
             except Exception:
                 self._switch_off(proposer)
 
+    def forget(self, sequence: Sequence) -> None:
+        """The sequence's tokens are others than they were."""
+        self._retain_ids(self._known_ids - {sequence.sequence_id})
+
     def _retain(self, running: Rows[Sequence]) -> None:
         """Forget sequences that have ended, and those with nothing computed, which begin again in other blocks."""
         ids = {sequence.sequence_id for sequence in running if sequence.num_computed_tokens}
         if ids == self._known_ids:
             return
-        self._known_ids = ids
         self._has_fixed = self._config.num_assistant_tokens is not None or any(map(_says_how_many, running))
+        self._retain_ids(ids)
+
+    def _retain_ids(self, ids: set[int]) -> None:
+        self._known_ids = ids
         self._acceptance.retain(ids)
         for sequence_id in [key for key in self._guessed if key not in ids]:
             del self._guessed[sequence_id]
@@ -273,12 +278,11 @@ class Speculation:
             wanted = config.num_assistant_tokens
         most = MAX_DRAFT_TOKENS if threshold is None else MAX_CONFIDENT_TOKENS
         # The model adds one token to the accepted drafts, and that may be the last.
-        num_left = group.request.max_tokens - sequence.num_generated_tokens
         most = min(most if wanted is None else wanted, MAX_DRAFT_TOKENS)
         is_fixed = (wanted is not None or threshold is not None) and num_running <= config.max_batch
         if not is_fixed:
             most = min(most, max(_MOST_GUESSES // num_running, _FEWEST_GUESSES))
-        limit = min(most, num_left - 1, self._max_model_len - sequence.num_tokens - 1)
+        limit = min(most, sequence.num_left - 1)
         if self._long_context_from is not None and not sequence.is_long:  # the sequence must not outgrow its regime
             limit = min(limit, self._long_context_from - sequence.num_tokens)
         if limit < 1:

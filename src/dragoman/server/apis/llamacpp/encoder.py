@@ -81,6 +81,7 @@ class LlamaEncoder(Encoder):
         self._settings = settings
         self._sampling = requests[0].sampling
         self._max_tokens = requests[0].max_tokens
+        self._context = profile.max_model_len
         self._is_list = is_list or self._sampling.n > 1
         self._measure = current_measure([request.request_id for request in requests])
         self._prompts: dict[int, PromptInfo] = {}
@@ -165,7 +166,8 @@ class LlamaEncoder(Encoder):
     ) -> LlamaAnswer:
         """An answer but for its text and tokens."""
         prompt, num_tokens, max_tokens = self._prompt(request_index), written.num_tokens, self._max_tokens
-        is_full = finish is FinishReason.LENGTH and (max_tokens is None or num_tokens < max_tokens)
+        is_cut = finish is FinishReason.LENGTH and (max_tokens is None or num_tokens < max_tokens)
+        num_beyond = len(prompt.token_ids) + num_tokens - self._context
         return LlamaAnswer(
             index=index,
             content="",
@@ -176,7 +178,7 @@ class LlamaEncoder(Encoder):
             generation_settings={"seed": prompt.seed, **self._settings},
             prompt=prompt.text,
             has_new_line=written.has_new_line,
-            truncated=is_full,
+            truncated=num_beyond > 0 or (is_cut and num_beyond == 0),
             stop_type=_ENDS[finish],
             stopping_word=stop_match if isinstance(stop_match, str) else "",
             tokens_cached=prompt.num_cached_tokens,

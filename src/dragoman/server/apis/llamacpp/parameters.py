@@ -34,7 +34,6 @@ from dragoman.types import GenerationRequest, TokenPrompt
 INT32_MAX = 2**31 - 1
 BANNED = -1e9  # a bias that no logit makes up for
 
-_NO_SHIFT = "the context is not shifted"
 _NO_MIROSTAT = "there is no Mirostat sampling here"
 _NO_ADAPTIVE = "there is no adaptive sampling here"
 _NO_DYNAMIC = "the temperature does not change"
@@ -42,8 +41,6 @@ _NO_SLOTS = "there are no slots: a request runs where there is room, and finds i
 
 NEUTRAL: Mapping[str, tuple[object, str]] = {
     "id_slot": (-1, _NO_SLOTS),
-    "n_keep": (0, _NO_SHIFT),
-    "n_discard": (0, _NO_SHIFT),
     "n_cache_reuse": (0, "cached prompts are found by their beginning only"),
     "t_max_prompt_ms": (0, "prompts are computed to their end"),
     "dynatemp_range": (0.0, _NO_DYNAMIC),
@@ -66,7 +63,8 @@ WORDS = Profile(
     name="llamacpp",
     bounds={
         **dict.fromkeys(("n_predict", "max_tokens", "max_completion_tokens", "repeat_last_n"), Bounds(-1, INT32_MAX)),
-        "n_indent": Bounds(0, INT32_MAX),
+        **dict.fromkeys(("n_indent", "n_discard"), Bounds(0, INT32_MAX)),
+        "n_keep": Bounds(-1, INT32_MAX),
         "temperature": Bounds(),
     },
     clips_overflow=True,
@@ -213,6 +211,8 @@ def _settings(body: LlamaSharedBody, request: GenerationRequest, profile: ModelP
         "frequency_penalty": sampling.frequency_penalty,
         **{name: getattr(sampling, name) for name in FURTHER},
         **{name: value for name, (value, _) in NEUTRAL.items() if name in _SHOWN},
+        "n_keep": request.n_keep,
+        "n_discard": request.n_discard,
         "stop": list(request.stop),
         "max_tokens": num_tokens,
         "n_predict": num_tokens,
@@ -230,6 +230,6 @@ def _settings(body: LlamaSharedBody, request: GenerationRequest, profile: ModelP
 
 _SHOWN = frozenset((
     "dynatemp_range", "dynatemp_exponent", "mirostat", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay",
-    "n_keep", "n_discard", "min_keep",
+    "min_keep",
 ))  # fmt: skip
 """Parameters without effect that settings tell all the same, at the values at which they ask for nothing."""

@@ -44,7 +44,7 @@ _TEXTS: Mapping[str, str] = {
     "stream": "answer line by line",
     "keep_alive": "how long the model stays after this call, where models come and go: seconds, or a duration as `5m`",
     "truncate": "true is named as without effect: a prompt that is too long is refused",
-    "shift": "true is named as without effect: an answer ends where the context does",
+    "shift": "false: the answer ends where the context is full, even if the server shifts contexts",
     "logprobs": "tell the log-probabilities of the tokens",
 }
 _OTHER_TEXTS: Mapping[str, str] = {
@@ -60,7 +60,11 @@ _OTHER_TEXTS: Mapping[str, str] = {
     "stream": "tell how far it is, line by line",
 }
 """The same in bodies of calls that ask for no text."""
-_OPTION_EFFECTS = {**EFFECTS, "num_predict": "maximum number of tokens to generate; 0, -1 and -2: up to the context"}
+_OPTION_EFFECTS = {
+    **EFFECTS,
+    "num_predict": "maximum number of tokens to generate; 0, -1 and -2: up to the context",
+    "num_keep": "tokens of the prompt that stay when a full context is shifted; -1: all",
+}
 
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:

@@ -44,6 +44,8 @@ from dragoman.server.operations import Proceed, Server
 from dragoman.server.responder import note_ignored
 from dragoman.types import ChatPrompt, Prompt, TextPrompt
 
+_NUM_KEPT = 4  # Ollama's default of `num_keep`
+
 
 class _Dialect(PureDialect):
     """Shared by both dialects, for one model. `kind`: of the body."""
@@ -85,7 +87,10 @@ class _Dialect(PureDialect):
         options = body.options or OllamaOptions()
         limit = options.num_predict or 0  # 0, -1 and -2 all mean as many as fit
         name = served_name(sent.name, self._profile)
-        shared = shared_body(options, model=name, max_tokens=limit if limit > 0 else None)
+        kept = None
+        if self._profile.shifts_context:
+            kept = _NUM_KEPT if options.num_keep is None else options.num_keep
+        shared = shared_body(options, model=name, max_tokens=limit if limit > 0 else None, n_keep=kept)
         request = shared_request(
             shared,
             reading,
@@ -94,9 +99,10 @@ class _Dialect(PureDialect):
             logprobs=logprobs_of(body, self._profile),
             grammar=format_grammar(body.format),
             parse_reasoning=isinstance(prompt, ChatPrompt),
+            may_shift=body.shift is not False,
             **more,
         )
-        names = [*without_effect(sent), *idle]
+        names = [*without_effect(sent, self._profile), *idle]
         options_idle = options_without_effect(sent.options, shared, request, reading, OllamaOptions)
         reasons = {name: IGNORED[name] for name in names if name in IGNORED}
         for name, reason in reasons_of(options_idle, shared, reading).items():

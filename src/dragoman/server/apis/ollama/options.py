@@ -19,7 +19,6 @@ _NO_MIROSTAT = "there is no Mirostat sampling here"
 
 IGNORED_OPTIONS: Mapping[str, str] = {
     "num_ctx": "the context is as long as the server was started with",
-    "num_keep": "the context is not shifted",
     "mirostat": _NO_MIROSTAT,
     "mirostat_tau": _NO_MIROSTAT,
     "mirostat_eta": _NO_MIROSTAT,
@@ -41,6 +40,7 @@ OPTIONS = Profile(
     place="options.",
     bounds={
         "num_predict": Bounds(-2, UINT32_MAX),
+        "num_keep": Bounds(-1, UINT32_MAX),
         "temperature": PARAMETERS["temperature"].bounds or Bounds(),
     },
     clips_overflow=True,
@@ -56,5 +56,6 @@ class OllamaOptions(SamplingFields, kw_only=True):
     """Everything in `options` that has an effect; None = not given."""
 
     num_predict: int | None = None
+    num_keep: int | None = None
     repeat_penalty: float | None = None
     repeat_last_n: int | None = None

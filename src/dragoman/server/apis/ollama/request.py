@@ -28,6 +28,7 @@ from dragoman.server.apis.openai_wire.fields import (
     unknown_names,
 )
 from dragoman.server.apis.openai_wire.grammars import read_json_schema
+from dragoman.server.apis.openai_wire.llamacpp_names import NO_SHIFT
 from dragoman.server.apis.openai_wire.staying import is_idle
 from dragoman.server.observation.record import current_call
 from dragoman.types import Grammar
@@ -41,7 +42,7 @@ KEPT = "keep_alive"
 IGNORED: Mapping[str, str] = {
     KEPT: "models stay loaded: they do not come and go here",
     "truncate": "a prompt that is too long is refused",
-    "shift": "an answer ends where the context does",
+    "shift": NO_SHIFT,
     "top_logprobs": "logprobs is not true",
     "system": "the prompt is taken as it is",
     "think": "the prompt is taken as it is",
@@ -152,13 +153,13 @@ def _image_part(data: str, path: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def without_effect(sent: Sent[BodyT]) -> list[str]:
+def without_effect(sent: Sent[BodyT], profile: ModelProfile) -> list[str]:
     """Names of what was sent beside the options and changes nothing, in the order in which it was sent."""
     body = sent.body
     does_nothing = {
         KEPT: is_idle(),
         "truncate": body.truncate,
-        "shift": body.shift,
+        "shift": body.shift and not profile.shifts_context,
         "top_logprobs": body.top_logprobs and not body.logprobs,
     }
     unknown = unknown_names(sent.raw, type(body))

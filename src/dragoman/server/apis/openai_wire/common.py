@@ -228,8 +228,9 @@ class OpenAiOptions:
     """Configuration that a model's completions and conversations share.
 
     `proposer`: the kind that guesses tokens for speculative decoding, if any. `keeps_prompts`, `has_cache_keys`,
-    `tells_progress`, `lacks`, `generation_defaults` and `overriding_defaults`: as in `ModelProfile`. `vocab_size`: the
-    number that -1 candidates mean, 0 = not known. `thinks`: the model's reasoning can be told from its answer.
+    `tells_progress`, `shifts_context`, `lacks`, `generation_defaults` and `overriding_defaults`: as in `ModelProfile`.
+    `vocab_size`: the number that -1 candidates mean, 0 = not known. `thinks`: the model's reasoning can be told from its
+    answer.
     """
 
     names: ServedNames = field(default_factory=ServedNames)
@@ -238,6 +239,7 @@ class OpenAiOptions:
     keeps_prompts: bool = False
     has_cache_keys: bool = False
     tells_progress: bool = False
+    shifts_context: bool = False
     lacks: Collection[str] = ()
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
     overriding_defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -263,6 +265,7 @@ def shared_options(profile: ModelProfile) -> dict[str, Any]:
         "keeps_prompts": profile.keeps_prompts,
         "has_cache_keys": profile.has_cache_keys,
         "tells_progress": profile.tells_progress,
+        "shifts_context": profile.shifts_context,
         "lacks": profile.lacks,
         "generation_defaults": profile.generation_defaults,
         "overriding_defaults": profile.overriding_defaults,

@@ -53,6 +53,8 @@ BOUNDS: Mapping[str, Bounds] = {
     ),
     "n_predict": Bounds(-1, UINT32_MAX),
     "repeat_last_n": Bounds(-1, UINT32_MAX),
+    "n_keep": Bounds(-1, UINT32_MAX),
+    "n_discard": Bounds(0, UINT32_MAX),
     "n_indent": Bounds(0, UINT32_MAX),
     "t_max_predict_ms": Bounds(-1, UINT32_MAX),
     "temperature": Bounds(0.0, 2.0),

@@ -44,6 +44,8 @@ _LETTERS = {
 }  # fmt: skip
 NOT_LISTED = "its sampler is not one of samplers"
 UNORDERED = f"those that are listed are on, in this order: {', '.join(ORDER)}; there is no {' or '.join(LACKING)}"
+OF_SHIFTS = frozenset(("n_keep", "n_discard", "num_keep"))  # the last is Ollama's
+NO_SHIFT = "the server does not shift contexts"
 WHOLE_TEXT = "penalties see the whole text; -1 means that, 0 turns them off"
 
 
@@ -132,6 +134,8 @@ EFFECTS: Mapping[str, str] = {
     "json_schema": "llama.cpp's: the answer is JSON of this schema; {} is any object",
     "cache_prompt": "llama.cpp's: false neither uses nor keeps cached parts of the prompt",
     "return_tokens": "llama.cpp's name of `return_token_ids`, which overrides it",
+    "n_keep": "llama.cpp's: tokens of the prompt that stay when a full context is shifted; -1: all",
+    "n_discard": "llama.cpp's: of the others, the number that goes then; 0: half",
     "n_indent": "llama.cpp's: the answer ends before a line that is indented by fewer blanks and tabs",
     "t_max_predict_ms": "llama.cpp's: the answer ends at the first end of a line that comes later after the first token",
     "post_sampling_probs": "llama.cpp's: log-probabilities are of what each token was drawn from",
@@ -143,6 +147,7 @@ _OVERRIDDEN = "another name of the same is given as well, which counts"
 REASONS: Mapping[str, str] = {
     **dict.fromkeys(ALIASES, _OVERRIDDEN),
     "repeat_last_n": WHOLE_TEXT,
+    **dict.fromkeys(OF_SHIFTS, NO_SHIFT),
     "samplers": UNORDERED,
     "post_sampling_probs": "no log-probabilities are asked for",
 }
@@ -167,6 +172,8 @@ class LlamaFields(GrammarFields, kw_only=True):
     repeat_last_n: int | None = None
     samplers: str | list[str] | None = None
     cache_prompt: bool | None = None
+    n_keep: int | None = None
+    n_discard: int | None = None
     n_indent: int | None = None
     t_max_predict_ms: int | None = None
     post_sampling_probs: bool | None = None

@@ -43,6 +43,7 @@ from dragoman.server.apis.openai_wire.grammars import read_grammar
 from dragoman.server.apis.openai_wire.llamacpp_names import EFFECTS as LLAMA_EFFECTS
 from dragoman.server.apis.openai_wire.llamacpp_names import (
     NOT_LISTED,
+    OF_SHIFTS,
     LlamaFields,
     adopt_aliases,
     applied_adapter,
@@ -257,6 +258,8 @@ def shared_request(
         adapter=_adapter(body, reading),
         lines=line_limits(body.n_indent, body.t_max_predict_ms) if speaks_llama else None,
         priority=-_priority(body, reading),
+        n_keep=body.n_keep or 0,
+        n_discard=body.n_discard or 0,
         cache_salt=request_id if body.cache_prompt is False else _cache_salt(body, profile),
         cache_keep_s=keep_s(body, profile, is_kept=reading.options.keeps_prompts) if keeps else None,
         cache_key=body.prompt_cache_key or "",
@@ -327,6 +330,8 @@ def without_effect(
         idle.update(idle_parameters(asked, lacking))
     if getattr(body, "return_progress", None) and not tells_progress(body, reading):
         idle.add("return_progress")
+    if not (served.shifts_context or OF_SHIFTS.isdisjoint(raw)):
+        idle.update(name for name in OF_SHIFTS if raw.get(name))
     uncached: list[str] = []
     if not CACHING_NAMES.isdisjoint(raw):
         uncached += idle_names(raw, body, is_kept=served.keeps_prompts, has_keys=served.has_cache_keys)
