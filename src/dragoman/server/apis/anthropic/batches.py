@@ -28,7 +28,7 @@ from dragoman.server.batches.store import StoredBatch, lines_of
 from dragoman.server.describe.answers import Answer, Answers, json_answer
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import TEXT, Schema, an_object, array, ref
-from dragoman.server.operations import AnswerOperation, Server
+from dragoman.server.operations import AnswerCall, AnswerOperation, Server
 from dragoman.server.security.scopes import Scope
 
 BATCHES = "/v1/messages/batches"
@@ -173,9 +173,8 @@ async def delete(http: HttpCall, server: Server) -> DeletedMessageBatch:
     """Forget a batch that has ended. Raises: ServerError."""
     batch = _batch(http, server)
     if not batch.has_ended:
-        raise InvalidRequest(
-            f"Batch {batch.id} cannot be deleted before it has ended: cancel it first", param="batch_id"
-        )
+        message = f"Batch {batch.id} cannot be deleted before it has ended: cancel it first"
+        raise InvalidRequest(message, param="batch_id")
     await asyncio.to_thread(desk_of(server).store.delete_batch, batch)
     return DeletedMessageBatch(batch.id)
 
@@ -236,13 +235,20 @@ BATCH_PARAMETERS = {
 
 _KINDS = ("invalid_request", "invalid_parameter", "unsupported", "unauthorized", "server_error")
 _operation = partial(AnswerOperation, tag="Anthropic Messages", scope=Scope.INFERENCE)
-_of_one = partial(_operation, parameters=("name_path",))
 
 
 def _answers(kind: Any, *kinds: str) -> Answers:
     return ERRORS.beside(kind if isinstance(kind, Answer) else json_answer(kind), (*_KINDS, *kinds))
 
 
+def _of_one(method: str, below: str, answer: AnswerCall, kind: Any, summary: str) -> AnswerOperation:
+    path, answers = f"{BATCHES}/{{name}}{below}", _answers(kind, "not_found")
+    return _operation(
+        method=method, path=path, summary=summary, answers=answers, parameters=("name_path",), answer=answer
+    )
+
+
+_RESULTS = Answer("a line for each request", {_JSONL: TEXT})
 BATCH_OPERATIONS = (
     _operation(
         path=BATCHES,
@@ -260,31 +266,8 @@ BATCH_OPERATIONS = (
         parameters=tuple(BATCH_PARAMETERS),
         answer=list_batches,
     ),
-    _of_one(
-        method="GET",
-        path=f"{BATCHES}/{{name}}/results",
-        summary="What has become of a batch's requests",
-        answers=_answers(Answer("a line for each request", {_JSONL: TEXT}), "not_found"),
-        answer=results,
-    ),
-    _of_one(
-        path=f"{BATCHES}/{{name}}/cancel",
-        summary="End a batch",
-        answers=_answers(MessageBatch, "not_found"),
-        answer=cancel,
-    ),
-    _of_one(
-        method="GET",
-        path=f"{BATCHES}/{{name}}",
-        summary="A batch",
-        answers=_answers(MessageBatch, "not_found"),
-        answer=get_batch,
-    ),
-    _of_one(
-        method="DELETE",
-        path=f"{BATCHES}/{{name}}",
-        summary="Forget a batch that has ended",
-        answers=_answers(DeletedMessageBatch, "not_found"),
-        answer=delete,
-    ),
+    _of_one("GET", "/results", results, _RESULTS, "What has become of a batch's requests"),
+    _of_one("POST", "/cancel", cancel, MessageBatch, "End a batch"),
+    _of_one("GET", "", get_batch, MessageBatch, "A batch"),
+    _of_one("DELETE", "", delete, DeletedMessageBatch, "Forget a batch that has ended"),
 )

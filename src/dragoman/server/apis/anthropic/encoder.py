@@ -97,7 +97,7 @@ class MessagesEncoder(Encoder):
         pieces: list[bytes] = []
         if not self._is_begun:
             self._is_begun = True
-            pieces += [_framed("message_start", MessageStart(self._message([], None, None))), _framed("ping", Ping())]
+            pieces += [_framed(MessageStart(self._message([], None, None))), _framed(Ping())]
         if event.reasoning:
             pieces.append(self._thinking(event.reasoning))
         if event.content:
@@ -106,20 +106,20 @@ class MessagesEncoder(Encoder):
         if event.finish_reason is not None:
             pieces.append(self._end_of_blocks())
             stop = self._stop(event.finish_reason, event.stop_match)
-            pieces.append(_framed("message_delta", MessageDelta(stop, self._usage())))
+            pieces.append(_framed(MessageDelta(stop, self._usage())))
         return b"".join(pieces)
 
     def end(self) -> bytes:
         """The last event."""
-        return _framed("message_stop", MessageStop())
+        return _framed(MessageStop())
 
     def stream_error(self, error: ServerError) -> bytes:
         """The error as the stream's last event."""
-        return _framed("error", error_body(error, self._request.request_id))
+        return _framed(error_body(error, self._request.request_id))
 
     def keep_alive(self) -> bytes:
         """A ping, which may come anywhere."""
-        return _framed("ping", Ping())
+        return _framed(Ping())
 
     # --- whole ------------------------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class MessagesEncoder(Encoder):
             return b""
         closed = self._close()
         self._block, self._index = kind, self._index + 1
-        return closed + _framed("content_block_start", BlockStart(self._index, block))
+        return closed + _framed(BlockStart(self._index, block))
 
     def _close(self) -> bytes:
         if not self._block:
@@ -222,10 +222,10 @@ class MessagesEncoder(Encoder):
             signed = self._delta(SignatureDelta(self._signature()))
             self._thought = hashlib.sha256()
         self._block = ""
-        return signed + _framed("content_block_stop", BlockStop(self._index))
+        return signed + _framed(BlockStop(self._index))
 
     def _delta(self, delta: AnthropicTextDelta | AnthropicThinkingDelta | SignatureDelta | InputJsonDelta) -> bytes:
-        return _framed("content_block_delta", BlockDelta(self._index, delta))
+        return _framed(BlockDelta(self._index, delta))
 
 
 def tool_input(arguments: str) -> msgspec.Raw:
@@ -242,6 +242,7 @@ def tool_input(arguments: str) -> msgspec.Raw:
     return msgspec.Raw(arguments.encode() if is_object else _ENCODER.encode({"INVALID_JSON": arguments}))
 
 
-def _framed(name: str, value: object) -> bytes:
-    """One server-sent event; clients go by its name."""
-    return b"event: " + name.encode() + b"\ndata: " + _ENCODER.encode(value) + b"\n\n"
+def _framed(value: msgspec.Struct) -> bytes:
+    """One server-sent event; clients go by its name, which is the type of its object."""
+    name = value.__struct_config__.tag
+    return f"event: {name}\ndata: ".encode() + _ENCODER.encode(value) + b"\n\n"

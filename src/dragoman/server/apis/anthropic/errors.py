@@ -6,7 +6,6 @@ Called by the app, the dialect and the encoder, on the event loop. Source: Anthr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -48,10 +47,9 @@ class ErrorDetails(msgspec.Struct):
     details: ErrorCause | UnsetType = UNSET
 
 
-class AnthropicError(msgspec.Struct):
+class AnthropicError(msgspec.Struct, tag_field="type", tag="error"):
     """The body of an error."""
 
-    type: Literal["error"]
     error: ErrorDetails
     request_id: str
 
@@ -72,7 +70,7 @@ def type_of(kind: str) -> str:
 def error_body(error: ServerError, request_id: str) -> AnthropicError:
     """An error as it is told."""
     cause = ErrorCause("thread_unsupported_request", ["thread"]) if isinstance(error, ThreadsNotOffered) else UNSET
-    return AnthropicError("error", ErrorDetails(type_of(error.kind), _message(error), cause), request_id)
+    return AnthropicError(ErrorDetails(type_of(error.kind), _message(error), cause), request_id)
 
 
 class ForEitherClient:

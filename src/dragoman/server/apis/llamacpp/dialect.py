@@ -1,6 +1,6 @@
 """`/completion` and `/infill`: prompts, or code with a gap, become neutral requests.
 
-Does: read both bodies, remember which adapter is applied where calls name none. Does not: encode.
+Does: read both bodies and their prompts, remember which adapter is applied where calls name none. Does not: encode.
 Set up for each served model; called on the event loop.
 Source: llama.cpp, tools/server/README.md, and its server where the document is silent.
 """
@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
+from dragoman.errors import UnsupportedFeature
 from dragoman.server.api import Call, HttpCall, ModelProfile, PureDialect
 from dragoman.server.apis.llamacpp.encoder import LlamaEncoder
 from dragoman.server.apis.llamacpp.errors import ERRORS
 from dragoman.server.apis.llamacpp.parameters import WORDS, max_tokens_of, read_parameters, reading_of, tells_progress
-from dragoman.server.apis.llamacpp.prompts import read_prompts
 from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaInfillBody, LlamaSharedBody
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct
-from dragoman.types import InfillPrompt, Prompt
+from dragoman.types import InfillPrompt, Limits, MixedPrompt, Prompt
 
 
 class AppliedAdapter:
@@ -88,3 +88,56 @@ class InfillDialect(_Dialect):
             num_answer_tokens=max_tokens_of(body) or 0,
         )
         return self._call(http, raw, body, [prompt], is_list=False)
+
+
+# --- prompts -----------------------------------------------------------------------------------------------------------
+
+_ALLOWED = "a text, an array of texts and token ids, an object with prompt_string, or an array of these"
+
+
+def read_prompts(value: Any, limits: Limits) -> tuple[list[MixedPrompt], bool]:
+    """The prompts, and whether they came as a list of several. Raises: InvalidRequest."""
+    if value is None:
+        raise WORDS.missing("prompt", _ALLOWED)
+    if not isinstance(value, list) or any(map(_is_id, value)):
+        return [_prompt("prompt", value, limits)], False
+    if not value:
+        raise WORDS.fault("prompt", "empty", "prompt must hold at least one prompt, got []")
+    check_count("prompt", len(value), limits.max_prompts, WORDS)
+    return [_prompt(f"prompt[{position}]", one, limits) for position, one in enumerate(value)], True
+
+
+def _prompt(name: str, value: Any, limits: Limits) -> MixedPrompt:
+    if isinstance(value, str):
+        return MixedPrompt((value,))
+    if isinstance(value, dict):
+        return _wrapped(name, value)
+    if not isinstance(value, list):
+        raise WORDS.wrong(name, _ALLOWED, value)
+    return MixedPrompt(_parts(name, value, limits))
+
+
+def _wrapped(name: str, value: dict[str, Any]) -> MixedPrompt:
+    text = value.get("prompt_string")
+    if not isinstance(text, str):
+        raise WORDS.wrong(f"{name}.prompt_string", "a text", text)
+    if value.get("multimodal_data"):
+        raise UnsupportedFeature(
+            f"{name}.multimodal_data is not supported: send pictures in messages to /v1/chat/completions",
+            param=f"{name}.multimodal_data",
+        )
+    return MixedPrompt((text,))
+
+
+def _parts(name: str, values: Sequence[Any], limits: Limits) -> tuple[str | int, ...]:
+    check_count(name, len(values), limits.max_token_ids, WORDS)
+    if not values:
+        raise WORDS.fault(name, "empty", f"{name} must hold at least one token id or text, got []")
+    for position, one in enumerate(values):
+        if not (isinstance(one, str) or (_is_id(one) and one >= 0)):
+            raise WORDS.wrong(f"{name}[{position}]", "a token id or a text", one)
+    return tuple(values)
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

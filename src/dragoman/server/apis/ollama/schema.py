@@ -236,15 +236,20 @@ class OllamaDetails(msgspec.Struct, frozen=True, kw_only=True):
     quantization_level: str
 
 
-class OllamaListed(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of /api/tags. `size`: bytes of its files. `digest`: of their names, sizes and beginnings."""
+class OllamaModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. `size`: bytes of its files. `digest`: of their names, sizes and beginnings."""
 
     name: str
     model: str
-    modified_at: Rfc3339
     size: int
     digest: str
     details: OllamaDetails
+
+
+class OllamaListed(OllamaModel, frozen=True, kw_only=True):
+    """One model of /api/tags."""
+
+    modified_at: Rfc3339
 
 
 class OllamaTags(msgspec.Struct, frozen=True):
@@ -253,14 +258,9 @@ class OllamaTags(msgspec.Struct, frozen=True):
     models: list[OllamaListed]
 
 
-class OllamaLoaded(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of /api/ps. `expires_at`: never. `size_vram`: bytes on a GPU."""
+class OllamaLoaded(OllamaModel, frozen=True, kw_only=True):
+    """One model of /api/ps. `size_vram`: bytes on a GPU."""
 
-    name: str
-    model: str
-    size: int
-    digest: str
-    details: OllamaDetails
     expires_at: Rfc3339
     size_vram: int
     context_length: int

@@ -6,14 +6,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dragoman.server.api import JSON_MEDIA_TYPE, Dialects, ModelProfile, model_of_body
+import msgspec
+
+from dragoman.errors import ServerError
+from dragoman.server.api import JSON_MEDIA_TYPE, Dialects, HttpCall, ModelProfile, Reply, model_of_body
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
+from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
 from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.apis.ovms_wire.errors import ERRORS as OVMS_ERRORS
 from dragoman.server.apis.ovms_wire.pooling import V3_RERANK
-from dragoman.server.apis.rerank.errors import COHERE, COHERE_PATH, RerankErrors
-from dragoman.server.apis.rerank.errors import ERRORS as COHERE_ERRORS
 from dragoman.server.apis.rerank.score import SCORE
 from dragoman.server.apis.rerank_wire.dialect import rerank_dialect, told_by_all, told_by_cohere, told_by_ovms
 from dragoman.server.apis.rerank_wire.schema import (
@@ -24,15 +26,36 @@ from dragoman.server.apis.rerank_wire.schema import (
     rerank_body,
     score_body,
 )
-from dragoman.server.describe.answers import ErrorFamily, json_answer
+from dragoman.server.describe.answers import ErrorFamily, json_answer, json_errors
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import ref
+from dragoman.server.error_kinds import statuses
 from dragoman.server.operations import Api, PoolingOperation
 
 NAME = "rerank"
 V1_RERANK = f"{NAME}.v1"
 
 EXAMPLE = {"model": "default", "query": QUESTION, "documents": ["A kind of learning", "A kind of bread"], "top_n": 1}
+
+COHERE_PATH = "/v2/rerank"
+
+
+class CohereError(msgspec.Struct):
+    """The body of an error. Source: Cohere API reference, errors."""
+
+    message: str
+
+
+COHERE = ErrorShape(statuses(unsupported=422), lambda error: CohereError(error.message))
+
+
+class RerankErrors:
+    """Tells what is wrong with calls below the paths that this API owns: Cohere's second version, vLLM's scores."""
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The answer to a call that failed."""
+        return (COHERE if http.path.startswith(COHERE_PATH) else OPENAI).reply(error)
+
 
 _TELLER = RerankErrors()
 
@@ -85,7 +108,14 @@ API = Api(
     },
     operations=(
         _reranks("/v1/rerank", "as Cohere and Jina", RerankAnswer, OPENAI_ERRORS, "RerankRequest", V1_RERANK),
-        _reranks(COHERE_PATH, "as Cohere", CohereRerankAnswer, COHERE_ERRORS, "RerankRequest", f"{NAME}.v2"),
+        _reranks(
+            COHERE_PATH,
+            "as Cohere",
+            CohereRerankAnswer,
+            json_errors(COHERE.statuses, CohereError),
+            "RerankRequest",
+            f"{NAME}.v2",
+        ),
         _reranks("/v3/rerank", "as OVMS", OvmsRerankAnswer, OVMS_ERRORS, "RerankRequestV3", f"{NAME}.v3"),
         _scores("/v1/score"),
         _scores("/score"),

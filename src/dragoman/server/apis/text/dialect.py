@@ -13,7 +13,6 @@ import msgspec
 
 from dragoman.errors import InvalidParameter, ServerError
 from dragoman.server.api import (
-    JSON_MEDIA_TYPE,
     TEXT_MEDIA_TYPE,
     Call,
     Encoder,
@@ -22,6 +21,7 @@ from dragoman.server.api import (
     IndexedEvent,
     PureDialect,
     Reply,
+    json_reply,
 )
 from dragoman.server.apis.text.schema import BatchAnswerItem, Payload, PromptEntry, label_of, parse_batch, parse_one
 from dragoman.server.error_kinds import statuses
@@ -95,7 +95,7 @@ class TextDialect(PureDialect):
         status = ERROR_STATUS[error.kind]
         if http.path == ONE_PATH:
             return Reply(status, _utf8(error.message) + b"\n", TEXT_MEDIA_TYPE)
-        return Reply(status, msgspec.json.encode(TextError(error.message)), JSON_MEDIA_TYPE)
+        return json_reply(status, TextError(error.message))
 
     def _requests(self, payload: Payload, request_ids: Sequence[str]) -> tuple[GenerationRequest, ...]:
         return tuple(
@@ -146,37 +146,19 @@ class TextEncoder(Encoder):
         return (("X-Status", str(_status(self._finish))), ("X-Finish-Reason", "eos" if is_complete else "length"))
 
 
-class BatchEncoder(Encoder):
-    """The answer of generate-batch: a JSON array in request order, complete or not at all."""
+class BatchEncoder(TextEncoder):
+    """The answer of generate-batch: a JSON array in request order, complete or not at all. It is never streamed."""
 
     def __init__(self, entries: Sequence[PromptEntry]) -> None:
+        super().__init__()
         self._entries = entries
-        self._texts = [""] * len(entries)
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
         """The texts by id; 200 if every one of them ended by itself."""
         sequences = [result.sequences[0] for result in results]
-        self._texts = [sequence.text for sequence in sequences]
         status = max(_status(sequence.finish_reason) for sequence in sequences)
-        return Reply(status, self.end(), JSON_MEDIA_TYPE)
-
-    def head(self, events: Sequence[IndexedEvent]) -> Head:
-        """A partial status: the finish reasons are not known yet."""
-        return Head(JSON_MEDIA_TYPE, PARTIAL)
-
-    def event(self, request_index: int, event: GenerationEvent) -> bytes:
-        """No bytes: the array is written whole, at the end."""
-        self._texts[request_index] += event.text
-        return b""
-
-    def end(self) -> bytes:
-        """The array."""
-        pairs = zip(self._entries, self._texts, strict=True)
-        return msgspec.json.encode([BatchAnswerItem(entry.id, text) for entry, text in pairs])
-
-    def stream_error(self, error: ServerError) -> None:
-        """A batch is answered whole; without its end it is not an answer."""
-        return
+        pairs = zip(self._entries, sequences, strict=True)
+        return json_reply(status, [BatchAnswerItem(entry.id, sequence.text) for entry, sequence in pairs])
 
 
 def _wants_stream(http: HttpCall, *, default: bool) -> bool:
