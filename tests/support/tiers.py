@@ -25,14 +25,16 @@ _chosen = _Chosen()
 def choose(*, everything: bool) -> None:
     """Set the tier for this process, and how many examples properties have that do not say it.
 
-    No example has a deadline: a busy machine takes as long as it takes.
+    `make test` draws the same examples each time: a change fails by what it does, not by chance. New ones are for the other
+    tier. No example has a deadline: a busy machine takes as long as it takes.
     """
     _chosen.everything = everything
     with suppress(ImportError):  # environments for clients of other projects have no Hypothesis
         from hypothesis import settings
 
         usual = settings.get_profile("default")
-        settings.register_profile("tier", usual, max_examples=examples(usual.max_examples), deadline=None)
+        count = examples(usual.max_examples)
+        settings.register_profile("tier", usual, max_examples=count, deadline=None, derandomize=not everything)
         settings.load_profile("tier")
 
 
