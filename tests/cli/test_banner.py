@@ -10,8 +10,7 @@ import pytest
 
 from dragoman.cli.banner import BannerFacts, banner, base_url
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.lmi.dialects import V1_CHAT_ROUTE
-from dragoman.server.apis.lmi.negotiate import negotiate_shape
+from dragoman.server.apis.lmi.negotiate import negotiate
 from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
 from dragoman.server.pooling import PoolingKind
 
@@ -105,12 +104,9 @@ def test_a_line_says_whose_shape_a_plain_conversation_gets(
 def is_openai_shape(line: str, chat_format: Any, *, needs_key: bool, has_lmi_signs: bool) -> bool:
     """Whether the line is true of the dialect, for the curl that the banner shows."""
     headers = {"user-agent": "curl/8.5", **({"authorization": "Bearer k"} if needs_key else {})}
-    shape = negotiate_shape(
-        ChatOptions(V1_CHAT_ROUTE, chat_format, has_lmi_signs=has_lmi_signs),
-        HttpCall("POST", "/v1/chat/completions", b"", headers),
-        {},
-    )
-    return (shape == "openai") is ("answers in OpenAI's" in line)
+    options = ChatOptions(negotiate, chat_format, has_lmi_signs=has_lmi_signs)
+    profile = negotiate(options, HttpCall("POST", "/v1/chat/completions", b"", headers))
+    return (profile.name == "v1") is ("answers in OpenAI's" in line)
 
 
 def test_without_a_chat_template_there_is_no_shape_to_tell_of() -> None:

@@ -12,6 +12,7 @@ from dragoman.errors import InvalidRequest
 from dragoman.server.api import Call, Dialect, HttpCall
 from dragoman.server.apis.lmi import dialects as lmi
 from dragoman.server.apis.lmi.conversations import LMI
+from dragoman.server.apis.lmi.negotiate import negotiate
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
 from dragoman.server.apis.openai_wire.common import ServedNames
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
@@ -25,9 +26,9 @@ from tests.support.scripted import scripted_result
 CompletionsApi = Literal["v1", "v3", "lmi"]
 PROFILES: Mapping[str, Profile] = {"v1": V1, "v3": V3, "lmi": LMI}
 ROUTES: Mapping[str, ChatRoute] = {
-    "v1": lmi.V1_CHAT_ROUTE,
-    "v3": ovms.CHAT_ROUTE,
-    "invocations": lmi.CHAT_ROUTE,
+    "v1": negotiate,
+    "v3": ovms.chat_route,
+    "invocations": lmi.lmi_route,
 }
 
 NOW_S = 1_716_825_108.75

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.lmi.negotiate import negotiate_shape
+from dragoman.server.apis.lmi.negotiate import negotiate
 from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
-from dragoman.server.apis.openai_wire.fields import peek_object
 from tests.dialects.openai_calls import ROUTES, chats, http_call, refusal
 from tests.support.tables import Rows, table
 
@@ -60,7 +59,7 @@ def test_the_shape_follows_the_route_the_configuration_and_who_is_calling() -> N
             http = http_call({**BODY, **extra}, **headers)
             options = ChatOptions(ROUTES[route], cast(Any, chat_format), has_lmi_signs=has_signs)
             with rows.row(*case):
-                assert ROUTES[route].negotiate(options, http, peek_object(http)) == shape
+                assert (ROUTES[route](options, http).name == "lmi") == (shape == "lmi")
 
 
 @table(
@@ -87,4 +86,4 @@ def test_a_body_that_cannot_be_read_is_refused_in_the_shape_of_its_headers() -> 
 
 
 def test_a_call_without_headers_is_lmis() -> None:
-    assert negotiate_shape(ChatOptions(ROUTES["v1"]), HttpCall("POST", "/v1/chat/completions", b""), {}) == "lmi"
+    assert negotiate(ChatOptions(negotiate), HttpCall("POST", "/v1/chat/completions", b"")).name == "lmi"

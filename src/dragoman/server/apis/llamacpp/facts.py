@@ -24,7 +24,7 @@ from dragoman.server.apis.llamacpp.schema import (
     LlamaSlot,
     LlamaTemplated,
 )
-from dragoman.server.apis.openai_wire.chat.messages import CONVERSATION_FIELDS, conversation
+from dragoman.server.apis.openai_wire.chat.messages import CONVERSATION_FIELDS, bare_conversation
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, shown
 from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora, applied_adapter
@@ -160,6 +160,6 @@ async def apply_template(http: HttpCall, server: Server) -> Reply:
     body = read_struct(raw, ChatBody, WORDS)
     idle = [name for name in raw if name not in CONVERSATION_FIELDS]
     headers = note_ignored(server.switches.for_call(http.headers), idle)
-    prompt = conversation(body, raw, WORDS)
+    prompt = bare_conversation(body, raw, WORDS)
     rendered = await text_service(_model(http, server)).tokenize(prompt)
     return json_reply(200, LlamaTemplated(rendered.text), headers)

@@ -5,9 +5,7 @@ Does: set up. Does not: choose among them for a call (`choose` does). Called whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dragoman.server.api import SSE_MEDIA_TYPE, Dialect, Dialects, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.adapters import WithAdapters
@@ -15,31 +13,23 @@ from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS, V1_CHAT
 from dragoman.server.apis.lmi.conversations import LMI
 from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect, LmiOptions
 from dragoman.server.apis.lmi.hooks import HookPool, Hooks
-from dragoman.server.apis.lmi.negotiate import negotiate_shape
+from dragoman.server.apis.lmi.negotiate import negotiate
 from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
 from dragoman.server.apis.lmi.pooling import LmiPoolingDialect
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
-from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
 from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
-from dragoman.server.apis.openai_wire.profile import V1
+from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.registry import GenerationService
 
-
-def _negotiate(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) -> ChatShape:
-    """LMI's shape unless server-sent events are asked for."""
-    return "openai" if SSE_MEDIA_TYPE in http.accept else "lmi"
+_OPENAI = replace(V1, ignores_model=True, clips_overflow=True, fixes_defaults=True)
 
 
-V1_CHAT_ROUTE = ChatRoute({"openai": V1, "lmi": LMI}, negotiate_shape)
-"""A conversation on `/v1/chat/completions`, which OpenAI's document describes as well."""
-
-CHAT_ROUTE = ChatRoute(
-    {"openai": replace(V1, ignores_model=True, clips_overflow=True, fixes_defaults=True), "lmi": LMI}, _negotiate
-)
-"""A conversation on LMI's routes."""
+def lmi_route(options: ChatOptions, http: HttpCall) -> Profile:
+    """The profile of a conversation on LMI's routes: LMI's unless server-sent events are asked for."""
+    return _OPENAI if SSE_MEDIA_TYPE in http.accept else LMI
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +63,14 @@ def set_up(profile: ModelProfile) -> Dialects:
     shared = shared_options(profile)
     plain: dict[str, Dialect] = {
         INPUTS: LmiDialect(options) if profile.pooling is None else LmiPoolingDialect(profile),
-        CHAT: ChatDialect(profile.options(ChatOptions, route=CHAT_ROUTE, **shared)),
+        CHAT: ChatDialect(profile.options(ChatOptions, route=lmi_route, **shared)),
         COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=LMI, **shared)),
     }
     if profile.takes_adapters:
         plain |= {name: WithAdapters(plain[name]) for name in (CHAT, COMPLETIONS)}
     code = profile.operator_code
     dialects = _with_operator_code(plain, code, options) if isinstance(code, OperatorCode) else plain
-    return {**dialects, V1_CHAT: ChatDialect(profile.options(ChatOptions, route=V1_CHAT_ROUTE, **shared))}
+    return {**dialects, V1_CHAT: ChatDialect(profile.options(ChatOptions, route=negotiate, **shared))}
 
 
 def _with_operator_code(plain: Dialects, code: OperatorCode, options: LmiOptions) -> Dialects:

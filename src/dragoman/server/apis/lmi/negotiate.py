@@ -6,29 +6,29 @@ Does: look for the few signs that LMI's shape is meant. Does not: parse. Called 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, HttpCall
+from dragoman.server.apis.lmi.conversations import LMI
 from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
-from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
+from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.security.gate import KEY_HEADERS
 
 _KEYS = ("authorization", *KEY_HEADERS)
 
 
-def negotiate_shape(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) -> ChatShape:
-    """The shape of the answer to this call, errors included.
+def negotiate(options: ChatOptions, http: HttpCall) -> Profile:
+    """The profile that answers this call, errors included.
 
     In `auto` it is LMI's for a server configured like LMI's containers, and for plain curl, the example in LMI's document.
     All others get OpenAI's.
     """
     if JSONLINES_MEDIA_TYPE in http.accept:
-        return "lmi"
+        return LMI
     if options.chat_format != "auto":
-        return options.chat_format
+        return LMI if options.chat_format == "lmi" else V1
     if SSE_MEDIA_TYPE in http.accept:
-        return "openai"
-    return "lmi" if options.has_lmi_signs or _is_plain_curl(http.headers) else "openai"
+        return V1
+    return LMI if options.has_lmi_signs or _is_plain_curl(http.headers) else V1
 
 
 def _is_plain_curl(headers: Mapping[str, str]) -> bool:

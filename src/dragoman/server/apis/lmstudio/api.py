@@ -11,7 +11,7 @@ from msgspec import UNSET
 from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Dialects, HttpCall, ModelProfile, model_of_body
 from dragoman.server.apis.lmstudio.dialect import StatsDialect, arch_of
 from dragoman.server.apis.lmstudio.schema import LmChatCompletion, LmCompletion, LmDetails, LmModel, LmModelList
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
 from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
@@ -35,13 +35,12 @@ CHAT, COMPLETIONS, EMBEDDINGS = f"{NAME}.chat", f"{NAME}.completions", f"{NAME}.
 
 _ENDLESS = replace(V1, default_max_tokens=None)
 """Completions go on to their end where nobody says how long they may be."""
-_ROUTE = ChatRoute({"openai": V1}, lambda options, http, body: "openai")
 
 
 def set_up(profile: ModelProfile) -> Dialects:
     """Its dialects for a model."""
     shared = shared_options(profile)
-    chat = ChatDialect(profile.options(ChatOptions, route=_ROUTE, **shared))
+    chat = ChatDialect(profile.options(ChatOptions, route=lambda options, http: V1, **shared))
     completions = CompletionsDialect(profile.options(CompletionsOptions, profile=_ENDLESS, **shared))
     return {
         CHAT: StatsDialect(chat, profile),

@@ -6,7 +6,7 @@ from dragoman.server.api import SSE_MEDIA_TYPE, Dialects, ModelProfile, model_of
 from dragoman.server.apis.openai.adapters import ADAPTER_OPERATIONS, adapter_schemas
 from dragoman.server.apis.openai.batches import BATCH_OPERATIONS, BATCH_PARAMETERS, batch_schemas
 from dragoman.server.apis.openai.tokens import TOKEN_OPERATIONS, token_schemas
-from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS, ChatDialect, ChatOptions, ChatRoute
+from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS, ChatDialect, ChatOptions
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
 from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
@@ -24,15 +24,12 @@ CHAT = "openai.chat"
 COMPLETIONS = "openai.completions"
 EMBEDDINGS = "openai.embeddings"
 
-CHAT_ROUTE = ChatRoute({"openai": V1}, lambda options, http, body: "openai")
-"""A conversation on `/v1`."""
-
 
 def set_up(profile: ModelProfile) -> Dialects:
     """The dialects for a model."""
     shared = shared_options(profile)
     return {
-        CHAT: ChatDialect(profile.options(ChatOptions, route=CHAT_ROUTE, **shared)),
+        CHAT: ChatDialect(profile.options(ChatOptions, route=lambda options, http: V1, **shared)),
         COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=V1, **shared)),
         EMBEDDINGS: EmbeddingsDialect(profile),
     }

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dragoman.server.api import JSON_MEDIA_TYPE, CallSwitches, HttpCall, Reply, json_reply, model_of_body
-from dragoman.server.apis.openai_wire.chat.messages import CONVERSATION_FIELDS, conversation
+from dragoman.server.apis.openai_wire.chat.messages import CONVERSATION_FIELDS, bare_conversation
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, unknown_names
@@ -203,7 +203,7 @@ def _prompt(body: TokenizeBody, raw: Mapping[str, Any]) -> Prompt:
         return TextPrompt(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     if body.prompt is not None:
         raise V1.fault("messages", "conflict", "messages cannot be used together with prompt: give one of them")
-    return conversation(body, raw, V1)
+    return bare_conversation(body, raw, V1)
 
 
 def token_schemas() -> dict[str, Schema]:

@@ -1,6 +1,7 @@
-"""Wire pieces that completions and chat share: usage, ids, finish reasons, the model's name, numbers as JSON takes them.
+"""The parts that the APIs of OpenAI's shape share beside parameters: usage, the model's name, and the frame of answers.
 
-Does: small pure functions and Structs. Does not: parse parameters or know a route. Used on the event loop.
+Does: count tokens, begin and end answers, write chunks that have only text. Does not: know choices, parameters or routes.
+Used on the event loop.
 """
 
 from __future__ import annotations
@@ -9,14 +10,30 @@ import math
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from dragoman.server.api import ModelProfile, ProposerKind
+from dragoman.errors import ServerError
+from dragoman.server.api import (
+    JSON_MEDIA_TYPE,
+    JSONLINES_MEDIA_TYPE,
+    SSE_DONE,
+    SSE_MEDIA_TYPE,
+    Encoder,
+    Head,
+    IndexedEvent,
+    ModelProfile,
+    ProposerKind,
+    Reply,
+    jsonline,
+    sse,
+)
 from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.progress import ToldProgress
 from dragoman.server.registry import PLACEHOLDER_MODELS
+from dragoman.server.timings import NO_TIMINGS, ShownTimings, Timings
 from dragoman.types import (
     LOWEST_LOGPROB,
     GenerationEvent,
@@ -273,3 +290,138 @@ def shared_options(profile: ModelProfile) -> dict[str, Any]:
         "system_fingerprint": profile.system_fingerprint,
         "thinks": "thinking" in profile.abilities,
     }
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """`stream_options`. Other keys are tolerated and reported as without effect."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+    @property
+    def is_continuous(self) -> bool:
+        """True if every chunk holds the usage so far; as in vLLM, only where the last one holds it as well."""
+        return bool(self.include_usage and self.continuous_usage_stats)
+
+
+class StreamedBody(Protocol):
+    """The fields of a body that its answer's frame depends on."""
+
+    model: str | None
+    stream_options: StreamOptions | None
+
+
+class Chunk(Protocol):
+    """A chunk of either kind."""
+
+    timings: Timings | UnsetType
+    prompt_progress: ToldProgress | UnsetType
+
+
+ChunkT = TypeVar("ChunkT", bound=Chunk)
+
+
+class OpenAiEncoder(Encoder, Generic[ChunkT]):
+    """An encoder of OpenAI's shape."""
+
+    def __init__(
+        self,
+        body: StreamedBody,
+        profile: Profile,
+        options: OpenAiOptions,
+        call_id: str,
+        *,
+        is_sse: bool,
+        has_reasoning: bool,
+        shows_ids: bool,
+        num_prompt_logprobs: int | None,
+    ) -> None:
+        """`has_reasoning`: the usage tells the tokens of reasoning. `num_prompt_logprobs` None = none are shown."""
+        has_details = profile.name == "v1"
+        self._id = call_id
+        self._model = options.names.answering(profile, body.model)
+        self._errors = profile.errors
+        self._is_sse = is_sse
+        self._shows_ids = shows_ids
+        self._num_prompt_logprobs = num_prompt_logprobs
+        self._usage = UsageCounter(has_details=has_details, has_reasoning=has_details and has_reasoning)
+        stream_options = body.stream_options
+        self._tells_usage = stream_options is not None and bool(stream_options.include_usage)
+        self._has_continuous_usage = stream_options is not None and stream_options.is_continuous
+        self._chunk_usage: UnsetType | None = None if self._tells_usage else UNSET
+        self._text_chunks: dict[int, TextChunk] = {}  # by choice
+        self._timings = NO_TIMINGS
+
+    def show_timings(self, timings: ShownTimings) -> bool:
+        """They stand in a whole answer and in a stream's last chunk."""
+        self._timings = timings
+        return True
+
+    def head(self, events: Sequence[IndexedEvent]) -> Head:
+        """200 and the framing's media type."""
+        return Head(SSE_MEDIA_TYPE if self._is_sse else JSONLINES_MEDIA_TYPE)
+
+    def progress(self, told: ToldProgress) -> bytes:
+        """A chunk that says nothing yet, as llama.cpp has it."""
+        chunk = self._chunk([self._silent_choice()], self._chunk_usage)
+        chunk.prompt_progress = told
+        return self._frame(chunk)
+
+    def end(self) -> bytes:
+        """The usage chunk, if asked for, and the end mark; JSON lines have none."""
+        usage = b""
+        if self._tells_usage:
+            chunk = self._chunk([], self._usage.usage())
+            chunk.timings = self._timings.of()
+            usage = self._frame(chunk)
+        return usage + (SSE_DONE if self._is_sse else b"")
+
+    def stream_error(self, error: ServerError) -> bytes:
+        """The error as the stream's last event."""
+        return self._errors.last_bytes(error, is_sse=self._is_sse)
+
+    # --- for subclasses -----------------------------------------------------------------------------------------------
+
+    def _chunk(self, choices: list[Any], usage: Usage | UnsetType | None) -> ChunkT:
+        raise NotImplementedError
+
+    def _silent_choice(self) -> msgspec.Struct:
+        raise NotImplementedError
+
+    def _text_choice(self, index: int, text: str) -> msgspec.Struct:
+        raise NotImplementedError
+
+    def _frame(self, value: object) -> bytes:
+        payload = _ENCODER.encode(value)
+        return sse(payload) if self._is_sse else jsonline(payload)
+
+    def _more_text(self, index: int, text: str) -> bytes:
+        """A chunk with nothing but text."""
+        chunk = self._text_chunks.get(index)
+        if chunk is None:
+            chunk = self._text_chunks[index] = TextChunk(
+                lambda text: self._frame(self._chunk([self._text_choice(index, text)], self._chunk_usage))
+            )
+        return chunk.frame(text)
+
+    def _event_chunk(self, choice: msgspec.Struct, event: GenerationEvent) -> ChunkT:
+        """The chunk of an event, with usage and timings where it is to have them."""
+        chunk = self._chunk([choice], self._usage.usage() if self._has_continuous_usage else self._chunk_usage)
+        if event.finish_reason is not None and not self._tells_usage:
+            chunk.timings = self._timings.sequence_ended()
+        return chunk
+
+    @staticmethod
+    def _reply(answer: msgspec.Struct) -> Reply:
+        return Reply(200, _ENCODER.encode(answer), JSON_MEDIA_TYPE)
+
+    def _prompt_logprobs(self, prompt: PromptInfo | None) -> PromptLogprobs | UnsetType:
+        if prompt is None or self._num_prompt_logprobs is None:
+            return UNSET
+        return prompt_logprobs(prompt, self._num_prompt_logprobs)
+
+    def _token_ids(self, tokens: Sequence[TokenOutput]) -> list[int] | UnsetType:
+        return [token.id for token in tokens] if self._shows_ids else UNSET
+
+    def _prompt_ids(self, prompt: PromptInfo | None) -> list[int] | UnsetType:
+        return list(prompt.token_ids) if prompt is not None and self._shows_ids else UNSET

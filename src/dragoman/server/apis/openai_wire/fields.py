@@ -81,14 +81,6 @@ def decode_object(http: HttpCall, profile: Profile) -> dict[str, Any]:
     return {name: value for name, value in raw.items() if value is not None and (value != "" or name != "top_k")}
 
 
-def peek_object(http: HttpCall) -> dict[str, Any]:
-    """The body as `decode_object` gives it, {} where that would raise."""
-    try:
-        return decode_object(http, Profile(name="v1"))
-    except InvalidRequest:
-        return {}
-
-
 def read_struct(raw: Mapping[str, Any], struct_type: type[StructT], profile: Profile) -> StructT:
     """The fields of `raw` that `struct_type` names, typed. Raises: InvalidRequest for the first wrong one."""
     try:

@@ -30,7 +30,7 @@ from dragoman.server.apis.openai_wire import staying
 from dragoman.server.apis.openai_wire.caching import NAMES as CACHING_NAMES
 from dragoman.server.apis.openai_wire.caching import REASONS as CACHING_REASONS
 from dragoman.server.apis.openai_wire.caching import PromptCacheOptions, idle_names, keep_s
-from dragoman.server.apis.openai_wire.common import OpenAiOptions, requested_model
+from dragoman.server.apis.openai_wire.common import OpenAiOptions, StreamOptions, requested_model
 from dragoman.server.apis.openai_wire.fields import (
     check_bounds,
     check_number,
@@ -103,13 +103,6 @@ REFUSED: Mapping[str, str] = {
     "chat_template": "it is code; the model's own template is used",
 }
 """Parameters refused by name, since leaving them out would change the answer unseen, and why."""
-
-
-class StreamOptions(msgspec.Struct, kw_only=True):
-    """`stream_options`. Other keys are tolerated and reported as without effect."""
-
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
 
 
 class SharedBody(LlamaFields, kw_only=True):
@@ -346,7 +339,8 @@ def without_effect(
         names.append(REASONING_TOKENS)
     options = raw.get("stream_options")
     if isinstance(options, dict):
-        used = {"include_usage", *(("continuous_usage_stats",) if has_continuous_usage(body) else ())}
+        is_continuous = body.stream_options is not None and body.stream_options.is_continuous
+        used = ("include_usage", "continuous_usage_stats") if is_continuous else ("include_usage",)
         names += [f"stream_options.{name}" for name in options if name not in used]
     return names
 
@@ -354,17 +348,6 @@ def without_effect(
 def tells_progress(body: SharedBody, reading: Reading) -> bool:
     """True if the stream reports progress on the prompt."""
     return bool(body.stream and getattr(body, "return_progress", None) and reading.options.tells_progress)
-
-
-def tells_usage(body: SharedBody) -> bool:
-    """True if the stream's last chunk holds the usage."""
-    return body.stream_options is not None and bool(body.stream_options.include_usage)
-
-
-def has_continuous_usage(body: SharedBody) -> bool:
-    """True if every chunk holds the usage so far; as in vLLM, only where the last one holds it as well."""
-    options = body.stream_options
-    return options is not None and bool(options.include_usage and options.continuous_usage_stats)
 
 
 def reasons_of(names: Collection[str], body: SharedBody, reading: Reading) -> dict[str, str]:

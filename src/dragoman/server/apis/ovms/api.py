@@ -3,12 +3,8 @@ clients ask of models by other protocols, below `/v2`, `/v1/config` and `/v1/mod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, Dialects, HttpCall, ModelProfile, model_of_body
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
-from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
 from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
@@ -17,6 +13,7 @@ from dragoman.server.apis.openai_wire.describe.operations import chat_operation,
 from dragoman.server.apis.openai_wire.embeddings.dialect import EmbeddingsDialect
 from dragoman.server.apis.openai_wire.embeddings.operation import embeddings_operation
 from dragoman.server.apis.openai_wire.embeddings.schema import embeddings_body
+from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.ovms import config, models
 from dragoman.server.apis.ovms.tokens import TokenizedV3, request_schema, tokenize
 from dragoman.server.apis.ovms_wire.errors import ERRORS, OvmsError
@@ -35,20 +32,16 @@ EMBEDDINGS = "ovms.embeddings"
 OWNER = "OVMS"  # `owned_by` in its model list
 
 
-def _negotiate(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) -> ChatShape:
-    """Always OpenAI's."""
-    return "openai"
-
-
-CHAT_ROUTE = ChatRoute({"openai": V3_CHAT}, _negotiate, unread=V3_CHAT)
-"""A conversation on `/v3`."""
+def chat_route(options: ChatOptions, http: HttpCall) -> Profile:
+    """The profile of a conversation on `/v3`."""
+    return V3_CHAT
 
 
 def set_up(profile: ModelProfile) -> Dialects:
     """The dialects for a model."""
     shared = shared_options(profile)
     return {
-        CHAT: ChatDialect(profile.options(ChatOptions, route=CHAT_ROUTE, **shared)),
+        CHAT: ChatDialect(profile.options(ChatOptions, route=chat_route, **shared)),
         COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=V3, **shared)),
         EMBEDDINGS: EmbeddingsDialect(profile, V3_EMBEDDINGS),
     }

@@ -24,7 +24,7 @@ from dragoman.server.apis.openai_wire.fields import (
 from dragoman.server.apis.openai_wire.grammars import ResponseFormat, read_response_format
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED as SHARED_IGNORED
-from dragoman.server.apis.openai_wire.sampling import Reading, has_continuous_usage, logprob_count
+from dragoman.server.apis.openai_wire.sampling import Reading, logprob_count
 from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.schema import ReasoningOptions, ResponsesBody, TextOptions
 from dragoman.server.apis.responses.tools import TOOL_FIELDS
@@ -138,9 +138,10 @@ def idle_names(raw: Mapping[str, Any], body: ResponsesBody, logprobs: int | None
         given.add("text.verbosity")
     if ENCRYPTED in (body.include or ()):
         given.add(f"include[{ENCRYPTED}]")
-    if body.stream_options is not None and body.stream_options.include_usage is not None:
+    options = body.stream_options
+    if options is not None and options.include_usage is not None:
         given.add("stream_options.include_usage")
-    if has_continuous_usage(body):
+    if options is not None and options.is_continuous:
         given.add("stream_options.continuous_usage_stats")
     return [*(name for name in IGNORED if name in given), *_unknown_inside(raw)]
 

@@ -7,7 +7,6 @@ Does not: parse. One encoder per call, on the event loop; `event` runs once per 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -26,8 +25,7 @@ from dragoman.server.apis.openai_wire.chat.schema import (
     ToolCallObject,
     TopLogprob,
 )
-from dragoman.server.apis.openai_wire.common import Usage, json_logprob
-from dragoman.server.apis.openai_wire.encoder import OpenAiEncoder
+from dragoman.server.apis.openai_wire.common import OpenAiEncoder, Usage, json_logprob
 from dragoman.server.apis.openai_wire.sampling import Reading
 from dragoman.types import (
     ChatPrompt,
@@ -40,8 +38,6 @@ from dragoman.types import (
     TokenOutput,
     ToolCall,
 )
-
-ChatShape = Literal["lmi", "openai"]
 
 _CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT, FinishReason.REPETITION)
 
@@ -57,16 +53,17 @@ class ChatEncoder(OpenAiEncoder[ChatCompletionChunk]):
         http: HttpCall,
         clock: Callable[[], float],
         *,
-        is_openai: bool,
         has_lmi_slips: bool,
     ) -> None:
         """`clock` gives the creation time of each LMI chunk; OpenAI's chunks all have that of the first.
 
         `has_lmi_slips`: reproduce the two slips in LMI's documented stream (logprobs in a list, numeric tokens).
         """
+        is_openai = reading.profile.name != "lmi"
         super().__init__(
             body,
-            reading,
+            reading.profile,
+            reading.options,
             f"chatcmpl-{http.request_id}",
             is_sse=is_openai,
             has_reasoning=True,

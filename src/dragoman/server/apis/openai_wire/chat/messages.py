@@ -96,15 +96,19 @@ def template_messages(messages: Sequence[ChatMessage] | None, profile: Profile) 
     return tuple(entries)
 
 
-def conversation(body: ChatBody, raw: Mapping[str, Any], profile: Profile) -> ChatPrompt:
+def conversation(body: ChatBody, tools: ToolUse, profile: Profile, **variables: Any) -> ChatPrompt:
+    """The prompt of a body. `variables`: of the template, beside those that the body names. Raises: InvalidRequest."""
+    messages = template_messages(body.messages, profile)
+    continues = continues_final_message(body, profile)
+    if body.add_generation_prompt is False and not continues:
+        variables["add_generation_prompt"] = False
+    return ChatPrompt(messages, tools.tools, continues, variables | (body.chat_template_kwargs or {}))
+
+
+def bare_conversation(body: ChatBody, raw: Mapping[str, Any], profile: Profile) -> ChatPrompt:
     """The prompt of a body of which nothing is generated; `raw` is the body as sent. Raises: InvalidRequest."""
     check_sizes(body, Limits(), profile)
-    continues = continues_final_message(body, profile)
-    kwargs = dict(body.chat_template_kwargs or {})
-    if body.add_generation_prompt is False and not continues:
-        kwargs["add_generation_prompt"] = False
-    tools = tool_use(body, raw, profile).tools
-    return ChatPrompt(template_messages(body.messages, profile), tools, continues, kwargs)
+    return conversation(body, tool_use(body, raw, profile), profile)
 
 
 def check_restricted(messages: Sequence[Mapping[str, Any]], profile: Profile) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UnsetType
 
 from dragoman.server.api import SSE_MEDIA_TYPE, HttpCall, Reply
-from dragoman.server.apis.openai_wire.common import Usage, json_logprob
+from dragoman.server.apis.openai_wire.common import OpenAiEncoder, Usage, json_logprob
 from dragoman.server.apis.openai_wire.completions.schema import (
     Completion,
     CompletionBody,
@@ -20,7 +20,6 @@ from dragoman.server.apis.openai_wire.completions.schema import (
     CompletionChunk,
     CompletionLogprobs,
 )
-from dragoman.server.apis.openai_wire.encoder import OpenAiEncoder
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH
 from dragoman.server.apis.openai_wire.sampling import Reading
 from dragoman.types import (
@@ -58,7 +57,8 @@ class CompletionEncoder(OpenAiEncoder[CompletionChunk]):
         self._shows_text = body.detokenize is not False
         super().__init__(
             body,
-            reading,
+            reading.profile,
+            reading.options,
             f"cmpl-{http.request_id}",
             is_sse=reading.profile.name != "lmi" or SSE_MEDIA_TYPE in http.accept,
             has_reasoning=False,
