@@ -1,1 +1,1 @@
-"""Answers files of requests without a server between: OpenAI's batch format, a line for each request and each answer."""
+"""Answers files of requests without a server: OpenAI's batch format, one line per request and answer."""

@@ -1,10 +1,10 @@
 """The file of a batch's answers: a line for each request, in the order in which they were finished.
 
-Does: lock the file, mend its torn last line, read its lines, add lines, sync them. Does not: know requests.
+Does: lock the file, repair its torn last line, read lines, add lines, sync them. Does not: know requests.
 Called by the batch command and by `run`; `sync` may run on another thread than `add`.
 
 Each line is one write, so a killed process leaves whole lines. Only a power failure loses lines that were not synced. `run`
-syncs once a second: a sync for each line would cost more than most answers, and a second of answers can be asked again.
+syncs once a second: a sync per line would cost more than most answers, and a second of answers can be repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dragoman.batch.requests import BadLine, BatchError, key_of
 
 _BEGIN = b'{"id":"batch_req_'
 _ALLOWED = "must be a file of a batch's answers, or one that does not exist yet"
-_PIECE = 1 << 20  # bytes that are read at once, looking for the end of the last whole line
+_PIECE = 1 << 20  # bytes read at once in search of the last whole line
 
 
 class _Failure(msgspec.Struct):
@@ -58,7 +58,7 @@ class _ReadLine(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The request that a line of the file answers. `key`: see `requests.key_of`. `is_error`: it holds no good answer."""
+    """The request of an answer line. `key`: see `requests.key_of`. `is_error`: the answer is an error."""
 
     line: int
     custom_id: str | None
@@ -73,7 +73,7 @@ def answer_line(custom_id: str, status: int, request_id: str, body: bytes) -> by
 
 
 def bad_line(bad: BadLine) -> bytes:
-    """The line that says what is wrong with a request's line."""
+    """The answer line for an invalid request line."""
     failure = _Failure(bad.code, bad.message, bad.param, bad.line)
     return msgspec.json.encode(_AnswerLine(_new_id(), bad.custom_id, None, failure)) + b"\n"
 
@@ -82,9 +82,9 @@ class AnswerFile:
     """The file, open and locked. Use it in a `with` block."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file, and cut off a last line that was not written to its end.
+        """Open or create the file, and cut off an incomplete last line.
 
-        Raises: BatchError if another process writes it, or it is not a file of answers; OSError.
+        Raises: BatchError if another process writes it, or it has other content; OSError.
         """
         self.path = path
         self._file = _locked(path)
@@ -109,16 +109,16 @@ class AnswerFile:
                 yield Answered(number, read.custom_id, key_of(read.custom_id, source), is_error)
 
     def drop(self, is_dropped: Callable[[Answered], bool]) -> int:
-        """Leave these lines out: another file, written to its end, takes this one's place. How many they were.
+        """Remove these lines: a complete new file replaces this one. Returns their number.
 
-        Raises: BatchError, OSError; the file is as it was then.
+        Raises: BatchError, OSError; the file is unchanged then.
         """
         marks = bytearray(is_dropped(one) for one in self.answered())
         if not any(marks):
             return 0
-        place = self.path.resolve()  # a link stays one
+        place = self.path.resolve()  # keep a symbolic link
         beside = place.with_name(place.name + ".new")
-        kept = _locked(beside)  # before it takes the place: from then on others may find it
+        kept = _locked(beside)  # before the replacement makes it visible to others
         try:
             os.ftruncate(kept, 0)
             with self.path.open("rb") as lines, open(os.dup(kept), "ab") as file:
@@ -135,20 +135,20 @@ class AnswerFile:
         return sum(marks)
 
     def add(self, line: bytes) -> None:
-        """Write one line, in one piece. Raises: OSError, as if the disk is full; part of it may be written then."""
+        """Write one line, in one piece. Raises: OSError, such as for a full disk; a part may then be written."""
         self._is_dirty = True
         rest = memoryview(line)
-        while rest:  # a disk that is nearly full takes a part
+        while rest:  # a nearly full disk takes only a part
             rest = rest[os.write(self._file, rest) :]
 
     def sync(self) -> None:
-        """Have what was written last whatever happens to the machine. Raises: OSError."""
+        """Write everything to the disk itself. Raises: OSError."""
         if self._is_dirty:
             self._is_dirty = False
             os.fsync(self._file)
 
     def close(self) -> None:
-        """Sync, and give the file free."""
+        """Sync, and unlock the file."""
         try:
             self.sync()
         finally:
@@ -161,7 +161,7 @@ class AnswerFile:
         self.close()
 
     def _mend(self) -> None:
-        """Cut the file behind its last line that is whole; one that only lacks its end of line gets that."""
+        """Cut the file after its last whole line; a line that only lacks its end of line gets it."""
         size = end = os.fstat(self._file).st_size
         tail = b""
         while end and b"\n" not in tail:
@@ -184,7 +184,7 @@ class AnswerFile:
 
 
 def _sync_directory(path: Path) -> None:
-    """Have the directory's names last as well: what is added from now on must not be in a file that nobody finds."""
+    """Write the directory to the disk too, so that the file keeps its name after a power failure."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)
@@ -193,7 +193,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def _locked(path: Path) -> int:
-    """The descriptor of the file, which nobody else writes meanwhile. Raises: BatchError, OSError."""
+    """The file's descriptor, locked. Raises: BatchError, OSError."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
@@ -207,7 +207,7 @@ def _locked(path: Path) -> int:
             if isinstance(error, BlockingIOError):
                 raise BatchError(f"{path}: another batch is writing it; wait, or name another file") from None
             raise
-        os.close(file)  # another one took its place, between opening and locking
+        os.close(file)  # replaced between opening and locking
 
 
 def _one_line(body: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""The lines of a batch's input: which requests they are, what is wrong with the others, and which custom_id is whose.
+"""Reads a batch's input: its requests, its invalid lines, and their custom_ids.
 
-Does: read lines one by one, however many there are; judge their form; find two with the same custom_id. Does not: judge
-bodies (the API does, when it is asked) or keep lines. Called by the batch command and by `run`, on one thread at a time.
+Does: read lines one by one, check their form, find duplicate custom_ids. Does not: check bodies (the API does) or keep
+lines. Called by the batch command and by `run`, on one thread at a time.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages")
 """What a line's `url` may be: the APIs that OpenAI's batches have, and that are served here, and Anthropic's."""
 
-MAX_LINE_BYTES = 128 * 1024 * 1024  # twice the largest body that a server takes by default
-_KEY_BYTES = 16  # of digests: among 10**9 custom_ids two share one with a chance of 10**-21
-_SHOWN = 80  # characters of a wrong value that its message repeats
+MAX_LINE_BYTES = 128 * 1024 * 1024  # twice a server's default limit of a body
+_KEY_BYTES = 16  # of digests: with 10**9 custom_ids, the chance of a collision is 10**-21
+_SHOWN = 80  # characters of a wrong value in its message
 _MANY = 4096  # keys that are looked up at once
 
 
 class BatchError(Exception):
-    """Why a batch cannot be run, or cannot go on; one line that names what is wrong and what is allowed."""
+    """A batch cannot be run, or cannot continue; one line with the problem and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """A line that can be asked. `body`: JSON as it stands in the line."""
+    """A valid line. `body`: its JSON, unchanged."""
 
     line: int
     custom_id: str
@@ -40,7 +40,7 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that cannot be asked. `custom_id` None = it has none that can be read. `param`: what is wrong in it."""
+    """An invalid line. `custom_id` None = it has no readable one. `param`: the wrong field."""
 
     line: int
     custom_id: str | None
@@ -50,7 +50,7 @@ class BadLine:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of the file that are not empty, with their numbers from 1; of over-long ones the beginning.
+    """The non-empty lines of the file with their numbers from 1; too long ones are cut.
 
     Raises: OSError.
     """
@@ -66,7 +66,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read_line(number: int, line: bytes) -> BatchRequest | BadLine:
-    """The request of a line, or what is wrong with it."""
+    """The request of a line, or its problem."""
     if len(line) > MAX_LINE_BYTES:
         return BadLine(number, None, "line_too_long", f"line {number}: must have at most {MAX_LINE_BYTES} bytes")
     try:
@@ -90,13 +90,13 @@ def read_line(number: int, line: bytes) -> BatchRequest | BadLine:
 
 
 class RequestIndex:
-    """The requests of a file, 16 bytes for each, and which of them are answered.
+    """The requests of a file, 16 bytes each, and which of them are answered.
 
-    `num_lines`: the lines that are not empty. A line's key is its custom_id or, if that cannot be read, its number.
+    `num_lines`: non-empty lines. A line's key is its custom_id or, if that cannot be read, its number.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the file once. Raises: BatchError naming a custom_id that occurs twice; OSError."""
+        """Read the file once. Raises: BatchError naming a duplicate custom_id; OSError."""
         keys = bytearray()
         for number, line in numbered_lines(path):
             keys += key_of(_custom_id(line), number)
@@ -112,11 +112,11 @@ class RequestIndex:
 
     @property
     def num_left(self) -> int:
-        """Lines that are not answered."""
+        """The number of unanswered lines."""
         return self.num_lines - int(np.count_nonzero(self.is_answered))
 
     def note_answers(self, keys: Iterator[bytes]) -> Iterator[tuple[bool, bool]]:
-        """Note that the lines of these keys are answered. Yields for each: the line exists; it was answered before."""
+        """Mark the lines of these keys as answered. Yields for each: whether it exists, and was answered before."""
         many: list[bytes] = []
         for key in keys:
             many.append(key)

@@ -1,6 +1,6 @@
-"""Runs a batch: asks what is not answered, many requests at once, and writes each answer as soon as it is there.
+"""Runs a batch: sends the unanswered requests, many at once, and writes each answer as it comes.
 
-Does: hold the number of requests that run, repeat what a busy or unreachable server did not take, count. Does not: know
+Does: limit the running requests, repeat those that a busy or unreachable server did not take, count. Does not: know
 where answers come from (`senders`) or how files look (`requests`, `answers`). Called by the batch command, on the
 event loop.
 """
@@ -23,18 +23,17 @@ from dragoman.batch.senders import Answer, Sender, Unreachable
 
 SYNC_S = 1.0  # see `answers`
 BUSY = (429, 503)
-MAX_REPEATS = 12  # of a request that a busy server does not take: with the delays below, some five minutes
+MAX_REPEATS = 12  # of a request to a busy server: with the delays below, about five minutes
 FIRST_DELAY_S, MAX_DELAY_S = 0.5, 30.0
-PATIENCE_S = 60.0  # a server that answers nothing for so long is not there any more
+PATIENCE_S = 60.0  # a server that answers nothing for this long is gone
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a batch so far. `num_before`: lines that an earlier run had answered; `num_errors_before`: those with
-    errors.
+    """Counts of a batch. `num_before`: lines answered by earlier runs; `num_errors_before`: with errors.
 
-    Of this run: `num_answered` lines with good answers, `num_errors` with errors, of which `num_bad` are lines that cannot
-    be sent. `seconds`: how long this run took.
+    Of this run: `num_answered` lines with good answers, `num_errors` with errors, of which `num_bad` are invalid lines.
+    `seconds`: its duration.
     """
 
     num_lines: int
@@ -49,12 +48,12 @@ class Tally:
 
     @property
     def num_done(self) -> int:
-        """Lines that are answered, with errors or without."""
+        """Answered lines, with errors or without."""
         return self.num_before + self.num_answered + self.num_errors
 
     @property
     def num_left(self) -> int:
-        """Lines that are not answered."""
+        """Unanswered lines."""
         return self.num_lines - self.num_done
 
     @property
@@ -68,7 +67,7 @@ Watch = Callable[[Tally], None]
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """The two files of a batch, and what is answered already."""
+    """The two files of a batch, and the present state."""
 
     requests: Path
     answers: AnswerFile
@@ -77,9 +76,9 @@ class BatchFiles:
 
 
 def open_files(requests: Path, answers: AnswerFile, *, retries_errors: bool) -> BatchFiles:
-    """Read the requests and the answers. `retries_errors`: drop answers with errors from their file, and ask again.
+    """Read the requests and the answers. `retries_errors`: remove answers with errors, and send their requests again.
 
-    Raises: BatchError if the files do not belong together, or a mistake in one would spoil the other; OSError.
+    Raises: BatchError if the files do not belong together; OSError.
     """
     index = RequestIndex(requests)
     tally = _noted(requests, answers, index)
@@ -91,9 +90,9 @@ def open_files(requests: Path, answers: AnswerFile, *, retries_errors: bool) -> 
 
 
 def _noted(requests: Path, answers: AnswerFile, index: RequestIndex) -> Tally:
-    """Note the lines that are answered already in the index, and count them. Raises: BatchError, OSError."""
+    """Mark the answered lines in the index, and count them. Raises: BatchError, OSError."""
     tally = Tally(index.num_lines)
-    read: deque[Answered] = deque()  # those whose keys are looked up together
+    read: deque[Answered] = deque()  # whose keys are looked up together
 
     def keys() -> Iterator[bytes]:
         for one in answers.answered():
@@ -120,9 +119,9 @@ def _misplaced(one: Answered, requests: Path, answers: Path, *, is_there: bool) 
 
 @dataclass(slots=True)
 class Batch:
-    """One run over the files. `concurrency`: requests that run at a time. `watch` is called after each answer.
+    """One run over the files. `concurrency`: requests at a time. `watch` is called after each answer.
 
-    `patience_s`: how long a server may fail to answer anything.
+    `patience_s`: the longest time without any answer of the server.
     """
 
     files: BatchFiles
@@ -132,7 +131,7 @@ class Batch:
     patience_s: float = PATIENCE_S
 
     async def run(self) -> Tally:
-        """Send every request that is not answered. Returns the tally.
+        """Send every unanswered request. Returns the tally.
 
         Raises: BatchError if going on is useless; OSError of the files. Cancelling it ends the running requests; the file
         keeps every answer so far.
@@ -155,9 +154,9 @@ class Batch:
         return tally
 
     def _left(self) -> Iterator[BatchRequest | BadLine]:
-        """The requests that are not answered, in the order of the file, read one by one."""
+        """The unanswered requests in the order of the file, read one by one."""
         index = self.files.index
-        lines = zip(index.is_answered, numbered_lines(self.files.requests), strict=False)  # it may grow meanwhile
+        lines = zip(index.is_answered, numbered_lines(self.files.requests), strict=False)  # the file may grow meanwhile
         for is_answered, (number, line) in lines:
             if not is_answered:
                 yield read_line(number, line)
@@ -170,7 +169,7 @@ class Batch:
                 self.files.answers.add(bad_line(asked))
                 tally.num_bad += 1
                 tally.num_errors += 1
-                await asyncio.sleep(0)  # a file of bad lines must not keep everything else
+                await asyncio.sleep(0)  # a file of bad lines must not block other tasks
             else:
                 answer = await self._answer(asked)
                 request_id = answer.headers.get("x-request-id", "")
@@ -195,7 +194,7 @@ class Batch:
                 if answer.status not in BUSY or num_repeats > MAX_REPEATS:
                     return answer
                 wait_s = _asked_delay(answer) or delay_s
-            await asyncio.sleep(wait_s * random.uniform(0.75, 1.25))  # not all at the same moment
+            await asyncio.sleep(wait_s * random.uniform(0.75, 1.25))  # not all at once
             delay_s = min(2 * delay_s, MAX_DELAY_S)
 
     def _count(self, answer: Answer) -> None:
@@ -228,6 +227,6 @@ def _usage(body: bytes) -> dict[str, int]:
 
 
 def _asked_delay(answer: Answer) -> float | None:
-    """Seconds that a busy server asks for; None = it does not say, or no number."""
+    """The delay that a busy server asks for, in seconds; None without a number."""
     value = answer.headers.get("retry-after", "")
     return min(float(value), MAX_DELAY_S) if value.isdecimal() else None

@@ -12,12 +12,12 @@ from typing import Protocol
 
 from dragoman import __version__
 
-# On /v1/chat/completions a client's name tells which of two documents it goes by; batches are OpenAI's.
+# On /v1/chat/completions the client's name selects one of two formats; batches are OpenAI's.
 USER_AGENT = f"dragoman-batch/{__version__} (openai)"
 
 
 class Unreachable(Exception):
-    """There was no answer; asking again may help."""
+    """There was no answer; a retry may help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,5 +33,5 @@ class Sender(Protocol):
     """Sends requests and returns their answers."""
 
     async def send(self, path: str, body: bytes) -> Answer:
-        """The answer to `POST path`. Raises: Unreachable, or BatchError if every further request would fail, too."""
+        """The answer to `POST path`. Raises: Unreachable; BatchError if every further request would fail too."""
         ...

@@ -1,1 +1,1 @@
-"""Cores of kernels and of HTTP: lists of cores, what Linux says about them, and which threads run on them."""
+"""Cores of kernels and of HTTP: lists, topology, and which threads run where."""

@@ -1,6 +1,6 @@
 """Lists of cores as Linux writes them: `0-3,8` are five cores, and `0-3/4-7` the cores of two nodes.
 
-Does: read and write them. Does not: know which cores there are. Pure; used by the options and by what reads /sys.
+Does: read and write them. Does not: know the machine. Pure; used by the options and by readers of /sys.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 Cores = frozenset[int]
 
-MOST_CORES = 65_536  # more than any machine has: a slip of the keyboard must not fill the memory
+MOST_CORES = 65_536  # more than any machine has: a typing error must not fill the memory
 
 
 def parse_cores(text: str) -> Cores:
-    """The cores of a list. Raises: ValueError if it is none, or empty."""
+    """The cores of a list. Raises: ValueError if the list is malformed or empty."""
     cores: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -25,7 +25,7 @@ def parse_cores(text: str) -> Cores:
 
 
 def parse_nodes(text: str) -> tuple[Cores, ...]:
-    """The cores of each node. Raises: ValueError if one has none, or two have the same."""
+    """The cores of each node. Raises: ValueError if a node is empty, or two share a core."""
     nodes = tuple(map(parse_cores, text.split("/")))
     if sum(map(len, nodes)) != len(frozenset().union(*nodes)):
         raise ValueError(text)
@@ -33,7 +33,7 @@ def parse_nodes(text: str) -> tuple[Cores, ...]:
 
 
 def show_cores(cores: Iterable[int]) -> str:
-    """The shortest list of them, as `parse_cores` reads it; "none" if there are none."""
+    """The shortest list of these cores, in the form of `parse_cores`; "none" without any."""
     runs: list[list[int]] = []
     for core in sorted(cores):
         if runs and core == runs[-1][1] + 1:

@@ -1,14 +1,13 @@
 """Placement of threads: kernels on their own cores; HTTP, tokenising and grammars on the others.
 
-Does: divide the cores, and tell Linux. Does not: start threads. Decided once, on the main thread before the runtime is
+Does: divide the cores, and set affinities. Does not: start threads. Decided once, on the main thread before the runtime is
 imported; `on_kernel_cores` and `enter_kernels` are called on any thread.
 
-How the runtime's threads find their cores (OpenVINO 2026.4, by experiment): it asks once, when it is imported, which cores
-the main thread may use. It makes one thread for each physical core of the first socket among them. When a graph is
-compiled it asks the main thread's again and gives the new threads those; a thread that compiled has them afterwards too.
-With the main thread elsewhere, all workers of a second model were tied to one core. So the main thread has the kernels'
-cores while it imports and while anything is compiled, and goes to HTTP's cores in between. A new thread begins where its
-maker is.
+The runtime's threads get their cores as follows (OpenVINO 2026.4, by experiment). At its import it reads the main thread's
+cores, and makes one thread per physical core of the first socket among them. When a graph is compiled it reads them again
+for the new threads and the compiling thread. With the main thread elsewhere, all workers of a second model were tied to one
+core. So the main thread has the kernels' cores during the import and all compilation, and HTTP's cores in between. A new
+thread starts with its creator's cores.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ from dataclasses import dataclass
 from dragoman.cores.core_list import Cores, show_cores
 from dragoman.cores.topology import Topology
 
-FEWEST_DIVIDED = 8  # with fewer, a core for HTTP would cost prompts more than a seventh
-CORES_PER_HTTP = 16  # of many, HTTP and grammars get this part
+FEWEST_DIVIDED = 8  # with fewer, HTTP's core would slow prompts by more than a seventh
+CORES_PER_HTTP = 16  # the part of many cores for HTTP and grammars
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`kernels`, `http`: the cores of each, None = threads are left where they are. `num_threads`: of the kernels where
-    nobody says how many, None = one per core. `is_tied`: threads of the kernels may be tied to cores. `nodes`: where the
-    engines of memory nodes run, where there is one for each; they are divided before this process keeps to its own cores.
+    """The cores of kernels and HTTP; None = the system chooses. `num_threads`: the kernels' default, None = one per core.
+
+    `is_tied`: kernel threads may be tied to cores. `nodes`: the cores of each memory node's engine, if there is one per
+    node; divided before this process restricts itself.
     """
 
     kernels: Cores | None = None
@@ -40,7 +40,7 @@ class Placement:
     nodes: tuple[Placement, ...] = ()
 
     def __str__(self) -> str:
-        """For people; "" where nothing is done."""
+        """The placement in words; "" without one."""
         if self.nodes:
             return "; ".join(f"node{number}: {one}" for number, one in enumerate(self.nodes))
         if self.kernels is not None and self.http is not None:
@@ -49,7 +49,7 @@ class Placement:
 
 
 class CoreError(ValueError):
-    """The option `option` does not go with the cores that there are; the message says what it must be."""
+    """The option `option` does not fit the machine's cores; the message says what it must be."""
 
     def __init__(self, option: str, problem: str) -> None:
         super().__init__(problem)
@@ -59,9 +59,9 @@ class CoreError(ValueError):
 def place(
     topology: Topology, kernels: Cores | None = None, http: Cores | None = None, *, is_split: bool = True
 ) -> Placement:
-    """The cores of kernels and of HTTP. `kernels`, `http`: those that the operator chose, None = not chosen.
+    """The cores of kernels and of HTTP. `kernels`, `http`: the operator's choices, None = not chosen.
 
-    `is_split` False = nothing is kept from the kernels for HTTP unless the operator chose it. Raises: CoreError.
+    `is_split` False = HTTP gets separate cores only by the operator's choice. Raises: CoreError.
     """
     for option, chosen in (("cores", kernels), ("http_cores", http)):
         if chosen is not None and not chosen <= topology.allowed:
@@ -83,12 +83,12 @@ def place(
 
 
 def _num_kept(num_physical: int) -> int:
-    """Physical cores that the kernels leave to HTTP. The last ones: of several sockets the runtime uses the first."""
+    """The number of physical cores left to HTTP. It gets the last ones, as the runtime uses the first socket."""
     return 0 if num_physical < FEWEST_DIVIDED else max(1, num_physical // CORES_PER_HTTP)
 
 
 def _beside(topology: Topology, kernels: Cores, *, is_split: bool) -> Cores:
-    """HTTP's cores where the kernels' were chosen: physical ones that they leave idle, else the rest, else the same."""
+    """HTTP's cores beside chosen kernel cores: idle physical ones, else the rest, else the same."""
     if not is_split:
         return kernels
     idle = frozenset().union(*(one for one in topology.physical if not one & kernels))
@@ -96,13 +96,13 @@ def _beside(topology: Topology, kernels: Cores, *, is_split: bool) -> Cores:
 
 
 def _first_threads(topology: Topology, without: Cores) -> Cores:
-    """A thread of each physical core, of those cores of which nothing is taken; if all are, what is left of them."""
+    """One thread of each completely free physical core; without any, all free threads."""
     whole = frozenset(min(one) for one in topology.physical if not one & without)
     return whole or frozenset(min(one - without) for one in topology.physical if one - without)
 
 
 class _Applied:
-    """The placement in this process. `lock` guards `num_compiling`: how many threads load a model now."""
+    """The placement in this process. `lock` guards `num_compiling`, the number of loading threads."""
 
     def __init__(self) -> None:
         self.placement = Placement()
@@ -114,9 +114,9 @@ _applied = _Applied()
 
 
 def apply(placement: Placement) -> None:
-    """Have this process run so, from now on. On the main thread, before the runtime is imported.
+    """Apply the placement to this process. On the main thread, before the runtime is imported.
 
-    Raises: OSError if the system does not let it; nothing is changed then.
+    Raises: OSError if the system refuses; nothing has changed then.
     """
     if placement.kernels is not None:
         os.sched_setaffinity(0, placement.kernels)
@@ -124,21 +124,21 @@ def apply(placement: Placement) -> None:
 
 
 def applied() -> Placement:
-    """The placement that `apply` was called with."""
+    """The placement passed to `apply`."""
     return _applied.placement
 
 
 def enter_kernels() -> None:
-    """Have the calling thread run on the kernels' cores: what it computes, they wait for."""
+    """Move the calling thread to the kernels' cores, as the kernels wait for it."""
     if _applied.placement.kernels is not None:
         os.sched_setaffinity(0, _applied.placement.kernels)
 
 
 @contextmanager
 def on_kernel_cores() -> Iterator[None]:
-    """While this lasts, threads that the runtime makes are the kernels'; the calling thread and the main one are too.
+    """Put new threads of the runtime, the calling thread and the main thread on the kernels' cores within the block.
 
-    When nobody does this any more, the main thread goes to HTTP's cores.
+    When the last block ends, the main thread returns to HTTP's cores.
     """
     placement = _applied.placement
     if placement.kernels is None or placement.http is None:

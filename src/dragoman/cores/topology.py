@@ -1,6 +1,6 @@
-"""Facts about the cores from Linux: which this process may use, which are threads of one core, which share a memory node.
+"""Linux' facts about the cores: those that this process may use, threads of one core, memory nodes.
 
-Does: read /sys, the affinity and the limits of groups. Does not: decide who uses what (`placement` does). Called at the
+Does: read /sys, the affinity and the limits of groups. Does not: assign cores (`placement` does). Called at the
 start of a server, and by the doctor.
 """
 
@@ -19,9 +19,9 @@ Text = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """`allowed`: logical cores that this process may use. `physical`: the same, those of one physical core together, in
-    their order. `nodes`: the same by memory node, without nodes of which none is allowed. `quota`: cores' worth of time
-    that its groups may take, None = no limit.
+    """The usable cores. `allowed`: logical cores. `physical`: the same, grouped by physical core, in order.
+
+    `nodes`: the same, grouped by memory node, without empty ones. `quota`: the process time limit in cores, None = no limit.
     """
 
     allowed: Cores
@@ -30,7 +30,7 @@ class Topology:
     quota: float | None = None
 
     def within(self, cores: Cores) -> Topology:
-        """The same of a machine that has no others than these of its cores."""
+        """The topology restricted to these cores."""
         return Topology(
             self.allowed & cores,
             tuple(kept for one in self.physical if (kept := one & cores)),
@@ -40,9 +40,9 @@ class Topology:
 
 
 def read_topology(root: Path = Path("/"), allowed: Cores | None = None) -> Topology:
-    """The cores and nodes that Linux describes. `allowed` None = ask Linux.
+    """The cores and nodes by Linux. `allowed` None = this process's affinity.
 
-    Where nothing can be read, each core is a physical one, and all are of one node. Raises: AttributeError without Linux.
+    If nothing can be read, each core is a physical one, and all are in one node. Raises: AttributeError without Linux.
     """
 
     def text(path: str) -> str:
@@ -61,7 +61,7 @@ def read_topology(root: Path = Path("/"), allowed: Cores | None = None) -> Topol
 
 
 def _nodes(root: Path, text: Text, usable: Cores) -> Iterator[Cores]:
-    """In the order of their numbers."""
+    """The memory nodes by number."""
     folder = "sys/devices/system/node"
     names = (entry.name.removeprefix("node") for entry in (root / folder).glob("node[0-9]*"))
     for number in sorted(int(name) for name in names if name.isdecimal()):
@@ -72,13 +72,14 @@ def _nodes(root: Path, text: Text, usable: Cores) -> Iterator[Cores]:
 def _listed(text: str) -> Cores:
     try:
         return parse_cores(text)
-    except ValueError:  # "" = it is not told; a node may have memory alone
+    except ValueError:  # "" = unknown; a node may have only memory
         return frozenset()
 
 
 def time_quota(text: Text) -> float | None:
-    """Cores' worth of time that the narrowest group around this process allows. Source: the kernel's cgroup-v2.rst, cpu.max;
-    sched-bwc.rst for version 1.
+    """The smallest time limit of the process's groups, in cores; None = no limit.
+
+    Source: the kernel's cgroup-v2.rst, cpu.max; sched-bwc.rst for version 1.
     """
     found = []
     for group in _groups(text):
@@ -93,7 +94,7 @@ def time_quota(text: Text) -> float | None:
 
 
 def _groups(text: Text) -> Iterator[str]:
-    """The process's groups and those around them, as paths with a slash at the end; "" is the outermost."""
+    """The process's groups and their parents, as paths ending in a slash; "" is the outermost."""
     yield ""
     for line in text("proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

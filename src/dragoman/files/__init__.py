@@ -1,1 +1,1 @@
-"""Files of models and of earlier starts: whose they are, which are unfinished, which are pickles, what metadata says."""
+"""Files of models and of earlier starts: their owners, unfinished ones, pickles, metadata."""

@@ -1,7 +1,7 @@
-"""The small files beside a model's weights, wherever they come from.
+"""Reads the small files of a model, also from a GGUF file's metadata.
 
-Does: read a file of a model directory; of a GGUF, which has none, make the text from its metadata. Does not: understand the
-texts (their readers do). Called at load time by the readers of config.json, tokenizer.json and similar files, on any thread.
+Does: read a file of a model directory; for a GGUF file make the text from its metadata. Does not: understand the texts
+(their readers do). Called at load time by the readers of config.json, tokenizer.json and similar files, on any thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def model_text(model: Path, name: str) -> str | None:
     most = _MAX_BYTES.get(name, _MAX_OTHER_BYTES)
     try:
         with path.open("rb") as file:
-            data = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)  # what is asked for is allocated
+            data = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)  # read() allocates this much
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     if len(data) > most:
@@ -51,7 +51,7 @@ def is_gguf(model: Path) -> bool:
 
 
 def gguf_models(directory: Path) -> dict[str, Path]:
-    """The GGUF models in a directory by their names; of one in several files, the first file."""
+    """The GGUF models in a directory by name; for a split model, its first file."""
     if next(directory.glob("*.gguf"), None) is None:
         return {}
     from dragoman.gguf.files import gguf_models as models_of_files
@@ -60,8 +60,8 @@ def gguf_models(directory: Path) -> dict[str, Path]:
 
 
 def see_with(model: Path, file: Path | None) -> None:
-    """Have a GGUF model's pictures be taken in by that file, in this process; None = by the file next to the model."""
-    if file is not None or "dragoman.gguf.files" in sys.modules:  # else nobody has named any
+    """Set the mmproj file of a GGUF model in this process; None = the file next to the model."""
+    if file is not None or "dragoman.gguf.files" in sys.modules:  # else none was named
         from dragoman.gguf.files import see_with as name_file
 
         name_file(model, file)
@@ -69,7 +69,7 @@ def see_with(model: Path, file: Path | None) -> None:
 
 @contextmanager
 def naming_gguf(model: Path) -> Iterator[None]:
-    """Make refusals of a directory's files name the GGUF file that stands for them."""
+    """Make errors about a directory's files name the GGUF file in their place."""
     try:
         yield
     except ModelError as error:
@@ -79,7 +79,7 @@ def naming_gguf(model: Path) -> Iterator[None]:
 
 
 def model_name(model: Path) -> str:
-    """The name of the model at a path: the directory's, or the file's without its ending and part."""
+    """The name of the model at a path: the directory's, or the file's without suffix and part number."""
     if model.suffix.lower() != ".gguf" or not model.is_file():
         return model.resolve().name
     from dragoman.gguf.files import gguf_stem
@@ -88,5 +88,5 @@ def model_name(model: Path) -> str:
 
 
 def holds_model(model: Path) -> bool:
-    """True if there is a model, and not only, say, an operator's handler."""
+    """True if there is a model, not only an operator's handler."""
     return (model / "config.json").is_file() or is_gguf(model)

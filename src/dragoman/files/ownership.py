@@ -1,10 +1,9 @@
-"""Directories and files of this user, which nobody else can have written.
+"""Directories and files that only this user can have written.
 
-Does: make such a directory, check one that is there, open a file only if it is such a one. Does not: decide what is kept
-where. Called where files are kept for later starts, which trust them; on any thread.
+Does: make such a directory, check an existing one, open only such a file. Does not: decide what is kept where. Called
+where files are kept for later starts, which trust them; on any thread.
 
-What earlier starts have kept is mapped or run as it is. Where others may write, as in /tmp, another user can have put it
-there under the same name.
+Kept files are mapped or run unchecked. Where others may write, as in /tmp, another user may have created them.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ _ROOT = 0
 
 
 def own_directory(path: Path) -> None:
-    """Make the directory, for this user alone, or check the one that is there.
+    """Create the directory for this user alone, or check an existing one.
 
-    From a directory of this user, all others' right to write is taken, unless it is one that users share, as /tmp is.
-    Raises: OSError if it cannot be made, or others may write to it.
+    In a directory of this user, others lose the right to write, unless users share it, like /tmp.
+    Raises: OSError if it cannot be created, or others may write to it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -39,11 +38,11 @@ def own_directory(path: Path) -> None:
 
 
 def open_own(path: Path) -> BinaryIO:
-    """The file, open for reading. Raises: OSError also if it is none of this user or root, or others may write to it."""
+    """The file, open for reading. Raises: OSError, also if its owner is not this user or root, or others may write to it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     file = os.fdopen(descriptor, "rb")
     try:
-        facts = os.fstat(descriptor)  # of what was opened, whatever the name means by now
+        facts = os.fstat(descriptor)  # of the open file, whatever its name means by now
         if not stat.S_ISREG(facts.st_mode):
             raise OSError(f"{path} must be a file")
         _check(path, facts)

@@ -1,10 +1,10 @@
-"""Directories for files that are not finished yet, beside the place where they will be once they are.
+"""Directories for unfinished files, next to their final place.
 
-Does: make one for this process alone, remove it at the end, and remove those that killed processes have left. Does not: move
-anything to its place. Called where files are kept for later starts, on any thread.
+Does: make one for this process, remove it at the end, and remove those of killed processes. Does not: move anything to its
+place. Called where files are kept for later starts, on any thread.
 
-A process holds a lock on its directory for as long as it lives: a process that gets the lock knows that the
-former owner has ended. Process numbers do not tell: in containers they are the same at every start.
+A process holds a lock on its directory while it lives: a process that gets the lock knows that the owner has ended. Process
+numbers would not do: in containers they are the same at every start.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PREFIX = ".unfinished-"
 
 @contextmanager
 def scratch_directory(parent: Path) -> Iterator[Path]:
-    """An empty directory on the same disk as `parent`, which is made if need be.
+    """An empty directory on the same disk as `parent`, which is created if missing.
 
     Raises: OSError, also if others may write to `parent`.
     """
     own_directory(parent)
     with ExitStack() as held:
-        with _lock(parent):  # nobody may take the directory for an abandoned one before it is locked
+        with _lock(parent):  # before its lock the directory must not look abandoned
             _remove_abandoned(parent)
             work = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             held.enter_context(_lock(work))
@@ -39,7 +39,7 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove what processes that live no more have left in `parent`; what cannot be removed stays."""
+    """Remove the directories of ended processes in `parent`, as far as possible."""
     for work in parent.glob(f"{PREFIX}*"):
         with suppress(OSError), _lock(work, wait=False):
             shutil.rmtree(work, ignore_errors=True)
@@ -47,9 +47,9 @@ def _remove_abandoned(parent: Path) -> None:
 
 @contextmanager
 def _lock(directory: Path, *, wait: bool = True) -> Iterator[None]:
-    """Holds the lock of a directory, which ends with the process. Without `wait`: raises OSError if it is held.
+    """Hold the lock of a directory, which ends with the process. Without `wait`: raises OSError if it is held.
 
-    Where the file system has no locks, `wait` goes on without one: nobody gets one, so nothing is taken for abandoned.
+    On a file system without locks, `wait` continues without one: as no process gets a lock, nothing looks abandoned.
     """
     opened = os.open(directory, os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""The protocol of the host for building a model, so that tests load models that cost nothing.
+"""The host's protocol for building a model, so that tests can load cheap ones.
 
 Does: define it. Does not: build; `compose` does, for the command line. Called by `ModelHost`.
 """
@@ -15,7 +15,7 @@ from dragoman.server.registry import ServedModel
 
 
 class BuiltModel(Protocol):
-    """A model that answers. `memory`: what it takes, as far as that is known; None = as was estimated."""
+    """A model with a running engine. `memory`: its known size; None = the estimate holds."""
 
     @property
     def served(self) -> ServedModel: ...
@@ -24,18 +24,18 @@ class BuiltModel(Protocol):
     def memory(self) -> ModelMemory | None: ...
 
     async def renew(self, progress: Progress) -> None:
-        """Give the model another engine in the place of the one that has died; names, calls and options stay.
+        """Replace the model's dead engine; names, calls and options stay.
 
-        Raises: what making one raises; then there is none, and this may be called again.
+        Raises: the error of the attempt; this may then be called again.
         """
         ...
 
     def give_up(self, reason: str) -> None:
-        """There will be no other engine: calls are told why."""
+        """Note that no other engine follows; calls get the reason."""
         ...
 
     def close(self) -> None:
-        """Let go of what is neither the engine's nor collected by itself; called after the engine's shutdown."""
+        """Free resources outside the engine; called after the engine's shutdown."""
         ...
 
 
@@ -47,17 +47,16 @@ class ModelBuilder(Protocol[Built_co]):
     """Builds models."""
 
     def needs(self, config: Config) -> MemoryNeeds:
-        """The memory that the model will take, by its files, without loading them. Called on a worker thread.
+        """The memory that the model will take, estimated from its files. Called on a worker thread.
 
         Raises: ConfigError or ModelError if the directory does not fit; OSError.
         """
         ...
 
     async def build(self, config: Config, progress: Progress, memory_bytes: int | None) -> Built_co:
-        """The model, its engine started. `memory_bytes`: what it may count on besides its weights; None = what is free
-        then.
+        """The model with a started engine. `memory_bytes`: its memory besides the weights; None = what is free then.
 
-        Raises: ConfigError or ModelError if the directory or an option does not fit; anything else is unexpected. A
-        failed or cancelled build leaves nothing behind.
+        Raises: ConfigError or ModelError if the directory or an option does not fit; other errors are defects. A failed
+        or cancelled build leaves nothing behind.
         """
         ...

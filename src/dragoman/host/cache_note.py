@@ -1,7 +1,7 @@
 """Warns if built models cannot be kept because the default directory cannot be written.
 
-Does: check. Does not: choose another directory. One that the operator named and that cannot be made ends the start
-(`loading`). Called by the command line before it serves.
+Does: check. Does not: choose another directory. A named directory that cannot be made ends the start (`loading`). Called by
+the command line before it serves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dragoman.files.ownership import own_directory
 
 
 def cache_note(config: Config) -> str:
-    """A line for people, "" where all is well."""
+    """The warning, "" if the directory can be written."""
     path = config.model.cache_dir
     if path is None or config.origins["cache_dir"].is_given:
         return ""

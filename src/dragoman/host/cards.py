@@ -47,7 +47,7 @@ def _config(model: Path) -> Mapping[str, Any]:
 
 
 def _weights(model: Path) -> tuple[tuple[Path, ...], int | None]:
-    """The files that hold the weights, and the numbers in them, None where they cannot be counted."""
+    """The weight files, and the number of parameters in them, None where it cannot be counted."""
     try:
         if is_ir(model):
             return ir_files(model).all, None  # its graph has constants besides weights
@@ -64,7 +64,7 @@ def _format(model: Path) -> str:
 
 
 def _digest(files: list[Path], config: Mapping[str, Any]) -> str:
-    """Of names, sizes and beginnings: reading all of the weights takes minutes."""
+    """A digest of names, sizes and beginnings: reading all of the weights takes minutes."""
     digest = hashlib.sha256(repr(sorted(config)).encode())
     for path in sorted(files):
         digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())

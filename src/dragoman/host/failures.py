@@ -1,6 +1,6 @@
-"""Puts what goes wrong in the words that callers are told.
+"""Translates failures of loading into errors for callers.
 
-Does: translate what loaders raise into `dragoman.errors`, log what nobody expects. Does not: decide what follows. Used by
+Does: translate exceptions of loaders into `dragoman.errors`, log unexpected ones. Does not: decide what follows. Used by
 `ModelHost`, on the event loop.
 """
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 async def told(work: Coroutine[Any, Any, T], name: str) -> T:
-    """The result of `work`; its failures become errors of `dragoman.errors`."""
+    """The result of `work`. Raises: errors of `dragoman.errors` for its failures."""
     try:
         return await work
     except (InvalidRequest, NotFound, Conflict, NoMemory, Unavailable):
@@ -40,7 +40,7 @@ async def told(work: Coroutine[Any, Any, T], name: str) -> T:
         raise InvalidRequest("; ".join(error.problems)) from error
     except ModelError as error:
         raise InvalidRequest(f"Model {name} cannot be used: {error}") from error
-    except Exception as error:  # load boundary: whatever a loader raises ends this load and nothing else
+    except Exception as error:  # load boundary: any error of a loader ends only this load
         logger.exception("loading model %s failed", name)
         raise EngineFailed(f"Model {name} could not be loaded: {type(error).__name__}: {error}") from error
 

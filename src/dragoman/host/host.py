@@ -1,13 +1,11 @@
 """Owns the models of a process: loads, unloads and replaces them while others answer.
 
-Does: `server.hosting.ModelHosting`, whose docstrings say what each operation promises; the start; the end. Reserves
-memory before it touches anything. Does not: build a model (a `ModelBuilder` does), look into the store
-(`config.run_time` does), or answer calls. Everything here runs on the event loop; what takes long is handed to worker
-threads.
+Does: implement `server.hosting.ModelHosting`, which documents each operation; start and end. Reserves memory before it
+touches anything. Does not: build a model (a `ModelBuilder` does), look into the store (`config.run_time` does), or answer
+calls. Runs on the event loop; long work goes to worker threads.
 
-Each operation that changes something is a task of its own with the names it is about: while one has a name, another
-one on that name is refused. So a caller who goes away ends nothing halfway. From the check of a name to its claim
-nothing is awaited.
+Each changing operation is a task that claims its names: meanwhile another operation on a name is refused. So a caller who
+leaves does not end an operation halfway. Nothing is awaited between the check of a name and its claim.
 """
 
 from __future__ import annotations
@@ -48,8 +46,8 @@ logger = logging.getLogger("dragoman.host")
 
 T = TypeVar("T")
 
-ABORT_WAIT_S = 5.0  # calls that an engine's end has failed are answered at once; this bounds writes to slow clients
-MAX_FAILED = 100  # models whose failure is remembered for `statuses`
+ABORT_WAIT_S = 5.0  # calls of an ended engine fail at once; this bounds writes to slow clients
+MAX_FAILED = 100  # failed models that `statuses` still lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class _Operation:
 
 
 class ModelHost(Generic[Built]):
-    """`drain_s`: how long the calls of a model that leaves may take to finish."""
+    """Loads, replaces and unloads models. `drain_s`: time for the calls of a leaving model."""
 
     def __init__(
         self,
@@ -75,9 +73,9 @@ class ModelHost(Generic[Built]):
         policy: FailurePolicy | None = None,
         idle_s: float = math.inf,
     ) -> None:
-        """`progress`: makes the receiver of reports on loading the model of that name; None = only the log.
+        """`progress` returns the receiver of loading reports for a model's name; None = only the log.
 
-        `idle_s`: how long a model stays after its last call, where the call does not say it.
+        `idle_s`: how long a model stays after its last call, unless the call says otherwise.
         """
         self._registry = registry
         self._builder = builder
@@ -85,11 +83,11 @@ class ModelHost(Generic[Built]):
         self._ledger = ledger
         self._drain_s = drain_s
         self._progress = progress or log_progress
-        self._hosted: dict[str, Hosted] = {}  # by name, those that FAILED too
-        self._operations: dict[str, _Operation] = {}  # by each name they are about
+        self._hosted: dict[str, Hosted] = {}  # by name, FAILED ones too
+        self._operations: dict[str, _Operation] = {}  # by each claimed name
         self._leaving: dict[asyncio.Task[None], Hosted] = {}  # replaced models, while they finish their calls
-        self._dropped: dict[str, Wanted] = {}  # to make room; they come back as they were
-        self._num_callers: dict[str, int] = {}  # of `get_or_load` on their way to a model, by name
+        self._dropped: dict[str, Wanted] = {}  # dropped to make room; a call loads them again
+        self._num_callers: dict[str, int] = {}  # calls within `get_or_load`, by name
         self._shelf = Shelf(store)
         self._room = Room(
             registry, ledger, self._hosted_models, self._is_wanted, self._under_way if store.is_named else None
@@ -97,7 +95,7 @@ class ModelHost(Generic[Built]):
         self._idle = IdleWatch(idle_s, self._room.may_leave, self._let_go)
         self._looking: asyncio.Task[None] | None = None
         self._is_syncing = False
-        self._must_hurry = asyncio.Event()  # set by `close`: nobody waits for running calls any more
+        self._must_hurry = asyncio.Event()  # set by `close`: do not wait for running calls
         self._recovery = Recovery(
             policy or FailurePolicy(), self._hosted_models, self._begin_recovery, self._noted_progress, registry.give_up
         )
@@ -105,11 +103,10 @@ class ModelHost(Generic[Built]):
     # --- the process --------------------------------------------------------------------------------------------------
 
     async def start(self, configs: Sequence[Config]) -> list[Built]:
-        """Load the models that the operator asked for, one after the other, and serve each as soon as it is ready.
+        """Load the operator's models, one after the other, and serve each as soon as it is ready.
 
-        Each of several models gets an equal part of what all weights leave, at the least what one request needs.
-        Raises: ModelError for the first one for which that is too much; what the builder raises for the first one that
-        cannot be loaded.
+        Several models share the memory that all weights leave; each gets at least enough for one request. Raises:
+        ModelError for the first model that does not fit; the builder's error for the first that cannot be loaded.
         """
         all_built: list[Built] = []
         await self._look()
@@ -118,7 +115,7 @@ class ModelHost(Generic[Built]):
             memory_bytes = share_bytes
             if memory_bytes is None and config.server.memory_gb is not None:
                 memory_bytes = max(0, self._ledger.available_bytes() - wanted.needs.weights - wanted.needs.drafts)
-            if memory_bytes is not None:  # one alone may be loading already, and tells by itself
+            if memory_bytes is not None:  # a single model may be loading already, and reports by itself
                 check_room(config.name, wanted.needs, self._ledger.available_bytes())
             share = self._ledger.available_bytes() if memory_bytes is None else memory_bytes
             holding = self._ledger.reserve(wanted.name, _estimate(wanted.needs, share), is_forced=True)
@@ -126,7 +123,7 @@ class ModelHost(Generic[Built]):
         return all_built
 
     async def close(self) -> None:
-        """End every model at once: loads are given up, running calls are failed. Calls should have drained before."""
+        """End every model at once: abandon loads, fail running calls. Drain calls before."""
         self._must_hurry.set()
         self._idle.close()
         await self._recovery.close()
@@ -177,7 +174,7 @@ class ModelHost(Generic[Built]):
         self._idle.look_at(hosted)
 
     async def look(self) -> None:
-        """See `ModelHosting.look`. Those who ask while one look is under way share it."""
+        """See `ModelHosting.look`. Concurrent callers share one look."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look(), name="look into the models directory")
             self._looking.add_done_callback(self._end_look)
@@ -204,7 +201,7 @@ class ModelHost(Generic[Built]):
             while (model := self._registry.get(name)) is None:
                 await self._bring(name)
             visit = model.admission.visit()
-            visit.__enter__()  # before anything is awaited, and before others may think that nobody wants it
+            visit.__enter__()  # before the first await, or the model could be dropped as unwanted
         finally:
             self._num_callers[name] -= 1
             if not self._num_callers[name]:
@@ -226,7 +223,7 @@ class ModelHost(Generic[Built]):
 
     def stored(self) -> tuple[ModelSource, ...]:
         """See `ModelHosting.stored`."""
-        if self._store.is_named:  # they are loaded when a call names them
+        if self._store.is_named:  # calls load them
             return ()
         return tuple(ModelSource(str(one.directory.absolute()), one.name) for one in self._store.entries())
 
@@ -257,7 +254,7 @@ class ModelHost(Generic[Built]):
         return self._describe(self._store.config(entry, source.options), str(entry.directory))
 
     def _describe_stored(self, name: str) -> Wanted:
-        """The model that `name` means: one that was dropped, else the one that the store holds."""
+        """The model of that name: a dropped one, else the store's."""
         for dropped in list(self._dropped.values()):
             if name in dropped.names:
                 return self._describe(dropped.config, dropped.url)
@@ -265,13 +262,13 @@ class ModelHost(Generic[Built]):
         return self._describe(self._store.config(entry, {}), str(entry.directory))
 
     def _describe(self, config: Config, url: str, *, is_start: bool = False) -> Wanted:
-        """Everything that files tell of a model before it is loaded; on a worker thread. Raises: as `ModelBuilder.needs`."""
+        """The facts about a model before its load, from its files; on a worker thread. Raises: as `ModelBuilder.needs`."""
         try:
             needs = self._builder.needs(config)
         except (ConfigError, ModelError, OSError):
             if not is_start:
                 raise
-            needs = MemoryNeeds(0)  # building tells what is wrong, in its own words
+            needs = MemoryNeeds(0)  # building reports the problem
         if not is_start:
             for notice in config.notices:
                 logger.info("model %s: %s", config.name, notice)
@@ -286,7 +283,7 @@ class ModelHost(Generic[Built]):
             raise Unavailable("The server is shutting down and neither loads nor unloads models")
 
     def _find(self, name: str) -> Hosted:
-        """The model of that name or alias; one that FAILED only if no other has it. Raises: NotFound."""
+        """The model of that name or alias, preferably one that has not FAILED. Raises: NotFound."""
         found = self._hosted.get(name) or next((one for one in self._hosted.values() if name in one.names), None)
         if found is None:
             known = ", ".join(self._hosted) or "none"
@@ -299,7 +296,7 @@ class ModelHost(Generic[Built]):
                 raise Conflict(f"Model {name} is being {operation.word}; try again later", param="model")
 
     def _check_names(self, names: Iterable[str], instead_of: Hosted | None = None) -> None:
-        """Raises: Conflict if one of the names answers already, but for the model that is replaced."""
+        """Raises: Conflict if one of the names is served already, except by the replaced model."""
         for name in names:
             served = self._registry.get(name)
             is_own = instead_of is not None and instead_of.built is not None and served is instead_of.built.served
@@ -309,7 +306,7 @@ class ModelHost(Generic[Built]):
     def _begin(
         self, names: Iterable[str], word: str, work: Coroutine[Any, Any, T], *, is_on_demand: bool = False
     ) -> asyncio.Task[T]:
-        """Start `work` as the operation that has these names; they are free again before anybody sees its end."""
+        """Start `work` as the operation on these names; it frees them before its end is visible."""
         task = asyncio.create_task(work, name=f"{word}: {', '.join(names)}")
         self._operations.update(dict.fromkeys(names, _Operation(task, word, is_on_demand)))
         task.add_done_callback(self._end_operation)
@@ -318,7 +315,7 @@ class ModelHost(Generic[Built]):
     def _end_operation(self, task: asyncio.Task[Any]) -> None:
         self._operations = {name: one for name, one in self._operations.items() if one.task is not task}
         if not task.cancelled():
-            task.exception()  # those that waited have it; if nobody did, it was logged
+            task.exception()  # waiters have it; without any it was logged
 
     # --- engines that have died ---------------------------------------------------------------------------------------
 
@@ -336,7 +333,7 @@ class ModelHost(Generic[Built]):
         try:
             await work
         finally:
-            self._registry.expect_no_more(hosted.name)  # how far it came is news no more
+            self._registry.expect_no_more(hosted.name)  # its progress is outdated
 
     # --- loading ------------------------------------------------------------------------------------------------------
 
@@ -348,7 +345,7 @@ class ModelHost(Generic[Built]):
         return self._begin(wanted.names, "loaded", told(self._load(hosted, memory_bytes), wanted.name))
 
     def _make_room(self, wanted: Wanted, leaving: Sequence[Holding]) -> tuple[Hosted, int]:
-        """The model with its place in the ledger, and the bytes it may count on besides its weights. Raises: NoMemory."""
+        """The model with its place in the ledger, and its bytes besides the weights. Raises: NoMemory."""
         needs = wanted.needs
         self._ledger.check(wanted.name, needs.least, leaving)
         memory_bytes = max(0, self._ledger.available_bytes(leaving) - needs.weights - needs.drafts)
@@ -359,7 +356,7 @@ class ModelHost(Generic[Built]):
         return hosted.status()
 
     async def _bring_up(self, hosted: Hosted, memory_bytes: int | None) -> Built:
-        """Build the model and serve it. Raises: what the builder raises; then its place is free again."""
+        """Build the model and serve it. Raises: the builder's error, after freeing the model's place."""
         self._forget_failures(hosted.name)
         self._hosted[hosted.name] = hosted
         self._registry.expect(hosted.name)
@@ -389,18 +386,18 @@ class ModelHost(Generic[Built]):
         return built
 
     def _noted_progress(self, hosted: Hosted) -> Progress:
-        """The receiver of a model's loading reports: it keeps them for the model's status, and passes them on."""
+        """The receiver of a model's loading reports, which keeps them for the status and passes them on."""
         return noted_progress(self._registry, hosted.name, hosted.wanted.bytes_total, self._progress(hosted.name))
 
     def _give_up(self, hosted: Hosted, error: BaseException) -> None:
-        """Free the place of a model that was not loaded, and remember why."""
+        """Free the place of a model whose load failed, and keep the reason."""
         self._ledger.release(hosted.holding)
         hosted.fail(error)
         if isinstance(error, asyncio.CancelledError) or self._hosted.get(hosted.name) is not hosted:
             self._hosted = {name: one for name, one in self._hosted.items() if one is not hosted}
 
     def _forget_failures(self, name: str) -> None:
-        """Of this name, and the oldest if there are many."""
+        """Forget failures under this name, and the oldest if there are too many."""
         failed = [one for one in self._hosted.values() if one.state is ModelState.FAILED]
         for one in [*failed[: max(0, len(failed) - MAX_FAILED + 1)], *(one for one in failed if one.name == name)]:
             self._hosted.pop(one.name, None)
@@ -408,7 +405,7 @@ class ModelHost(Generic[Built]):
     # --- loading on demand --------------------------------------------------------------------------------------------
 
     async def _bring(self, name: str) -> None:
-        """Return when `name` may be served: after its load, or after whatever was being done to it.
+        """Wait until `name` may be served: after its load, or after another operation on it.
 
         Raises: as `get_or_load`.
         """
@@ -443,29 +440,29 @@ class ModelHost(Generic[Built]):
         await self._bring_up(hosted, memory_bytes)
 
     def _is_wanted(self, hosted: Hosted) -> bool:
-        """True if a call is on the way to it, or an operation has its name."""
+        """True if a call waits for the model, or an operation has claimed its name."""
         return any(name in self._num_callers or name in self._operations for name in hosted.names)
 
     def _under_way(self) -> list[asyncio.Task[Any]]:
-        """The loads and unloads that have their room already, or are about to give it back."""
+        """The running loads and unloads, which hold memory or are about to free it."""
         changing = [one for one in self._hosted.values() if one.state in (ModelState.LOADING, ModelState.UNLOADING)]
         return [self._operations[one.name].task for one in changing if one.name in self._operations]
 
     def _let_go(self, hosted: Hosted) -> None:
-        """A model has stayed for as long as it was to stay without a call."""
+        """Unload a model that has been idle for its time."""
         if not self._must_hurry.is_set():
             logger.info("model %s gives its memory back until a call names it", hosted.name)
             self._begin_drop(hosted)
 
     def _begin_drop(self, hosted: Hosted) -> asyncio.Task[None]:
-        """Unload a model that comes back when a call asks for it."""
+        """Unload a model that the next call for it loads again."""
         assert hosted.built is not None  # it is READY
         self._shelf.note_card(hosted.name, hosted.built.served.profile.card)
         self._set_dropped({**self._dropped, hosted.name: hosted.wanted})
         return self._begin_unload(hosted, is_dropped=True)
 
     def _forget_dropped(self, name: str) -> bool:
-        """True if a model of that name was dropped; it does not come back any more."""
+        """Forget a dropped model, so that no call loads it again; True if there was one."""
         found = [] if name in self._operations else [one for one in self._dropped.values() if name in one.names]
         self._set_dropped({name: one for name, one in self._dropped.items() if one not in found})
         return bool(found)
@@ -489,7 +486,7 @@ class ModelHost(Generic[Built]):
         return self._begin(names, "replaced", told(self._change_over(old, new, memory_bytes), wanted.name))
 
     async def _change_over(self, old: Hosted, new: Hosted, memory_bytes: int) -> ModelStatus:
-        """Build the new model; then let it have the names, and the old one finish."""
+        """Build the new model, give it the names, and let the old one finish."""
         assert old.built is not None  # it is READY, and has no other operation
         try:
             built = await self._build(new, memory_bytes)
@@ -511,7 +508,7 @@ class ModelHost(Generic[Built]):
     # --- unloading ----------------------------------------------------------------------------------------------------
 
     def _begin_unload(self, hosted: Hosted, *, is_dropped: bool = False) -> asyncio.Task[None]:
-        """From here on no new call finds the model; the task ends when it is gone. `is_dropped`: it comes back."""
+        """Hide the model from new calls; the task ends when the model is gone. `is_dropped`: a call loads it again."""
         assert hosted.built is not None  # it is READY, and has no other operation
         hosted.state = ModelState.UNLOADING
         self._registry.retire(hosted.built.served, is_dropped=is_dropped)
@@ -524,7 +521,7 @@ class ModelHost(Generic[Built]):
         self._hosted = {name: one for name, one in self._hosted.items() if one is not hosted}
 
     async def _finish(self, hosted: Hosted) -> None:
-        """Let a model that no new call finds answer those that it has, then end it."""
+        """Let a hidden model finish its calls, then end it."""
         assert hosted.built is not None
         idle = asyncio.create_task(hosted.built.served.admission.wait_idle())
         hurry = asyncio.create_task(self._must_hurry.wait())
@@ -536,7 +533,7 @@ class ModelHost(Generic[Built]):
         await self._end(hosted)
 
     async def _end(self, hosted: Hosted) -> None:
-        """Stop the engine, which fails what still runs, drop every reference, give the memory back."""
+        """Stop the engine, which fails running requests, drop every reference, free the memory."""
         built, hosted.built = hosted.built, None
         assert built is not None
         try:
@@ -574,7 +571,7 @@ class ModelHost(Generic[Built]):
 
     async def _carry_out(self, plan: Plan) -> SyncResult:
         failures = dict(plan.failures)
-        self._set_dropped({})  # what is wanted is loaded now, and the rest is not to come back
+        self._set_dropped({})  # wanted models are loaded now, and others must not come back
         unloaded = [one.name for one in plan.gone if await tried(self.unload(one.name), one.name, failures)]
         replaced = []
         for old, new in plan.changed:
@@ -588,7 +585,7 @@ class ModelHost(Generic[Built]):
         await asyncio.shield(self._begin_load(wanted))
 
     async def _replace_and_wait(self, old: Hosted, wanted: Wanted) -> None:
-        """Replace, and wait until the old model has given its memory back: the next one may need it."""
+        """Replace, and wait until the old model has freed its memory, as the next one may need it."""
         self._check_open()
         await asyncio.shield(self._begin_replace(wanted))
         endings = [task for task, one in self._leaving.items() if one is old]
@@ -600,10 +597,10 @@ _UNLOADED = "unloaded"
 
 
 async def _stop(built: BuiltModel) -> None:
-    """Shut the engine down and let the calls that this failed be answered; what goes wrong is logged."""
+    """Shut the engine down and let its failed calls be answered; errors are logged."""
     try:
         await built.served.engine.shutdown(0.0)
-    except Exception:  # an engine that fails to end must not keep its place for ever
+    except Exception:  # an engine whose end fails must not keep its place
         logger.exception("the engine of model %s did not stop cleanly", built.served.name)
     try:
         async with asyncio.timeout(ABORT_WAIT_S):

@@ -1,6 +1,6 @@
-"""One model in the host's care, from the moment room is reserved for it until that is given back.
+"""One model of the host, from the reservation of its memory to its release.
 
-Does: hold what is known of it, and tell its status. Does not: act. Used by `ModelHost`, on the event loop; `look_up`
+Does: hold the facts about it, and give its status. Does not: act. Used by `ModelHost`, on the event loop; `look_up`
 runs on worker threads.
 """
 
@@ -24,13 +24,13 @@ _WEIGHTS = (".safetensors", ".gguf", ".bin")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model that is to be loaded: its configuration, where it is, what it needs, and what makes it another one."""
+    """A model to load: its configuration, place, memory needs, and identity."""
 
     config: Config
     url: str
     needs: MemoryNeeds
     identity: Identity
-    bytes_total: int = 0  # of the files with its weights
+    bytes_total: int = 0  # of its weight files
 
     @property
     def name(self) -> str:
@@ -39,16 +39,16 @@ class Wanted:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that calls may name it by."""
+        """All names by which calls may name it."""
         version = self.config.version
         return (*self.config.model.name, *((f"{self.name}/{version}",) if version else ()))
 
 
 @dataclass(slots=True, eq=False)
 class Hosted:
-    """A model and its place in the ledger. `built` None = it is not there yet, failed, or is gone.
+    """A model and its place in the ledger. `built` None = it is loading, failed, or gone.
 
-    `is_given_up`: its engine has died, and nothing more is done about it. `keep_s`: how long it stays after its last call.
+    `is_given_up`: its engine has died for good. `keep_s`: how long it stays after its last call.
     """
 
     wanted: Wanted
@@ -72,11 +72,11 @@ class Hosted:
         return self.wanted.name
 
     def become_ready(self, built: BuiltModel) -> None:
-        """It answers from now on."""
+        """Mark the model as ready."""
         self.built, self.state, self.loaded_s = built, ModelState.READY, int(time.time())
 
     def fail(self, error: BaseException) -> None:
-        """It was not loaded."""
+        """Mark the model as failed."""
         self.state = ModelState.FAILED
         self.reason = " ".join((str(error) or type(error).__name__).split())
 
@@ -99,7 +99,7 @@ class Hosted:
         )
 
     def left_s(self) -> float:
-        """Seconds until it has stayed as long as it is to stay, if no call comes; all of them while it answers one."""
+        """Seconds until it may be unloaded if no call comes; its full time while it answers one."""
         if self.built is None or not self.built.served.admission.is_idle:
             return self.keep_s
         return self.built.served.admission.last_used_s + self.keep_s - time.monotonic()
@@ -109,7 +109,7 @@ class Hosted:
 
 
 def identity(config: Config) -> Identity:
-    """Facts that tell a changed model: its options, and the names, sizes and times of its files. Reads the directories."""
+    """Facts that change with the model: its options, and its files' names, sizes and times. Reads the directories."""
     settings = (replace(config.model, model_id=None), config.engine, config.speculation, config.server, config.clients)
     places = (config.directory.resolve(), config.model_dir.resolve())
     files = [fact for place in dict.fromkeys(places) for fact in _files(place)]
@@ -122,7 +122,7 @@ def weights_bytes(config: Config) -> int:
 
 
 def _files(directory: Path) -> Iterator[tuple[str, int, int]]:
-    """Facts of the files that loading reads: the directory's own, and an operator's packages next to model.py."""
+    """Names, sizes and times of the files that loading reads: the directory's, and packages next to model.py."""
     own = (directory,) if directory.is_file() else (*directory.glob("*"), *directory.glob("*/*.py"))
     for path in sorted(own):
         if path.is_file():

@@ -1,7 +1,7 @@
-"""Watches models that nobody calls, so that they give their memory back in time.
+"""Watches idle models, so that their memory is freed in time.
 
-Does: know how long each is to stay after its last call, say when that is over. Does not: unload; the host does. Made by
-`ModelHost`, on the event loop. Only models that do not stay for ever cost anything: a task for each.
+Does: know how long each stays after its last call, report when that time is over. Does not: unload; the host does. Made by
+`ModelHost`, on the event loop. Each model that does not stay for ever costs a task.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from dragoman.host.hosted import Hosted
 
-_SLACK_S = 1e-3  # timers may fire that much early
+_SLACK_S = 1e-3  # timers may fire this much early
 
 
 class IdleWatch:
-    """`idle_s`: how long models stay where calls say nothing of it. `let_go` is called once that is over, and it may."""
+    """Calls `let_go` for models that have been idle for their time. `idle_s`: this time, unless calls set it."""
 
     def __init__(self, idle_s: float, may_leave: Callable[[Hosted], bool], let_go: Callable[[Hosted], object]) -> None:
         self._idle_s = idle_s
@@ -26,14 +26,14 @@ class IdleWatch:
         self._changes: dict[Hosted, asyncio.Event] = {}
 
     def keep(self, hosted: Hosted, seconds: float | None) -> None:
-        """Let the model stay for so long after its last call; None = as the operator has said."""
+        """Set how long the model stays after its last call; None = the operator's choice."""
         keep_s = self._idle_s if seconds is None else seconds
         if keep_s != hosted.keep_s:
             hosted.keep_s = keep_s
             self.look_at(hosted)
 
     def look_at(self, hosted: Hosted) -> None:
-        """Something has changed: look again."""
+        """Check the model again after a change."""
         if hosted in self._watches:
             self._changes[hosted].set()
         elif not math.isinf(hosted.keep_s):
@@ -41,14 +41,14 @@ class IdleWatch:
             self._watches[hosted] = asyncio.create_task(self._watch(hosted), name=f"watch {hosted.name} while idle")
 
     def forget(self, hosted: Hosted) -> None:
-        """The model leaves."""
+        """Stop watching a model."""
         self._changes.pop(hosted, None)
         task = self._watches.pop(hosted, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         for hosted in list(self._watches):
             self.forget(hosted)
 
@@ -62,7 +62,7 @@ class IdleWatch:
                 self._let_go(hosted)
                 return
             changed.clear()
-            # A caller on the way to it begins a call at once, or has given up.
+            # A waiting caller begins its call at once, or has given up.
             wait_s = max(left_s, 0.05) if not hosted.is_pinned else math.inf
             try:
                 async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):

@@ -1,7 +1,7 @@
-"""The ledger of memory: the bytes that each model holds, and those that are left.
+"""The ledger of memory: the bytes that each model holds, and the free ones.
 
-Does: arithmetic. Reserve before a model is loaded; correct once its real size is known; release when it is gone; hand the
-bytes of leaving models to their successor. Does not: allocate, or know models. Used by `ModelHost` alone, on the event loop.
+Does: reserve before a model is loaded; correct once its real size is known; release when it is gone; hand the bytes of
+leaving models to their successor. Does not: allocate, or know models. Used by `ModelHost` alone, on the event loop.
 
 Bytes count as weights, caches or drafts. Their sum exceeds the limit in two cases only: an operator's start asked for larger
 caches (`is_forced`), or a model took more than its estimate.
@@ -20,7 +20,7 @@ from dragoman.server.hosting import ModelMemory
 
 @dataclass(slots=True, eq=False)
 class Holding:
-    """The bytes of one loading or loaded model. `handed_over`: those that are promised to others once it is gone."""
+    """The bytes of one loading or loaded model. `handed_over`: promised to others once it is gone."""
 
     name: str
     memory: ModelMemory
@@ -34,7 +34,7 @@ class Holding:
 
 
 class MemoryLedger:
-    """`limit_bytes`: all that models may take together; `measure`: what the machine has free at this moment."""
+    """The holdings of all models. `limit_bytes`: their largest sum; `measure` returns the machine's free bytes."""
 
     def __init__(self, limit_bytes: int, measure: Callable[[], int]) -> None:
         self.limit_bytes = limit_bytes
@@ -49,14 +49,14 @@ class MemoryLedger:
 
     @property
     def holdings(self) -> Sequence[Holding]:
-        """The holdings, in the order in which they were made."""
+        """The holdings, oldest first."""
         return tuple(self._holdings.values())
 
     def available_bytes(self, leaving: Sequence[Holding] = ()) -> int:
-        """The bytes that one more model may take, once those that are `leaving` have gone.
+        """The bytes for one more model, once the `leaving` ones have gone.
 
-        The smaller of two numbers: to the machine an allocated but unused cache still looks free, and the ledger does not
-        know other programs' memory.
+        The smaller of two numbers: an allocated but unused cache still looks free to the machine, and the ledger does not
+        know other programs.
         """
         freed = sum(holding.num_bytes for holding in leaving)
         return max(0, min(self.limit_bytes - self.held_bytes, self._measure()) + freed)
@@ -64,9 +64,9 @@ class MemoryLedger:
     def reserve(
         self, name: str, memory: ModelMemory, leaving: Sequence[Holding] = (), *, is_forced: bool = False
     ) -> Holding:
-        """Room for a model that is about to be loaded, partly in the place of `leaving` ones.
+        """Reserve room for a model, partly in the place of `leaving` ones.
 
-        Raises: NoMemory, and then nothing has changed.
+        Raises: NoMemory, without any change.
         """
         if not is_forced:
             self.check(name, memory.total, leaving)
@@ -89,16 +89,16 @@ class MemoryLedger:
             )
 
     def correct(self, holding: Holding, memory: ModelMemory) -> None:
-        """Put what a model really took in the place of the estimate."""
+        """Replace a model's estimate by its real size."""
         if holding.number in self._holdings:
             holding.memory = memory
 
     def release(self, holding: Holding) -> None:
-        """The model is gone; doing it twice changes nothing."""
+        """Release a model's bytes; a second call changes nothing."""
         self._holdings.pop(holding.number, None)
 
     def _shares(self) -> str:
-        """The models and their bytes, in words."""
+        """The models and their bytes, for a message."""
         totals: dict[str, int] = {}
         for holding in self._holdings.values():
             totals[holding.name] = totals.get(holding.name, 0) + holding.num_bytes

@@ -1,9 +1,8 @@
-"""Loads one configured model on a thread of its own, so that what else a start needs happens meanwhile.
+"""Loads one configured model on a separate thread, beside the other steps of a start.
 
 Does: translate a configuration for the factory of its engine, let it load, hand over the result or the failure, give up
-unwanted loads. Does not: know how a model is loaded (the engine does) or what is made of it (`compose` does). The
-command line begins with it before it imports the server: compiling keeps one core busy, importing another. Imports little,
-therefore.
+unwanted loads. Does not: know how a model is loaded (the engine does) or used (`compose` does). The command line starts it
+before it imports the server: compiling keeps one core busy, importing another. So this module imports little.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from dragoman.models.config import ModelError
 
 
 class ModelLoad:
-    """The loading of a configuration's model, begun by making this. Its methods may be called on any thread."""
+    """The loading of a configuration's model; the constructor starts it. Methods may be called on any thread."""
 
     def __init__(
         self,
@@ -47,28 +46,28 @@ class ModelLoad:
     ) -> None:
         """`progress` is called on the loading thread. `has_neighbours`: the process has other models, or may get some.
 
-        `has_room`: the host has found that there is memory for it; else nothing is read if there is none. `num_nodes`: that
-        run the model in processes of their own, and have this machine's memory together.
+        `has_room`: the host has reserved memory; else the load checks before it reads. `num_nodes`: processes that run the
+        model and share this machine's memory.
         """
         self._has_neighbours = has_neighbours
         self._has_room = has_room
         self._num_nodes = num_nodes
         self._config = config
-        see_with(config.model_dir, config.pictures.mmproj)  # for processes that did not read the options themselves
+        see_with(config.model_dir, config.pictures.mmproj)  # for processes that did not read the options
         self._progress = progress
         self._is_abandoned = False
         self._last: tuple[str, float] | None = None
         self._watcher: Progress | None = None
         self._loaded: LoadedEngine | None = None
         self._failure: BaseException | None = None
-        with suppress(EngineOptionError):  # the thread meets it again, and tells
+        with suppress(EngineOptionError):  # the thread meets the error again, and reports it
             # Imported here: on the thread, beside the server's imports, it would take twice as long.
             factory_of(config)
         self._thread = threading.Thread(target=self._run, name="load-model")
         self._thread.start()
 
     def result(self) -> LoadedEngine:
-        """The loaded model; waits for it. The caller alone holds it then: nothing of it stays here.
+        """The loaded model; waits for it. Only the caller holds it afterwards.
 
         Raises: ModelError or ConfigError if the directory or an option does not fit; RuntimeError the second time.
         """
@@ -81,17 +80,17 @@ class ModelLoad:
         return loaded
 
     def watch(self, progress: Progress) -> None:
-        """Have `progress` called too, from what was reported last on; on the loading thread, but for that."""
+        """Call `progress` too: now with the last report, then on the loading thread."""
         self._watcher = progress
         if self._last is not None:
             progress(*self._last)
 
     def abandon(self) -> None:
-        """Stop as soon as may be; nothing happens if the model is loaded already."""
+        """Stop as soon as possible; does nothing once the model is loaded."""
         self._is_abandoned = True
 
     def wait(self) -> None:
-        """Return when the thread has ended, however it ended."""
+        """Wait until the thread has ended."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -129,13 +128,13 @@ def _check_seeing(config: Config) -> None:
 
 
 class LoadAbandoned(Exception):
-    """Ends the loading of a model that nobody wants any more."""
+    """Ends the load of an unwanted model."""
 
 
 def factory_of(config: Config) -> EngineFactory:
-    """The factory of the model's engine: where the built-in one would run it, by what the model is for.
+    """The factory of the model's engine; with the built-in engine, by the model's use.
 
-    Raises: EngineOptionError if there is no such engine.
+    Raises: EngineOptionError for an unknown engine.
     """
     is_generating = generates(config)
     factory = find_factory(config.engine.engine if is_generating else POOLING)
@@ -147,24 +146,24 @@ def factory_of(config: Config) -> EngineFactory:
 
 
 def generates(config: Config) -> bool:
-    """True unless the built-in engine runs a model that embeds or scores texts; also where its files tell nothing."""
+    """True unless the built-in engine runs a model that embeds or scores texts. True if its files do not tell."""
     if config.engine.engine != "rolling":
         return True
-    from dragoman.models.pooling.recipe import purpose_of  # with the built-in engine, and what it brings along
+    from dragoman.models.pooling.recipe import purpose_of  # imports the built-in engine
 
     try:
         return purpose_of(config.model_dir, cast(Any, config.model.task)) == "generate"
     except (ModelError, OSError, ValueError):
-        return True  # loading tells what is wrong
+        return True  # loading reports the problem
 
 
 def has_model(config: Config) -> bool:
-    """True if the directory says that it holds a model, not only an operator's handler."""
+    """True if the directory holds a model, not only an operator's handler."""
     return holds_model(config.model_dir)
 
 
 def check_rolling(config: Config, why: str) -> None:
-    """Raises: ConfigError unless the rolling engine runs the model, for the reason `why`; ModelError if none is there."""
+    """Raises: ConfigError with the reason `why` unless the rolling engine runs the model; ModelError without a model."""
     if config.engine.engine != "rolling":
         raise ConfigError([f"{config.cite('engine')}: must be rolling{why}"])
     if not has_model(config):
@@ -172,16 +171,16 @@ def check_rolling(config: Config, why: str) -> None:
 
 
 def what_lacks(model_dir: Path) -> str:
-    """The error for a directory that holds no model, one line."""
+    """The error for a directory without a model, one line."""
     names = sorted(path.name for path in model_dir.iterdir()) if model_dir.is_dir() else []
     holds = f"it holds {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else "it is empty"
     return f"{model_dir} is not a model: there is neither {WEIGHTS_CONFIG} nor a GGUF file in it; {holds}"
 
 
 def memory_needs(config: Config) -> MemoryNeeds:
-    """The memory that the model of `config` will take, by its files; none for a directory with a handler only.
+    """The memory that the model of `config` will take, from its files; none for a directory with only a handler.
 
-    Raises: ModelError or ConfigError if it cannot be told; OSError.
+    Raises: ModelError or ConfigError if it cannot be determined; OSError.
     """
     if not has_model(config):
         return MemoryNeeds(0)
@@ -190,7 +189,7 @@ def memory_needs(config: Config) -> MemoryNeeds:
 
 
 def missing_tokenizer(model_dir: Path) -> str:
-    """The error for a model's directory without a tokenizer, one line, before the model is built; "" if it has one."""
+    """The error for a directory without a tokenizer, one line; "" if it has one. Checked before the model is built."""
     if not (model_dir / WEIGHTS_CONFIG).is_file() or (model_dir / "tokenizer.json").is_file() or is_gguf(model_dir):
         return ""
     from dragoman.tokenizer.other_files import tokenizer_file  # few models have one of these
@@ -203,7 +202,7 @@ def missing_tokenizer(model_dir: Path) -> str:
 
 
 def check_room(name: str, needs: MemoryNeeds, available_bytes: int) -> None:
-    """Raises: ModelError with both numbers if a model with these needs does not fit into what is available."""
+    """Raises: ModelError with both numbers if a model with these needs does not fit into the available memory."""
     if needs.least > available_bytes:
         raise ModelError(
             f"model {name} does not fit into memory: it needs {in_mib(needs.least)}, of which {in_mib(needs.least_cache)} "
@@ -214,7 +213,7 @@ def check_room(name: str, needs: MemoryNeeds, available_bytes: int) -> None:
 
 @contextmanager
 def citing(config: Config) -> Iterator[None]:
-    """Turns what an engine says about an option into ConfigError, with the option's value and source."""
+    """Turns an engine's error about an option into ConfigError, with the option's value and source."""
     try:
         yield
     except EngineOptionError as error:
@@ -241,9 +240,9 @@ def engine_setup(config: Config) -> EngineSetup:
 
 
 def _cache_dir(config: Config) -> Path | None:
-    """The cache directory, made if need be; None if it is only the default and cannot be made.
+    """The cache directory, created if missing; None if the default one cannot be created.
 
-    Raises: ConfigError if a directory that the operator named cannot be made.
+    Raises: ConfigError if the operator's directory cannot be created.
     """
     path, origin = config.model.cache_dir, config.origins["cache_dir"]
     if path is None:
@@ -252,6 +251,6 @@ def _cache_dir(config: Config) -> Path | None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         if origin.source == "default":
-            return None  # a read-only home, as containers have it: loading takes longer, nothing else
+            return None  # a read-only home, as in containers: loads only take longer
         raise ConfigError([f"{config.cite('cache_dir')}: must be a directory that can be created: {error}"]) from error
     return path

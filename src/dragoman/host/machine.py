@@ -1,7 +1,7 @@
-"""Measures the memory that this process may still use, and the memory that it could use on an idle machine.
+"""Measures the memory that this process may still use, and could use on an idle machine.
 
-Does: read the machine's and the control groups' files. Does not: know models. Called by the host, at the beginning of a
-model's load, and by the composition root, on any thread.
+Does: read the machine's and the control groups' files. Does not: know models. Called by the host before a load, and by the
+composition root, on any thread.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 GIB, MIB = 1024**3, 1024**2
 
-# Limit, use, and what of the use are file pages that the kernel takes back when it needs them; of version 2, then 1.
+# Files with the limit, the use, and its part of file pages that the kernel can take back; of version 2, then 1.
 # Source: the kernel's documentation, admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 _ACCOUNTS = (
     ("memory.max", "memory.current", "inactive_file"),
@@ -25,8 +25,8 @@ def available_memory_bytes(
     cgroup: Path = Path("/sys/fs/cgroup"),
     membership: Path = Path("/proc/self/cgroup"),
 ) -> int:
-    """Memory this process may still use: what the kernel calls available, bounded by the limits of containers."""
-    available = 4 * GIB  # a machine that does not tell
+    """Memory that this process may still use: the kernel's available memory, within the limits of containers."""
+    available = 4 * GIB  # unknown on this system
     for line in meminfo.read_text().splitlines() if meminfo.exists() else ():
         if line.startswith("MemAvailable:"):
             available = int(line.split()[1]) * 1024
@@ -38,7 +38,7 @@ def all_memory_bytes(
     cgroup: Path = Path("/sys/fs/cgroup"),
     membership: Path = Path("/proc/self/cgroup"),
 ) -> int | None:
-    """The memory of this machine, bounded by the limits of containers: the same at every start. None = it is not told."""
+    """The memory of this machine, within the limits of containers: the same at every start. None = unknown."""
     told = [
         int(line.split()[1]) * 1024
         for line in (meminfo.read_text().splitlines() if meminfo.exists() else ())
@@ -48,7 +48,7 @@ def all_memory_bytes(
 
 
 def in_mib(num_bytes: int) -> str:
-    """A size as messages show it; a needed size must never look smaller than it is."""
+    """A size for messages, rounded up: a needed size must not look smaller."""
     return f"{-(-num_bytes // MIB)} MiB"
 
 
@@ -72,7 +72,7 @@ def _limits(cgroup: Path, membership: Path) -> Iterator[int]:
 
 
 def _groups(cgroup: Path, membership: Path) -> Iterator[Path]:
-    """The directories of the process's groups, and of those around them; in a container the root is its own group."""
+    """The directories of the process's groups and their parents; in a container the root is its own group."""
     roots = (cgroup, cgroup / "memory")
     yield from roots
     for line in membership.read_text().splitlines() if membership.exists() else ():

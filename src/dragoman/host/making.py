@@ -1,7 +1,7 @@
 """Makes the engine of one model: when the model is loaded, and again when its engine has died.
 
-Does: wait for the load, build over it, remember how much memory that was given. Does not: start engines, or decide when one
-is made again (`recovery` does). Made by `compose`.
+Does: wait for the load, build over it, remember the memory given. Does not: start engines, or decide when to make another
+(`recovery` does). Made by `compose`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class EngineMaking:
             return loaded.build(self._tools, self._memory_bytes)
 
     async def again(self, progress: Progress) -> BuiltEngine:
-        """Another engine of the same size. Its model is read again: from the kept graph, if there is one.
+        """Another engine of the same size, over a model that is loaded again, from the kept graph if possible.
 
-        Raises: as `build`. Nothing is left behind if this is cancelled.
+        Raises: as `build`. Cancelling it leaves nothing behind.
         """
-        await asyncio.to_thread(give_back)  # the dead engine's memory, which circles may keep alive
+        await asyncio.to_thread(give_back)  # frees the dead engine's memory, held by reference cycles
         loading = ModelLoad(self._config, progress, has_neighbours=self._has_neighbours, has_room=True)
         building = asyncio.create_task(asyncio.to_thread(self.build, loading))
         try:

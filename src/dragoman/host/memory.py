@@ -1,4 +1,4 @@
-"""Accounts for memory when a model is loaded: each model's part of what there is.
+"""Divides memory among models when they are loaded.
 
 Does: arithmetic over options, file sizes and the machine's free memory. Does not: allocate. Called by the host.
 """
@@ -13,17 +13,15 @@ from dragoman.engine.base import MemoryNeeds
 from dragoman.host.loading import has_model
 from dragoman.host.machine import GIB, available_memory_bytes
 
-# What a cache takes of the memory that is free. The rest is for activations, HTTP and the page cache.
+# The cache's share of free memory. The rest is for activations, HTTP and the page cache.
 _SHARE_OF_FREE_MEMORY = 0.5
 
 
 def split_memory(configs: Sequence[Config]) -> list[int | None]:
-    """For each model the bytes it may count on besides its weights: equal parts of what all weights leave, None if
-    alone.
+    """For each model its bytes besides the weights: equal parts of what all weights leave, None if alone.
 
-    Models with `kv_cache_gb` take that; the others share the rest, but for handlers without a model. Decided before the
-    first is loaded, so that the last one gets as much as the first: a cache that was allocated and not yet used still
-    looks free.
+    Models with `kv_cache_gb` take that; the others share the rest, except handlers without a model. Decided before the
+    first load, as an allocated but unused cache still looks free.
     """
     if len(configs) == 1:
         return [None]
@@ -37,7 +35,7 @@ def split_memory(configs: Sequence[Config]) -> list[int | None]:
 
 
 def _weight_files(model: Path) -> Iterable[Path]:
-    """The files that hold a model's weights, all that lie there: what is wrong with them is told by the load."""
+    """All weight files of a model; the load reports problems with them."""
     return (model,) if model.is_file() else (*model.glob("*.safetensors"), *model.glob("*.gguf"))
 
 

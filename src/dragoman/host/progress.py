@@ -1,6 +1,6 @@
-"""Receivers of reports while a model loads.
+"""Receivers of loading reports.
 
-Does: note progress where health checks look, write it to the log. Does not: load, or draw (`cli.progress` does). The
+Does: note progress for health checks, write it to the log. Does not: load, or draw (`cli.progress` does). The
 functions made here are called on the threads that load.
 """
 
@@ -17,12 +17,12 @@ logger = logging.getLogger("dragoman.host")
 
 
 def noted_progress(registry: ModelRegistry, name: str, bytes_total: int, shown: Progress) -> Progress:
-    """Notes in the registry how far the loading of a model is, beside telling `shown`."""
+    """A receiver that notes progress in the registry and calls `shown`."""
     begin_s, bytes_read = time.monotonic(), 0
 
     def report(stage: str, fraction: float) -> None:
         nonlocal bytes_read
-        if stage in READING_STAGES:  # more than one graph may be read, each from its beginning
+        if stage in READING_STAGES:  # several graphs may be read, each from its beginning
             bytes_read = max(bytes_read, int(fraction * bytes_total))
         registry.note_progress(name, LoadProgress(stage, fraction, bytes_read, bytes_total, begin_s))
         shown(stage, fraction)
@@ -31,7 +31,7 @@ def noted_progress(registry: ModelRegistry, name: str, bytes_total: int, shown: 
 
 
 def log_progress(name: str) -> Progress:
-    """Tells the log when a stage of a model's loading begins."""
+    """A receiver that logs each new stage of a model's load."""
 
     def report(stage: str, fraction: float) -> None:
         if fraction == 0.0:

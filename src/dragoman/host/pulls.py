@@ -3,8 +3,8 @@
 Does: begin downloads on threads of their own, one for each model and few at a time; tell clients their progress. Does not:
 download (`dragoman.hub` does), or load what it has brought. Used on the event loop.
 
-A download that has begun goes on when those who asked for it have left: what it brings is kept, and was wanted. It ends
-with the process, and the next one goes on with the files that are missing.
+A download goes on when its clients have left, since it was wanted. It ends with the process; the next one continues with
+the missing files.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dragoman.hub.errors import HubError
 from dragoman.hub.names import FORM, HubModel, hub_model
 from dragoman.server.hosting import PullStep
 
-MAX_AT_ONCE = 2  # models; each has several files under way
-RETRY_S = 30  # when to ask again while too many are under way: a download takes minutes
+MAX_AT_ONCE = 2  # models; each downloads several files at once
+RETRY_S = 30  # retry time while too many run: a download takes minutes
 MAX_SHOWN_LENGTH = 100  # of a client's name
 
 logger = logging.getLogger("dragoman.host")
@@ -65,7 +65,7 @@ class ModelPulls:
         return download.steps()
 
     async def aclose(self) -> None:
-        """See `ModelPulling`. What is being brought goes on while the process lives."""
+        """See `ModelPulling`. Running downloads go on while the process lives."""
         self._is_closed = True
         for download in self._running.values():
             download.let_go(Unavailable("the server is shutting down; what has come is kept"))
@@ -75,7 +75,7 @@ class ModelPulls:
 
 
 class _Download:
-    """One model that is being brought. `forget` is called when that is over, however it ended."""
+    """One running download. `forget` is called at its end."""
 
     def __init__(self, model: HubModel, environment: HubEnvironment, forget: Callable[[HubModel], None]) -> None:
         self._model = model
@@ -88,7 +88,7 @@ class _Download:
         self._is_over = False
 
     def start(self) -> None:
-        """Begin. The thread keeps no process alive."""
+        """Start the thread, a daemon."""
         logger.info("downloading %s, which a client has asked for", self._model)
         threading.Thread(target=self._run, name="pull-model", daemon=True).start()
 
@@ -96,7 +96,7 @@ class _Download:
         """The download's steps, from now to its end; a slow reader gets only the newest. Raises: ServerError if it fails."""
         told: PullStep | None = None
         while True:
-            changed = self._changed  # before looking: what changes later sets this one
+            changed = self._changed  # before reading: later changes set this one
             if self._step is not told:
                 told = self._step
                 yield told
@@ -108,12 +108,12 @@ class _Download:
             raise self._failure
 
     def let_go(self, failure: ServerError | None) -> None:
-        """Tell those that wait that the download is over: it succeeded, or failed with `failure`."""
+        """Report the end to waiting clients: success, or `failure`."""
         self._failure, self._is_over = failure, True
         self._wake()
 
     def _run(self) -> None:
-        """On the thread."""
+        """Download; runs on the thread."""
         failure: ServerError | None = None
         try:
             path = bring(self._model, self._environment, _unwatched, self._note, self._count)
@@ -121,7 +121,7 @@ class _Download:
         except HubError as error:
             failure = ServerError(str(error))
             logger.warning("%s", error)
-        except Exception:  # thread boundary: those that wait have to be told
+        except Exception:  # thread boundary: waiting clients get the error
             failure = ServerError(f"{self._model}: cannot be downloaded, see the server's log")
             logger.exception("downloading %s failed", self._model)
         self._on_loop(lambda: self._end(failure))
@@ -152,4 +152,4 @@ class _Download:
 
 
 def _unwatched(stage: str, fraction: float) -> None:
-    """Bytes are told instead."""
+    """Do nothing: bytes are reported instead."""

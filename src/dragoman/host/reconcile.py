@@ -1,4 +1,4 @@
-"""Plans the changes after which exactly the wanted models are served.
+"""Plans the changes that lead to serving exactly the wanted models.
 
 Does: compare. Does not: act; `ModelHost.sync` does.
 """
@@ -24,7 +24,7 @@ class Plan:
 
 
 def make_plan(wanted: Sequence[Wanted], failures: Mapping[str, str], served: Sequence[Hosted]) -> Plan:
-    """The plan from what is served to what is wanted. Raises: InvalidRequest if two of the wanted have one name."""
+    """The plan from the served to the wanted models. Raises: InvalidRequest if two wanted ones share a name."""
     by_name = {one.name: one for one in served}
     names = [name for one in wanted for name in one.names]
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -1,8 +1,7 @@
-"""Recovers from the death of an engine: its model gets another one, or the process ends, so that its supervisor starts
-another.
+"""Recovers from an engine's death: restarts it, or ends the process for its supervisor to restart.
 
 Does: check the engines of all models when one reports its death, restart it, bound how often. Does not: answer the
-dead engine's requests (it has done that itself) or know how an engine is made. Made by `ModelHost`, on the event loop.
+dead engine's requests (that engine has failed them) or know how an engine is made. Made by `ModelHost`, on the event loop.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ logger = logging.getLogger("dragoman.host")
 
 FailureAction = Literal["restart", "restart-then-exit", "exit"]
 
-LOOK_S = 5.0  # between two looks without news: engines of others may die and tell nobody
-LOOK_AGAIN_S = 0.1  # while there is one that has died
-FIRST_PAUSE_S = 0.5  # before an engine is made again after that has failed; doubled each time
+LOOK_S = 5.0  # between two checks: engines of other packages may die without a report
+LOOK_AGAIN_S = 0.1  # while one is dead
+FIRST_PAUSE_S = 0.5  # before another attempt; doubled each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ Begin = Callable[[Hosted, Coroutine[Any, Any, None]], None]
 
 
 class Recovery:
-    """Watches the engines of `models`. `end_process` gets the reason why the process has to end."""
+    """Watches the engines of `models`. `end_process` is called with the reason to end the process."""
 
     def __init__(
         self,
@@ -61,13 +60,13 @@ class Recovery:
         self._progress = progress
         self._end_process = end_process
         self._clock = clock
-        self._restarts_s: dict[str, deque[float]] = {}  # by the model's name, when
+        self._restarts_s: dict[str, deque[float]] = {}  # times of restarts by the model's name
         self._has_news = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Watch from now on; look at once if that has begun, since another model may be ready now."""
+        """Start watching; if already started, check at once, since another model may be ready."""
         if self._watching is None:
             self._loop = asyncio.get_running_loop()
             self._watching = asyncio.create_task(self._watch(), name="watch the engines")
@@ -76,13 +75,13 @@ class Recovery:
             self._has_news.set()
 
     def look_soon(self) -> None:
-        """Look at the engines now; for any thread."""
+        """Check the engines now; for any thread."""
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop has ended, and with it what there was to restart
+        with suppress(RuntimeError):  # the loop has ended, and the engines with it
             self._loop.call_soon_threadsafe(self._has_news.set)
 
     async def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         DEATHS.ignore(self.look_soon)
         if self._watching is not None:
             self._watching.cancel()
@@ -96,13 +95,13 @@ class Recovery:
                     await self._has_news.wait()
             self._has_news.clear()
             try:
-                # Apart: what it held while this sleeps would outlive its model. Another operation may be under way there.
+                # A separate call, so that no reference to a model lives on while this sleeps.
                 pause_s = LOOK_AGAIN_S if self._look() else LOOK_S
-            except Exception:  # boundary: an engine that cannot tell how it is must not keep others from being watched
+            except Exception:  # boundary: an engine whose health check fails must not end the watching
                 logger.exception("the engines could not be looked at")
 
     def _look(self) -> bool:
-        """Begin to restart what has died; True if there is such an engine."""
+        """Start to restart dead engines; True if there is one."""
         has_dead = False
         for hosted in list(self._models()):
             if hosted.state is ModelState.READY and hosted.built is not None and not hosted.is_given_up:
@@ -113,13 +112,13 @@ class Recovery:
         return has_dead
 
     async def _recover(self, hosted: Hosted, reason: str) -> None:
-        """Return when the model has an engine again, or will have none."""
+        """Restart a model's engine; returns at success or when it is given up."""
         logger.error("the engine of model %s has died: %s", hosted.name, reason)
         pause_s = FIRST_PAUSE_S
         while (problem := self._problem(hosted.name)) is None:
             try:
                 await self._restart(hosted)
-            except Exception:  # load boundary: whatever a loader raises, another attempt may do better
+            except Exception:  # load boundary: after any error another attempt may succeed
                 logger.exception("the engine of model %s could not be restarted", hosted.name)
                 await asyncio.sleep(pause_s)
                 pause_s *= 2
@@ -128,14 +127,14 @@ class Recovery:
         self._give_up(hosted, f"{reason}; {problem}")
 
     async def _restart(self, hosted: Hosted) -> None:
-        assert hosted.built is not None  # this operation has its names
+        assert hosted.built is not None  # this operation holds its names
         begin_s = self._clock()
         self._restarts_s.setdefault(hosted.name, deque()).append(begin_s)
         await hosted.built.renew(self._progress(hosted))
         logger.warning("the engine of model %s was restarted in %.1f s", hosted.name, self._clock() - begin_s)
 
     def _problem(self, name: str) -> str | None:
-        """Why the model's engine must not be restarted, None if it may be."""
+        """The reason not to restart the model's engine, None if it may be restarted."""
         policy = self._policy
         if policy.action == "exit":
             return "on_engine_failure is exit"

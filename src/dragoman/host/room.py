@@ -1,6 +1,6 @@
-"""Chooses the models that leave so that another one fits, and waits for those in use where that helps.
+"""Chooses models to drop so that another one fits, and waits for those in use if that helps.
 
-Does: say which may leave, and which have to. Does not: unload them; the host does. Used by `ModelHost`, on the event loop.
+Does: choose. Does not: unload; the host does. Used by `ModelHost`, on the event loop.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dragoman.host.ledger import MemoryLedger
 from dragoman.server.hosting import ModelState
 from dragoman.server.registry import ModelRegistry
 
-PAUSE_S = 0.01  # between two looks at models that are idle and wanted: an engine may be restarted for seconds
+PAUSE_S = 0.01  # between two checks of idle but wanted models: an engine's restart takes seconds
 
 
 class Room:
-    """Chooses idle models to drop. `hosted`: lists the models; `is_wanted`: True if a call is on the way to one.
+    """Chooses idle models to drop. `hosted` lists the models; `is_wanted`: True if a call waits for one.
 
-    `under_way`: the loads and unloads at the moment; None = do not wait for them, nor for models in use.
+    `under_way` lists running loads and unloads; None = do not wait for them, nor for models in use.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Room:
         self._under_way = under_way
 
     async def made_for(self, least_bytes: int) -> list[Hosted]:
-        """The idle models that have to go for one of `least_bytes`; [] if none has to, or if all would not suffice."""
+        """The idle models to drop for one of `least_bytes`; [] if none is needed, or all would not suffice."""
         while True:
             leaving = self._chosen(least_bytes)
             if self._under_way is None or self._suffices(least_bytes, leaving):
@@ -53,22 +53,22 @@ class Room:
             finally:
                 for wait in idle:
                     wait.cancel()
-            await asyncio.sleep(PAUSE_S)  # calls on the way to one of them go first
+            await asyncio.sleep(PAUSE_S)  # calls that wait for one of them go first
 
     def may_leave(self, hosted: Hosted) -> bool:
-        """True if no call uses it or is on the way to it, and it is not pinned."""
+        """True if no call uses it or waits for it, and it is not pinned."""
         if hosted.state is not ModelState.READY or hosted.built is None or hosted.is_pinned:
             return False
         return hosted.built.served.admission.is_idle and not self._is_wanted(hosted)
 
     def _could_go(self, hosted: Hosted) -> bool:
-        """True for a model that makes room for others once nobody uses it: calls without a name mean the default."""
+        """True for a model that may be dropped once idle; False for the default model."""
         if hosted.state is not ModelState.READY or hosted.built is None or hosted.is_pinned:
             return False
         return not self._registry.is_default(hosted.built.served)
 
     def _chosen(self, least_bytes: int) -> list[Hosted]:
-        """The least recently used first, as few as suffice."""
+        """As few as suffice, the least recently used first."""
         leaving: list[Hosted] = []
         idle = [one for one in self._hosted() if self._could_go(one) and self.may_leave(one)]
         for one in sorted(idle, key=_last_used_s):
@@ -82,5 +82,5 @@ class Room:
 
 
 def _last_used_s(hosted: Hosted) -> float:
-    assert hosted.built is not None  # only such are asked
+    assert hosted.built is not None  # only built models get here
     return hosted.built.served.admission.last_used_s

@@ -23,7 +23,7 @@ from dragoman.server.security.keyring import KeySources
 from dragoman.server.security.scopes import Scope
 from dragoman.server.security.tls import Tls, TlsError, TlsFiles
 
-PLAYGROUND = "playground"  # the name of that API
+PLAYGROUND = "playground"  # its API
 _GIB, _DAY_S = 1 << 30, 24 * 3600.0
 GENERAL_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
@@ -59,7 +59,7 @@ def server_config(config: Config) -> ServerConfig:
         asks_again=config.engine.engine == "ray" or server.numa != "off",
         store=_store(config),
         path_prefix=server.path_prefix or "",
-        # Who asks without a key from this machine may be its browser, for a page whose name leads here.
+        # A local call without a key may come from a browser, for a page whose name resolves to this machine.
         allowed_hosts=server.allowed_hosts or (() if server.is_local and not server.has_keys else (ANY,)),
     )
     try:
@@ -70,7 +70,7 @@ def server_config(config: Config) -> ServerConfig:
 
 
 def _cited(config: Config, names: Sequence[str], problem: str) -> str:
-    """A problem that begins with the file that it is about, after the option among `names` that names this file."""
+    """A problem with a file, prefixed by the option among `names` that names this file."""
     files = {name: getattr(config.server, name) for name in names}
     named = next((name for name, path in files.items() if path is not None and problem.startswith(str(path))), None)
     return problem if named is None else f"{config.cite(named)}: {problem}"
@@ -116,7 +116,7 @@ def _traces(config: Config) -> TraceExport | None:
         return TraceExport(endpoint, protocol)
     problem = f"needs packages that are not installed: {missing}"
     cited = config.cite("otlp_traces_endpoint")
-    if config.origins["otlp_traces_endpoint"].name == GENERAL_ENDPOINT:  # it may be meant for other programs
+    if config.origins["otlp_traces_endpoint"].name == GENERAL_ENDPOINT:  # the variable may be meant for other programs
         logger.warning("no spans are made: %s: %s", cited, problem)
         return None
     raise ConfigError([f"{cited}: {problem}"])

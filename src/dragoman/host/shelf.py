@@ -1,7 +1,7 @@
-"""The models that are not loaded and may be, as lists show them.
+"""The models that could be loaded, for lists.
 
-Does: look into the models directory, read what the files say of each model, again only where its folder has changed.
-Does not: load. Used by `ModelHost`; `models` on worker threads, one at a time.
+Does: look into the models directory, read facts from each model's files, again only if its folder has changed. Does not:
+load. Used by `ModelHost`; `models` on worker threads, one at a time.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ _State = tuple[str, int]
 
 
 class Shelf:
-    """The models of one store."""
+    """The unloaded models of one store."""
 
     def __init__(self, store: ModelStore) -> None:
         self._store = store
         self._seen: dict[_State, UnloadedModel] = {}
-        self._cards: dict[str, ModelCard] = {}  # of models that were loaded, by name
+        self._cards: dict[str, ModelCard] = {}  # of formerly loaded models, by name
 
     def models(self) -> tuple[UnloadedModel, ...]:
-        """The models that the directory holds now."""
+        """The models in the directory now."""
         found: dict[_State, UnloadedModel] = {}
         for entry in self._store.entries():
             try:
                 state = (entry.name, entry.directory.stat().st_mtime_ns)
-            except OSError:  # it has just gone
+            except OSError:  # just deleted
                 continue
             found[state] = self._seen.get(state) or _unloaded(entry)
         self._seen = found
         return tuple(found.values())
 
     def note_card(self, name: str, card: ModelCard) -> None:
-        """A model that was loaded leaves."""
+        """Keep the card of a leaving model."""
         self._cards[name] = card
 
     def dropped(self, wanted: Wanted) -> UnloadedModel:
-        """A model that was loaded, and comes back."""
+        """The entry of a dropped model, which a call loads again."""
         card = self._cards.get(wanted.name, ModelCard())
         return UnloadedModel(wanted.name, wanted.names[1:], wanted.url, card)
 
@@ -50,6 +50,6 @@ class Shelf:
 def _unloaded(entry: ModelEntry) -> UnloadedModel:
     try:
         card = model_card(entry.directory)
-    except (ModelError, OSError):  # loading it tells what is wrong
+    except (ModelError, OSError):  # loading reports the problem
         card = ModelCard()
     return UnloadedModel(entry.name, url=str(entry.directory), card=card)

@@ -1,7 +1,6 @@
-"""Finds the chat template of a configured model, and whether the operator vouches for it.
+"""Finds the chat template of a configured model, and whether it is trusted.
 
-Does: take the operator's template, or the one that came with the model. Does not: render. Called by the composition root, at
-load time.
+Does: take the operator's template, or the model's. Does not: render. Called by the composition root, at load time.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from dragoman.tokenizer.told_tools import FORMS
 
 
 def find_chat_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | None:
-    """The operator's template, which the operator vouches for, else the model's own; None if there is none.
+    """The operator's template, which is trusted, else the model's own; None if there is none.
 
-    It is told what the operator has every conversation tell it. Raises: ModelError if it cannot be used.
+    The operator's default arguments are set in it. Raises: ModelError if it cannot be used.
     """
     template, kwargs = _found_template(config, tokenizer), config.model.default_chat_template_kwargs
     if template is not None and config.model.tool_call_parser not in FORMS:
-        template = template.without_told_tools()  # calls would be told in another form than the operator has them read
+        template = template.without_told_tools()  # calls would be written in another form than the chosen parser reads
     return template if template is None or kwargs is None else template.with_default_kwargs(json.loads(kwargs))
 
 
@@ -39,7 +38,7 @@ def _found_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | No
         except ValueError as error:
             raise ModelError(f"{config.model_dir}: {error}") from error
     is_file = _is_file(own)
-    if not is_file and "{" not in own:  # else a misspelt name would be sent to the model in place of each conversation
+    if not is_file and "{" not in own:  # else a misspelt path would count as a template and replace each conversation
         raise ModelError(f"{config.cite('chat_template')}: must be a file or a Jinja template; there is no such file")
     try:
         source = Path(own).read_text(encoding="utf-8") if is_file else own
@@ -50,13 +49,13 @@ def _found_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | No
 
 @cache
 def _bundled_templates() -> frozenset[str]:
-    """The chat templates of the models that come with the package."""
+    """The chat templates of the bundled models."""
     texts = (read_text_files(directory).chat_templates for directory in BUNDLED.values())
     return frozenset(source for templates in texts for source in templates.values())
 
 
 def _is_file(text: str) -> bool:
-    """True if `text` is the path of a file. A template may be too long or too odd for a path, which is not an error."""
+    """True if `text` is the path of a file. A template may be no valid path, which is not an error."""
     try:
         return Path(text).is_file()
     except OSError:

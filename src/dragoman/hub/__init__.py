@@ -1,1 +1,1 @@
-"""Models of a Hugging Face hub: their names, their files in the local cache, and bringing them there."""
+"""Models of a Hugging Face hub: their names, the local cache, and downloads."""

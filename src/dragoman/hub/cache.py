@@ -1,6 +1,6 @@
 """The hub's cache on this machine: `models--ORG--NAME/snapshots/COMMIT`, links into `blobs`, and `refs`.
 
-Does: find what is there, say what is missing. Does not: write, or import the library. Called at start-up.
+Does: find snapshots, name missing files. Does not: write, or import the library. Called at start-up.
 Source: huggingface_hub's page on its cache.
 """
 
@@ -23,23 +23,23 @@ _FOLDER = re.compile(r"models--(?P<org>.+?)--(?P<name>.+)")
 
 
 def is_commit(revision: str) -> bool:
-    """True if the revision can never mean anything else."""
+    """True for a full commit hash, whose meaning never changes."""
     return _COMMIT.fullmatch(revision) is not None
 
 
 def repo_folder(cache: Path, repo: str) -> Path:
-    """The folder in which the cache keeps a repository."""
+    """A repository's folder in the cache."""
     return cache / f"models--{repo.replace('/', '--')}"
 
 
 def repo_in_cache(folder: Path) -> str | None:
-    """The repository (ORG/NAME) whose folder of the cache this is; None if it is none."""
+    """The repository (ORG/NAME) of a folder in the cache, None for other folders."""
     match = _FOLDER.fullmatch(folder.name)
     return f"{match['org']}/{match['name']}" if match else None
 
 
 def served_snapshot(folder: Path) -> Path | None:
-    """The snapshot of a repository's folder that its name means: main's, else the newest; None if it is not complete."""
+    """The snapshot for a repository's bare name: main's, else the newest; None if it is incomplete."""
     commit = _read_reference(folder / "refs" / "main")
     snapshots = sorted(folder.glob("snapshots/*"), key=lambda path: path.stat().st_mtime)
     found = folder / "snapshots" / commit if commit else next(reversed(snapshots), None)
@@ -49,12 +49,12 @@ def served_snapshot(folder: Path) -> Path | None:
 
 
 def repo_of(snapshot: Path) -> str | None:
-    """The repository (ORG/NAME) that a directory is a snapshot of; None for a directory that is none."""
+    """The repository (ORG/NAME) of a snapshot directory, None for other directories."""
     return repo_in_cache(snapshot.parent.parent) if snapshot.parent.name == "snapshots" else None
 
 
 def cached_snapshot(cache: Path, model: HubModel) -> Path | None:
-    """The directory of that revision, complete or not; None if nothing of it is there."""
+    """The directory of that revision, complete or not; None if it does not exist."""
     folder = repo_folder(cache, model.repo)
     commit = model.revision if is_commit(model.revision) else _read_reference(folder / "refs" / model.revision)
     snapshot = folder / "snapshots" / commit
@@ -70,7 +70,7 @@ def _read_reference(path: Path) -> str:
 
 
 def missing(snapshot: Path, gguf: str = "") -> str:
-    """The files that a server needs and a snapshot lacks, "" if it is complete.
+    """The needed files that a snapshot lacks, in words; "" if it is complete.
 
     Weights are downloaded last: if they are all there, everything is.
     """
@@ -88,9 +88,9 @@ def missing(snapshot: Path, gguf: str = "") -> str:
 
 
 def graph_files(snapshot: Path) -> tuple[str, ...]:
-    """The files of the model in OpenVINO's form, whether they are there or not; none if it has another form.
+    """The files of the model in OpenVINO's form, present or not; none if it has another form.
 
-    Of a model that sees those with its graph for texts, and those that are brought behind it.
+    For a multimodal model, the files of its text graph and of the graphs behind it.
     """
     if (snapshot / "openvino_model.xml").is_file():
         return ("openvino_model.bin",)
@@ -108,7 +108,7 @@ def _model_type(snapshot: Path) -> str:
 
 
 def gguf_file(snapshot: Path, gguf: str) -> Path | None:
-    """The GGUF file of that quantisation, of a split one the first; None if it or one of its parts is not there."""
+    """The GGUF file of that quantisation, or the first of a split one; None if a part is missing."""
     found = sorted(path for path in snapshot.rglob("*.gguf") if gguf_type(path.name) == gguf.upper() and path.is_file())
     split = re.search(r"-00001-of-(\d{5})\.gguf$", found[0].name) if found else None
     return None if not found or (split and len(found) != int(split[1])) else found[0]

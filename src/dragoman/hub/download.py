@@ -1,9 +1,8 @@
-"""Brings models of the hub into its cache on this machine, through huggingface_hub.
+"""Downloads models of the hub into its cache on this machine, through huggingface_hub.
 
-Does: ask the hub what there is, download what a server needs, tell how far it is, word what goes wrong. Does not: decide
-which files (`files`), or run anything of a repository. Called by the command line and by `LLM`, at start-up, on one thread;
-the library downloads on threads of its own. The library is imported here only, when something has to be asked: it takes
-as long as a start.
+Does: list a repository, download the needed files, report progress, word failures. Does not: choose files (`files` does), or
+run anything of a repository. Called by the command line and by `LLM`, at start-up, on one thread; the library downloads on
+its own threads. It is imported only here and only when needed, since the import takes as long as a start.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Note = Callable[[str], None]
 
 
 class Arrived(NamedTuple):
-    """The part of a model's files that is here: bytes of all that are needed, at that commit of the repository."""
+    """The progress of a download: bytes here and needed, at that commit of the repository."""
 
     commit: str
     num_bytes: int
@@ -39,9 +38,9 @@ class Arrived(NamedTuple):
 Count = Callable[[Arrived], None]
 
 PUBLIC_HUB = "https://huggingface.co"
-_WATCH_S = 0.2  # how often the display learns how far it is
+_WATCH_S = 0.2  # between two reports of progress
 _WORKERS = 4  # files at a time
-_ATTEMPTS = 3  # in a row, of which none has brought anything
+_ATTEMPTS = 3  # in a row without any progress
 RETRY_S = 1.0
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -51,7 +50,7 @@ _PRIVATE = "or it is private: then set HF_TOKEN to a token that may read it"
 
 
 def find_cached(model: HubModel, environment: HubEnvironment) -> Path:
-    """The model as the cache has it: its directory, or the GGUF file. Raises: HubError if it is not there, or not whole."""
+    """The cached model: its directory, or the GGUF file. Raises: HubError if it is missing or incomplete."""
     snapshot = cached_snapshot(environment.cache, model)
     if snapshot is None:
         raise HubError(f"{model}: neither a directory here nor a model in the hub's cache, {environment.cache}")
@@ -67,11 +66,10 @@ def uncounted(arrived: Arrived) -> None:
 def bring(
     model: HubModel, environment: HubEnvironment, progress: Progress, note: Note, count: Count = uncounted
 ) -> Path:
-    """The model's directory (or GGUF file) in the cache, downloaded if need be; files that are there are not downloaded
-    again.
+    """The model's directory (or GGUF file) in the cache; missing files are downloaded.
 
-    `progress` and `count` are called on one thread at a time, while files are downloaded. `note`: gets one line if the cache
-    is used without asking the hub. Raises: HubError.
+    `progress` and `count` are called during the download, on one thread at a time. `note` gets one line if the cache is used
+    without the hub. Raises: HubError.
     """
     snapshot = cached_snapshot(environment.cache, model)
     is_whole = snapshot is not None and not missing(snapshot, model.gguf)
@@ -96,7 +94,7 @@ def bring(
 
 def _served_path(snapshot: Path, model: HubModel) -> Path:
     found = gguf_file(snapshot, model.gguf) if model.gguf else snapshot
-    assert found is not None  # the caller has checked
+    assert found is not None  # checked by the caller
     return found
 
 
@@ -104,7 +102,7 @@ def _download(model: HubModel, environment: HubEnvironment, progress: Progress, 
     import huggingface_hub as library
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    disable_progress_bars()  # one display for all files, not one for each
+    disable_progress_bars()  # one display for all files
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     api = library.HfApi(endpoint=environment.endpoint, token=environment.token)
     facts = api.model_info(model.repo, revision=model.revision, files_metadata=True)
@@ -130,7 +128,7 @@ def _download(model: HubModel, environment: HubEnvironment, progress: Progress, 
                 _persist(lambda files=files: get(files), watch)  # type: ignore[misc]
     elif not _is_noted(environment, model, str(facts.sha)):
         get(choice.small)
-    if any(not (snapshot / file.name).is_file() for file in choice.all):  # the library takes what the cache has instead
+    if any(not (snapshot / file.name).is_file() for file in choice.all):  # the library falls back to the cache
         raise _NoAnswer(f"{model}: {environment.endpoint or PUBLIC_HUB} broke off")
     return snapshot
 
@@ -150,9 +148,9 @@ def _free_bytes(place: Path) -> int:
 
 
 def _persist(get: Callable[[], None], watch: _Watch) -> None:
-    """Call `get` until it is done: what a connection brought before it broke off is kept, and the rest asked for again.
+    """Call `get` until it succeeds: broken downloads continue where they stopped.
 
-    Raises: what `get` raised, when it is nothing that passes, or nothing more arrives.
+    Raises: the error of `get` if it is permanent, or nothing more arrives.
     """
     attempts = 0
     while True:
@@ -167,7 +165,7 @@ def _persist(get: Callable[[], None], watch: _Watch) -> None:
 
 
 def _is_noted(environment: HubEnvironment, model: HubModel, commit: str) -> bool:
-    """True if the cache knows what the revision means; the next start may be without the hub."""
+    """True if the cache can resolve the revision without the hub."""
     found = cached_snapshot(environment.cache, model)
     return found is not None and found.name == commit
 
@@ -179,12 +177,12 @@ def _hub_file(sibling: Any) -> HubFile:
 
 
 def _literal(name: str) -> str:
-    """The pattern that only this name matches."""
+    """A pattern that matches only this name."""
     return name.replace("[", "[[]").replace("*", "[*]").replace("?", "[?]")
 
 
 class _Watch:
-    """Measures how much of a choice of files is there, by the sizes of the cache's files."""
+    """Measures a download's progress by the sizes of the cache's files."""
 
     def __init__(self, model: HubModel, snapshot: Path, choice: Choice) -> None:
         self.stage = f"downloading {model} ({len(choice.all)} files, {size_text(choice.size)})"
@@ -194,7 +192,7 @@ class _Watch:
         self._blobs = snapshot.parent.parent / "blobs"
 
     def tell(self, progress: Progress, count: Count) -> None:
-        """Tell how far it is."""
+        """Report the progress."""
         num_bytes = min(self.arrived(), self._size)
         progress(self.stage, num_bytes / self._size)
         count(Arrived(self._snapshot.name, num_bytes, self._size))
@@ -227,7 +225,7 @@ def size_text(size: int) -> str:
 
 @contextmanager
 def _watched(watch: _Watch, progress: Progress, count: Count) -> Iterator[None]:
-    """Tells how far the files are, from a thread of its own, for as long as the block runs."""
+    """Reports progress from a thread while the block runs."""
     is_over = threading.Event()
 
     def tell() -> None:
@@ -246,12 +244,12 @@ def _watched(watch: _Watch, progress: Progress, count: Count) -> Iterator[None]:
 
 
 class _NoAnswer(Exception):
-    """The hub cannot be reached, or has failed: what the cache has may do."""
+    """The hub cannot be reached, or has failed; the cache may suffice."""
 
 
 @contextmanager
 def _worded(model: HubModel, environment: HubEnvironment) -> Iterator[None]:
-    """Turns what the library raises into HubError with one line that says what helps, or _NoAnswer."""
+    """Turns the library's errors into HubError, one line with advice, or _NoAnswer."""
     from huggingface_hub import errors
 
     hub = environment.endpoint or PUBLIC_HUB
@@ -277,7 +275,7 @@ def _worded(model: HubModel, environment: HubEnvironment) -> Iterator[None]:
 
 
 def _worded_error(error: Exception, model: HubModel, environment: HubEnvironment) -> Exception:
-    """The meaning of any other failure: the hub's, the network's or the disk's."""
+    """The error for any other failure of the hub, network or disk."""
     hub = environment.endpoint or PUBLIC_HUB
     for cause in _causes(error):
         status = getattr(getattr(cause, "response", None), "status_code", None)
@@ -298,7 +296,7 @@ def _worded_error(error: Exception, model: HubModel, environment: HubEnvironment
 
 
 def _passes(error: Exception) -> bool:
-    """True for what may be over in a moment: the connection broke off, or the hub has failed."""
+    """True for a temporary failure: a broken connection, or a failing hub."""
     statuses = [getattr(getattr(cause, "response", None), "status_code", None) for cause in _causes(error)]
     numbers = [getattr(cause, "errno", None) for cause in _causes(error)]
     if any(status is not None and status < 500 for status in statuses):
@@ -307,7 +305,7 @@ def _passes(error: Exception) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from, the innermost last; also those in arguments, where requests keeps them."""
+    """The error and its causes, the innermost last, also from arguments, where requests keeps them."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -331,6 +329,6 @@ def _is_of_the_network(error: Exception) -> bool:
 
 
 def _last_line(error: BaseException) -> str:
-    """The innermost reason, in one line of bearable length."""
+    """The innermost reason, as one short line."""
     reason = " ".join(str(list(_causes(error))[-1]).split()) or type(error).__name__
     return reason if len(reason) <= 200 else f"{reason[:200]}..."

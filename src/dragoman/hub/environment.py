@@ -1,7 +1,7 @@
 """Settings of the hub in the environment: its address, the token, the cache's folder, whether the network may be used.
 
-Does: read these variables of a mapping, as huggingface_hub does. Does not: read the process's environment, or ask the hub.
-Used by the other modules here, so that they can look in the cache without importing the library.
+Does: read these variables from a mapping, as huggingface_hub does. Does not: read the process's environment, or call the
+hub. Lets the other modules here look into the cache without importing the library.
 Source: huggingface_hub's page on environment variables.
 """
 
@@ -17,7 +17,7 @@ _YES = ("1", "on", "yes", "true")
 
 @dataclass(frozen=True, slots=True)
 class HubEnvironment:
-    """`endpoint` None = the public hub; `token` None = the one that the library has stored at a login, if there is one."""
+    """Settings of the hub. `endpoint` None = the public hub; `token` None = the library's stored one, if any."""
 
     cache: Path
     endpoint: str | None = None
@@ -26,7 +26,7 @@ class HubEnvironment:
 
 
 def hub_environment(environ: Mapping[str, str]) -> HubEnvironment:
-    """The settings that these variables hold."""
+    """The settings in these variables."""
     default_home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     home = environ.get("HF_HOME") or default_home
     cache = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE") or Path(home) / "hub"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class HubError(Exception):
-    """A model of the hub cannot be obtained; one line that says why, and what helps."""
+    """A model of the hub cannot be obtained; one line with the reason and advice."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))

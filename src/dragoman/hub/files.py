@@ -50,14 +50,14 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Files to download: those that describe the model, then those with its weights."""
+    """The files to download: descriptions of the model, then its weights."""
 
     small: Sequence[HubFile]
     weights: Sequence[HubFile]
 
     @property
     def all(self) -> tuple[HubFile, ...]:
-        """Both, in this order."""
+        """All files, in this order."""
         return (*self.small, *self.weights)
 
     @property
@@ -67,7 +67,7 @@ class Choice:
 
 
 def choose_files(model: HubModel, files: Iterable[HubFile]) -> Choice:
-    """The files to download of these files of a repository. Raises: HubError if no weights can be served."""
+    """The files of a repository to download. Raises: HubError if no weights can be served."""
     known = sorted(files, key=lambda file: file.name)
     small = [file for file in known if _is_small(file.name)]
     if model.gguf:
@@ -79,7 +79,7 @@ def choose_files(model: HubModel, files: Iterable[HubFile]) -> Choice:
 
 
 def gguf_type(name: str) -> str:
-    """The quantisation that the name of a GGUF file ends in, in capitals; "" if it names none."""
+    """The quantisation at the end of a GGUF file's name, in capitals; "" without one."""
     found = _GGUF_TYPE.findall(_SPLIT.sub("", name.rpartition("/")[2].removesuffix(".gguf")))
     return found[-1].upper() if found else ""
 
@@ -90,16 +90,16 @@ def _is_small(name: str) -> bool:
         return file.endswith(".jinja")
     if _MODULE.fullmatch(name) or _LENGTHS.fullmatch(name):
         return True
-    # Some tokenizers come with a file of ranks that is called as its makers like.
+    # Some tokenizers have a file of ranks with any name.
     return not folder and (file in _SMALL or file.endswith(".tiktoken"))
 
 
 def _weights(files: Sequence[HubFile]) -> list[HubFile]:
-    """The checkpoint, or the model in OpenVINO's form where there is none."""
+    """The checkpoint, or without one the model in OpenVINO's form."""
     flat = [file for file in files if "/" not in file.name]
     names = {file.name for file in flat}
     tensors = [file for file in flat if file.name.endswith(".safetensors")]
-    if "model.safetensors" in names:  # what else there is are the same weights again, or adapters
+    if "model.safetensors" in names:  # other files are the same weights again, or adapters
         return [file for file in tensors if file.name == "model.safetensors"]
     if INDEX in names and (
         shards := [file for file in tensors if _SPLIT.search(file.name.removesuffix(".safetensors"))]

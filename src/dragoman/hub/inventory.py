@@ -27,9 +27,9 @@ STORED_TYPES = ("f32", "f16", "bf16", "int8", "int4", "int8_symmetric")
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """One model on this machine. `size` in bytes. `missing`: what a download has not brought yet, "" = it is complete.
+    """One model on this machine. `size` in bytes. `missing`: the missing files, "" = it is complete.
 
-    `used`: when a kept graph was, in local time.
+    `used`: the last use of a kept graph, in local time.
     """
 
     name: str
@@ -43,7 +43,7 @@ class LocalModel:
 
 
 def bundled_models(directories: Mapping[str, Path]) -> list[LocalModel]:
-    """The models that come with the package, by their names."""
+    """The bundled models by name."""
     return [_described(name, BUNDLED, directory, _tree_size(directory)) for name, directory in directories.items()]
 
 
@@ -57,7 +57,7 @@ def hub_models(cache: Path) -> list[LocalModel]:
             names = sorted(revision.refs) or [revision.commit_hash[:12]]
             name = repo.repo_id if names == ["main"] else f"{repo.repo_id}@{names[0]}"
             found.append(_described(name, HUB, revision.snapshot_path, revision.size_on_disk))
-        if not repo.revisions:  # a download that has not brought anything whole
+        if not repo.revisions:  # a download without a complete file
             found.append(
                 LocalModel(repo.repo_id, HUB, _tree_size(repo.repo_path), missing="all", path=str(repo.repo_path))
             )
@@ -65,7 +65,7 @@ def hub_models(cache: Path) -> list[LocalModel]:
 
 
 def kept_models(cache_dir: Path, hub: Sequence[LocalModel] = ()) -> list[LocalModel]:
-    """The compiled graphs and unpacked archives that dragoman keeps in its cache directory."""
+    """The compiled graphs and unpacked archives in the cache directory."""
     by_commit = {Path(one.path).name: one.name for one in hub}
     found = []
     for path in sorted(cache_dir.glob("*.blob")) if cache_dir.is_dir() else ():
@@ -86,10 +86,9 @@ def kept_models(cache_dir: Path, hub: Sequence[LocalModel] = ()) -> list[LocalMo
 
 
 def _name_and_form(path: Path) -> tuple[str, str]:
-    """(The model's name, how its graph was made), of the name that `models.runtime.kept_name` gave the file.
+    """The model's name and the graph's form, from a file name of `models.runtime.kept_name`.
 
-    Graphs of the same form were made with other options, on another processor or by another version: four digits tell them
-    apart.
+    Four digits distinguish graphs of one form with other options, processors or versions.
     """
     parts = path.stem.rsplit("-", 3)
     if len(parts) == 4 and parts[1].partition(".")[0] in STORED_TYPES:
@@ -98,7 +97,7 @@ def _name_and_form(path: Path) -> tuple[str, str]:
 
 
 def remove_hub_model(cache: Path, name: str, commit: str = "") -> int:
-    """Remove a repository from the hub's cache, or one of its commits; the bytes that were freed. Raises: HubError."""
+    """Remove a repository, or one of its commits, from the hub's cache. Returns the freed bytes. Raises: HubError."""
     for repo in _scan(cache):
         if repo.repo_type == "model" and repo.repo_id == name:
             commits = [revision.commit_hash for revision in repo.revisions if commit in ("", revision.commit_hash)]
@@ -115,7 +114,7 @@ def remove_hub_model(cache: Path, name: str, commit: str = "") -> int:
 
 
 def _remove_rest(folder: Path) -> int:
-    """Remove what a broken-off download has left; the library knows of whole files only."""
+    """Remove the rest of a broken-off download; the library only handles complete files."""
     size = _tree_size(folder) if folder.is_dir() else 0
     shutil.rmtree(folder, ignore_errors=True)
     return size
@@ -134,7 +133,7 @@ def _scan(cache: Path) -> list[Any]:
 
 
 class _Broken:
-    """A folder of the cache that the library can make nothing of: nothing whole has arrived yet."""
+    """A folder of the cache without a complete file, which the library cannot read."""
 
     repo_type = "model"
     revisions: frozenset[Any] = frozenset()
@@ -165,7 +164,7 @@ def _family(config: Mapping[str, Any]) -> str:
 
 
 def _format(directory: Path, config: Mapping[str, Any], ggufs: Sequence[Path]) -> str:
-    """The format of the weights, as far as names and config.json tell."""
+    """The format of the weights, from file names and config.json."""
     quantised = config.get("quantization_config")
     if any(directory.glob("*.safetensors")):
         method = str(quantised.get("quant_method") or "quantised") if isinstance(quantised, dict) else ""
@@ -178,7 +177,7 @@ def _format(directory: Path, config: Mapping[str, Any], ggufs: Sequence[Path]) -
 
 
 def _inner(directory: Path) -> Path:
-    """The only directory in it, which is then the model (see `config.archives`); else itself."""
+    """The only directory in an unpacked archive, which is then the model (see `config.archives`); else itself."""
     children = list(directory.iterdir())
     return children[0] if len(children) == 1 and children[0].is_dir() else directory
 

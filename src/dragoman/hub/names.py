@@ -1,6 +1,6 @@
 """The names of models on a hub: ORG/NAME, optionally with a revision and a quantisation.
 
-Does: tell such a name from a path. Does not: look whether there is a model of that name. Used by the configuration and the
+Does: distinguish such a name from a path. Does not: check that the model exists. Used by the configuration and the
 command line, at start-up.
 """
 
@@ -23,7 +23,7 @@ DEFAULT_REVISION = "main"
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A model on a hub. `revision`: a branch, tag or commit. `gguf`: the quantisation of a GGUF file, "" = not of those."""
+    """A model on a hub. `revision`: a branch, tag or commit. `gguf`: the quantisation of a GGUF file, "" = none."""
 
     repo: str
     revision: str = DEFAULT_REVISION
@@ -40,9 +40,9 @@ class HubModel:
 
 
 def hub_model(text: str, revision: str = "") -> HubModel | None:
-    """The model that `text` names, or None if it can only be a path. `revision`: which one if the text names none.
+    """The model that `text` names, None if it can only be a path. `revision`: the default one.
 
-    The hub's address may stand before the name, as people copy it from a browser.
+    The name may begin with the hub's address, as copied from a browser.
     """
     name = text.strip().rstrip("/")
     match = _NAME.fullmatch(_ADDRESS.sub("", name, count=1) if _ADDRESS.match(name) else name)
