@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from random import Random
@@ -99,11 +100,14 @@ async def check_caching(engine: Engine, rules: PictureRules, tokenizer: HfTokeni
 
 
 async def check_endings(engine: Engine, rules: PictureRules, tokenizer: HfTokenizer) -> None:
-    """Requests that are given up while their pictures are prepared, or computed, leave the engine as it was."""
+    """Requests that are given up while their pictures are prepared, or computed, leave the engine as it was.
+
+    A fast machine has a token by the last moment: the request is given up while it decodes then.
+    """
     asked = request(rules, tokenizer, (noise(4, 1500, 1200), "auto"), (noise(5, 1500, 1200), "auto"))
     for seconds in (0.0, 0.02, 0.2):
         outputs = engine.generate(asked)
-        with pytest.raises(TimeoutError):
+        with suppress(TimeoutError):
             await asyncio.wait_for(anext(aiter(outputs)), seconds)
         await outputs.aclose()
     with pytest.raises(RequestTimeout):
