@@ -511,9 +511,9 @@ class Thinking(msgspec.Struct, frozen=True):
 
 
 class ContextShift(msgspec.Struct, frozen=True):
-    """How a sequence goes on that has become `longest` tokens long: the model reads fewer of them from then on.
+    """The cut of a sequence that reaches `longest` tokens and goes on: the model then reads fewer of them.
 
-    It reads the first `num_kept` and then those that follow the next `num_dropped`; 0 = half of what is not kept.
+    It reads the first `num_kept`, and those after the next `num_dropped`; 0 = half of the others.
     """
 
     longest: int

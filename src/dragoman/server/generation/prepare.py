@@ -429,7 +429,7 @@ class Preparer:
         )
 
     def _shift(self, token_ids: tuple[int, ...], max_tokens: int, request: GenerationRequest) -> ContextShift | None:
-        """How the model reads on when the context is full; None where prompt and answer fit into it."""
+        """The shift for a full context; None if prompt and answer fit into it."""
         if len(token_ids) + max_tokens <= self.max_model_len:
             return None
         num_kept = request.n_keep + (token_ids[0] == self.tokenizer.bos_token_id)
