@@ -1,4 +1,4 @@
-"""Measures how fast this machine's memory is read, which bounds how fast one sequence is decoded.
+"""Measures the read speed of this machine's memory, which bounds the decoding of one sequence.
 
 Does: measure, for some tenths of a second. Does not: judge. Called by the self-test and by the doctor, on any thread;
 nothing else should compute meanwhile.
@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-BUFFER_BYTES = 256 << 20  # more than caches hold
+BUFFER_BYTES = 256 << 20  # more than the caches
 _REPEATS = 3
 
 
 def memory_bandwidth(num_threads: int, size_bytes: int = BUFFER_BYTES) -> float:
-    """Bytes per second that `num_threads` threads read together, the best of some tries. Takes `size_bytes` of memory."""
+    """Bytes per second that `num_threads` threads read together, the best of a few tries. Takes `size_bytes` of memory."""
     parts = np.array_split(np.ones(size_bytes // 4, np.float32), num_threads)
     with ThreadPoolExecutor(num_threads) as pool:
         best = min(_seconds(pool, parts) for _ in range(_REPEATS))

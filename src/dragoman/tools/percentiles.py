@@ -1,4 +1,4 @@
-"""Percentiles of what was measured or simulated.
+"""Percentiles of measured or simulated values.
 
 Does: compute. Does not: print. Used by the benchmark and the plan.
 """

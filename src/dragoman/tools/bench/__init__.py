@@ -1,1 +1,1 @@
-"""A load generator for servers of language models, and the measures of what their clients see."""
+"""A load generator for servers of language models, with measures of their clients' experience."""

@@ -1,7 +1,7 @@
 """The part of one answer received so far, read line by line.
 
-Does: note when pieces with output arrive, cut a body into lines, name the kind of a failure in one word.
-Does not: know the forms of the APIs (`events` does). Fed by the client, on the event loop.
+Does: note when pieces with output arrive, split a body into lines, classify failures. Does not: know the APIs' formats
+(`events` does). Fed by the client, on the event loop.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_LONGEST_MESSAGE = 200  # characters of a server's own words
+_LONGEST_MESSAGE = 200  # characters of a server's message
 _MOST_KEPT = 4096  # bytes of an error's body
 
 
 @dataclass(slots=True)
 class Answer:
-    """As far as it has come. Times in seconds on the clock `perf_counter`; tokens None = the server does not tell.
+    """The received part of an answer. Times in seconds on the clock `perf_counter`; tokens None = not reported.
 
-    `is_ended`: the API's own end mark was seen. `failure`: (kind, message) of what the server says went wrong.
+    `is_ended`: the API's end mark was seen. `failure`: (kind, message) of an error that the server reported.
     """
 
     status: int = 0
@@ -30,11 +30,11 @@ class Answer:
     failure: tuple[str, str] | None = None
 
     def fail(self, message: object) -> None:
-        """Note what an answer with a good status says of its own failure."""
+        """Note an error within an answer of good status."""
         self.failure = self.failure or ("error in the answer", one_line(message))
 
     def count(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """Note what the server counted, where it did."""
+        """Note the server's counts of tokens."""
         self.prompt_tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
         self.output_tokens = self.output_tokens if output_tokens is None else output_tokens
 
@@ -44,21 +44,21 @@ ReadEvent = Callable[[Answer, bytes, float], None]
 
 
 class AnswerReader:
-    """Reads the body of one answer; `answer` is what came of it."""
+    """Reads the body of one answer into `answer`."""
 
     def __init__(self, read_event: ReadEvent | None, *, is_whole: bool = False) -> None:
-        """`read_event` None = the text itself is the answer; `is_whole`: the body is one event, in however many lines."""
+        """`read_event` None = the body is the answer's text; `is_whole`: the body is one event of any number of lines."""
         self.answer = Answer()
         self._read_event = read_event
         self._is_whole = is_whole
         self._rest = b""
 
     def begin(self, status: int, _: Mapping[str, str]) -> None:
-        """The head is there."""
+        """Note the head."""
         self.answer.status = status
 
     def feed(self, data: bytes, now_s: float) -> None:
-        """A piece of the body has arrived."""
+        """Take a piece of the body."""
         if self.answer.status >= 300:
             self._rest += data[: max(0, _MOST_KEPT - len(self._rest))]
         elif self._is_whole:
@@ -72,7 +72,7 @@ class AnswerReader:
                 self._line(line, now_s)
 
     def finish(self, now_s: float) -> None:
-        """The body has come to its end."""
+        """Take the body's end."""
         if self.answer.status >= 300:
             self.answer.failure = (f"HTTP {self.answer.status}", message_of(self._rest))
             return
@@ -84,7 +84,7 @@ class AnswerReader:
             self.answer.failure = ("broken off", "the answer ended without the mark that ends one")
 
     def _line(self, line: bytes, now_s: float) -> None:
-        """One line: an event of a stream with `data:` before it, a line of JSON, or what only separates them."""
+        """Take one line: an event after `data:`, a line of JSON, or a separator."""
         if line.startswith(b"data:"):
             line = line[5:]
         elif not line.startswith((b"{", b"[")):
@@ -100,7 +100,7 @@ class AnswerReader:
 
 
 def message_of(body: bytes) -> str:
-    """The words of an error's body, on one line: of the fields in which servers put them, else the body itself."""
+    """The message in an error's body, on one line; without a known field, the body itself."""
     text = body.decode("utf-8", "replace")
     try:
         return one_line(_words(json.loads(text)))
@@ -109,7 +109,7 @@ def message_of(body: bytes) -> str:
 
 
 def _words(value: Any) -> Any:
-    """The words of an error in the forms of the APIs: error.message, error, message, detail, or all of it."""
+    """The message in the APIs' forms: error.message, error, message, detail, or the whole body."""
     while isinstance(value, list) and value:
         value = value[0]
     if isinstance(value, dict):
@@ -120,7 +120,7 @@ def _words(value: Any) -> Any:
 
 
 def one_line(message: object) -> str:
-    """The message without line ends, cut where it is long."""
+    """The message without line ends, cut to a bearable length."""
     if isinstance(message, bytes):
         message = message.decode("utf-8", "replace")
     elif isinstance(message, dict | list):

@@ -1,6 +1,6 @@
-"""The APIs that the load generator speaks: how each is asked for a stream, and how its answers are read.
+"""The APIs of the load generator: requests for streams, and readers of answers.
 
-Does: paths, bodies, what an API can be asked for. Does not: send. Used by who asks and by who finds out what a URL speaks.
+Does: define paths, bodies, and each API's abilities. Does not: send. Used by `asking` and `probing`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt: `text`, or the messages of a conversation. `output_tokens` None = as many as the load says."""
+    """A prompt: `text`, or the messages of a conversation. `output_tokens` None = by the load."""
 
     text: str = ""
     messages: tuple[Mapping[str, Any], ...] = ()
@@ -35,7 +35,7 @@ class Prompt:
 
     @property
     def conversation(self) -> list[Mapping[str, Any]]:
-        """The messages; a text is one turn of the user's."""
+        """The messages; a text becomes one user message."""
         return list(self.messages) or [{"role": "user", "content": self.text}]
 
 
@@ -50,16 +50,16 @@ class Question:
 
     @property
     def prompt(self) -> Prompt:
-        """The first prompt, which is the only one unless the API takes batches."""
+        """The first prompt, the only one except in batches."""
         return self.prompts[0]
 
 
 @dataclass(frozen=True, slots=True)
 class BenchApi:
-    """One API. `path`: below the server's URL. `read` None = the body is the text itself.
+    """One API. `path`: below the server's URL. `read` None = the body is the answer's text.
 
-    `models_path`: where the names of the models are, None = below the version in `path`, "" = it needs no name. `generates`
-    False = it makes vectors or scores of texts.
+    `models_path`: of the list of models, None = below the version in `path`, "" = no name is needed. `generates` False = it
+    embeds or scores texts.
     """
 
     name: str
@@ -146,7 +146,7 @@ def _rerank(asked: Question) -> Body:
 
 
 _TAGS = "/api/tags"
-_EVENTS = MappingProxyType({"accept": "text/event-stream"})  # some servers stream in another form otherwise
+_EVENTS = MappingProxyType({"accept": "text/event-stream"})  # else some servers stream in another form
 _ANTHROPIC = MappingProxyType({**_EVENTS, "anthropic-version": "2023-06-01"})
 
 _openai = partial(BenchApi, read=read_openai, can_ignore_eos=True, models_path=None, headers=_EVENTS)

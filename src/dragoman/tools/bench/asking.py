@@ -1,7 +1,7 @@
-"""Asks one question of a server and notes what a client saw of the answer.
+"""Sends one question to a server and records the answer as a client sees it.
 
-Does: build the body, send it, tell in a few words what kind of failure it was. Does not: decide when, or judge. Used by the
-loops, and by what finds out about a server before they run; on the event loop.
+Does: build the body, send it, classify failures. Does not: decide when, or judge. Used by the loops, and by probing and
+calibration before they run; on the event loop.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dragoman.tools.bench.client import BrokenOff, HttpClient, NotHttp
 
 @dataclass(slots=True)
 class Sample:
-    """One request and its answer. Times in seconds on the clock `perf_counter`; tokens None = the server does not tell.
+    """One request and its answer. Times in seconds on the clock `perf_counter`; tokens None = not reported.
 
-    `due_s`: when it should have been sent, `sent_s`: when it was. `error`: the kind of failure, "" = answered; `message`
-    says more of it.
+    `due_s`: when it should have been sent, `sent_s`: when it was. `error`: the kind of failure, "" = answered; `message`:
+    the details.
     """
 
     due_s: float
@@ -39,18 +39,18 @@ class Sample:
 
     @property
     def first_s(self) -> float:
-        """From when it was due to the first piece of output, which there is in what was answered."""
+        """Seconds from its due time to the first piece of output, which every good answer has."""
         return self.piece_times_s[0] - self.due_s
 
     @property
     def total_s(self) -> float:
-        """From when it was due to the answer's end."""
+        """Seconds from its due time to the answer's end."""
         return self.end_s - self.due_s
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Asks one operation of one server. `path`: the operation's; `more`: what is laid over each body, null takes away."""
+    """Calls one operation of a server. `path`: the operation's; `more`: merged into each body, null removes a field."""
 
     client: HttpClient
     api: BenchApi
@@ -59,7 +59,7 @@ class Asker:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     async def ask(self, question: Question, due_s: float | None = None) -> Sample:
-        """Send the question and read the answer to its end; what goes wrong is in the sample. `due_s` None = now."""
+        """Send the question and read the answer to its end; the sample has any error. `due_s` None = now."""
         content = json.dumps(overlaid(self.api.body(question), self.more), ensure_ascii=False).encode()
         reader = AnswerReader(self.api.read, is_whole=self.api.is_batch)
         sent_s = time.perf_counter()
@@ -99,13 +99,13 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
 
 
 def failure_of(error: Exception) -> tuple[str, str]:
-    """(Kind, message) of an exchange that failed."""
+    """The kind and message of a failed exchange."""
     kind = next((kind for of, kind in _KINDS if isinstance(error, of)), "connection failed")
     return kind, one_line(error) or "no answer in time"
 
 
 def overlaid(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with `more` laid over it, objects in it likewise; what is None there is left out."""
+    """The body with `more` merged into it, nested objects too; None removes a field."""
     both = dict(body)
     for name, value in more.items():
         below = both.get(name)

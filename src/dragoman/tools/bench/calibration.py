@@ -1,6 +1,6 @@
 """Measures how many tokens made-up words have in the tokenizer of a server.
 
-Does: ask two questions for one token each and read what the server counted. Does not: measure time. Called once before a
+Does: send two questions for one token each and read the server's counts. Does not: measure time. Called once before a
 benchmark with synthetic prompts, on the event loop.
 """
 
@@ -14,9 +14,9 @@ from dragoman.tools.bench.prompts import WORDS, SyntheticPrompts
 
 
 async def calibrated(asker: Asker, prompts: SyntheticPrompts, model: str) -> SyntheticPrompts | None:
-    """The same prompts with the server's own numbers of tokens; None if it does not tell them."""
+    """The same prompts with the server's token counts; None if it does not report them."""
     counts = []
-    for words in (WORDS, WORDS * 2):  # all of them: their mean is then that of the prompts, and not an estimate
+    for words in (WORDS, WORDS * 2):  # all words, so that their mean is exact
         sample = await asker.ask(Question([Prompt(" ".join(words))], 1, model))
         if sample.prompt_tokens is None:
             return None

@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 client that measures well: callbacks from a parser in C, one time stamp for each read of the socket.
+"""A small HTTP/1.1 client for measurements: callbacks from a parser in C, one time stamp per read of the socket.
 
-Does: keep connections for later requests, as the clients of servers do; hand the bodies on as they come. Does not: follow
-redirects, decompress (it asks for no compression), or know what a body means. Runs on one event loop.
+Does: reuse connections, as usual clients do; forward bodies as they come. Does not: follow redirects, decompress (it
+requests no compression), or know what a body means. Runs on one event loop.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Receiver(Protocol):
     """Receives the answer to a request."""
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """The head is there; names in lower case."""
+        """Take the head; names are in lower case."""
         ...
 
     def feed(self, data: bytes, now_s: float) -> None:
-        """A piece of the body has arrived: one chunk, if it comes in chunks. `now_s`: on the clock `perf_counter`."""
+        """Take a piece of the body, or one chunk. `now_s`: on the clock `perf_counter`."""
         ...
 
 
@@ -55,9 +55,9 @@ class Collected:
 
 
 class HttpClient:
-    """Sends requests to one server, each on a connection of its own that is kept for the next one.
+    """Sends requests to one server, each on a separate connection that is reused later.
 
-    `resent`: requests that were sent again, because the server had closed the kept connection and said nothing on it.
+    `resent`: requests sent again because the server had closed the reused connection without an answer.
     """
 
     def __init__(self, target: Target, headers: Mapping[str, str]) -> None:
@@ -84,7 +84,7 @@ class HttpClient:
         return answer
 
     def close(self) -> None:
-        """Close the connections that are kept."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
 
@@ -98,7 +98,7 @@ class HttpClient:
             try:
                 await self._exchange(kept, head + body, receiver)
             except ConnectionError:
-                # A server may close a connection that it does not use at any time: only a fresh one says that it is broken.
+                # A server may close an idle connection at any time: only a failure on a new one counts.
                 if kept.has_answer:
                     raise
                 self.resent += 1
@@ -122,7 +122,7 @@ class HttpClient:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, with one request at a time. `has_answer`: whether any of the last request's answer has come."""
+    """One connection, with one request at a time. `has_answer`: a part of the last request's answer has come."""
 
     def __init__(self) -> None:
         self.is_reusable = False
@@ -148,7 +148,7 @@ class _Connection(asyncio.Protocol):
         await self._done
 
     def close(self) -> None:
-        """Give the connection up, whatever is on its way."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -161,7 +161,7 @@ class _Connection(asyncio.Protocol):
         self._now_s = time.perf_counter()
         self.has_answer = True
         if self._parser is None or self._done is None or self._done.done():
-            self.close()  # nobody asked for this
+            self.close()  # unexpected data
             return
         try:
             self._parser.feed_data(data)

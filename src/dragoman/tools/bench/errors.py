@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class BenchError(Exception):
-    """The benchmark cannot be made; one line for the user."""
+    """The benchmark cannot run; one line for the user."""
 
 
 class OptionError(BenchError):
-    """An option's value turned out to be wrong. `option`: its name, as in `prompt_tokens`."""
+    """An option has a wrong value. `option`: its name, such as `prompt_tokens`."""
 
     def __init__(self, option: str, problem: str) -> None:
         super().__init__(problem)

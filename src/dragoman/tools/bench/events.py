@@ -1,8 +1,7 @@
-"""The events of streamed answers, as each API writes them: which carry output, which end the answer, which tell of errors.
+"""The events of streamed answers in each API's format: output, ends, errors.
 
-Does: decode one event and note in the answer what it says; a field that is not listed here is of no interest. Does not: cut
-streams into events. Called by the reader of answers for each event, which is where a client's time goes: hence typed
-decoding in C.
+Does: decode one event and note its content; other fields are ignored. Does not: split streams into events. Called for each
+event, where a client spends its time: hence typed decoding in C.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class _MessagesUsage(msgspec.Struct):
 
     @property
     def prompt_tokens(self) -> int | None:
-        """All of the prompt's: what was cached is told beside the others."""
+        """All tokens of the prompt: cached ones are reported separately."""
         if self.input_tokens is None:
             return None
         return self.input_tokens + (self.cache_read_input_tokens or 0) + (self.cache_creation_input_tokens or 0)

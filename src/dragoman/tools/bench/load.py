@@ -1,6 +1,6 @@
-"""The load on a server: numbers of requests, when they are sent, their lengths, the points of a sweep.
+"""The load on a server: numbers of requests, their times and lengths, the points of a sweep.
 
-Does: hold it, draw lengths and arrivals from a seed. Does not: send anything. Used by the loops.
+Does: hold these values, draw lengths and arrivals from a seed. Does not: send anything. Used by the loops.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ LoadKind = Literal["concurrency", "rate"]
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A number of tokens: drawn from `low` to `high`, both included, each as likely."""
+    """A number of tokens, drawn evenly from `low` to `high`, both included."""
 
     low: int
     high: int
 
     def draw(self, dice: random.Random) -> int:
-        """One of them."""
+        """A drawn number."""
         return dice.randint(self.low, self.high) if self.low < self.high else self.low
 
     def __str__(self) -> str:
@@ -41,14 +41,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The end of a point: after `requests` or `duration_s`, the first that is reached; None = no such limit."""
+    """The end of a point: after `requests` or `duration_s`, whichever comes first; None = no such limit."""
 
     requests: int | None = None
     duration_s: float | None = None
 
 
 def arrivals(rate: float, seed: int | str) -> Iterator[float]:
-    """When requests come, in seconds from the start, without end: a Poisson process of `rate` a second."""
+    """The requests' times in seconds from the start, without end: a Poisson process of `rate` a second."""
     dice, time_s = random.Random(seed), 0.0
     while True:
         time_s += dice.expovariate(rate)

@@ -1,7 +1,7 @@
-"""The two ways of sending requests: as many at a time as there are clients, or at times that no answer changes.
+"""The two ways of sending requests: by waiting clients (closed loop), or at fixed times (open loop).
 
 Does: send until a point's extent is reached, keep the samples. Does not: make the questions or judge the answers. Runs on
-one event loop. Where it is cancelled, what was answered is still in the run.
+one event loop. After a cancellation the run still has its samples.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Send = Callable[[int, float | None], Awaitable[Sample]]
 
 @dataclass(slots=True)
 class Run:
-    """One point while it runs. `started`: requests that were sent; times on the clock `perf_counter`."""
+    """A running point. `started`: sent requests; times on the clock `perf_counter`."""
 
     extent: Extent
     is_counted: bool = True  # False = it warms the server up
@@ -32,12 +32,12 @@ class Run:
 
     @property
     def running(self) -> int:
-        """Requests that are under way."""
+        """Open requests."""
         return self.started - len(self.samples)
 
     @property
     def fraction(self) -> float:
-        """The share of the extent that is done, from 0 to 1."""
+        """The finished share of the extent, from 0 to 1."""
         by_count = len(self.samples) / self.extent.requests if self.extent.requests else 0.0
         passed_s = time.perf_counter() - self.begin_s
         by_time = passed_s / self.extent.duration_s if self.extent.duration_s else 0.0
@@ -45,7 +45,7 @@ class Run:
 
     @property
     def duration_s(self) -> float:
-        """From its beginning to its end, or to now."""
+        """Seconds from its beginning to its end, or to now."""
         return (self.end_s or time.perf_counter()) - self.begin_s
 
     def may_start(self, after_s: float) -> bool:
@@ -54,19 +54,19 @@ class Run:
         return (limit is None or self.started < limit) and (duration_s is None or after_s < duration_s)
 
     def take(self) -> int:
-        """The number of the next request, which is under way from now on."""
+        """The number of the next request, which counts as started."""
         self.started += 1
         return self.started - 1
 
     async def send(self, send: Send, number: int, due_s: float | None) -> None:
-        """One request, from its sending to its sample."""
+        """Send one request and keep its sample."""
         sample = await send(number, due_s)
         self.samples.append(sample)
         self.failed += bool(sample.error)
 
 
 async def drive(run: Run, load: Load, send: Send, seed: str) -> None:
-    """Send all requests of a point and wait for their answers. `seed`: of the arrivals, where they are drawn."""
+    """Send all requests of a point and wait for their answers. `seed`: of drawn arrivals."""
     run.begin_s = time.perf_counter()
     try:
         if load.kind == "concurrency":
@@ -90,7 +90,7 @@ async def _closed_loop(run: Run, clients: int, send: Send) -> None:
 
 
 async def _open_loop(run: Run, rate: float, send: Send, seed: str) -> None:
-    """Requests that arrive when they are due. Their latencies count from then, also where the sender was late."""
+    """Send requests at their due times. Latencies count from these, even if the sender is late."""
     async with asyncio.TaskGroup() as group:
         for due_s in arrivals(rate, seed):
             if not run.may_start(due_s):

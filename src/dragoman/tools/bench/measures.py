@@ -1,6 +1,6 @@
-"""From what clients saw of single requests to what a point of a sweep says: rates, latencies, failures.
+"""Computes a point's rates, latencies and failures from the samples of its requests.
 
-Does: compute, from plain values to plain values. Does not: ask or print. Units: seconds, tokens, shares from 0 to 1.
+Does: compute plain values from plain values. Does not: send or print. Units: seconds, tokens, shares from 0 to 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Failures(msgspec.Struct, frozen=True):
-    """Requests that failed in one way; `example`: what was said of the first."""
+    """Requests that failed in one way; `example`: the first one's message."""
 
     kind: str
     count: int
@@ -39,12 +39,11 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True):
-    """The measures of the requests of one point. None = unknown: nothing was answered, or the API does not tell.
+    """The measures of one point. None = unknown: nothing was answered, or the API does not report it.
 
-    `unfinished`: requests under way when the point was interrupted. `time_to_first_token_s` and `latency_s` count from
-    when a request was due. `time_per_token_s`: of an answer behind its first piece, for each token; `gap_s`: between two
-    pieces of an answer. `counted_by`: the source of the number of output tokens. `goodput`: share of requests answered
-    within bounds.
+    `unfinished`: open requests at an interruption. `time_to_first_token_s` and `latency_s` count from a request's due time.
+    `time_per_token_s`: per token after the answer's first piece; `gap_s`: between two pieces of an answer. `counted_by`: the
+    source of the number of output tokens. `goodput`: share of requests answered within bounds.
     """
 
     duration_s: float
@@ -76,27 +75,27 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def tokens_of(sample: Sample, *, has_tokens: bool = True) -> int:
-    """Output tokens: as the server counted them, else the pieces; 0 if pieces are not tokens."""
+    """Output tokens by the server's count, else the pieces; 0 if pieces are not tokens."""
     if sample.output_tokens is not None:
         return sample.output_tokens
     return len(sample.piece_times_s) if has_tokens else 0
 
 
 def time_per_token(sample: Sample) -> float | None:
-    """Seconds for each token behind the first piece; None if there was only one."""
+    """Seconds per token after the first piece; None if there is only one."""
     span_s = sample.piece_times_s[-1] - sample.piece_times_s[0]
     tokens = tokens_of(sample)
     return span_s / (tokens - 1) if tokens > 1 and len(sample.piece_times_s) > 1 else None
 
 
 def gaps(sample: Sample) -> list[float]:
-    """Seconds between each two pieces that follow each other."""
+    """Seconds between consecutive pieces."""
     times = sample.piece_times_s
     return [later - earlier for earlier, later in pairwise(times)]
 
 
 def is_within(sample: Sample, bounds: Mapping[str, float]) -> bool:
-    """True if it was answered and keeps all bounds, in seconds: `ttft`, `tpot` and `itl` (time per token), `e2e`."""
+    """True if the request was answered within all bounds, in seconds: `ttft`, `tpot` and `itl` (time per token), `e2e`."""
     if sample.error:
         return False
     per_token = time_per_token(sample) or 0.0
@@ -142,7 +141,7 @@ def measures(
 
 
 def failures(samples: Sequence[Sample]) -> list[Failures]:
-    """The ways in which requests failed, the most frequent first."""
+    """The kinds of failures, the most frequent first."""
     counts = Counter(sample.error for sample in samples if sample.error)
     first = {sample.error: sample.message for sample in reversed(samples)}
     return [Failures(kind, count, first[kind]) for kind, count in counts.most_common()]
@@ -154,7 +153,7 @@ def counted_by(good: Sequence[Sample], *, is_streamed: bool) -> CountedBy:
     if good and told == len(good):
         return "usage"
     if not told and (not is_streamed or all(len(sample.piece_times_s) < 2 for sample in good)):
-        return "nobody"  # answers that came whole
+        return "nobody"  # complete answers
     return "both" if told else "pieces"
 
 

@@ -1,7 +1,7 @@
 """Draws a benchmark's report as one picture. Needs matplotlib (extra `bench`).
 
-Does: throughput and latencies over the points of a sweep, with their percentiles. Does not: compute anything that
-the report does not hold. Called by the command.
+Does: draw throughput and latencies over the points of a sweep, with percentiles. Does not: compute; all is in the report.
+Called by the command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds out what a URL speaks, by asking for one token, and which model it serves.
+"""Finds out which API a URL has, by requesting one token, and which model it serves.
 
 Does: try the APIs that a URL may mean, in an order; read lists of models. Does not: measure. Called before a benchmark, on
 the event loop.
@@ -19,15 +19,15 @@ from dragoman.tools.bench.target import Target
 
 AUTO = "auto"
 _ORDER = ("chat", "completions", "ovms", "ovms-completions", "embeddings", "rerank", "tgi", "ollama", "lmi", "text")
-_NOT_THERE = ("HTTP 404", "HTTP 405", "HTTP 501")  # the server does not have this path
-_HOPELESS = ("HTTP 401", "HTTP 403")  # no other path will do better
+_NOT_THERE = ("HTTP 404", "HTTP 405", "HTTP 501")  # statuses of a missing path
+_HOPELESS = ("HTTP 401", "HTTP 403")  # statuses that other paths would get too
 _UNREACHABLE = ("connection refused", "unknown host", "TLS", "not HTTP")
 _MODELS_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """The API at a URL, the path of its operation, and the model to name ("" = it needs no name)."""
+    """The API at a URL, the path of its operation, and the model's name ("" = not needed)."""
 
     api: BenchApi
     path: str
@@ -36,14 +36,14 @@ class Spoken:
 
 @dataclass(slots=True)
 class Prober:
-    """Asks the server at `target`. `model`: as the user names it, "" = the first one of the server's list."""
+    """Probes the server at `target`. `model`: the user's choice, "" = the first of the server's list."""
 
     client: HttpClient
     target: Target
     timeout_s: float
     model: str = ""
     more: dict[str, Any] = field(default_factory=dict)
-    _lists: dict[str, str] = field(default_factory=dict)  # the first model by the list's path, "" = none
+    _lists: dict[str, str] = field(default_factory=dict)  # the first model by the path of the list, "" = none
 
     async def find(self, name: str) -> Spoken:
         """The API to use. `name`: of an API, or `auto`. Raises: BenchError, OptionError."""
@@ -58,7 +58,7 @@ class Prober:
             model = self.model or await self._listed(api, path) or "default"
             asker = Asker(self.client, api, path, self.timeout_s, self.more)
             sample = await asker.ask(Question((Prompt("Hello"),), 1, model))
-            if sample.error in ("", "empty answer"):  # the one token may have been the end
+            if sample.error in ("", "empty answer"):  # the token may have been the end
                 return Spoken(api, path, "" if api.models_path == "" else model)
             if sample.error in (*_UNREACHABLE, *_HOPELESS):
                 raise BenchError(f"{self.target.origin}{path}: {sample.error}: {sample.message}")
@@ -71,10 +71,10 @@ class Prober:
         )
 
     def _candidates(self) -> list[BenchApi]:
-        """The APIs that the URL may mean: the one whose path it ends with, else all of its version, else all."""
+        """The possible APIs of a URL: the one whose path it ends with, else all of its version, else all."""
         path = self.target.path
         named = [api for api in APIS.values() if path.endswith(api.path)]
-        if not named and path.endswith(("/chat/completions", "/completions")):  # of another version
+        if not named and path.endswith(("/chat/completions", "/completions")):  # another version
             named = [APIS["chat" if path.endswith("/chat/completions") else "completions"]]
         if named:
             return [max(named, key=lambda api: len(api.path))]
@@ -83,7 +83,7 @@ class Prober:
         return [APIS[name] for name in versioned.get(first, _ORDER)]
 
     async def _spoken(self, api: BenchApi) -> Spoken:
-        """That API, with the model to name. Raises: OptionError if there is none."""
+        """That API with its model. Raises: OptionError without a model."""
         path = self.target.endpoint(api.path)
         if api.models_path == "":
             return Spoken(api, path, "")
@@ -114,7 +114,7 @@ class Prober:
 
 
 def first_model(body: bytes) -> str:
-    """The first name in a list of models, of OpenAI's or of Ollama's; "" if it is none."""
+    """The first name in OpenAI's or Ollama's list of models, "" if the body is something else."""
     try:
         found = json.loads(body)
         listed = found.get("data") or found.get("models")

@@ -1,7 +1,7 @@
-"""The prompts of a benchmark: made up of common words to a length in tokens, or from a file.
+"""The prompts of a benchmark: common words up to a length in tokens, or a file.
 
-Does: make the n-th prompt of a point, the same whenever the seed is; read files of prompts. Does not: tokenize: how many
-words make a token is measured with the server (`calibration`). Called for each request, before its time begins.
+Does: make the n-th prompt of a point, the same for the same seed; read files of prompts. Does not: tokenise; the server's
+tokens per word are measured (`calibration`). Called for each request, before its time begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dragoman.tools.bench.apis import Prompt
 from dragoman.tools.bench.errors import OptionError
 from dragoman.tools.bench.load import Lengths
 
-# Common and short, so that most vocabularies have them as one token with the blank before them.
+# Short common words, which most vocabularies have as one token with the space before them.
 _COMMON = """
 about above across after again air all along also always animal another answer any apple area arm around ask away back
 bad ball bank base bear beat bed before begin behind best better between big bird black blue board boat body book both
@@ -33,13 +33,13 @@ class Prompts(Protocol):
     """A source of prompts."""
 
     def prompt(self, point: int, number: int) -> Prompt:
-        """That of request `number` of a point; negative points are for what is not measured."""
+        """The prompt of request `number` of a point; negative points are not measured."""
         ...
 
 
 @dataclass(frozen=True)
 class SyntheticPrompts:
-    """Prompts of made-up text, each different but for `shared_tokens` at its beginning, which all have.
+    """Prompts of made-up text, which differ except for their first `shared_tokens`.
 
     A prompt of n words has `overhead + words * tokens_per_word` tokens.
     """
@@ -65,7 +65,7 @@ class SyntheticPrompts:
 
 
 def _words(dice: random.Random, count: int) -> list[str]:
-    """`count` words: each before any comes again, so that longer texts have a surer number of tokens."""
+    """`count` words. All are used before one repeats, which makes the number of tokens more exact."""
     found: list[str] = []
     while len(found) < count:
         found += dice.sample(WORDS, k=min(len(WORDS), count - len(found)))
@@ -74,7 +74,7 @@ def _words(dice: random.Random, count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FilePrompts:
-    """Prompts of a file, in its order, again from the first when they have run out, and for each point."""
+    """Prompts of a file in order; they begin again after the last one, and for each point."""
 
     prompts: tuple[Prompt, ...]
 
@@ -84,7 +84,7 @@ class FilePrompts:
 
 
 def read_prompts(path: Path) -> FilePrompts:
-    """The prompts of a file: a JSON value in each line if the first line is one, else each line is a prompt.
+    """The prompts of a file: one JSON value per line if the first line is one, else one text per line.
 
     Raises: OptionError, with the line's number.
     """

@@ -14,7 +14,7 @@ from dragoman.tools.bench.measures import Measures, Spread
 from dragoman.tools.bench.sweep import Point, Report
 from dragoman.tools.text_table import aligned
 
-_LATE_S = 0.05  # from here on the load generator's own delay is worth a line
+_LATE_S = 0.05  # from here on the load generator's delay is reported
 _BUSY = 0.8  # of a core
 _COLUMNS = ("mean", "p50", "p90", "p99", "max")
 _COUNTED = {
@@ -103,7 +103,7 @@ def _notes(report: Report) -> Iterator[str]:
 
 
 def _troubles(point: Point) -> Iterator[str]:
-    """Lines on failures at a point, and on reasons to doubt it."""
+    """Lines on a point's failures, and on reasons to doubt it."""
     for failed in point.measures.failures:
         yield f"{point.label}: {failed.count} x {failed.kind}: {failed.example}"
     if not point.is_complete:

@@ -1,6 +1,6 @@
-"""A benchmark from its settings to its report: finds out what the server speaks, warms it up, runs every point of the sweep.
+"""Runs a benchmark from its settings to its report: probes the server, warms it up, runs every point of the sweep.
 
-Does: put the parts together; keep the report complete as far as it got, also where it is interrupted. Does not: print.
+Does: run these steps; keep the report usable at any interruption. Does not: print.
 Called by the command, on the event loop.
 """
 
@@ -28,7 +28,7 @@ from dragoman.tools.bench.prompts import FilePrompts, Prompts, SyntheticPrompts
 from dragoman.tools.bench.target import Target
 from dragoman.tools.percentiles import percentile
 
-_WARM_UP = -1  # the number of no point
+_WARM_UP = -1  # a number that no point has
 _TICK_S = 0.1
 PROMPT_TOKENS, OUTPUT_TOKENS = Lengths(128, 128), Lengths(64, 64)
 
@@ -37,8 +37,8 @@ PROMPT_TOKENS, OUTPUT_TOKENS = Lengths(128, 128), Lengths(64, 64)
 class BenchSettings:
     """The settings of a benchmark. `prompts` None = synthetic ones of `prompt_tokens`. `model` "" = the server's first.
 
-    `extent`: of each point; `warm_up`: requests before each that do not count; `bounds`: seconds by name, for the goodput;
-    `more`: laid over the bodies; `batch`: prompts of a request, where an API takes several.
+    `extent`: of each point; `warm_up`: uncounted requests before each point; `bounds`: seconds by name, for the goodput;
+    `more`: merged into the bodies; `batch`: prompts per request, if the API takes several.
     """
 
     target: Target
@@ -62,9 +62,10 @@ class BenchSettings:
 
 
 class Point(msgspec.Struct):
-    """One point of a sweep. `late_s`: by how much 99 % of requests were sent too late, at most; `resent`: requests that were
-    sent again, since their kept connection had been closed; `client_cpu`: cores that the load generator itself used.
-    `is_complete`: it was not interrupted."""
+    """One point of a sweep. `is_complete`: it was not interrupted.
+
+    `late_s`: the delay within which 99 % of requests were sent; `resent`: requests sent again after a closed connection;
+    `client_cpu`: cores that the load generator used."""
 
     kind: str
     value: float
@@ -76,12 +77,12 @@ class Point(msgspec.Struct):
 
     @property
     def label(self) -> str:
-        """As the command line has it."""
+        """The point as on the command line."""
         return f"{self.kind} {self.value:g}"
 
 
 class Report(msgspec.Struct):
-    """The results of a benchmark, as far as it got. `tokens_per_word` None = unknown, a word was taken for a token."""
+    """The results so far. `tokens_per_word` None = unknown; a word then counts as a token."""
 
     url: str
     api: str = ""
@@ -116,7 +117,7 @@ class Benchmark:
         self._client = HttpClient(settings.target, _headers(settings))
 
     async def run(self) -> None:
-        """Everything. Raises: BenchError, OptionError if there is nothing to measure."""
+        """Run the benchmark. Raises: BenchError, OptionError if nothing can be measured."""
         try:
             asker, spoken = await self._found()
             prompts = await self._prompts(asker, spoken)
@@ -141,7 +142,7 @@ class Benchmark:
         return Asker(client, spoken.api, spoken.path, settings.timeout_s, settings.more), spoken
 
     async def _prompts(self, asker: Asker, spoken: Spoken) -> Prompts:
-        """The prompts of the file, or made-up ones with the server's own numbers of tokens."""
+        """The prompts of the file, or synthetic ones, calibrated by the server's token counts."""
         settings = self._settings
         if settings.prompts is not None:
             self.report.prompts = f"{len(settings.prompts.prompts)} from a file"
@@ -157,7 +158,7 @@ class Benchmark:
         return found
 
     async def _warm_up(self, asker: Asker, questions: _Questions, load: Load) -> None:
-        """Requests that do not count. Raises: BenchError if none of them is answered."""
+        """Send uncounted requests. Raises: BenchError if none of them is answered."""
         count = self._settings.warm_up
         if not count:
             return
@@ -193,7 +194,7 @@ class Benchmark:
             self.report.points.append(Point(load.kind, load.value, measured, late_s, resent, used, is_complete))
 
     async def _driven(self, label: str, load: Load, run: Run, asker: Asker, question: Callable[[int], Question]) -> Run:
-        """Drive a run to its end, and tell of its progress meanwhile."""
+        """Drive a run to its end, and report its progress."""
 
         async def send(number: int, due_s: float | None) -> Sample:
             return await asker.ask(question(number), due_s)
@@ -213,17 +214,17 @@ class Benchmark:
 
 
 class _Questions:
-    """The questions of one point, by their numbers."""
+    """The questions of one point by number."""
 
     def __init__(self, settings: BenchSettings, spoken: Spoken, prompts: Prompts, point: int) -> None:
         self._settings, self._spoken, self._prompts, self._point = settings, spoken, prompts, point
 
     def of(self, number: int) -> Question:
-        """That of request `number`."""
+        """The question of request `number`."""
         return self._question(self._point, number)
 
     def warm_up(self, number: int) -> Question:
-        """One that no point asks, unless the prompts are a file's."""
+        """A question for the warm-up; no point repeats it, except with a file of prompts."""
         return self._question(_WARM_UP - self._point, number)
 
     def _question(self, point: int, number: int) -> Question:
@@ -236,13 +237,13 @@ class _Questions:
 
 
 def _headers(settings: BenchSettings) -> dict[str, str]:
-    """The headers of all requests. A key goes in both forms that servers know, unless the user gives the header itself."""
+    """The headers of all requests. A key goes in both usual headers, unless the user sets one of them."""
     key = {"authorization": f"Bearer {settings.api_key}", "x-api-key": settings.api_key} if settings.api_key else {}
     return key | {name.lower(): value for name, value in settings.headers.items()}
 
 
 def _check(settings: BenchSettings, api: BenchApi) -> None:
-    """Raises: OptionError if the API cannot be asked for what the settings want."""
+    """Raises: OptionError if the API does not support a setting."""
     if settings.ignore_eos and not api.can_ignore_eos:
         raise OptionError(
             "ignore_eos", f"API {api.name} has no such parameter; leave it out (answers may then be shorter)"

@@ -1,6 +1,6 @@
 """The target of requests: the parts of a server's URL, and the path of an API below it.
 
-Does: take a URL apart, join paths. Does not: open connections. Used by the client and by `probing`.
+Does: parse a URL, join paths. Does not: open connections. Used by the client and by `probing`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 _PORTS = {"http": 80, "https": 443}
-_VERSION = re.compile(r"/v[0-9]+")  # the first part of an OpenAI API's path: /v1 of most servers, /v3 of OpenVINO's
+_VERSION = re.compile(r"/v[0-9]+")  # the first segment of an OpenAI API's path: /v1 on most servers, /v3 on OpenVINO's
 ALLOWED = "http://HOST:PORT or https://HOST, perhaps with a path, without a user and a query"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server. `path`: of the URL, without a slash at its end, "" if there is none."""
+    """A server. `path`: of the URL without a final slash, "" = none."""
 
     host: str
     port: int
@@ -25,19 +25,19 @@ class Target:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port, as they are written in a URL."""
+        """Scheme, host and port in a URL's form."""
         return f"{'https' if self.is_secure else 'http'}://{self.netloc}"
 
     @property
     def netloc(self) -> str:
-        """Host and port, as they stand in the header `Host`."""
+        """Host and port in the form of the header `Host`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     def endpoint(self, path: str) -> str:
-        """The path of an API's operation on this server: `path` below the URL, unless the URL names it already.
+        """The path of an API's operation on this server: `path` below the URL, unless the URL already has it.
 
-        A version in the URL stands for the one of the path: http://host/v3 and /v1/completions make /v3/completions.
+        A version in the URL replaces the path's: http://host/v3 and /v1/completions make /v3/completions.
         """
         if self.path.endswith(path):
             return self.path

@@ -1,1 +1,1 @@
-"""From a checkpoint to one with weights of few bits, by what goes into its matrices when it reads a text."""
+"""Compresses a checkpoint to few bits per weight, calibrated by the inputs of its matrices on a text."""

@@ -1,6 +1,6 @@
-"""Writes a checkpoint's directory so that it is there as a whole or not at all.
+"""Writes a checkpoint's directory, which appears complete or not at all.
 
-Does: shards, their index, config.json, copies of the files beside the weights. Does not: compress. Called by `compression`.
+Does: write shards, their index, config.json, and copies of the other files. Does not: compress. Called by `compression`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class CheckpointWriter:
         self._total_bytes = 0
 
     def add(self, name: str, tensor: Array) -> None:
-        """Write a tensor, now or with those after it."""
+        """Write a tensor, now or together with later ones."""
         if self._shard and self._shard_bytes + tensor.nbytes > _SHARD_BYTES:
             self._write_shard()
         self._shard[name] = np.ascontiguousarray(tensor).reshape(tensor.shape)
         self._shard_bytes += tensor.nbytes
 
     def finish(self, config: dict[str, Any], source: Path) -> None:
-        """Write what is left, config.json, and the other files of the source's directory."""
+        """Write the remaining tensors, config.json, and the source's other files."""
         self._write_shard()
         self._name_shards()
         for path in source.iterdir():
@@ -80,9 +80,9 @@ def _shard_name(number: int) -> str:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """A directory beside `path` that gets its name when all is done; whatever ends it before leaves nothing behind.
+    """A directory next to `path` that is renamed at the end of the block, or removed after an error.
 
-    Raises: OSError, also if there is something at `path`.
+    Raises: OSError, also if `path` exists.
     """
     if path.exists() or path.is_symlink():
         raise FileExistsError(f"{path} exists")
@@ -91,7 +91,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         yield beside
         mask = _umask()
         beside.chmod(0o777 & ~mask)
-        for file in beside.glob("*.safetensors"):  # which the library writes for their owner alone
+        for file in beside.glob("*.safetensors"):  # the library makes them readable for their owner only
             file.chmod(0o666 & ~mask)
         beside.rename(path)
     except BaseException:

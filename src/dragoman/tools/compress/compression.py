@@ -1,6 +1,6 @@
-"""Compresses a checkpoint: what to scale, how its matrices are stored, and the files.
+"""Compresses a checkpoint: scales, stores and writes its matrices.
 
-Does: the order of things; changes tensors. Does not: choose factors (`scaling`), or know the form of files. Called by
+Does: run the steps; change tensors. Does not: choose factors (`scaling`), or know file formats. Called by
 `dragoman compress`, on the thread that asked.
 """
 
@@ -36,13 +36,13 @@ Progress = Callable[[str, float], None]
 Shapes = Mapping[str, tuple[int, ...]]
 
 _WEIGHT = ".weight"
-_SAMPLE_BYTES = 1 << 30  # of what matrices read, over all of them
+_SAMPLE_BYTES = 1 << 30  # of inputs, over all matrices
 _LEAST_SAMPLES = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """The result of a compression. `num_matrices`: compressed ones; `num_scaled`: those of them with scaled columns."""
+    """The result of a compression. `num_matrices`: compressed; `num_scaled`: of these, with scaled columns."""
 
     num_matrices: int
     num_scaled: int
@@ -51,7 +51,7 @@ class Compressed:
 
 @dataclass(slots=True)
 class _Changes:
-    """The changes of tensors. By name: factors of columns; divisors of rows or numbers, and their offset; importance."""
+    """The changes of tensors by name: factors of columns, divisors with their offset, importance of columns."""
 
     columns: dict[str, Array] = field(default_factory=dict)
     rows: dict[str, tuple[Array, float]] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def _read(
     windows: Sequence[Window],
     progress: Progress,
 ) -> tuple[list[InputGroup], list[Array]]:
-    """The matrices that are wanted by what they read, and samples of that; none without windows. Raises: ModelError."""
+    """The matrices to compress, grouped by their input, with samples of it; none without windows. Raises: ModelError."""
     options, structure = ModelOptions("bf16", sees=False, kernels="openvino"), Structure()
     profile = kernel_profile(options, has_states=bool(model.facts.state_layers))
     model.facts = model.facts.without_caps()
@@ -160,7 +160,7 @@ def _factors(group: InputGroup, samples: Array, source: WeightSource, shapes: Sh
 
 
 def _divide(group: InputGroup, factors: Array, changes: _Changes, source: WeightSource, shapes: Shapes) -> Array:
-    """Note what is divided by the factors; the factors that are left when that is rounded as it is stored."""
+    """Note the divided tensors. Returns the factors that remain after these are rounded to their stored type."""
     divided = group.divided
     assert divided is not None
     divisors = factors
@@ -178,7 +178,7 @@ def _divide(group: InputGroup, factors: Array, changes: _Changes, source: Weight
 
 
 def _divided(tensor: Array, divisors: Array, offset: float) -> Array:
-    """A vector, in the type in which it is stored."""
+    """A divided vector in its stored type."""
     values = (tensor.astype(np.float32) + np.float32(offset)) / divisors - np.float32(offset)
     return values.astype(tensor.dtype)
 
@@ -191,7 +191,7 @@ def _write(
     how: tuple[_Changes, Packing],
     progress: Progress,
 ) -> None:
-    """All tensors, those of `names` compressed."""
+    """Write all tensors, those of `names` compressed."""
     changes, packing = how
     for number, (name, shape) in enumerate(shapes.items()):
         progress("compressing", number / len(shapes))
@@ -211,7 +211,7 @@ def _write(
 
 
 def _changed(matrix: Array, divisors: Array | None, factors: Array | None) -> Array:
-    """A matrix with other rows and columns, in its own type unless columns change, which are compressed next."""
+    """A matrix with scaled rows and columns; it keeps its type unless columns change, as these are compressed next."""
     values = matrix.astype(np.float32)
     if divisors is not None:
         values /= divisors[:, None]
@@ -228,6 +228,6 @@ def _tensor(source: WeightSource, name: str, shapes: Shapes) -> Array:
 
 
 def _ignored(shapes: Shapes, names: set[str]) -> list[str]:
-    """The modules with a matrix that is not compressed."""
+    """The modules with an uncompressed matrix."""
     others = [name for name, shape in shapes.items() if name.endswith(_WEIGHT) and len(shape) > 1 and name not in names]
     return sorted({"lm_head", *(name.removesuffix(_WEIGHT) for name in others)})

@@ -1,6 +1,6 @@
-"""Writes compressed matrices in the form that compressed-tensors names pack-quantized.
+"""Packs compressed matrices in compressed-tensors' format pack-quantized.
 
-Does: tensors, and what config.json says of them. Does not: compress, or write files. Called by `compression`.
+Does: make tensors and their entry in config.json. Does not: compress, or write files. Called by `compression`.
 Source: github.com/vllm-project/compressed-tensors, "pack-quantized": integers of 32 bits hold values of few bits, the first
 in the lowest; weights are packed along a row, zero points down a column.
 """
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def packed_tensors(module: str, matrix: Grouped, bits: int) -> dict[str, Array]:
-    """The tensors that stand for the weight of a module."""
+    """The tensors that replace a module's weight."""
     rows, groups, size = matrix.values.shape
     zero_points = _packed(np.ascontiguousarray(matrix.zero_points[:, :, 0].T), bits)
     return {
@@ -31,7 +31,7 @@ def packed_tensors(module: str, matrix: Grouped, bits: int) -> dict[str, Array]:
 
 
 def quantization_config(packing: Packing, ignored: Sequence[str]) -> dict[str, Any]:
-    """The entry in config.json for the compression. `ignored`: the modules that are not compressed."""
+    """The entry in config.json. `ignored`: the uncompressed modules."""
     weights = {
         "num_bits": packing.bits,
         "type": "int",
@@ -57,7 +57,7 @@ def quantization_config(packing: Packing, ignored: Sequence[str]) -> dict[str, A
 
 
 def _packed(values: Array, bits: int) -> Array:
-    """Values u8 [rows, columns] in integers of 32 bits [rows, columns / (32 / bits)]; what is missing at the end is zero."""
+    """Values u8 [rows, columns] in integers of 32 bits [rows, columns / (32 / bits)]; missing ones at the end are zero."""
     count = 32 // bits
     padded = np.pad(values, ((0, 0), (0, -values.shape[1] % count)))
     packed = pack_int4(padded) if bits == 4 else padded.reshape(-1)

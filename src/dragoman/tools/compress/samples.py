@@ -1,4 +1,4 @@
-"""Lets a model read a text and keeps some of what goes into its matrices.
+"""Runs a model over a text and samples the inputs of its matrices.
 
 Does: compile the graph with further outputs, read windows, collect rows. Does not: change weights. Called by `compression`.
 """
@@ -23,11 +23,11 @@ Array = np.ndarray[Any, Any]
 Progress = Callable[[str, float], None]
 
 _NAME = "matrix_input."
-NUM_SAMPLES = 4096  # tokens of which it is kept
+NUM_SAMPLES = 4096  # sampled tokens
 
 
 def add_outputs(graph: Any, groups: Sequence[InputGroup], step: int) -> None:
-    """Have the graph give every `step`-th token's row of what each group reads."""
+    """Add outputs to the graph: each group's input at every `step`-th token."""
     results = []
     for number, group in enumerate(groups):
         flat = ops.reshape(group.node, integers(-1, group.width), special_zero=False)
@@ -39,7 +39,7 @@ def add_outputs(graph: Any, groups: Sequence[InputGroup], step: int) -> None:
 
 
 def collect(loaded: LoadedModel, windows: Sequence[Window], num_groups: int, progress: Progress) -> list[Array]:
-    """The inputs of each group at some of the tokens, bf16 [samples, width]."""
+    """The sampled inputs of each group, bf16 [samples, width]."""
     kept: list[list[Array]] = [[] for _ in range(num_groups)]
     longest = max(len(window.token_ids) for window in windows)
     with WindowReader(loaded, longest, piece_tokens(loaded.facts.vocab_size)) as reader:

@@ -1,7 +1,7 @@
-"""Chooses by which factors the columns of matrices are multiplied before they are compressed.
+"""Chooses factors for the columns of matrices before these are compressed.
 
-Does: arithmetic over matrices and over what goes into them. Does not: read or write checkpoints. Called by `compression`.
-Source: AWQ (arXiv:2306.00978), section 3.2: channels that carry large numbers get finer steps; a power of their size is
+Does: arithmetic over matrices and their inputs. Does not: read or write checkpoints. Called by `compression`.
+Source: AWQ (arXiv:2306.00978), section 3.2: channels with large numbers get finer steps; the best power of their size is
 searched.
 """
 
@@ -19,8 +19,8 @@ from dragoman.models.storage.groups import Grouped, quantize_groups
 Array = np.ndarray[Any, Any]
 
 _POWERS = np.linspace(0.0, 1.0, 11)
-_MOST_ROWS = 512  # of a matrix that are compressed to judge a power; the others are like them
-_MOST_SAMPLES = 1024  # with which powers are judged
+_MOST_ROWS = 512  # rows of a matrix that are compressed to judge a power
+_MOST_SAMPLES = 1024  # samples that judge a power
 _LEAST_FACTOR = 1e-4
 _PARTS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)
 """Of a group's range; here is time to try several."""
@@ -35,7 +35,7 @@ class Packing:
 
 
 def packed(matrix: Array, packing: Packing, importance: Array | None) -> Grouped:
-    """The matrix, compressed at the least error that is found. Shapes: matrix [out, in], importance f32 [in]."""
+    """The compressed matrix with the smallest error found. Shapes: matrix [out, in], importance f32 [in]."""
     return quantize_groups(
         matrix,
         bits=packing.bits,
@@ -47,7 +47,7 @@ def packed(matrix: Array, packing: Packing, importance: Array | None) -> Grouped
 
 
 def importance_of(samples: Array, factors: Array | None) -> Array:
-    """The weight of errors in each column that reads the samples: mean squares. Shapes: f32 [n, in] -> f32 [in]."""
+    """The weight of each column's errors: the mean square of its samples. Shapes: f32 [n, in] -> f32 [in]."""
     squares: Array = np.square(samples, dtype=np.float32).mean(axis=0)
     if factors is not None:
         squares = squares / np.square(factors)
@@ -56,13 +56,13 @@ def importance_of(samples: Array, factors: Array | None) -> Array:
 
 
 def shared(sizes: Array, num_heads: int, num_kv_heads: int) -> Array:
-    """The sizes of the numbers of each value, by the heads that read it: their mean, as often as they are."""
+    """The size of each value's numbers, averaged over the heads that read it and repeated for them."""
     heads = sizes.reshape(num_kv_heads, num_heads // num_kv_heads, -1)
     return np.broadcast_to(heads.mean(axis=1, keepdims=True), heads.shape).reshape(-1)
 
 
 def chosen_factors(matrices: Sequence[Array], samples: Array, sizes: Array, packing: Packing) -> Array | None:
-    """Factors of the columns with which the products of the samples are nearest; None = none are better.
+    """The columns' factors with the smallest error of the samples' products; None = none improve it.
 
     Shapes: matrices [out, in], samples f32 [n, in], sizes f32 [in]: of the numbers in each column.
     """

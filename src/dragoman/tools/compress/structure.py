@@ -1,11 +1,11 @@
-"""Finds out, from a model's graph, which matrices read the same numbers, and what makes these numbers.
+"""Finds out from a model's graph which matrices share an input, and what computes it.
 
 Does: watch the graph while it is built, then look at its nodes. Does not: know families, run the graph, or change weights.
 Used by `compression`, on the thread that asked.
 
-The columns of matrices can be multiplied by factors if what they read is divided by them. That works in three cases. The
-input comes out of a norm (its weight is divided). It is the product of something with another matrix's rows (these are
-divided). It is a mixture of values (the rows of their matrix are divided). Nothing else may read the input.
+Columns of matrices can be multiplied by factors if their input is divided by them. That works in three cases. The input
+comes out of a norm (its weight is divided). It is a product with another matrix's rows (these are divided). It is a
+mixture of values (the rows of their matrix are divided). Nothing else may read the input.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
-_PASSING = ("Unsqueeze", "Gather", "Reshape")  # a token's numbers stay what they are, in their order
+_PASSING = ("Unsqueeze", "Gather", "Reshape")  # operations that keep a token's numbers in order
 
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """The tensors that are divided by the factors. `names`: those with a number or a row for each factor.
+    """The tensors that are divided by the factors. `names`: with one number or row per factor.
 
-    `offset`: of a norm whose factors are `offset` + weight. `num_heads`: of the mixtures of values, 0 = not a mixture;
-    `num_kv_heads`: of the values, each of which is read by several heads one after the other.
+    `offset`: of a norm that multiplies by `offset` + weight. `num_heads`: heads of a mixture of values, 0 = not a mixture;
+    `num_kv_heads`: heads of the values, each read by several consecutive heads.
     """
 
     names: tuple[str, ...]
@@ -36,7 +36,7 @@ class Divided:
 
 @dataclass(frozen=True, slots=True)
 class InputGroup:
-    """Matrices that read the same numbers. `names`: their tensors; `node`: the numbers [tokens, ..., width].
+    """Matrices with the same input. `names`: their tensors; `node`: the input [tokens, ..., width].
 
     `divided` None = nothing can be divided.
     """
@@ -78,7 +78,7 @@ class Structure:
         self._norms[_key(result)] = _Norm(tensors, offset, bias)
 
     def groups(self, layers: str) -> list[InputGroup]:
-        """The matrices of the layers, by what they read. `layers`: what their names have before a layer's number."""
+        """The layers' matrices, grouped by input. `layers`: the prefix of names before a layer's number."""
         of_layer = re.compile(rf"(^|\.){re.escape(layers)}\.\d+\.")
         by_input: dict[Any, list[_Product]] = {}
         inputs: dict[str, set[Any]] = {}
@@ -119,7 +119,7 @@ class Structure:
         return self._of_values(x)
 
     def _made_for(self, result: Node, reader: Any) -> Divided | None:
-        """A whole matrix whose product is read by that node alone."""
+        """A whole matrix whose product only that node reads."""
         product = next((each for each in self._products if _key(each.result) == _key(result)), None)
         targets = result.get_target_inputs()
         is_alone = len(targets) == 1 and all(target.get_node() == reader for target in targets)
@@ -128,7 +128,7 @@ class Structure:
         return Divided(_names(product.tensors, product.has_bias))
 
     def _of_values(self, x: Node) -> Divided | None:
-        """The matrix of the values that x is a mixture of."""
+        """The matrix of the values that are mixed into x."""
         node = x.get_node()
         while node.get_type_name() in _PASSING and all(
             len(output.get_target_inputs()) == 1 for output in node.outputs()
@@ -154,5 +154,5 @@ def _names(tensors: Weights, has_bias: bool) -> tuple[str, ...]:
 
 
 def _key(output: Node) -> tuple[str, int]:
-    """Two objects may stand for one output of a node."""
+    """A key for a node's output, which several objects may represent."""
     return output.get_node().get_name(), output.get_index()

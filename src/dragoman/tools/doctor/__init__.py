@@ -1,1 +1,1 @@
-"""Says what a machine is to this server: what would run on it and how fast, what is wrong with it, and how to mend that."""
+"""Examines a machine for this server: what would run and how fast, problems, and remedies."""

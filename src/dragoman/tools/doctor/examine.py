@@ -1,7 +1,7 @@
 """Examines the machine, part by part.
 
-Does: call the parts, in an order in which nothing that fails hides what explains it. Does not: print or know options. Called
-by the doctor command, on the main thread.
+Does: call the parts in an order in which no failure hides its cause. Does not: print or know options. Called by the doctor
+command, on the main thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dragoman.tools.doctor.storage import Cache, cache_facts, storage_section
 
 @dataclass(frozen=True, slots=True)
 class ToldModel:
-    """The known facts of the model; `facts` is a text if they are few. `problem`: why it would not be served."""
+    """The known facts of the model; `facts` is a text if they are few. `problem`: a reason why it cannot be served."""
 
     facts: ModelFacts | str
     problem: str = ""
@@ -29,8 +29,9 @@ class ToldModel:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The subject of an examination. `tell_model`: reads the model, given the bytes that are available; called last, since
-    its imports may fail here. `limit`, `find`, `machine`, `affinity`: see the parts; tests have their own.
+    """The subject of an examination. `limit`, `find`, `machine`, `affinity`: see the parts; tests replace them.
+
+    `tell_model` reads the model, given the available bytes; called last, since its imports may fail.
     """
 
     host: str
@@ -46,11 +47,11 @@ class Question:
 
 
 def examine(asked: Question) -> list[Section]:
-    """All sections. Takes up to three seconds: memory and disks are measured."""
+    """All sections. Takes up to three seconds, as memory and disks are measured."""
     places = asked.places
     processor = processor_facts(places, asked.machine, asked.affinity)
     memory = memory_facts(places, max(1, round(processor.cores_of_time)), asked.limit)
-    # The disk of the first cache is measured, which every start reads.
+    # Only the first cache's disk is measured, as every start reads it.
     caches = tuple(cache_facts(one, measures=index == 0) for index, one in enumerate(asked.caches))
     sections = [
         processor_section(processor),

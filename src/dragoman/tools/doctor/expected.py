@@ -1,6 +1,6 @@
-"""Computes what the rolling engine would make of a model on this machine.
+"""Computes the rolling engine's sizes for a model on this machine.
 
-Does: ask the engine's own arithmetic, which a start does before it reads anything. Does not: load the model, or judge.
+Does: use the engine's own arithmetic before a load. Does not: load the model, or judge.
 Called by the doctor command, on the main thread; importing this imports the runtime.
 """
 

@@ -16,7 +16,7 @@ Level = Literal["problem", "warning", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be, in a line, and in another one what to do about it."""
+    """One problem, in a line, and its remedy, in another."""
 
     level: Level
     text: str
@@ -35,12 +35,12 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The files in which Linux describes itself; tests have files of their own."""
+    """The files in which Linux describes itself; tests replace them."""
 
     root: Path = Path("/")
 
     def text(self, path: str) -> str:
-        """The file's text without blanks around it; "" if it cannot be read."""
+        """The file's text, stripped; "" if it cannot be read."""
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
@@ -57,7 +57,7 @@ class Places:
 
 
 def in_gb(num_bytes: float) -> str:
-    """A size as people read it, in powers of ten."""
+    """A size for people, in powers of ten."""
     for unit, size in (("GB", 1e9), ("MB", 1e6)):
         if num_bytes >= size:
             return f"{num_bytes / size:.1f} {unit}"

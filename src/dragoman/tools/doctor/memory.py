@@ -1,6 +1,6 @@
 """Examines the memory for models: its size, its speed, and the limits of the process.
 
-Does: read what Linux tells, measure for less than a second. Does not: know models. Called by `examine`.
+Does: read Linux' facts, measure for less than a second. Does not: know models. Called by `examine`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dragoman.host.machine import available_memory_bytes
 from dragoman.tools.doctor.findings import Finding, Places, Section, in_gb
 
 LEAST_BYTES = 512 << 20  # the runtime, its compiled code and a small model with a short context
-_LEAST_DESCRIPTORS = 1024  # a connection each, and some files
+_LEAST_DESCRIPTORS = 1024  # one per connection, and some files
 _SMALLEST_BUFFER = 32 << 20
 
 Limit = Callable[[int], int]
@@ -21,9 +21,10 @@ Limit = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """Bytes. `available_bytes`: what this process may still use, its groups' limits counted. `address_space_bytes`: the
-    most that it may map, None = no limit. `bytes_per_s`: what all cores read together, None = no room to measure it.
-    `huge_pages`: "always", "madvise", "never", or None if that is unknown.
+    """Facts about memory, in bytes. `huge_pages`: "always", "madvise", "never", None = unknown.
+
+    `available_bytes`: for this process, within its groups' limits. `address_space_bytes`: the most that it may map, None =
+    no limit. `bytes_per_s`: read by all cores together, None = no room to measure.
     """
 
     total_bytes: int | None
@@ -35,7 +36,7 @@ class MemoryFacts:
 
 
 def memory_facts(places: Places, num_threads: int, limit: Limit | None = None) -> MemoryFacts:
-    """The facts about memory. `limit`: the hard limit of a resource, -1 = none; None = as the kernel says."""
+    """The facts about memory. `limit` returns a resource's hard limit, -1 = none; None = the kernel's."""
     limit = limit or _hard_limit
     root = places.root
     available = available_memory_bytes(root / "proc/meminfo", root / "sys/fs/cgroup", root / "proc/self/cgroup")
@@ -87,12 +88,12 @@ def _findings(facts: MemoryFacts) -> Iterator[Finding]:
 def _bandwidth(num_threads: int, available: int) -> float | None:
     try:
         from dragoman.tools.memory_speed import BUFFER_BYTES, memory_bandwidth
-    except ImportError:  # numpy is what is wrong here
+    except ImportError:  # numpy itself is broken
         return None
     size = min(BUFFER_BYTES, available // 4)
     try:
         return memory_bandwidth(num_threads, size) if size >= _SMALLEST_BUFFER else None
-    except MemoryError:  # a limit that nothing tells
+    except MemoryError:  # an unknown limit
         return None
 
 

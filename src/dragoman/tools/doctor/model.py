@@ -1,6 +1,6 @@
-"""Estimates a model on this machine: its storage, its memory, and about how fast it answers.
+"""Estimates a model on this machine: its storage, its memory and its speed.
 
-Does: estimate, from sizes and the measured speed of memory. Does not: read the model (its caller has), or load it. Called by
+Does: estimate from sizes and the measured speed of memory. Does not: read or load the model. Called by
 `examine`.
 """
 
@@ -11,19 +11,19 @@ from dataclasses import asdict, dataclass
 
 from dragoman.tools.doctor.findings import Finding, Section, in_gb
 
-# Of what memory could do, a step of one row reaches that much: 0.5 was measured with weights of 4 bits, 0.7 with 8; those of
-# 16 bits are not unpacked, so the most is assumed.
+# Share of the memory's speed that a step of one row reaches: measured 0.5 with weights of 4 bits, 0.7 with 8. Weights of 16
+# bits are not unpacked, so the most is assumed.
 _LEAST_SHARE, _MOST_SHARE = 0.5, 0.9
 _REUSED = {"all": "prompts and answers", "prompt": "prompts", "off": "nothing"}
-_SMALL_WEIGHTS = 256 << 20  # below, a step costs other things than reading
+_SMALL_WEIGHTS = 256 << 20  # below, reading does not dominate a step
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """`weights_type`: how they are stored. `weights_bytes`: all of them; `least_bytes`: with the smallest cache.
+    """Facts about a model. `weights_type`: of the stored weights. `least_bytes`: weights with the smallest cache.
 
-    `cache_bytes`: what a server would take for it now, which holds `cached_tokens`. `context`: tokens. `reads_all`: a token
-    reads all weights, as it does not where experts are chosen.
+    `cache_bytes`: a server's cache at present, for `cached_tokens`. `context`: tokens. `reads_all`: a token reads all
+    weights; False with experts.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ModelFacts:
 
 
 def model_section(facts: ModelFacts | str, bandwidth: float | None, problem: str = "") -> Section:
-    """The section on the model. `facts`: a text if nothing more is known. `problem`: why it would not be served."""
+    """The section on the model. `facts`: a text if nothing more is known. `problem`: a reason why it cannot be served."""
     findings = [Finding("problem", line, _MEND) for line in problem.splitlines()]
     if isinstance(facts, str):
         return Section("model", (facts,), {}, tuple(findings))
@@ -65,7 +65,7 @@ _MEND = (
 
 
 def _tokens_per_s(facts: ModelFacts, bandwidth: float | None) -> tuple[float, float] | None:
-    """Of one stream with a short context; None = memory does not bound it, or that is unknown."""
+    """Tokens a second of one stream with a short context; None = not bound by memory, or unknown."""
     if bandwidth is None or not facts.reads_all or facts.weights_bytes < _SMALL_WEIGHTS:
         return None
     most = bandwidth / facts.weights_bytes

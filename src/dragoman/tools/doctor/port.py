@@ -1,6 +1,6 @@
-"""Checks that the server's port is free, and finds the process that has it if not.
+"""Checks that the server's port is free, or finds the process that uses it.
 
-Does: open and close it, look through the processes that this one may see. Does not: stay. Called by `examine`.
+Does: open and close the port, look through the visible processes. Does not: keep it. Called by `examine`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import suppress
 
 from dragoman.tools.doctor.findings import Finding, Places, Section
 
-_LISTENS = "0A"  # the state's number in /proc/net/tcp
+_LISTENS = "0A"  # the state of listening in /proc/net/tcp
 
 
 def port_section(places: Places, host: str, port: int) -> Section:
-    """The section on the port: can `port` be listened on? `host`: one, or several with commas between. 0 = any free port."""
+    """The section on `port`; 0 = any free port. `host`: one or several, separated by commas."""
     told = {"host": host, "port": port}
     try:
         for address in host.split(","):
@@ -24,7 +24,7 @@ def port_section(places: Places, host: str, port: int) -> Section:
     except OSError as error:
         holder = _holder(places, port)
         by = f" by {holder}" if holder else ""
-        why = (error.strerror or str(error)).partition(" (while ")[0]  # Python adds the address once more
+        why = (error.strerror or str(error)).partition(" (while ")[0]  # Python repeats the address
         reason = f"cannot listen on {address} port {port}: {why}"
         finding = Finding("problem", reason, f"it is held{by}: end that, or serve with --port {port + 1}")
         if isinstance(error, PermissionError):
@@ -34,12 +34,12 @@ def port_section(places: Places, host: str, port: int) -> Section:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """As the server does. Raises: OSError."""
+    """Listen like the server, then close. Raises: OSError."""
     return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 def _holder(places: Places, port: int) -> str:
-    """The process that listens there; "" if it is not seen."""
+    """The process that listens there; "" if it is not visible."""
     wanted = {f"socket:[{inode}]" for inode in _inodes(places, port)}
     for number in places.names("proc", "[0-9]*") if wanted else ():
         directory = places.root / "proc" / number / "fd"

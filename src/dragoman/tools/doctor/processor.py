@@ -1,6 +1,6 @@
-"""Examines the processor: its instructions, the usable cores, and the settings that drive them.
+"""Examines the processor: its instructions, usable cores and power settings.
 
-Does: read what Linux tells. Does not: decide how models run (`models.profile` does), or ask the runtime, which may not even
+Does: read Linux' facts. Does not: decide how models run (`models.profile` does), or use the runtime, which may not even
 start here. Called by `examine`.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from dragoman.cores.topology import time_quota
 from dragoman.tools.doctor.findings import Finding, Places, Section
 
-# Flags of /proc/cpuinfo, and what they are called elsewhere.
+# Flags of /proc/cpuinfo, and their usual names.
 _FEATURES = {
     "sse4_2": "SSE4.2",
     "avx2": "AVX2",
@@ -34,8 +34,9 @@ _POWER_SAVING = "powersave"
 
 @dataclass(frozen=True, slots=True)
 class ProcessorFacts:
-    """`cores`: logical ones of the machine; `usable_cores`: of these, those that this process may run on. `quota_cores`:
-    cores' worth of time that its groups may take, None = no limit. `memory_nodes`: NUMA. `governor` None = unknown.
+    """Facts about the processor. `cores`: logical cores; `usable_cores`: those for this process. `memory_nodes`: NUMA.
+
+    `quota_cores`: the groups' time limit in cores, None = no limit. `governor` None = unknown.
     """
 
     name: str
@@ -49,12 +50,12 @@ class ProcessorFacts:
 
     @property
     def cores_of_time(self) -> float:
-        """Cores' worth of time."""
+        """The usable cores, within the groups' time limit."""
         return self.usable_cores if self.quota_cores is None else min(self.usable_cores, self.quota_cores)
 
 
 def processor_facts(places: Places, machine: str, affinity: Callable[[], int] | None = None) -> ProcessorFacts:
-    """The facts about the processor. `machine`: "" = this architecture. `affinity`: the usable cores, None = Linux's."""
+    """The facts about the processor. `machine`: "" = this architecture. `affinity`: the usable cores, None = by Linux."""
     machine = machine or platform.machine()
     text = places.text("proc/cpuinfo")
     fields = dict(_fields(text))
@@ -136,7 +137,7 @@ def _threads(count: int) -> str:
 
 
 def _fields(text: str) -> Iterator[tuple[str, str]]:
-    """Of the first core."""
+    """The fields of the first core."""
     for line in text.partition("\n\n")[0].splitlines():
         name, colon, value = line.partition(":")
         if colon:

@@ -15,18 +15,18 @@ _COLUMN = 11
 
 
 def findings_of(sections: Sequence[Section]) -> list[Finding]:
-    """All that is wrong, the worst first."""
+    """All findings, the worst first."""
     found = [finding for section in sections for finding in section.findings]
     return sorted(found, key=lambda finding: _ORDER.index(finding.level))
 
 
 def prevents_serving(sections: Sequence[Section]) -> bool:
-    """True if something has to be mended before a server starts."""
+    """True if a finding prevents a server's start."""
     return any(finding.level == "problem" for finding in findings_of(sections))
 
 
 def report_text(sections: Sequence[Section]) -> str:
-    """The sections, then what is wrong, each with how to mend it."""
+    """The sections, then the findings with their remedies."""
     lines = []
     for section in sections:
         for index, line in enumerate(section.lines):

@@ -1,4 +1,4 @@
-"""Examines the software: Python, the packages, those that are missing, and a GPU that needs one.
+"""Examines the software: Python, installed and missing packages, and a GPU without its package.
 
 Does: read the names and versions of installed packages. Does not: import them. Called by `examine`.
 """
@@ -19,7 +19,7 @@ from dragoman.extras import how_to_install
 from dragoman.kernels.presence import BUILD, BUILD_CLONE, STALE, is_stale, why_not
 from dragoman.tools.doctor.findings import Finding, Section
 
-_TOLD = ("openvino", "numpy", "tokenizers")  # beside what is wrong
+_TOLD = ("openvino", "numpy", "tokenizers")  # beside the problems
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
 _PINNED = re.compile(r"~=\s*(\d+\.\d+)\.\d+")
@@ -32,9 +32,10 @@ _AGAIN = "pip install --force-reinstall . in dragoman's clone, or with its wheel
 
 @dataclass(frozen=True, slots=True)
 class SoftwareFacts:
-    """`versions`: of packages that are needed, None = not here. `pins`: what versions of some have to begin with. `extras`:
-    those that are installed, `others` those that are not. `kernels_lack`: why dragoman's own kernels are not here.
-    `has_stale_kernels`: True if they are of other sources than the clone has.
+    """Facts about the software. `versions`: of needed packages, None = missing. `pins`: required beginnings of versions.
+
+    `extras`: installed ones, `others`: missing ones. `kernels_lack`: the reason why the library of kernels is missing.
+    `has_stale_kernels`: it was built from other sources than the clone's.
     """
 
     versions: dict[str, str | None]
@@ -47,7 +48,7 @@ class SoftwareFacts:
 
 
 def software_facts(devices: Path, find: Version = version) -> SoftwareFacts:
-    """The installed software. `find`: the version of a package; its PackageNotFoundError means missing. Never raises."""
+    """The installed software. `find` returns a package's version, or raises PackageNotFoundError. Never raises."""
     needed: dict[str, str | None] = {}
     pins: dict[str, str] = {}
     of_extras: dict[str, list[str]] = {}
@@ -125,7 +126,7 @@ def _findings(facts: SoftwareFacts) -> Iterator[Finding]:
 def _requirements() -> Sequence[str]:
     try:
         return requires("dragoman") or ()
-    except PackageNotFoundError:  # run from a directory of sources
+    except PackageNotFoundError:  # runs from a source directory
         return ()
 
 

@@ -1,6 +1,6 @@
-"""Examines the caches of models and their builds: if they can be written, their size, and how fast they are read.
+"""Examines the caches of models and their builds: write access, size, speed.
 
-Does: look, and write one file that is removed again. Does not: know what is in it. Called by `examine`.
+Does: look, and write a temporary file. Does not: know the contents. Called by `examine`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dragoman.tools.doctor.findings import Finding, Section, in_gb
 
 _PROBE_BYTES = 64 << 20
 _PROBE_PIECE = 4 << 20
-_PROBE_S = 0.5  # for writing, and for reading: slow disks are told by less
-_LEAST_FREE = 2 << 30  # a small model and what is built of it
-_MANY_FILES = 100_000  # that are added up; more are not waited for
+_PROBE_S = 0.5  # for writing, and for reading; less shows a slow disk too
+_LEAST_FREE = 2 << 30  # a small model and its build
+_MANY_FILES = 100_000  # files to add up; more would take too long
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A directory that is written by serving. `purpose`: what it holds; `lost`: what it means if it cannot be written;
-    `mend`: how to have another one.
+    """A directory that a server writes. `purpose`: its content; `lost`: the consequence without write access; `mend`: the
+    remedy.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class CacheFacts:
-    """Bytes. `parent`: the nearest directory that is there. `read_speed`: per second, None = could not be measured."""
+    """Facts about a cache, in bytes. `parent`: the nearest existing directory. `read_speed`: a second, None = unknown."""
 
     cache: Cache
     parent: Path
@@ -48,7 +48,7 @@ class CacheFacts:
 
 
 def cache_facts(cache: Cache, *, measures: bool) -> CacheFacts:
-    """The facts about a cache. `measures`: also the speed of the disk, which takes up to a second."""
+    """The facts about a cache. `measures`: also the disk's speed, which takes up to a second."""
     parent = cache.path
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
@@ -97,7 +97,7 @@ def _findings(found: tuple[CacheFacts, ...]) -> Iterator[Finding]:
 
 
 def _can_write(directory: Path) -> bool:
-    """True if a file can be made there; permissions do not always reveal read-only disks."""
+    """True if a file can be created there; permissions do not show read-only disks."""
     try:
         with tempfile.TemporaryFile(dir=directory):
             return True
@@ -106,7 +106,7 @@ def _can_write(directory: Path) -> bool:
 
 
 def _size(path: Path) -> int:
-    """Bytes of the files below; links count as nothing, so that the hub's are not counted twice."""
+    """Bytes of the files below, without links, so that the hub's files count once."""
     total = count = 0
     for directory, _, names in os.walk(path):
         for name in names:
@@ -122,7 +122,7 @@ def _size(path: Path) -> int:
 
 
 def _read_speed(directory: Path) -> float | None:
-    """Bytes per second from the disk itself: what was written is first driven out of the page cache."""
+    """Bytes per second from the disk itself; the file is first dropped from the page cache."""
     try:
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
             piece = os.urandom(_PROBE_PIECE)

@@ -1,1 +1,1 @@
-"""Measures the cost of compression: how well a model predicts a text, and how far it is from another model."""
+"""Measures the cost of compression: a model's perplexity on a text, and its distance from another model."""

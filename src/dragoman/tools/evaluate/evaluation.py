@@ -1,6 +1,7 @@
-"""Lets a model read a text, beside another one if it is to be compared, and adds up what that says of it.
+"""Scores a model on a text, optionally beside a reference model.
 
-Does: windows, pieces, scores. Does not: load models or read files. Called by `dragoman eval`, on the thread that asked.
+Does: run windows piece by piece, add up scores. Does not: load models or read files. Called by `dragoman eval`, on the
+thread that asked.
 """
 
 from __future__ import annotations
@@ -20,10 +21,9 @@ from dragoman.tools.evaluate.windows import EvaluationError, Window
 def evaluate(
     loaded: LoadedModel, windows: Sequence[Window], progress: Progress, reference: LoadedModel | None = None
 ) -> Measures:
-    """The measures of a model over the windows, beside `reference`. Memory does not grow with the windows' number but by
-    some bytes for each token.
+    """The measures of a model over the windows, compared with `reference`. Takes a few bytes of memory per token.
 
-    Raises: EvaluationError if a model computes what is no number.
+    Raises: EvaluationError if a model's logits are not numbers.
     """
     models = [loaded] if reference is None else [loaded, reference]
     vocab_size = min(model.facts.vocab_size for model in models)
@@ -39,9 +39,9 @@ def evaluate(
 
 
 def _window_scores(readers: Sequence[WindowReader], window: Window, vocab_size: int) -> list[TokenScores]:
-    """The scores of a window's tokens, a part for each piece."""
+    """The scores of a window's tokens, one part per piece."""
     tokens = np.array(window.token_ids, dtype=np.int64)
-    # the last token's row foretells nothing that is known
+    # the last row predicts an unknown token
     pieces = [reader.read(window.token_ids[:-1], window.first_scored - 1) for reader in readers]
     scores = []
     for both in zip(*pieces, strict=True):

@@ -13,14 +13,14 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-_ROWS = 16  # at a time: what is computed of them stays in the processor's caches
+_ROWS = 16  # rows at a time, which stay in the processor's caches
 
 
 class TokenScores(NamedTuple):
-    """Of each token: how unlikely the model found it, and if it is compared, the same of the reference, and both together.
+    """Scores of each token, and with a reference its scores and the comparison. Shapes: all [tokens].
 
-    Shapes: all [tokens]. `surprises`, `reference_surprises`: minus the logarithm of its probability, in nats. `divergences`:
-    of the whole distributions, KL(reference || model) in nats. `agrees`: whether both find the same token the likeliest.
+    `surprises`, `reference_surprises`: minus the log-probability, in nats. `divergences`: of the whole distributions,
+    KL(reference || model) in nats. `agrees`: both have the same most likely token.
     """
 
     surprises: Array
@@ -31,7 +31,7 @@ class TokenScores(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Of a whole text. `divergence_mean`, `divergence_p99`: nats; `agreement`: a share of the tokens."""
+    """Measures of a text. `divergence_mean`, `divergence_p99`: nats; `agreement`: a share of the tokens."""
 
     num_tokens: int
     perplexity: float
@@ -60,7 +60,7 @@ def joined_scores(parts: Sequence[TokenScores]) -> TokenScores:
 
 
 def measures_of(scores: TokenScores) -> Measures:
-    """The measures that follow from the scores."""
+    """The measures from the scores."""
     perplexity = float(np.exp(scores.surprises.mean()))
     if not len(scores.divergences):
         return Measures(len(scores.surprises), perplexity)
@@ -82,7 +82,7 @@ def _scores(logits: Array, targets: Array, reference: Array | None) -> TokenScor
         return TokenScores(surprises, nothing, nothing, np.zeros(0, dtype=bool))
     reference_totals = _log_totals(reference)
     probabilities = np.exp(reference - reference_totals[:, None].astype(np.float32))
-    # sum of p (log p - log q), where the totals come out of the sum: equal logits give exactly nothing
+    # sum of p (log p - log q) with the totals outside of the sum: equal logits give exactly 0
     differences = np.einsum("rv,rv->r", probabilities, reference - logits, dtype=np.float64)
     return TokenScores(
         surprises,

@@ -1,6 +1,6 @@
-"""Loads a model as the rolling engine would, to be evaluated instead of served.
+"""Loads a model like the rolling engine, for evaluation.
 
-Does: from the options of a setup to a loaded model without its tower. Does not: resolve options. Called by `dragoman eval`.
+Does: load a model without its vision tower by a setup's options. Does not: resolve options. Called by `dragoman eval`.
 """
 
 from __future__ import annotations

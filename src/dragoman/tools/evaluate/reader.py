@@ -1,4 +1,4 @@
-"""Has a loaded model read windows of text, and hands out all of its logits.
+"""Runs a loaded model over windows of text, and returns all logits.
 
 Does: drive the forward runner, piece by piece, with block tables of one sequence. Does not: sample, schedule or score. Used
 by `evaluation` and by `compress`, on the thread that asked.
@@ -17,18 +17,18 @@ from dragoman.models import LoadedModel
 
 Array = np.ndarray[Any, Any]
 
-_LOGIT_BYTES = 32 << 20  # of one piece, so that memory does not grow with window and vocabulary
+_LOGIT_BYTES = 32 << 20  # of one piece, which bounds memory for any window and vocabulary
 _MOST_TOKENS = 256  # of a piece
 _LEAST_TOKENS = 16
 
 
 def piece_tokens(vocab_size: int) -> int:
-    """The tokens of a piece whose logits are not too many."""
+    """The tokens of a piece, bounded by the size of its logits."""
     return min(max(_LOGIT_BYTES // (4 * vocab_size), _LEAST_TOKENS), _MOST_TOKENS)
 
 
 class WindowReader:
-    """A model that reads one window after the other, pieces of `piece` tokens at a time. A context manager."""
+    """Reads one window after the other, in pieces of `piece` tokens. A context manager."""
 
     def __init__(self, loaded: LoadedModel, window: int, piece: int) -> None:
         """Allocates the key/value cache of `window` tokens."""
@@ -36,7 +36,7 @@ class WindowReader:
         self._block_size = loaded.profile.block_size
         self._boundary = loaded.facts.long_context_from
         self._num_blocks = -(-window // self._block_size)
-        # States are large, and only the last one is needed: their few blocks are used in turn, each once in a step.
+        # States are large, and only the last one is needed: a few blocks are used in turn, each once per step.
         in_turn = min(-(-piece // self._block_size) + 2, self._num_blocks)
         self._counts = [in_turn if kind.has_states else self._num_blocks for kind in self._kinds]
         self._piece = piece
@@ -49,9 +49,9 @@ class WindowReader:
         self._runner.close()
 
     def read(self, token_ids: Sequence[int], first_row: int = 0) -> Iterator[tuple[int, Array]]:
-        """Of each piece: the place of its first row among the tokens, and the logits f32 [rows, vocab] from there on.
+        """For each piece, the token index of its first row and the logits f32 [rows, vocab].
 
-        Rows before `first_row` are left out. Logits are valid until the next piece.
+        Omits rows before `first_row`. Logits are valid until the next piece.
         """
         num_tokens = len(token_ids)
         for begin in range(0, num_tokens, self._piece):
@@ -62,7 +62,7 @@ class WindowReader:
                 yield first, logits
 
     def output(self, name: str) -> Array:
-        """The output `name` of the last piece, for a graph with outputs beside its own."""
+        """The further output `name` of the graph for the last piece."""
         return self._runner.output(name)
 
     def _batch(self, token_ids: Sequence[int], begin: int, end: int, first_row: int) -> ForwardBatch:

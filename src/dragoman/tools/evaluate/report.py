@@ -1,6 +1,6 @@
 """Writes the measures of an evaluation, for people or as JSON.
 
-Does: words and numbers. Does not: measure. Called by `dragoman eval`.
+Does: format. Does not: measure. Called by `dragoman eval`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dragoman.tools.evaluate.measures import Measures
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The subject of an evaluation: a model and its weights' type, the same of the reference; tokens of windows."""
+    """The subject of an evaluation: model and reference with their weight types, and the windows' tokens."""
 
     model: str
     dtype: str
@@ -26,13 +26,13 @@ class Evaluated:
 
 
 def evaluation_json(evaluated: Evaluated, measures: Measures) -> str:
-    """One JSON object; what was not measured is null."""
+    """The measures as one JSON object; unmeasured ones are null."""
     found: dict[str, Any] = asdict(evaluated) | asdict(measures)
     return json.dumps(found) + "\n"
 
 
 def evaluation_text(evaluated: Evaluated, measures: Measures) -> str:
-    """A table."""
+    """The measures as a table."""
     rows = [
         ("model", f"{evaluated.model} ({evaluated.dtype})"),
         ("text", f"{measures.num_tokens} tokens of {evaluated.text}, in windows of {evaluated.window}"),

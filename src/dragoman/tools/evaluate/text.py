@@ -1,4 +1,4 @@
-"""From a file of text to tokens, and whether two models mean the same by them.
+"""Turns a file of text into tokens, and checks that two models share their tokens.
 
 Does: read, tokenise, compare tokenizers. Does not: cut windows or run models. Called by `dragoman eval` and `dragoman
 compress`, on the thread that asked.
@@ -14,7 +14,7 @@ from dragoman.tools.evaluate.windows import EvaluationError
 
 
 class TextTokens(NamedTuple):
-    """A text's tokens. `start`: what a prompt begins with, which stands before each window."""
+    """A text's tokens. `start`: the first tokens of a prompt, before each window."""
 
     token_ids: list[int]
     start: list[int]
@@ -34,14 +34,14 @@ def read_text(path: Path) -> str:
 
 
 def tokens_of(text: str, tokenizer: Tokenizer) -> TextTokens:
-    """The text's tokens without those around a prompt, and the token that a prompt begins with, if there is one."""
+    """The text's tokens without special ones, and the token that begins a prompt, if any."""
     bos = tokenizer.bos_token_id
     begins = bos is not None and tokenizer.encode("a")[:1] == [bos]
     return TextTokens(tokenizer.encode(text, add_special_tokens=False), [bos] if begins and bos is not None else [])
 
 
 def refuse_other_tokens(tokenizer: Tokenizer, other: Tokenizer) -> None:
-    """Raises: EvaluationError if a token of one is not the same token of the other."""
+    """Raises: EvaluationError if the tokenizers differ in a token."""
     if tokenizer.vocab_size != other.vocab_size:
         sizes = f"{other.vocab_size} tokens instead of {tokenizer.vocab_size}"
         raise EvaluationError(f"must be a model with the same tokenizer, but its vocabulary has {sizes}")

@@ -1,6 +1,6 @@
 """Cuts a text's tokens into windows that fit a model's context.
 
-Does: say which tokens each window holds, and which of them are scored. Does not: run a model. Called by `evaluation` and by
+Does: choose each window's tokens, and which of them are scored. Does not: run a model. Called by `evaluation` and by
 `compress`, on the thread that asked.
 """
 
@@ -16,21 +16,21 @@ class EvaluationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Tokens that a model sees at once. `first_scored`: the first whose probability counts; something stands before it."""
+    """Tokens that a model reads at once. `first_scored`: the first counted one, which has a token before it."""
 
     token_ids: tuple[int, ...]
     first_scored: int
 
     @property
     def num_scored(self) -> int:
-        """The number of tokens that count."""
+        """The number of scored tokens."""
         return len(self.token_ids) - self.first_scored
 
 
 def cut_windows(token_ids: Sequence[int], size: int, stride: int, start: Sequence[int] = ()) -> Iterator[Window]:
-    """Windows of at most `size` tokens, each of which scores `stride` tokens that none before it did, the first one all.
+    """Windows of at most `size` tokens; each scores `stride` new tokens, the first one all of its tokens.
 
-    `start`: tokens that stand before each window's, within its size. A token that nothing stands before is not scored.
+    `start`: tokens at the beginning of each window, within its size. A token without a predecessor is not scored.
     Source: huggingface.co/docs/transformers/perplexity, "Calculating PPL with fixed-length models".
     """
     room = size - len(start)
@@ -46,9 +46,9 @@ def cut_windows(token_ids: Sequence[int], size: int, stride: int, start: Sequenc
 
 
 def cut_text(token_ids: Sequence[int], size: int, stride: int | None, start: Sequence[int] = ()) -> list[Window]:
-    """The windows of a whole text; `stride` None = all tokens that go into a window.
+    """The windows of a whole text; `stride` None = all tokens of a window.
 
-    Raises: EvaluationError if no token stands after another.
+    Raises: EvaluationError for fewer than two tokens.
     """
     windows = list(cut_windows(token_ids, size, stride or size - len(start), start))
     if not windows:
