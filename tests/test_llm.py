@@ -98,6 +98,18 @@ def test_calls_from_several_threads_do_not_disturb_each_other(llm: LLM) -> None:
     assert found == dict.fromkeys(range(4), expected)
 
 
+def test_with_a_context_shift_an_answer_is_as_long_as_was_asked() -> None:
+    greedy = SamplingParams(temperature=0.0, ignore_eos=True)
+    with LLM(dtype="f32", max_model_len=64, context_shift=True) as llm:
+        (result,) = llm.generate("What is a river?", greedy, max_tokens=150)
+        token_ids = [token.id for token in result.sequences[0].tokens]
+        read = [*result.prompt.token_ids, *token_ids][:64]
+        (again,) = llm.generate([read[31:]], greedy, max_tokens=31)  # of the 63 before the last one half are gone
+    num_before = 64 - len(result.prompt.token_ids)
+    assert len(token_ids) == 150
+    assert token_ids[num_before : num_before + 31] == [token.id for token in again.sequences[0].tokens]
+
+
 def test_options_are_those_of_the_table() -> None:
     with pytest.raises(
         ConfigError, match=r"max_num_seq=3 \(argument of LLM\): unknown option; the nearest .* max_num_seqs"

@@ -63,6 +63,14 @@ def test_who_ends_reasoning_is_told_what_an_operator_says_of_it() -> None:
         assert given(option__reasoning_budget=str(budget), option__engine="vllm").reasoning.reasoning_budget == budget
 
 
+def test_an_engine_that_does_not_shift_contexts_says_so() -> None:
+    for engine, more in (("vllm", {}), ("remote", {"option__upstream": "http://a:1"}), ("rolling", {})):
+        for is_wanted in (True, False):
+            notices = given(option__engine=engine, option__context_shift=str(is_wanted), **more).notices
+            told = sum("with that engine an answer ends where the context is full" in notice for notice in notices)
+            assert told == (is_wanted and engine != "rolling")
+
+
 def test_the_highest_source_wins(tmp_path: Path) -> None:
     (tmp_path / "serving.properties").write_text(
         "option.engine=vllm\noption.seed=1\noption.block_size=32", encoding="utf-8"
