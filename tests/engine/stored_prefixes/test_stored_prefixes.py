@@ -17,7 +17,7 @@ from dragoman.engine.rolling.stored_prefixes.read_costs import ReadCosts
 from dragoman.engine.rolling.stored_prefixes.store import StoredModel
 from dragoman.engine.rolling.stored_prefixes.stored import Storage
 from dragoman.errors import DeadlineTooShort
-from dragoman.types import EngineRequest
+from dragoman.types import ContextShift, EngineRequest
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request
 from tests.engine.stored_prefixes.fake_store import FakeDisk, FakeStore
@@ -217,6 +217,19 @@ def test_what_is_found_again_is_written_while_others_run_and_what_leaves_memory_
     kept.run()
     assert kept.num_stored(0) >= 5 * SIZE
     kept.close()
+
+
+def test_what_a_shifted_context_holds_is_not_kept_as_its_callers_prompt() -> None:
+    disk = FakeDisk()
+    engine = Engine(disk)
+    request = make_request(PROMPT, 40, ignore_eos=True)
+    shift = ContextShift(len(PROMPT) + 6)
+    engine.requests[0] = msgspec.structs.replace(request, cache_keep_s=300.0, caller="alice", shift=shift)
+    engine.collector.add(0, engine.requests[0])
+    engine.run()
+    engine.close()
+    assert len(disk.keeps) > 10
+    assert sum(until is not None for until, _ in disk.keeps.values()) == 10  # the full blocks of the prompt
 
 
 def test_a_caller_says_how_long(disk: FakeDisk) -> None:
