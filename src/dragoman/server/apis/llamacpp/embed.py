@@ -18,7 +18,7 @@ from dragoman.server.apis.llamacpp.parameters import INT32_MAX, WORDS
 from dragoman.server.apis.llamacpp.schema import LlamaEmbedBody, LlamaEmbedding
 from dragoman.server.apis.openai_wire.fields import check_number, unknown_names
 from dragoman.server.apis.openai_wire.pooling.dialect import TextsCall, TextsOperation
-from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
+from dragoman.server.apis.openai_wire.pooling.rows import encoded_arrays
 from dragoman.server.apis.openai_wire.pooling.texts import read_texts, told_as
 from dragoman.server.pooling import EmbedRequest, embedder
 
@@ -37,7 +37,7 @@ async def _embed(call: TextsCall[LlamaEmbedBody]) -> Any:
     given = read_texts(name, value, call.limits, WORDS)
     with told_as({"texts": name}, partial(given.place, name)):
         made = await service.embed(EmbedRequest(texts=given.texts, request_id=call.request_id, normalize=False))
-    return await encoded_rows(made.vectors, partial(_told, kind))
+    return await encoded_arrays(made.vectors, partial(_told, kind))
 
 
 def _idle(call: TextsCall[LlamaEmbedBody]) -> list[str]:

@@ -18,7 +18,7 @@ from dragoman.server.api import CallSwitches, HttpCall, Reply, json_reply
 from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, front_error
 from dragoman.server.apis.lmi_wire.body import Payload, read_payload
 from dragoman.server.apis.openai_wire.fields import check_count, shown
-from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
+from dragoman.server.apis.openai_wire.pooling.rows import encoded_arrays
 from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_texts, told_as
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.pooling import (
@@ -65,7 +65,7 @@ class LmiPoolingDialect(AnsweringDialect):
         with told_as({"texts": "inputs"}, partial(given.place, "inputs")):
             request = EmbedRequest(texts=given.texts, request_id=request_id, truncation=Truncation.RIGHT)
             made = await embedder(self._profile).embed(request)
-        return await encoded_rows(made.vectors, _row) if given.is_list else made.vectors[0].tolist()
+        return await encoded_arrays(made.vectors, _row) if given.is_list else made.vectors[0].tolist()
 
     async def _scores(self, payload: Payload, request_id: str) -> list[float]:
         """A score for each pair."""

@@ -17,10 +17,11 @@ from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from dragoman.server.apis.openai_wire.completions.schema import CompletionChunk
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body
-from dragoman.server.apis.openai_wire.embeddings.dialect import EmbeddingsDialect
+from dragoman.server.apis.openai_wire.embeddings.dialect import embeddings
 from dragoman.server.apis.openai_wire.embeddings.operation import embeddings_operation
 from dragoman.server.apis.openai_wire.embeddings.schema import embeddings_body
 from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
+from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.answers import FINDING, LISTING, Answer, json_answer
 from dragoman.server.describe.components import GENERATED, MESSAGES, QUESTION
@@ -45,7 +46,7 @@ def set_up(profile: ModelProfile) -> Dialects:
     return {
         CHAT: StatsDialect(chat, profile),
         COMPLETIONS: StatsDialect(completions, profile),
-        EMBEDDINGS: EmbeddingsDialect(profile),
+        EMBEDDINGS: TextsDialect(profile, embeddings(V1)),
     }
 
 

@@ -17,7 +17,7 @@ from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.changes import Changes
-from dragoman.server.describe.answers import Answer, merged
+from dragoman.server.describe.answers import Answer
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, ref
 from dragoman.server.operations import AnswerOperation, Server
 from dragoman.server.security.scopes import Scope
@@ -99,7 +99,7 @@ _KINDS = (
     "invalid_payload", "invalid_parameter", "invalid_request", "unauthorized", "not_found", "too_large", "no_memory",
     "unavailable", "overloaded", "engine_dead", "server_error",
 )  # fmt: skip
-_ANSWERS = merged({200: Answer("it is done", {_TEXT: TEXT})}, ERRORS.answers(_KINDS))
+_ANSWERS = ERRORS.beside(Answer("it is done", {_TEXT: TEXT}), _KINDS)
 
 ADAPTER_OPERATIONS = (
     _operation(

@@ -12,10 +12,11 @@ from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
 from dragoman.server.apis.openai_wire.describe.operations import V1_MODELS, chat_operation, completions_operation
-from dragoman.server.apis.openai_wire.embeddings.dialect import EmbeddingsDialect
+from dragoman.server.apis.openai_wire.embeddings.dialect import embeddings
 from dragoman.server.apis.openai_wire.embeddings.operation import embeddings_operation
 from dragoman.server.apis.openai_wire.embeddings.schema import embeddings_body
 from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
+from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.json_schema import Schema
 from dragoman.server.operations import Api
@@ -31,7 +32,7 @@ def set_up(profile: ModelProfile) -> Dialects:
     return {
         CHAT: ChatDialect(profile.options(ChatOptions, route=lambda options, http: V1, **shared)),
         COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=V1, **shared)),
-        EMBEDDINGS: EmbeddingsDialect(profile),
+        EMBEDDINGS: TextsDialect(profile, embeddings(V1)),
     }
 
 

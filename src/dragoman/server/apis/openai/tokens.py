@@ -20,7 +20,7 @@ from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, unknown_names
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.describe.answers import COUNTING, Answer, json_answer, merged
+from dragoman.server.describe.answers import COUNTING, json_answer
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import (
     INTEGER,
@@ -247,13 +247,12 @@ def token_schemas() -> dict[str, Schema]:
 
 
 _operation = partial(AnswerOperation, tag="Tokens", scope=Scope.INFERENCE)
-_FAILURES = ERRORS.answers(COUNTING)
 
 TOKEN_OPERATIONS = (
     _operation(
         path="/tokenize",
         summary="The tokens of a prompt or of a conversation, as vLLM tells them; of a `content` as llama.cpp does",
-        answers=merged({200: Answer("the tokens", {JSON_MEDIA_TYPE: (Tokenized, LlamaTokenized)}, IGNORED)}, _FAILURES),
+        answers=ERRORS.beside(json_answer((Tokenized, LlamaTokenized), "the tokens", *IGNORED), COUNTING),
         body={JSON_MEDIA_TYPE: ref("TokenizeRequest")},
         example={"prompt": QUESTION},
         answer=tokenize,
@@ -261,7 +260,7 @@ TOKEN_OPERATIONS = (
     _operation(
         path="/detokenize",
         summary="The text of tokens",
-        answers=merged({200: json_answer(Detokenized, "the text", *IGNORED)}, _FAILURES),
+        answers=ERRORS.beside(json_answer(Detokenized, "the text", *IGNORED), COUNTING),
         body={JSON_MEDIA_TYPE: ref("DetokenizeRequest")},
         example={"tokens": [72, 105]},
         answer=detokenize,
@@ -270,7 +269,7 @@ TOKEN_OPERATIONS = (
         method="GET",
         path="/tokenizer_info",
         summary="The tokenizer's special tokens and chat template",
-        answers=merged({200: Answer("the answer", {JSON_MEDIA_TYPE: ref("TokenizerInfo")})}, _FAILURES),
+        answers=ERRORS.beside(json_answer(ref("TokenizerInfo")), COUNTING),
         answer=describe_tokenizer,
     ),
 )

@@ -273,21 +273,14 @@ def effort_switches(effort: str | None) -> dict[str, Any]:
     return {"reasoning_effort": effort, "enable_thinking": is_on, "thinking": is_on}
 
 
+_OF_PROFILE = tuple(sorted(OpenAiOptions.__dataclass_fields__.keys() & ModelProfile.__dataclass_fields__.keys()))
+
+
 def shared_options(profile: ModelProfile) -> dict[str, Any]:
     """The values of `OpenAiOptions` for a model."""
     return {
+        **{name: getattr(profile, name) for name in _OF_PROFILE},
         "names": ServedNames(profile.name, profile.aliases, profile.adapter_names),
-        "limits": profile.limits,
-        "proposer": profile.proposer,
-        "keeps_prompts": profile.keeps_prompts,
-        "has_cache_keys": profile.has_cache_keys,
-        "tells_progress": profile.tells_progress,
-        "shifts_context": profile.shifts_context,
-        "lacks": profile.lacks,
-        "generation_defaults": profile.generation_defaults,
-        "overriding_defaults": profile.overriding_defaults,
-        "vocab_size": profile.vocab_size,
-        "system_fingerprint": profile.system_fingerprint,
         "thinks": "thinking" in profile.abilities,
     }
 
@@ -407,7 +400,7 @@ class OpenAiEncoder(Encoder, Generic[ChunkT]):
     def _event_chunk(self, choice: msgspec.Struct, event: GenerationEvent) -> ChunkT:
         """The chunk of an event, with usage and timings where it is to have them."""
         chunk = self._chunk([choice], self._usage.usage() if self._has_continuous_usage else self._chunk_usage)
-        if event.finish_reason is not None and not self._tells_usage:
+        if event.finish_reason is not None and self._timings is not NO_TIMINGS and not self._tells_usage:
             chunk.timings = self._timings.sequence_ended()
         return chunk
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -159,17 +159,6 @@ class Reading(msgspec.Struct, frozen=True):
     options: OpenAiOptions
 
 
-class _Search(NamedTuple):
-    """The number of sequences and how they are drawn: `best_of` > n, `num_beams` > 1, or neither."""
-
-    n: int
-    best_of: int | None
-    num_beams: int
-    num_beam_groups: int
-    diversity_penalty: float
-    is_greedy: bool
-
-
 def shared_body(body: msgspec.Struct, **changed: Any) -> SharedBody:
     """The fields that the body of another API has in common with those here, but for what it says otherwise."""
     given = {name: value for name in _shared_names(type(body)) if (value := getattr(body, name)) is not None}
@@ -224,12 +213,14 @@ def shared_request(
     profile, speaks_llama = reading.profile, _speaks_llama(body)
     if speaks_llama:
         adopt_aliases(body, reading.options.limits.max_best_of, profile)
-    given = body.max_tokens
-    limit = _ignore_eos_limit(body, profile) if given is None and max_tokens is None else max_tokens
-    if body.ignore_eos and given is not None and given > (profile.max_ignore_eos_tokens or given):
-        message = f"max_tokens must be at most {profile.max_ignore_eos_tokens} when ignore_eos is true, got {given}"
-        raise profile.fault("max_tokens", "ignore_eos", message, limit=profile.max_ignore_eos_tokens)
-    _check_min_tokens(body, profile, given if given is not None else limit)
+    given, most = body.max_tokens, profile.max_ignore_eos_tokens if body.ignore_eos else None
+    if given is not None and given > _or(most, given):
+        message = f"max_tokens must be at most {most} when ignore_eos is true, got {given}"
+        raise profile.fault("max_tokens", "ignore_eos", message, limit=most)
+    limit = _or(given, _or(max_tokens, most))
+    if body.min_tokens is not None and limit is not None and body.min_tokens > limit:
+        message = f"min_tokens must be at most max_tokens ({limit}), got {body.min_tokens}"
+        raise profile.fault("min_tokens", "high", message)
     sampling = _sampling_params(body, reading, logprobs, grammar)
     if speaks_llama:
         sampling = without_unlisted(sampling, body, profile, reading.options.lacks)
@@ -238,7 +229,7 @@ def shared_request(
         request_id=request_id,
         prompt=prompt,
         sampling=sampling,
-        max_tokens=limit if given is None else given,
+        max_tokens=limit,
         stop=_stop_strings(body, reading),
         include_stop_in_text=_include_stop(body, profile),
         skip_special_tokens=body.skip_special_tokens is not False,
@@ -359,16 +350,6 @@ def reasons_of(names: Collection[str], body: SharedBody, reading: Reading) -> di
     return {name: known[name] for name in names if name in known}
 
 
-def _ignore_eos_limit(body: SharedBody, profile: Profile) -> int | None:
-    return profile.max_ignore_eos_tokens if body.ignore_eos else None
-
-
-def _check_min_tokens(body: SharedBody, profile: Profile, max_tokens: int | None) -> None:
-    if body.min_tokens is not None and max_tokens is not None and body.min_tokens > max_tokens:
-        message = f"min_tokens must be at most max_tokens ({max_tokens}), got {body.min_tokens}"
-        raise profile.fault("min_tokens", "high", message)
-
-
 _SAMPLERS = (
     "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     *FURTHER,
@@ -412,20 +393,13 @@ def _sampling_fields(body: SharedBody, profile: Profile, defaults: Mapping[str, 
 def _sampling_params(
     body: SharedBody, reading: Reading, logprobs: int | None, grammar: Grammar | None
 ) -> SamplingParams:
-    search, options, detection = _search(body, reading), reading.options, body.repetition_detection
-    profile, limits = reading.profile, reading.options.limits
-    model = options.overriding_defaults if reading.profile.fixes_defaults else options.generation_defaults
-    found = _sampling_fields(body, reading.profile, {**reading.profile.defaults, **model})
-    if search.is_greedy:
-        found["temperature"] = 0.0
-    if (
-        body.top_p == 0
-        and reading.profile.refuses_zero_top_p
-        and search.num_beams == 1
-        and found.get("temperature") != 0
-    ):
+    profile, options = reading.profile, reading.options
+    limits, detection = options.limits, body.repetition_detection
+    model = options.overriding_defaults if profile.fixes_defaults else options.generation_defaults
+    found = {**_sampling_fields(body, profile, {**profile.defaults, **model}), **_search_fields(body, reading)}
+    if body.top_p == 0 and profile.refuses_zero_top_p and found["num_beams"] == 1 and found.get("temperature") != 0:
         allowed = Bounds(0.0, 1.0, is_low_open=True)
-        raise reading.profile.fault("top_p", "zero", f"top_p must be {allowed} when sampling, got 0")
+        raise profile.fault("top_p", "zero", f"top_p must be {allowed} when sampling, got 0")
     return SamplingParams(
         **found,
         logit_bias=read_logit_bias("logit_bias", body.logit_bias, limits.max_token_ids, profile),
@@ -434,22 +408,17 @@ def _sampling_params(
         min_tokens=_or(body.min_tokens, 0),
         ignore_eos=bool(body.ignore_eos),
         stop_token_ids=read_token_ids("stop_token_ids", body.stop_token_ids, limits.max_token_ids, profile),
-        seed=_seed(body, reading.profile, model),
-        n=search.n,
-        best_of=search.best_of,
-        num_beams=search.num_beams,
-        num_beam_groups=search.num_beam_groups,
-        diversity_penalty=search.diversity_penalty,
+        seed=_seed(body, profile, model),
         length_penalty=_or(body.length_penalty, 1.0),
         early_stopping=_or(body.early_stopping, False),
         logprobs=logprobs,
         prompt_logprobs=logprob_count("prompt_logprobs", body.prompt_logprobs, reading),
-        grammar=_grammar(body, reading.profile, grammar),
-        thinking_token_budget=_thinking_budget(body, reading.profile),
-        repetition_detection=None if detection is None else repetition_detection(detection, reading.profile),
-        num_assistant_tokens=body.num_assistant_tokens if reading.options.proposer else None,
-        assistant_confidence_threshold=body.assistant_confidence_threshold if reading.options.proposer else None,
-        max_ngram_size=body.max_ngram_size if reading.options.proposer == "lookup" else None,
+        grammar=_grammar(body, profile, grammar),
+        thinking_token_budget=_thinking_budget(body, profile),
+        repetition_detection=None if detection is None else repetition_detection(detection, profile),
+        num_assistant_tokens=body.num_assistant_tokens if options.proposer else None,
+        assistant_confidence_threshold=body.assistant_confidence_threshold if options.proposer else None,
+        max_ngram_size=body.max_ngram_size if options.proposer == "lookup" else None,
     )
 
 
@@ -477,12 +446,12 @@ def _or(value: ValueT | None, default: ValueT) -> ValueT:
 
 def _seed(body: SharedBody, profile: Profile, operator: Mapping[str, Any]) -> int | None:
     seed = _or(body.seed, operator.get("seed", profile.default_seed))
-    return (
-        None if seed is None or seed in profile.random_seeds else seed % 2**64
-    )  # negative seeds are as good as others, generators want them unsigned
+    # Negative seeds are as good as others; generators want them unsigned.
+    return None if seed is None or seed in profile.random_seeds else seed % 2**64
 
 
-def _search(body: SharedBody, reading: Reading) -> _Search:
+def _search_fields(body: SharedBody, reading: Reading) -> dict[str, Any]:
+    """The number of sequences and how they are drawn: `best_of` > n, `num_beams` > 1, or neither. Raises: InvalidRequest."""
     profile, best_of = reading.profile, body.best_of
     n = _count("n", _or(body.n, 1), reading)
     if best_of is not None and n > _count("best_of", best_of, reading):
@@ -494,9 +463,10 @@ def _search(body: SharedBody, reading: Reading) -> _Search:
         named = "use_beam_search" if best_of is None else "best_of"
         message = f"{named} cannot be used with stream: true unless one sequence is drawn per choice"
         raise profile.fault(named, "stream", message)
-    groups, penalty = _beam_groups(body, profile, num_beams)
-    drawn = None if is_beam_search else best_of
-    return _Search(n, drawn, num_beams, groups, penalty, is_greedy=bool(body.use_beam_search) and num_beams == 1)
+    found: dict[str, Any] = {"n": n, "best_of": None if is_beam_search else best_of, "num_beams": num_beams}
+    if body.use_beam_search and num_beams == 1:
+        found["temperature"] = 0.0
+    return {**found, **_beam_groups(body, profile, num_beams)}
 
 
 def _count(name: str, value: int, reading: Reading) -> int:
@@ -507,7 +477,7 @@ def _count(name: str, value: int, reading: Reading) -> int:
     return value
 
 
-def _beam_groups(body: SharedBody, profile: Profile, num_beams: int) -> tuple[int, float]:
+def _beam_groups(body: SharedBody, profile: Profile, num_beams: int) -> dict[str, Any]:
     """Groups and their penalty. A penalty alone asks for beams that differ from each other: every beam is a group."""
     asks_diversity = body.diversity_penalty is not None and body.diversity_penalty != 0.0
     groups = _or(body.num_beam_groups, num_beams if asks_diversity else 1)
@@ -515,8 +485,9 @@ def _beam_groups(body: SharedBody, profile: Profile, num_beams: int) -> tuple[in
         message = f"num_beam_groups must divide the beam width ({num_beams}), got {groups}"
         raise profile.fault("num_beam_groups", "value", message)
     if num_beams == 1 or groups == 1:
-        return 1, 0.0
-    return groups, _or(body.diversity_penalty, 1.0)  # 1.0: the documented default once there are groups
+        return {}
+    # 1.0: the documented default once there are groups
+    return {"num_beam_groups": groups, "diversity_penalty": _or(body.diversity_penalty, 1.0)}
 
 
 def _allowed_token_ids(body: SharedBody, reading: Reading) -> tuple[int, ...] | None:

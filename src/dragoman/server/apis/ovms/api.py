@@ -10,16 +10,17 @@ from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
 from dragoman.server.apis.openai_wire.describe.operations import chat_operation, completions_operation, model_operations
-from dragoman.server.apis.openai_wire.embeddings.dialect import EmbeddingsDialect
+from dragoman.server.apis.openai_wire.embeddings.dialect import embeddings
 from dragoman.server.apis.openai_wire.embeddings.operation import embeddings_operation
 from dragoman.server.apis.openai_wire.embeddings.schema import embeddings_body
+from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.ovms import config, models
 from dragoman.server.apis.ovms.tokens import TokenizedV3, request_schema, tokenize
 from dragoman.server.apis.ovms_wire.errors import ERRORS, OvmsError
 from dragoman.server.apis.ovms_wire.pooling import V3_EMBEDDINGS
 from dragoman.server.apis.ovms_wire.profile import V3, V3_CHAT
-from dragoman.server.describe.answers import COUNTING, json_answer, merged
+from dragoman.server.describe.answers import COUNTING, json_answer
 from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
 from dragoman.server.operations import AnswerOperation, Api
@@ -43,7 +44,7 @@ def set_up(profile: ModelProfile) -> Dialects:
     return {
         CHAT: ChatDialect(profile.options(ChatOptions, route=chat_route, **shared)),
         COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=V3, **shared)),
-        EMBEDDINGS: EmbeddingsDialect(profile, V3_EMBEDDINGS),
+        EMBEDDINGS: TextsDialect(profile, embeddings(V3_EMBEDDINGS)),
     }
 
 
@@ -94,7 +95,7 @@ API = Api(
             path="/v3/tokenize",
             tag="Tokens",
             summary="The tokens of texts, as OpenVINO Model Server tells them",
-            answers=merged({200: json_answer(TokenizedV3, "the tokens", *IGNORED)}, ERRORS.answers(COUNTING)),
+            answers=ERRORS.beside(json_answer(TokenizedV3, "the tokens", *IGNORED), COUNTING),
             body={JSON_MEDIA_TYPE: ref("TokenizeRequestV3")},
             example={"model": "default", "text": QUESTION},
             scope=Scope.INFERENCE,

@@ -17,7 +17,7 @@ from dragoman.errors import NotFound
 from dragoman.server.api import HttpCall, Reply, json_reply
 from dragoman.server.apis.ovms_wire.errors import ERRORS, OvmsError
 from dragoman.server.changes import Changes
-from dragoman.server.describe.answers import json_answer, merged
+from dragoman.server.describe.answers import LISTING, json_answer, merged
 from dragoman.server.hosting import ModelState, ModelStatus, SyncResult
 from dragoman.server.operations import AnswerOperation, Server
 from dragoman.server.registry import ServerState
@@ -119,7 +119,7 @@ OPERATIONS = (
         method="GET",
         path="/v1/config",
         summary="The status of all models, as OpenVINO Model Server tells it",
-        answers=merged({200: json_answer(Statuses, "the models by name")}, ERRORS.answers(("unauthorized",))),
+        answers=ERRORS.beside(json_answer(Statuses, "the models by name"), LISTING),
         answer=_config,
     ),
     _operation(

@@ -12,16 +12,16 @@ from functools import partial
 import msgspec
 
 from dragoman import __version__
-from dragoman.errors import EngineDead, NotFound, ServerError, Unavailable, UnsupportedFeature
+from dragoman.errors import EngineDead, NotFound, ServerError, Unavailable
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.ovms.config import ONLY_VERSION, ModelVersions, versions_of
 from dragoman.server.apis.ovms_wire.errors import ERRORS, OVMS
-from dragoman.server.describe.answers import LOADING, json_answer, merged
+from dragoman.server.describe.answers import FINDING, LISTING, LOADING, REFUSING, json_answer, merged
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import TEXT
 from dragoman.server.model_facts import facts_called
-from dragoman.server.operations import AnswerOperation, Server
+from dragoman.server.operations import AnswerOperation, Server, not_offered
 from dragoman.server.registry import ServedModel, ServerState
 from dragoman.server.security.scopes import Scope
 
@@ -94,10 +94,6 @@ async def _status(http: HttpCall, server: Server) -> ModelVersions | Reply:
     return versions
 
 
-async def _refuse_to_infer(http: HttpCall, server: Server) -> Reply:
-    raise UnsupportedFeature("infer is not offered: models here take text, not tensors; POST /v3/chat/completions")
-
-
 def _model_of(http: HttpCall, server: Server) -> ServedModel:
     """Raises: NotFound, also if it is there in another version; Unavailable, EngineDead."""
     model = server.models.find(http.path_params["name"])
@@ -120,20 +116,19 @@ def _name_of(model: ServedModel, http: HttpCall) -> str:
 _operation = partial(AnswerOperation, method="GET", tag="Models", scope=Scope.INFERENCE)
 _BY_NAME, _BY_VERSION = ("name_path",), ("name_path", "version_path")
 _PATHS = (("/v2/models/{name}", _BY_NAME), ("/v2/models/{name}/versions/{version}", _BY_VERSION))
-_FOUND = ("unauthorized", "not_found", *LOADING)
 
 OPERATIONS = (
     _operation(
         path="/v2",
         summary="The server, as KServe's clients ask for it",
-        answers=merged({200: json_answer(KserveServer)}, ERRORS.answers(("unauthorized",))),
+        answers=ERRORS.beside(json_answer(KserveServer), LISTING),
         answer=_server,
     ),
     *(
         _operation(
             path=f"{path}/ready",
             summary="Whether a model is ready, as KServe's clients ask for it",
-            answers=merged({200: json_answer(KserveReady, "it is")}, ERRORS.answers(_FOUND)),
+            answers=ERRORS.beside(json_answer(KserveReady, "it is"), FINDING),
             parameters=parameters,
             answer=_ready,
         )
@@ -143,20 +138,20 @@ OPERATIONS = (
         _operation(
             path=path,
             summary="A model, as KServe's clients ask for it",
-            answers=merged({200: json_answer(KserveModel)}, ERRORS.answers(_FOUND)),
+            answers=ERRORS.beside(json_answer(KserveModel), FINDING),
             parameters=parameters,
             answer=_metadata,
         )
         for path, parameters in _PATHS
     ),
     *(
-        _operation(
-            method="POST",
+        not_offered(
+            "infer is not offered: models here take text, not tensors; POST /v3/chat/completions",
             path=f"{path}/infer",
+            tag="Models",
             summary="Not offered: models take texts, no tensors",
-            answers=ERRORS.answers(("unsupported", "unauthorized")),
+            answers=ERRORS.answers(REFUSING),
             parameters=parameters,
-            answer=_refuse_to_infer,
         )
         for path, parameters in _PATHS
     ),
@@ -166,7 +161,7 @@ OPERATIONS = (
         answers=merged(
             {200: json_answer(ModelVersions)},
             ERRORS.answers(("not_found", *LOADING)),
-            OPENAI_ERRORS.answers(_FOUND),  # of the API that owns the paths around it
+            OPENAI_ERRORS.answers(FINDING),  # of the API that owns the paths around it
         ),
         parameters=_BY_VERSION,
         answer=_status,

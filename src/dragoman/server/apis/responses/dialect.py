@@ -31,10 +31,9 @@ from dragoman.server.apis.openai_wire.sampling import (
     without_effect,
 )
 from dragoman.server.apis.responses.asking import Asking, current_asking
-from dragoman.server.apis.responses.encoder import ResponseEncoder
+from dragoman.server.apis.responses.encoder import OutputForm, ResponseEncoder
 from dragoman.server.apis.responses.fitting import fitted
 from dragoman.server.apis.responses.items import Conversation, check_items, new_item_id, stored_form, type_of
-from dragoman.server.apis.responses.output import OutputForm
 from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, ResponsesProfile
 from dragoman.server.apis.responses.request import (
     IGNORED,
@@ -47,6 +46,7 @@ from dragoman.server.apis.responses.request import (
 )
 from dragoman.server.apis.responses.schema import (
     InputItem,
+    ReasoningOptions,
     Response,
     ResponsesBody,
     TextFormat,
@@ -64,6 +64,11 @@ _OTHER_NAMES = (
     (re.compile(r"(?<!reasoning\.)\bmax_tokens\b"), "max_output_tokens"),
     (re.compile(r"^messages\b"), "input"),
 )
+
+_TOLD_BACK = (
+    "instructions", "max_tool_calls", "previous_response_id", "prompt_cache_key", "prompt_cache_retention",
+    "prompt_cache_options", "safety_identifier", "top_logprobs", "user", "metadata",
+)  # fmt: skip
 
 NewId = Callable[[str, bool], str]
 """(caller, is it stored) -> the id of a new response."""
@@ -255,37 +260,27 @@ class ResponsesDialect:
     # --- what is told -------------------------------------------------------------------------------------------------
 
     def _response(self, response_id: str, body: ResponsesBody, request: GenerationRequest) -> Response:
-        """The response as it begins."""
-        reasoning = body.reasoning
-        summary = None if reasoning is None else reasoning.summary or reasoning.generate_summary
+        """The response as it begins; most of it is told back as it was asked for."""
+        reasoning, sampling = body.reasoning or ReasoningOptions(), request.sampling
         return Response(
+            **{name: value for name in _TOLD_BACK if (value := getattr(body, name)) is not None},
             id=response_id,
             created_at=int(self._clock()),
             status="in_progress",
-            instructions=body.instructions,
             max_output_tokens=body.max_tokens,
-            max_tool_calls=body.max_tool_calls,
             model=self._options.names.answering(self._profile.wire, body.model),
             parallel_tool_calls=body.parallel_tool_calls is not False,
-            previous_response_id=body.previous_response_id,
-            prompt_cache_key=body.prompt_cache_key,
-            prompt_cache_retention=UNSET if body.prompt_cache_retention is None else body.prompt_cache_retention,
-            prompt_cache_options=UNSET if body.prompt_cache_options is None else body.prompt_cache_options,
-            reasoning=ToldReasoning(None if reasoning is None else reasoning.effort, summary),
-            safety_identifier=body.safety_identifier,
+            reasoning=ToldReasoning(reasoning.effort, reasoning.summary or reasoning.generate_summary),
             store=body.store is not False,
             background=bool(body.background),
-            temperature=request.sampling.temperature,
+            temperature=sampling.temperature,
             text=_told_text(body),
             tool_choice=body.tool_choice or "auto",
             tools=[_told_tool(tool) for tool in body.tools or ()],
-            top_logprobs=body.top_logprobs or 0,
-            presence_penalty=request.sampling.presence_penalty,
-            frequency_penalty=request.sampling.frequency_penalty,
-            top_p=request.sampling.top_p if body.top_p is None else body.top_p,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            top_p=sampling.top_p if body.top_p is None else body.top_p,
             truncation="auto" if body.truncation == "auto" else "disabled",
-            user=body.user,
-            metadata=body.metadata or {},
         )
 
     def without_effect(self, parsed: Parsed) -> list[str]:

@@ -6,9 +6,9 @@ Does not: parse. One encoder per call, on the event loop; `event` runs once per 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
-import msgspec
 from msgspec import UnsetType
 
 from dragoman.server.api import SSE_MEDIA_TYPE, HttpCall, Reply
@@ -23,23 +23,17 @@ from dragoman.server.apis.openai_wire.completions.schema import (
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH
 from dragoman.server.apis.openai_wire.sampling import Reading
 from dragoman.types import (
-    FinishReason,
     GenerationEvent,
     GenerationRequest,
     GenerationResult,
     PromptInfo,
+    SequenceResult,
     TextPrompt,
     TokenOutput,
 )
 
-
-class _Part(msgspec.Struct, frozen=True):
-    """A part of one choice: new text and tokens, and the prompt where this part is the choice's first."""
-
-    text: str
-    tokens: Sequence[TokenOutput]
-    finish_reason: FinishReason | None
-    prompt: PromptInfo | None
+Part = SequenceResult | GenerationEvent
+"""A whole choice, or the next part of one."""
 
 
 class CompletionEncoder(OpenAiEncoder[CompletionChunk]):
@@ -83,8 +77,7 @@ class CompletionEncoder(OpenAiEncoder[CompletionChunk]):
         choices = []
         for request_index, result in enumerate(results):
             for sequence in result.sequences:
-                part = _Part(sequence.text, sequence.tokens, sequence.finish_reason, result.prompt)
-                choices.append(self._choice(request_index, sequence.index, part))
+                choices.append(self._choice(request_index, sequence, result.prompt))
         answer = Completion(
             self._id,
             "text_completion",
@@ -106,8 +99,7 @@ class CompletionEncoder(OpenAiEncoder[CompletionChunk]):
         has_news = event.text or event.finish_reason is not None or prompt is not None
         if not has_news and not (self._needs_tokens and event.tokens):
             return b""
-        part = _Part(event.text, event.tokens, event.finish_reason, prompt)
-        return self._frame(self._event_chunk(self._choice(request_index, event.index, part), event))
+        return self._frame(self._event_chunk(self._choice(request_index, event, prompt), event))
 
     def _text_choice(self, index: int, text: str) -> CompletionChoice:
         return CompletionChoice(index, text)
@@ -125,51 +117,36 @@ class CompletionEncoder(OpenAiEncoder[CompletionChunk]):
     def _choice_index(self, request_index: int, sequence_index: int) -> int:
         return request_index * self._requests[request_index].sampling.n + sequence_index
 
-    def _choice(self, request_index: int, sequence_index: int, part: _Part) -> CompletionChoice:
-        index = self._choice_index(request_index, sequence_index)
+    def _choice(self, request_index: int, part: Part, prompt: PromptInfo | None) -> CompletionChoice:
+        """`prompt`: where this part is the choice's first."""
+        index = self._choice_index(request_index, part.index)
         reason = None if part.finish_reason is None else OPENAI_FINISH[part.finish_reason]
         choice = CompletionChoice(index, part.text if self._shows_text else "", None, reason)
-        if self._needs_tokens or self._needs_prompt:
-            self._add_details(choice, self._requests[request_index], part)
+        if not (self._needs_tokens or self._needs_prompt):
+            return choice
+        echoed = prompt if self._body.echo else None
+        echo = "" if echoed is None else _echo_text(self._requests[request_index], echoed)
+        begin = self._offsets.get(index, 0) if echoed is None else len(echo)
+        self._offsets[index] = begin + sum(len(token.text) for token in part.tokens)
+        if self._body.logprobs is not None:
+            rows = choice.logprobs = CompletionLogprobs()
+            if echoed is not None:
+                self._add_rows(rows, echoed.tokens, _offsets_in(echo, echoed.tokens))
+            self._add_rows(rows, part.tokens, accumulate((len(token.text) for token in part.tokens), initial=begin))
+        if self._shows_text:
+            choice.text = echo + part.text
+        choice.prompt_logprobs = self._prompt_logprobs(prompt)
+        choice.token_ids = self._token_ids(part.tokens)
+        choice.prompt_token_ids = self._prompt_ids(prompt)
         return choice
 
-    def _add_details(self, choice: CompletionChoice, request: GenerationRequest, part: _Part) -> None:
-        body = self._body
-        echoed = part.prompt if body.echo else None
-        if body.logprobs is not None:
-            choice.logprobs = self._logprobs(choice.index, request, part, echoed)
-        else:
-            self._offsets[choice.index] = 0
-        if echoed is not None and self._shows_text:
-            choice.text = _echo_text(request, echoed) + part.text
-        choice.prompt_logprobs = self._prompt_logprobs(part.prompt)
-        choice.token_ids = self._token_ids(part.tokens)
-        choice.prompt_token_ids = self._prompt_ids(part.prompt)
-
-    def _logprobs(
-        self, index: int, request: GenerationRequest, part: _Part, echoed: PromptInfo | None
-    ) -> CompletionLogprobs:
-        """Rows for the echoed prompt, if any, then for the new tokens. Mutates: the choice's offset."""
-        rows = CompletionLogprobs()
-        offset = self._offsets.get(index, 0)
-        if echoed is not None:
-            text = _echo_text(request, echoed)
-            self._add_rows(rows, echoed.tokens)
-            rows.text_offset += _offsets_in(text, echoed.tokens)
-            offset = len(text)
-        self._add_rows(rows, part.tokens)
-        for token in part.tokens:
-            rows.text_offset.append(offset)
-            offset += len(token.text)
-        self._offsets[index] = offset
-        return rows
-
-    def _add_rows(self, rows: CompletionLogprobs, tokens: Sequence[TokenOutput]) -> None:
+    def _add_rows(self, rows: CompletionLogprobs, tokens: Sequence[TokenOutput], offsets: Iterable[int]) -> None:
         top_n, names_by_id = self._body.logprobs or 0, bool(self._body.return_tokens_as_token_ids)
-        for token in tokens:
+        for token, offset in zip(tokens, offsets, strict=False):  # the last offset may be the next token's
             rows.tokens.append(f"token_id:{token.id}" if names_by_id else token.token_text)
             rows.token_logprobs.append(json_logprob(token.logprob))
             rows.top_logprobs.append(_top_logprobs(token, top_n, names_by_id=names_by_id))
+            rows.text_offset.append(offset)
 
     def _chunk(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> CompletionChunk:
         return CompletionChunk(

@@ -14,7 +14,16 @@ from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion
 from dragoman.server.apis.openai_wire.completions.schema import Completion, CompletionChunk
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.models import OpenAiModel, OpenAiModelList, openai_model, openai_models
-from dragoman.server.describe.answers import LOADING, Answer, Answers, Content, ErrorFamily, json_answer, merged
+from dragoman.server.describe.answers import (
+    FINDING,
+    LISTING,
+    Answer,
+    Answers,
+    Content,
+    ErrorFamily,
+    json_answer,
+    merged,
+)
 from dragoman.server.describe.components import GENERATED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import ref
 from dragoman.server.model_facts import facts_of_all, facts_of_name
@@ -68,16 +77,13 @@ def model_operations(path: str, summary: str, errors: ErrorFamily, owned_by: str
         operation(
             path=path,
             summary=summary,
-            answers=merged({200: json_answer(OpenAiModelList, "the list")}, errors.answers(("unauthorized",))),
+            answers=errors.beside(json_answer(OpenAiModelList, "the list"), LISTING),
             answer=models,
         ),
         operation(
             path=f"{path}/{{name}}",
             summary="One model",
-            answers=merged(
-                {200: json_answer(OpenAiModel, "the description")},
-                errors.answers(("unauthorized", "not_found", *LOADING)),
-            ),
+            answers=errors.beside(json_answer(OpenAiModel, "the description"), FINDING),
             parameters=("name_path",),
             answer=model,
         ),

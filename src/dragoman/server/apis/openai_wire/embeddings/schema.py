@@ -13,16 +13,13 @@ import msgspec
 from msgspec import Meta
 
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.openai_wire.fields import BOUNDS
-from dragoman.server.apis.openai_wire.pooling.texts import MODEL, switch_schema, texts_schema
+from dragoman.server.apis.openai_wire.describe.bodies import struct_body
+from dragoman.server.apis.openai_wire.pooling.texts import CUT_SCHEMA, texts_schema
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.staying import EFFECT, NAME
-from dragoman.server.describe.json_schema import TEXT, Schema, an_object, described, nullable, range_of
+from dragoman.server.describe.json_schema import TEXT, Schema
 
 FORMATS = ("float", "base64")
-
-NO_EFFECT = {"user": "an end-user label; nothing is tracked per user"}
-"""Parameters that are accepted, and why they have no effect."""
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True):
@@ -32,7 +29,6 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     model: str | None = None
     dimensions: int | None = None
     encoding_format: str | None = None
-    user: str | None = None
     truncate_prompt_tokens: int | None = None
     add_special_tokens: bool | None = None
     normalize: bool | None = None
@@ -72,32 +68,35 @@ class EmbeddingList(msgspec.Struct):
     usage: TextUsage
 
 
+_EFFECTS = {
+    "model": "the default model if absent",
+    "dimensions": "keep so many of the first components",
+    "encoding_format": "",
+    "truncate_prompt_tokens": (
+        "cut texts to so many tokens, -1 to what the model takes; too long ones are refused if absent"
+    ),
+    "add_special_tokens": "put the model's own tokens around texts",
+    "allow_token_ids": "token ids are this model's own; without it, only texts are embedded",
+    "normalize": "vectors of length 1; as the model does if absent",
+    "prompt_name": "one of the model's prompts, which goes before each text",
+    "task": "what the vectors are for, as Jina has it; another name of `prompt_name`",
+    NAME: EFFECT,
+}
+
+
 def embeddings_body(words: Profile, profile: ModelProfile) -> Schema:
     """The schema of the body."""
-    switch = switch_schema(words)
-    needed = {"input": texts_schema(profile.limits)}
-    return an_object(
-        needed | ({"model": TEXT} if words.requires_model else {}),
-        {
-            **({} if words.requires_model else {"model": MODEL}),
-            "dimensions": described(
-                nullable({"type": "integer", "minimum": 1}), "keep so many of the first components"
-            ),
-            "encoding_format": nullable({"enum": list(FORMATS), "default": "float"}),
-            "truncate_prompt_tokens": described(
-                nullable({"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}),
-                "cut texts to so many tokens, -1 to what the model takes; too long ones are refused if absent",
-            ),
-            "add_special_tokens": described(switch, "put the model's own tokens around texts", True),
-            "allow_token_ids": described(
-                switch, "token ids are this model's own; without it, only texts are embedded", False
-            ),
-            "normalize": described(switch, "vectors of length 1; as the model does if absent"),
-            "prompt_name": described(nullable(TEXT), "one of the model's prompts, which goes before each text"),
-            "task": described(
-                nullable(TEXT), "what the vectors are for, as Jina has it; another name of `prompt_name`"
-            ),
-            NAME: described(nullable({"type": "number", **range_of(BOUNDS[NAME])}), EFFECT),
-            "user": {"description": f"without effect: {NO_EFFECT['user']}"},
+    return struct_body(
+        EmbeddingsBody,
+        _EFFECTS,
+        words,
+        profile,
+        needed={"input": texts_schema(profile.limits)} | ({"model": TEXT} if words.requires_model else {}),
+        defaults={"encoding_format": "float", "add_special_tokens": True, "allow_token_ids": False},
+        own={
+            "dimensions": {"type": "integer", "minimum": 1},
+            "encoding_format": {"enum": list(FORMATS)},
+            "truncate_prompt_tokens": CUT_SCHEMA,
         },
+        ignored={"user": "an end-user label; nothing is tracked per user"},
     )

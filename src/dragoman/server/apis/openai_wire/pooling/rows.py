@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 import numpy.typing as npt
 
 _VALUES_AT_ONCE = 20_000  # about two milliseconds
@@ -18,15 +17,10 @@ _VALUES_AT_ONCE = 20_000  # about two milliseconds
 _ENCODER = msgspec.json.Encoder()
 
 
-async def encoded_rows(vectors: npt.NDArray[np.float32], item: Callable[[int, npt.NDArray[np.float32]], Any]) -> Any:
-    """A JSON array with the `item` of each row, to stand in an answer as it is."""
-    return await encoded_arrays(vectors, item)
-
-
 async def encoded_arrays(
     arrays: Sequence[npt.NDArray[Any]] | npt.NDArray[Any], item: Callable[[int, npt.NDArray[Any]], Any]
 ) -> Any:
-    """The same of arrays of any shapes."""
+    """A JSON array with the `item` of each array, to stand in an answer as it is."""
     pieces, num_values, begin = [], 0, 0
     for index, array in enumerate(arrays):
         num_values += array.size

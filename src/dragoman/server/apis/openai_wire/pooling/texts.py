@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dragoman.errors import ServerError
 from dragoman.server.apis.openai_wire.fields import check_count, shown
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.describe.json_schema import BOOLEAN, LENIENT_BOOLEAN, TEXT, Schema, any_of, array, nullable
+from dragoman.server.describe.json_schema import TEXT, Schema, any_of, array
 from dragoman.server.pooling import Truncation
 from dragoman.server.pooling.base import Text
 from dragoman.types import Limits
@@ -147,8 +147,3 @@ def texts_schema(limits: Limits) -> Schema:
 
 MODEL: Schema = {"anyOf": [TEXT, {"type": "null"}], "description": "the default model if absent"}
 """A body's `model`."""
-
-
-def switch_schema(words: Profile) -> Schema:
-    """A boolean or null, as the profile reads them."""
-    return nullable(BOOLEAN if words.has_strict_types else LENIENT_BOOLEAN)
