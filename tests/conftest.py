@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
@@ -11,6 +10,7 @@ import pytest
 
 from tests.support import tiers
 from tests.support.differences import lacking
+from tests.support.frozen import freeze_for_good
 from tests.support.tables import RowsFailed
 
 # They need packages of their own, a browser, or checkpoints that are fetched: `make test-clients`, `make test-browser` and
@@ -62,11 +62,10 @@ def _keep(config: pytest.Config, items: list[pytest.Item], kept: Collection[pyte
 
 
 def pytest_collection_finish() -> None:
-    """Never look for garbage among the tests themselves: nearly a million objects, at each of hundreds of models' ends."""
+    """Never look for garbage among the tests themselves."""
     with suppress(ImportError):  # asks who holds generators of random numbers, which cannot be told afterwards
         importlib.import_module("hypothesis")
-    gc.collect()
-    gc.freeze()
+    freeze_for_good()
 
 
 @pytest.hookimpl(wrapper=True)

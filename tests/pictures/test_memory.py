@@ -117,7 +117,7 @@ class Watched:
 def test_pictures_of_many_requests_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files of many pixels: all requests are served, some after others."""
     most = 16_000_000
-    memory = PictureMemory(most)
+    memory = PictureMemory(most, max_wait_s=PATIENCE_S)
     watched = Watched(memory, monkeypatch)
     loader = PictureLoader(memory=memory)
     sources = [PictureSource(data_url(png(500, 400)), "images[0]")] * 4
