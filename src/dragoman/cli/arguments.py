@@ -1,9 +1,9 @@
-"""Reads the command line into named texts, in the same form as the other sources give theirs.
+"""Reads the command line into named texts, the form of all sources of options.
 
 Does: split `--name value`, `--name=value`, switches (`--name`, `--no-name`, `--name=false`), LMI's short flags and the
 one argument.
-Does not: judge values or look at other sources. Called by the subcommands, at start-up. An argument parser of the
-standard library would word unknown and bad options differently from the other sources, so this is ours.
+Does not: judge values or look at other sources. Called by the subcommands, at start-up. The standard library's
+parser would word errors about options differently from the other sources.
 """
 
 from __future__ import annotations
@@ -86,19 +86,19 @@ class _Reader:
             self._has_unknown = True
             if not has_value and self._words and not self._words[0].startswith("-"):
                 given = given_by(name, self._words.pop(0))
-            self.givens.append(given)  # `resolve` tells what it may have meant
+            self.givens.append(given)  # `resolve` suggests the nearest option
         elif has_value:
             self._add(given, matches[0])
         else:
             self._take_value(name, matches[0])
 
     def _is_one_model(self, name: str) -> bool:
-        """True for `-m PATH`, where what follows is not in the form that only LMI's list of models has."""
+        """True for `-m PATH`; False for LMI's list of models."""
         followers = list(takewhile(lambda word: not is_flag(word), self._words))
         return name == ONE_OR_MORE and len(followers) == 1 and not _LISTS_MODELS.search(followers[0])
 
     def _add(self, given: Given, match: Match) -> None:
-        """Note one value; lists that are given in parts become one."""
+        """Keep one value; repeated lists are joined."""
         before = next((one for one in self.givens if one.key == given.key), None) if match.adds_up else None
         if before is None:
             self.givens.append(given)
@@ -120,7 +120,7 @@ class _Reader:
             self._add(given_by(name, self._words.pop(0)), match)
 
     def _take_arguments(self) -> None:
-        if self._has_unknown:  # a stray word may be the unknown option's value: one problem at a time
+        if self._has_unknown:  # a stray word may be an unknown option's value, which is already a problem
             return
         if len(self._arguments) > 1:
             stray = " ".join(self._arguments[1:])
@@ -139,7 +139,7 @@ def given_by(flag: str, value: str = "") -> Given:
 
 
 def is_flag(word: str) -> bool:
-    """True for what cannot be a value: `-1` can."""
+    """True for a flag; False for a value such as `-1`."""
     return word.startswith("--") or word.partition("=")[0] in FLAG_KEYS
 
 

@@ -1,6 +1,6 @@
-"""The block of text that says, once the model is loaded, what is served, where, and how to try it.
+"""The text after a start: the served model, its address, and a command to try it.
 
-Does: text only. Does not: print, or decide which routes exist (the APIs do). Called by `serve`.
+Does: write the text. Does not: print, or decide which routes exist (the APIs do). Called by `serve`.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ class BannerFacts:
 
     @property
     def place(self) -> str:
-        """The same for people; it names the socket, which the URL does not."""
+        """The address for people, which may be a socket."""
         return f"{self.unix_socket} ({self.url})" if self.unix_socket else self.url
 
 
 def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
-    """The URL by which this machine reaches the server; addresses that mean "all" become the local one."""
+    """The URL for this machine; addresses that mean "all" become the local one."""
     local = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     scheme = "https" if is_tls else "http"
     return f"{scheme}://[{local}]:{port}" if ":" in local else f"{scheme}://{local}:{port}"
 
 
 def banner(facts: BannerFacts) -> str:
-    """The block, eight lines at most, with a line to copy."""
+    """The text of at most eight lines, one of them to copy."""
     url = facts.url
     details = f" ({', '.join(facts.details)})" if facts.details else ""
     lines = [f"dragoman {__version__} serves {facts.name} at {facts.place}", f"  {facts.model_dir}{details}"]
@@ -74,7 +74,7 @@ def banner(facts: BannerFacts) -> str:
     lines.append(f"  speaks {', '.join(spoken(facts))}; every route: {url}/docs")
     if facts.has_playground and not facts.unix_socket and facts.can_generate and facts.pooling is None:
         lines.append(f"  to try it in a browser: {url}/playground")
-    if facts.can_generate:  # what a handler wants to be asked, only its author knows
+    if facts.can_generate:  # only a handler's author knows its requests
         if facts.has_chat_template and facts.pooling is None:
             lines.append(_shape_line(facts))
         lines += _curl_lines(facts, url)
@@ -82,7 +82,7 @@ def banner(facts: BannerFacts) -> str:
 
 
 def spoken(facts: BannerFacts) -> list[str]:
-    """The names of the APIs by which the model can be asked."""
+    """The names of the model's APIs."""
     served = [api for api in all_apis() if facts.can_generate or not api.needs_engine]
     kinds = {True, False} if facts.is_mixed else {facts.pooling is not None}
     return [
@@ -96,7 +96,7 @@ def spoken(facts: BannerFacts) -> list[str]:
 
 
 def empty_banner(store: str, place: str) -> str:
-    """The block where no model is served yet. `place`: where the server is."""
+    """The text without a served model. `place`: the server's address."""
     lines = [
         f"dragoman {__version__} serves no model yet at {place}",
         f"  models are loaded from {store} on demand",
@@ -106,7 +106,7 @@ def empty_banner(store: str, place: str) -> str:
 
 
 def _shape_line(facts: BannerFacts) -> str:
-    """One line: the API whose shape a plain call gets on the route that two APIs document, and how to change it."""
+    """A line on the API whose format a plain call gets on the route that two APIs document, and how to change it."""
     shapes = {"lmi": "LMI's shape", "openai": "OpenAI's shape"}
     if facts.chat_format in shapes:
         changes = " or ".join(name for name in ("auto", *shapes) if name != facts.chat_format)
@@ -131,7 +131,7 @@ def _curl_lines(facts: BannerFacts, url: str) -> list[str]:
 
 
 def _call_to_try(facts: BannerFacts) -> tuple[str, dict[str, object]]:
-    """A path and a body that the model answers."""
+    """A path and a body as an example."""
     question, beginning = "What is deep learning?", "Deep learning is"
     match facts.pooling:
         case PoolingKind.CLASSIFY:

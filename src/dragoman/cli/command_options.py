@@ -1,6 +1,6 @@
-"""The options that a subcommand has for itself, beside those of the server.
+"""A subcommand's own options, beside those of the server.
 
-Does: take them off the command line, by the rules of `arguments`, judge their values one by one, list them for `--help`.
+Does: take them off the command line by the rules of `arguments`, check each value, list them for `--help`.
 Does not: know any of them, or read the server's options. Used by the modules of the subcommands' arguments.
 """
 
@@ -25,18 +25,18 @@ Arguments = TypeVar("Arguments")
 
 
 def as_url(word: str) -> str:
-    """The word; with http:// before it if it is HOST:PORT."""
+    """The word as a URL; HOST:PORT gets http:// before it."""
     return f"http://{word}" if _HOST_PORT.fullmatch(word) else word
 
 
 def is_url(word: str) -> bool:
-    """True for the address of a server, HOST:PORT included; a page of the hub is the name of a model."""
+    """True for a server's address, also HOST:PORT; False for a page of the hub, which names a model."""
     return as_url(word).lower().startswith(("http://", "https://")) and hub_model(word) is None
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOption:
-    """One option. `default` None = not set; `is_needed`: nothing can be done without it; `repeats`: all its values count."""
+    """One option. `default` None = not set; `is_needed`: required; `repeats`: all its values count."""
 
     name: str
     kind: Kind
@@ -47,7 +47,7 @@ class CommandOption:
 
     @property
     def flag(self) -> str:
-        """The flag of this option."""
+        """The option's flag."""
         return flag_of(self.name)
 
 
@@ -57,7 +57,7 @@ def flag_of(name: str) -> str:
 
 
 def cite(name: str, value: object) -> str:
-    """An option with its value and source, as the beginning of an error message."""
+    """An option with its value and source, to begin an error message."""
     return f"{flag_of(name)}={value} ({SOURCE})"
 
 
@@ -81,7 +81,7 @@ class ReadWords:
     def __init__(
         self, options: Sequence[CommandOption], words: Sequence[str], *, takes_server_options: bool = False
     ) -> None:
-        """`takes_server_options`: words that may be meant for the server are left in `others`."""
+        """`takes_server_options`: possible options of the server stay in `others`."""
         self.texts: dict[str, str] = {}
         self.values: dict[str, Any] = {option.name: option.default for option in options}
         self.others: list[str] = []
@@ -99,11 +99,11 @@ class ReadWords:
                 self.problems.append(f"{one.flag}: is needed, must be {one.kind.allowed}")
 
     def refuse(self, name: str, why: str) -> None:
-        """Note what is wrong with the value of an option."""
+        """Note a problem with an option's value."""
         self.problems.append(f"{cite(name, self.texts[name])}: {why}")
 
     def made(self, arguments: type[Arguments], **others: Any) -> Arguments | None:
-        """The arguments with the values of the options and `others`; None if there is a problem."""
+        """The arguments from the options' values and `others`; None if there is a problem."""
         if self.problems:
             return None
         names = {one.name for one in dataclasses.fields(arguments)}  # type: ignore[arg-type]
@@ -163,9 +163,9 @@ def _is_nearer_to_server(flag: str, option: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command. `read` makes its arguments of the words and the environment; `module` has `run`, which runs it.
+    """One command. `read` turns words and environment into its arguments; `run` in `module` runs it.
 
-    `takes_server_options`: of a model that it loads. `words`: what may stand there besides options and files.
+    `takes_server_options`: for a model that it loads. `words`: the allowed words besides options and files.
     """
 
     usage: str
@@ -178,6 +178,6 @@ class Command:
 
     @property
     def help(self) -> str:
-        """The usage, and a line for each option."""
+        """The usage, and a line per option."""
         rows = (f"  {one.flag} {one.kind.placeholder}".ljust(_COLUMN) + one.help for one in self.options)
         return "\n".join((self.usage, *rows, self.notes)) if self.options else self.usage

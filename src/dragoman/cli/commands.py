@@ -1,7 +1,7 @@
-"""The commands: their names, what each is for, and the module that knows its options.
+"""The commands: names, purposes, and the modules with their options.
 
-Does: list them. Does not: import the modules before they are asked for, since `--help` need not wait for them.
-Used by `main` and by the completion of shells.
+Does: list them. Does not: import these modules until needed, so that `--help` is fast. Used by `main` and by the completion
+of shells.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dragoman.cli.command_options import Command
 
-_COLUMN = 40  # of what a command is for
+_COLUMN = 40  # of a command's purpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ COMMANDS: Mapping[str, CommandPlace] = {
 
 
 def overview() -> str:
-    """The commands with what stands behind them, a line or two each."""
+    """The commands with their purposes, a line or two each."""
     lines = []
     for name, place in COMMANDS.items():
         for words, summary in ((place.words, place.summary), *place.flags.items()):
@@ -75,7 +75,7 @@ def overview() -> str:
 
 
 def command_at(place: CommandPlace) -> Command | None:
-    """The command there; None where `main` is it."""
+    """The command at that place; None for `main` itself."""
     if not place.place:
         return None
     module, _, attribute = place.place.partition(":")

@@ -1,6 +1,6 @@
-"""`dragoman config`: prints what was resolved and from where, or (`--docs`) the options page.
+"""`dragoman config`: prints the resolved options with their sources, or (`--docs`) the options page.
 
-Does: text from a resolved configuration. Does not: load a model. Called by `main`.
+Does: write the text of a resolved configuration. Does not: load a model. Called by `main`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dragoman.config.resolve import Config
 
 
 def config_text(config: Config) -> str:
-    """The listing: one line per option with its value and its source, then what was given without effect."""
+    """The listing: one line per option with value and source, then the options without effect."""
     return "\n".join(_lines(config)) + "\n"
 
 

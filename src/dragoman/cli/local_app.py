@@ -1,6 +1,6 @@
-"""A model that a command loads for itself, and the application over it, which nobody else can reach.
+"""A model that a command loads for itself, and its private application.
 
-Does: load the model and end it, put the application together without a port and without keys. Does not: call it. Used by
+Does: load the model and end it, build the application without a port and without keys. Does not: call it. Used by
 the commands, on the event loop.
 """
 
@@ -20,18 +20,18 @@ from dragoman.server.registry import ModelRegistry, ServedModel
 
 @asynccontextmanager
 async def local_model(config: Config, display: ProgressDisplay) -> AsyncIterator[ServedModel]:
-    """The model, loaded for the time of the block. Raises: what loading raises."""
+    """The model, loaded within the block. Raises: errors of loading."""
     composed = await build_served_model(config, display)
     display.finish()
     try:
         yield composed.served
     finally:
-        await composed.served.engine.shutdown(0.0)  # which also writes what is left for the disk
+        await composed.served.engine.shutdown(0.0)  # also writes pending prompts to the disk
         composed.close()
 
 
 def registry_of(served: ServedModel) -> ModelRegistry:
-    """The registry that holds this model only, ready for calls."""
+    """A registry with only this model, ready for calls."""
     registry = ModelRegistry(served.dialects, profile=served.profile)
     registry.add(served)
     registry.mark_ready()
@@ -39,6 +39,6 @@ def registry_of(served: ServedModel) -> ModelRegistry:
 
 
 def local_app(served: ServedModel, settings: ServerSettings) -> App:
-    """The application with this model, as a server has it, but for keys: there are no strangers here."""
+    """A server's application with this model, without keys, since no other client can reach it."""
     switches = Switches(settings.strict, settings.timings, settings.keep_alive_seconds)
     return build_app(registry_of(served), ServerConfig(settings.max_request_size, switches=switches))

@@ -1,6 +1,6 @@
-"""The `dragoman` command: picks the subcommand, resolves the configuration, tells what is wrong with it.
+"""The `dragoman` command: picks the subcommand, resolves the configuration, reports problems with it.
 
-Does: `--help`, `--version`, read the words of every command. Does not: build or run anything itself.
+Does: print `--help` and `--version`, read the words of every command. Does not: build or run anything itself.
 Called by the console script and by `python -m dragoman`, on the main thread.
 """
 
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from dragoman import __version__
 from dragoman.cli.commands import COMMANDS, CommandPlace, command_at, overview
 
-if TYPE_CHECKING:  # each command imports what it needs when it runs: `--help` need not wait for the options of a server
+if TYPE_CHECKING:  # commands import their needs when they run, so that `--help` is fast
     from dragoman.config.run_time import ModelStore
     from dragoman.config.several import Resolved
 
-LEAST_PYTHON = (3, 11)  # as pyproject.toml says
-USAGE_ERROR = 2  # as argument parsers and shells use it
-INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
+LEAST_PYTHON = (3, 11)  # as in pyproject.toml
+USAGE_ERROR = 2  # the usual exit code for wrong arguments
+INTERRUPTED = 130  # the exit code of a process that Ctrl-C ended
 
 _OVERVIEW = """\
 dragoman: one LLM inference server that speaks LMI, OpenVINO Model Server, OpenAI, TGI and plain text at once
@@ -70,8 +70,8 @@ for all models, in LMI's config.properties (--config-file); the command line goe
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line `words` (None = the process's own); the exit code."""
-    if problem := _python_problem(sys.version_info[:3]):  # of an installation it is known before; of a clone it is not
+    """Run the command line `words` (None = the process's). Returns the exit code."""
+    if problem := _python_problem(sys.version_info[:3]):  # an installation checks this; a clone does not
         sys.stderr.write(f"dragoman: {problem}\n")
         return 1
     arguments = list(sys.argv[1:] if words is None else words)
@@ -112,10 +112,10 @@ def _unknown_command(command: str) -> str:
 
 
 def _machine_problem(error: Exception) -> str:
-    """One line on a file that cannot be read, or on memory that is not there; "" if the error is of another kind."""
+    """A line on an unreadable file or on missing memory; "" for another error."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}; check the path, and that this user may read it"
-    # The runtime's own word, and the interpreter's where a thread's stack cannot be mapped.
+    # Messages of the runtime, and of the interpreter if a thread's stack cannot be mapped.
     if not isinstance(error, MemoryError) and not any(one in str(error) for one in ("bad_alloc", "start new thread")):
         return ""
     import resource
@@ -127,7 +127,7 @@ def _machine_problem(error: Exception) -> str:
 
 
 def _python_problem(version: tuple[int, ...]) -> str:
-    """Why this Python does not do, "" if it does."""
+    """The reason why this Python is unsupported, "" if it is supported."""
     if version >= LEAST_PYTHON:
         return ""
     shown, least = (".".join(map(str, number)) for number in (version, LEAST_PYTHON))
@@ -145,7 +145,7 @@ def _run(name: str, place: CommandPlace, words: list[str]) -> int:
 
 
 def _run_server(command: str, words: list[str]) -> int:
-    """`serve`, or `config`, which tells what would be served."""
+    """Run `serve`, or `config`, which prints the resolved options."""
     from dragoman.cli.server_words import read_server_words
     from dragoman.config.docs import common_help, options_help, options_page
     from dragoman.config.sources import environment
@@ -181,10 +181,10 @@ def _run_server(command: str, words: list[str]) -> int:
 
 
 def _serve(resolved: Resolved, store: ModelStore) -> int:
-    """Serve until told to stop; the exit code. What is imported here takes a second: help and errors need not wait.
+    """Serve until a signal. Returns the exit code. Imports take a second, for which help and errors need not wait.
 
-    Until the server is ready nothing is looked for that only circles keep alive: what a start imports stays, and looking
-    through it time and again takes a fifth of a second.
+    The garbage collector is off until the server is ready: objects of a start stay, and looking through them repeatedly
+    takes a fifth of a second.
     """
     gc.disable()
     try:
@@ -217,7 +217,7 @@ def _serve_models(resolved: Resolved, store: ModelStore) -> int:
     if len(configs) == 1 and has_model(configs[0]) and not missing_tokenizer(configs[0].model_dir):
         loading = ModelLoad(
             configs[0], display, has_neighbours=resolved.store is not None
-        )  # others may be loaded later
+        )  # further models may be loaded later
     try:
         from dragoman.cli.serve import Serving, serve
 

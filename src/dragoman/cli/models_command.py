@@ -1,6 +1,6 @@
 """`dragoman models`: lists the models on this machine, and removes some.
 
-Does: read its words, print the table or JSON, ask before it removes. Does not: look into caches (`hub.inventory` does).
+Does: read its words, print the table or JSON, ask before a removal. Does not: look into caches (`hub.inventory` does).
 Called by `main`.
 """
 
@@ -76,7 +76,7 @@ def read_models(words: ReadWords, environ: Mapping[str, str]) -> ModelsArguments
 
 
 def run(_: object, asked: ModelsArguments, console: Console) -> int:
-    """List or remove models; the exit code: 0, or 1 if something could not be removed."""
+    """List or remove models. Returns the exit code: 0, or 1 after a failed removal."""
     places = _Places(hub_environment(console.variables).cache, asked.cache_dir)
     if asked.name is not None:
         confirmed = (lambda _: True) if asked.yes else _confirmation(sys.stdin, console.stderr)
@@ -89,7 +89,7 @@ def run(_: object, asked: ModelsArguments, console: Console) -> int:
 
 
 class _Places:
-    """The places where models are kept."""
+    """The places of models."""
 
     def __init__(self, hub: Path, kept: Path) -> None:
         self.hub, self.kept = hub, kept
@@ -110,7 +110,7 @@ def _row(model: LocalModel) -> tuple[str, ...]:
 
 
 def _confirmation(stdin: TextIO, stderr: TextIO) -> Callable[[str], bool]:
-    """A function that asks the person at the terminal; without a terminal it answers no."""
+    """A function that asks the user at the terminal; without a terminal it returns False."""
 
     def ask(question: str) -> bool:
         if not stdin.isatty():
@@ -124,7 +124,7 @@ def _confirmation(stdin: TextIO, stderr: TextIO) -> Callable[[str], bool]:
 
 
 def _remove(name: str, places: _Places, confirmed: Callable[[str], bool], stdout: TextIO) -> int:
-    """Raises: HubError if there is no such model; OSError."""
+    """Remove a model. Raises: HubError if it does not exist; OSError."""
     on_hub = hub_models(places.hub)
     if name == "kept":
         return _remove_kept(kept_models(places.kept, on_hub), places, confirmed, stdout)

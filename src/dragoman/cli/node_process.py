@@ -1,10 +1,10 @@
-"""The process of one memory node: an engine on the node's cores, which a server in front sends requests to.
+"""The process of one memory node: an engine on the node's cores, for requests of the server in front.
 
 python -m dragoman.cli.node_process FD KERNELS HTTP
 
-Does: load the model, run requests, tell how the engine is. Does not: HTTP or text. Started by `dragoman.nodes`, which has
-the other end of the socket FD; where that is closed, this process ends. What a terminal or a supervisor signals to all
-processes is the server's to answer. The runtime is imported when the cores are chosen, not before.
+Does: load the model, run requests, report the engine's health. Does not: handle HTTP or text. Started by `dragoman.nodes`,
+which has the other end of the socket FD; when that closes, this process ends. It ignores signals that a terminal or
+supervisor sends to all processes: the server acts on them. The runtime is imported after the cores are chosen.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from dragoman.engine.base import AdapterLoading, Engine, Health
     from dragoman.host.loading import ModelLoad
 
-GAUGES_S = 0.25  # how often the engine is looked at
+GAUGES_S = 0.25  # between two checks of the engine
 
 
 def main(words: list[str]) -> NoReturn:
-    """Run the engine until the server in front is gone, or says so, or the engine has died."""
+    """Run the engine until the server in front ends or sends Stop, or the engine dies."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     descriptor, kernels, http = words
@@ -69,15 +69,15 @@ def main(words: list[str]) -> NoReturn:
         formatter = OperatorFormatter(shows_values=server.log_prompts, name=load.name)
         start_logging(log, formatter, server.log_level)
         _run(link, load)
-    except (EOFError, BrokenPipeError, ConnectionResetError):  # nobody is in front any more
+    except (EOFError, BrokenPipeError, ConnectionResetError):  # the server in front is gone
         pass
-    # The runtime's threads, and a load that nobody wants, need not be waited for.
+    # Do not wait for the runtime's threads or an unwanted load.
     log.drain()
     os._exit(0)
 
 
 def _run(link: socket.socket, load: Load) -> None:
-    """From the load to the end. Raises: EOFError, OSError if the server in front is gone."""
+    """Load the model, and run requests to the end. Raises: EOFError, OSError if the server in front is gone."""
     from dragoman.host.loading import ModelLoad  # imports the runtime
     from dragoman.models.runtime.memory import bound_arenas
 
@@ -95,11 +95,11 @@ def _run(link: socket.socket, load: Load) -> None:
 
     def tell() -> None:
         loading.wait()
-        with suppress(OSError):  # the main thread meets it
-            send(Loaded())  # or not: building tells why
+        with suppress(OSError):  # the main thread raises it
+            send(Loaded())  # loaded or failed: building reports it
 
     threading.Thread(target=tell, name="tell", daemon=True).start()
-    build = read(link)  # here, for the end of the server to be noticed while the model loads
+    build = read(link)  # here, to notice the server's end while the model loads
     assert isinstance(build, Build)
     asyncio.run(_serve(link, load, loading, build))
 
@@ -112,7 +112,7 @@ async def _serve(link: socket.socket, load: Load, loading: ModelLoad, build: Bui
     reader, writer = await asyncio.open_unix_connection(sock=link)
     try:
         composed = await build_served_model(load.config, lambda _stage, _fraction: None, build.memory_bytes, loading)
-    except Exception as error:  # whatever loading raises, the server in front tells it
+    except Exception as error:  # the server in front reports any error of loading
         if isinstance(error, ConfigError):
             refused = Refused(error.problems, is_config=True)
         else:
@@ -132,20 +132,20 @@ async def _serve(link: socket.socket, load: Load, loading: ModelLoad, build: Bui
 
 
 class NodeRequests:
-    """Carries requests of the server in front to an engine, and its answers back."""
+    """Passes the server's requests to an engine, and answers back."""
 
     def __init__(self, engine: Engine, adapters: AdapterLoading | None, writer: asyncio.StreamWriter) -> None:
-        """`engine` has been started. `adapters`: of an engine whose adapters may come and go."""
+        """`engine` is started. `adapters`: of an engine that can load adapters."""
         self._engine = engine
         self._adapters = adapters
         self._writer = writer
         self._running: dict[int, asyncio.Task[None]] = {}
         self._changing: set[asyncio.Task[None]] = set()
-        self._gauges: Gauged | None = None  # what was told last
+        self._gauges: Gauged | None = None  # the last report
         self._items: list[tuple[int, EngineOutput | Failure | None]] = []
 
     async def run(self, reader: asyncio.StreamReader) -> None:
-        """Answer until the server in front is gone, or the engine dead."""
+        """Answer until the server in front is gone, or the engine is dead."""
         listening = asyncio.create_task(self._listen(reader))
         watching = asyncio.create_task(self._watch())
         try:
@@ -181,13 +181,13 @@ class NodeRequests:
         if not isinstance(self._engine, TellingProgress):
             return
         progress = self._engine.progress(asked.request_id)
-        if progress is None:  # it looks now that it was asked
+        if progress is None:  # the engine notices the request for progress
             await asyncio.sleep(GAUGES_S)
             progress = self._engine.progress(asked.request_id)
         self._writer.write(packed(ToldProgress(asked.key, progress)))
 
     async def _watch(self) -> None:
-        """Tell how the engine is, whenever that has changed; return when it has died, and all has been told."""
+        """Report the engine's health after each change; returns when it has died and that is reported."""
         while True:
             if not self._tell().is_alive:
                 await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -201,7 +201,7 @@ class NodeRequests:
             await deliver(self._engine, asked.request, partial(self._take, key))
         except ServerError as error:
             self._put(key, Failure(error, ""))
-        except Exception as error:  # a bug: of this request alone, as far as is known
+        except Exception as error:  # a defect; only this request fails
             self._put(key, Failure(EngineFailed(f"{type(error).__name__}: {error}"), ""))
             raise
         else:
@@ -214,20 +214,20 @@ class NodeRequests:
         return True
 
     def _put(self, key: int, item: EngineOutput | Failure | None) -> None:
-        """Have it sent with what else this turn of the loop brings: a step's outputs are one message."""
+        """Send with everything else of this turn of the loop: a step's outputs are one message."""
         if not self._items:
             asyncio.get_running_loop().call_soon(self._flush)
         self._items.append((key, item))
 
     def _flush(self) -> None:
         items, self._items = self._items, []
-        if any(not isinstance(item, EngineOutput) for _, item in items):  # totals are known when an answer is
+        if any(not isinstance(item, EngineOutput) for _, item in items):  # totals arrive no later than answers
             self._tell()
         if items:
             self._writer.write(packed(Replied(tuple(items))))
 
     def _tell(self) -> Health:
-        """Tell how the engine is, if that has changed."""
+        """Report the engine's health if it has changed."""
         gauges = Gauged(self._engine.health(), self._engine.stats())
         if gauges != self._gauges:
             self._gauges = gauges
@@ -236,7 +236,7 @@ class NodeRequests:
 
     async def _change(self, change: ChangeAdapter) -> None:
         error = None
-        assert self._adapters is not None  # else nobody is asked
+        assert self._adapters is not None  # otherwise changes are never requested
         try:
             if change.directory is not None:
                 await self._adapters.load_adapter(change.name, change.directory, is_replacing=change.is_replacing)

@@ -1,6 +1,6 @@
 """Chooses the cores of a server, from its options and what the machine has.
 
-Does: read the options, have the process run so, say what is wrong. Does not: divide cores (`cores.placement` does). Called
+Does: read the options, apply them, report problems. Does not: divide cores (`cores.placement` does). Called
 by `main`, on the main thread, before the runtime is imported.
 """
 
@@ -13,10 +13,10 @@ from dragoman.cores.topology import Topology, read_topology
 
 
 def choose_cores(config: Config) -> str:
-    """Have this process run on the cores that its options say; why that cannot be, "" if it can."""
+    """Put this process on the cores of its options. Returns the problem, "" = none."""
     try:
         topology = read_topology()
-    except AttributeError:  # not on Linux: threads run wherever the system has them run
+    except AttributeError:  # not on Linux: the system places threads
         return "" if is_left_to_system(config) else "cores, http_cores and numa: must be left out; only Linux has them"
     try:
         apply(placement_of(config, topology))
@@ -28,7 +28,7 @@ def choose_cores(config: Config) -> str:
 
 
 def is_left_to_system(config: Config) -> bool:
-    """True if no option says anything about cores."""
+    """True if no option concerns cores."""
     return (config.server.cores, config.server.http_cores, config.server.numa) == ("auto", "auto", "off")
 
 
@@ -47,7 +47,7 @@ def placement_of(config: Config, topology: Topology) -> Placement:
 
 
 def _in_front_of_nodes(numa: str, http_cores: str, topology: Topology) -> Placement:
-    """This process computes nothing: it has the cores that the nodes leave to HTTP, or all. One node needs none in front."""
+    """The placement of a server in front of nodes: the cores that these leave to HTTP, or all; None for one node."""
     from dragoman.nodes.factory import node_placements
 
     try:

@@ -1,6 +1,6 @@
-"""Shows how far loading has come: on a terminal one line that is redrawn, elsewhere one plain line per finished stage.
+"""Shows a load's progress: on a terminal one redrawn line, elsewhere one plain line per finished stage.
 
-Does: time the stages and write them. Does not: load. Called by the code that loads, on one thread at a time.
+Does: time the stages and write them. Does not: load. Called by the loading code, on one thread at a time.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TextIO
 
 from dragoman.logs import write_to
 
-SURE_S = 5.0  # of a stage, before which nobody waits long enough to ask
-REDRAW_S = 0.1  # a terminal needs no more, and loading has better things to do
+SURE_S = 5.0  # of a stage, before an estimate is useful
+REDRAW_S = 0.1  # enough for a terminal, and cheap for the load
 _CLEAR_LINE = "\r\x1b[K"
 
 
@@ -20,7 +20,7 @@ class ProgressDisplay:
     """A callback (stage, fraction done) that writes to `stream`. A new stage name ends the stage before it."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, name: str = "") -> None:
-        """`name`: of the model that is loaded, which stands before its stages."""
+        """`name`: of the model, written before its stages."""
         self.name = name
         self._stream = stream
         self._clock = clock
@@ -29,7 +29,7 @@ class ProgressDisplay:
         self._started_s = self._drawn_s = 0.0
 
     def __call__(self, stage: str, fraction: float) -> None:
-        """Note that `stage` is this far; `fraction` in [0, 1]."""
+        """Show the progress of `stage`; `fraction` in [0, 1]."""
         now = self._clock()
         stage = f"{self.name}: {stage}" if self.name else stage
         if stage != self._stage:
@@ -48,7 +48,7 @@ class ProgressDisplay:
         return f", about {spent_s * (1 - fraction) / fraction:.0f} s left"
 
     def finish(self) -> None:
-        """End the running stage, if there is one, and write how long it took."""
+        """End the running stage, if any, and write its duration."""
         if not self._stage:
             return
         start = _CLEAR_LINE if self._is_terminal else ""
@@ -56,7 +56,7 @@ class ProgressDisplay:
         self._stage = ""
 
     def _write(self, text: str) -> None:
-        write_to(self._stream, text)  # a full disk stops no load
+        write_to(self._stream, text)  # a full disk must not end the load
 
 
 def note_to(stream: TextIO) -> Callable[[str], None]:

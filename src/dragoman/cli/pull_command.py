@@ -1,6 +1,6 @@
-"""`dragoman pull`: brings a model of the hub to this machine, so that it can be served without the network.
+"""`dragoman pull`: downloads a model of the hub, so that it can be served without the network.
 
-Does: read its words, show progress, print where the model is. Does not: download (`dragoman.hub` does). Called by `main`.
+Does: read its words, show progress, print the model's path. Does not: download (`dragoman.hub` does). Called by `main`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HF_ENDPOINT (another hub), HF_HUB_OFFLINE=1 (nothing is downloaded). See docs/hu
 
 
 class _GgufType(Text):
-    """A quantisation; `words`: some that shells offer."""
+    """A quantisation; `words`: suggestions for shells."""
 
     words = ("q4_0", "q8_0", "q4_k_m")
 
@@ -54,7 +54,7 @@ OPTIONS = (
 
 
 def read_pull(words: ReadWords, _: Mapping[str, str]) -> HubModel | None:
-    """The model that is asked for."""
+    """The requested model."""
     names = words.others
     if len(names) != 1:
         got = f"; got {' '.join(names)}" if names else ""
@@ -68,7 +68,7 @@ def read_pull(words: ReadWords, _: Mapping[str, str]) -> HubModel | None:
 
 
 def run(_: object, model: HubModel, console: Console) -> int:
-    """Bring the model; the exit code: 0, 1 if that failed, 130 if it was stopped."""
+    """Download the model. Returns the exit code: 0, 1 after a failure, 130 if interrupted."""
     try:
         path = bring(model, hub_environment(console.variables), console.display, note_to(console.stderr))
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
-"""Runs one command: its help, or its words read and what they ask for done.
+"""Runs one command: prints its help, or reads its words and runs it.
 
-Does: tell problems with the words, resolve the options of the server. Does not: know any command. Called by `main`, on the
+Does: report problems with the words, resolve the server's options. Does not: know any command. Called by `main`, on the
 main thread.
 """
 
@@ -14,24 +14,24 @@ from dragoman.cli.command_options import Command, ReadWords
 from dragoman.cli.progress import ProgressDisplay
 
 FAILED = 1
-USAGE_ERROR = 2  # as argument parsers and shells use it
+USAGE_ERROR = 2  # the usual exit code for wrong arguments
 
 
 class Console:
-    """The variables of a command's environment, where it writes, and the display that shows how far it is."""
+    """A command's environment variables, output streams, and display of progress."""
 
     def __init__(self, variables: Mapping[str, str], stdout: TextIO, stderr: TextIO) -> None:
         self.variables, self.stdout, self.stderr = variables, stdout, stderr
         self.display = ProgressDisplay(stderr)
 
     def tell(self, *problems: object) -> None:
-        """Write each line of the problems, below what the display shows."""
+        """Write each problem's lines, below the display."""
         self.display.finish()
         self.stderr.writelines(f"dragoman: {line}\n" for problem in problems for line in str(problem).splitlines())
 
 
 def run_command(command: Command, words: Sequence[str], console: Console) -> int:
-    """Run it; the exit code: 2 for a mistake in the words, 1 if it fails, else what the command says."""
+    """Run the command. Returns the exit code: 2 for wrong words, 1 after a failure, else the command's."""
     if "--help" in words or "-h" in words:
         console.stdout.write(command.help)
         return 0
@@ -51,6 +51,6 @@ def run_command(command: Command, words: Sequence[str], console: Console) -> int
     module: Any = import_module(command.module)
     try:
         return int(module.run(config, asked, console))
-    except getattr(module, "FAILURES", ()) as error:  # what the command says on one line
+    except getattr(module, "FAILURES", ()) as error:  # the command's one-line errors
         console.tell(error)
         return FAILED

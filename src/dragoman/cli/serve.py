@@ -1,7 +1,7 @@
-"""`dragoman serve`: from a resolved configuration to a running server, and back to the shell.
+"""`dragoman serve`: runs a server of a resolved configuration.
 
-Does: log set-up, the server's own settings, the order of loading, the banner.
-Does not: build the model's parts (`compose` does) or run the loop (`server.run` does). Called by `main`, on the main thread.
+Does: set up the log, make the server's settings, order the loads, print the banner. Does not: build the model's parts
+(`compose` does) or run the loop (`server.run` does). Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -51,11 +51,10 @@ EXPECTED = (ConfigError, ModelError)
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The models to serve at the start, and those that may come later.
+    """The models to serve at the start, and possible later ones.
 
-    `process`: the configuration whose process-wide options apply, the first model's if there is one. `store`: the
-    models that may be loaded later. `memory_bytes`: the machine's free memory at the start. `begun`: the load of the
-    only model, if it has begun.
+    `process`: the configuration with the process-wide options, the first model's if there is one. `store`: the models for
+    later loads. `memory_bytes`: the machine's free memory at the start. `begun`: the only model's load, if it has begun.
     """
 
     process: Config
@@ -79,18 +78,18 @@ class _Startup:
         self.address = (host, port)
 
     async def load(self, registry: ModelRegistry) -> None:
-        """Load the models, say so."""
+        """Load the models, and print the banner."""
         try:
             composed = await self.host.start(self.serving.configs)
         finally:
-            gc.freeze()  # what a start has made stays: looking through it takes 40 ms each time
-            gc.enable()  # which the command has switched off
+            gc.freeze()  # objects of a start stay: looking through them takes 40 ms each time
+            gc.enable()  # the command has switched it off
             self.display.finish()
-        registry.mark_ready()  # before the banner: its readers may call at once
+        registry.mark_ready()  # before the banner, as its readers may call at once
         problem = write_to(self.stdout, banner(self._facts(composed)) if composed else self._empty())
         if problem:  # a full disk, or a closed pipe
             logger.warning("what is served cannot be told on the standard output: %s", problem)
-        # The heaps of the threads that loaded keep some 30 MB that reading files and tokenizers has freed.
+        # The loading threads' heaps keep some 30 MB of freed memory.
         await asyncio.to_thread(return_freed_memory)
 
     def _place(self) -> dict[str, Any]:
@@ -129,9 +128,9 @@ class _Startup:
 
 
 def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDisplay) -> int:
-    """Serve these models, the first of which is the default, until SIGTERM or Ctrl-C; the exit code.
+    """Serve these models until SIGTERM or Ctrl-C; the first is the default. Returns the exit code.
 
-    Several are loaded one after the other; models of the store may come and go meanwhile.
+    Several are loaded one after the other; the store's models may be loaded and unloaded meanwhile.
     """
     first, names = serving.process, [config.name for config in serving.configs]
     log = BackgroundWriter(stderr)
@@ -140,10 +139,10 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
     if placed := str(applied()):
         logger.info("%s", placed)
     raise_descriptor_limit()
-    bound_arenas()  # before there are many threads: each may already have a heap at the first load
+    bound_arenas()  # before there are many threads, as each may get a heap at the first load
     try:
         profile = model_profile(first)
-        # Clients change nothing unless the operator lets models come and go.
+        # Clients can change models only if the operator allows it.
         can_be_empty = serving.store.root is not None or first.server.idle_unload > 0
         registry = ModelRegistry(set_up_all(profile), names, profile, can_be_empty=can_be_empty)
         host = _host(serving, registry, display)
@@ -157,7 +156,7 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
         if pulls is not None and pulls.is_busy:
             logger.info("downloads are left where they are; the next one of these models goes on from there")
             _end_now(code, log)
-        ray = sys.modules.get("ray")  # imported only by who joins a cluster
+        ray = sys.modules.get("ray")  # imported only for a cluster
         if ray is not None and ray.is_initialized():
             _end_now(code, log)
         return code
@@ -173,15 +172,15 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
 def _end_now(code: int, log: BackgroundWriter) -> NoReturn:
     """End the process without waiting for threads of libraries.
 
-    Those of a download would keep it until their files are whole; what came is kept. Those of a Ray cluster that it has
-    joined now and then abort it while the interpreter ends.
+    Downloads would delay it until their files are complete; received parts are kept anyway. Ray's threads sometimes abort
+    the process while the interpreter ends.
     """
     log.drain()
     os._exit(code)
 
 
 def _reason(error: OSError) -> str:
-    """The error without its number, and what to do if the port is taken."""
+    """The error without its number, with advice if the port is taken."""
     told = error.strerror if error.strerror and error.filename is None else str(error)
     if error.errno == errno.EADDRINUSE:
         told += "; --port takes another one (0: any that is free), `dragoman doctor` tells who has it"
@@ -189,7 +188,7 @@ def _reason(error: OSError) -> str:
 
 
 def _host(serving: Serving, registry: ModelRegistry, display: ProgressDisplay) -> ModelHost[ComposedModel]:
-    """The owner of the models. At the start the display shows how loading goes on, later the log."""
+    """The owner of the models. Progress of loads goes to the display at the start, later to the log."""
     ledger = MemoryLedger(serving.memory_bytes, available_memory_bytes)
     drain_s = serving.process.server.drain_timeout
 
@@ -198,7 +197,7 @@ def _host(serving: Serving, registry: ModelRegistry, display: ProgressDisplay) -
         if registry.state is not ServerState.LOADING:
             return log_progress(name)
         if len(serving.configs) == 1:
-            return display if serving.begun is None else lambda stage, fraction: None  # it has begun with the display
+            return display if serving.begun is None else lambda stage, fraction: None  # its load began with the display
         return lambda stage, fraction: display(f"{name}: {stage}", fraction)
 
     idle_s = serving.process.server.idle_unload or math.inf
@@ -224,11 +223,11 @@ def _request_log_form(config: Config, stderr: TextIO) -> LogForm:
 def _start_logging(config: Config, log: BackgroundWriter, form: LogForm) -> None:
     server = config.server
     start_logging(log, OperatorFormatter(EXPECTED, shows_values=server.log_prompts), server.log_level)
-    is_bare = form in ("json", "short", "coloured")  # nothing stands before a line
+    is_bare = form in ("json", "short", "coloured")  # lines have no prefix
     requests = logging.getLogger(LOGGER_NAME)
     requests.handlers[:] = [logging.StreamHandler(log)] if is_bare else []
     requests.propagate = not is_bare
-    if server.log_level == "info":  # uvicorn's own start and stop messages repeat ours
+    if server.log_level == "info":  # uvicorn's start and stop messages repeat ours
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
@@ -244,7 +243,7 @@ def _listen_config(config: Config) -> ListenConfig:
 
 
 def warn_if_open(config: Config) -> None:
-    """Say so if other machines may ask for everything."""
+    """Warn if other machines have full access."""
     server = config.server
     if server.is_local:
         return

@@ -1,6 +1,6 @@
-"""Resolves the words of the server's options into configurations, and tells what is wrong with them.
+"""Resolves the server's options into configurations, and reports problems with them.
 
-Does: read the words, bring models of the hub if that is allowed. Does not: load a model. Called by the commands, on the main
+Does: read the words, download models of the hub if allowed. Does not: load a model. Called by the commands, on the main
 thread.
 """
 
@@ -20,9 +20,9 @@ from dragoman.config.sources import Given
 def read_server_words(
     words: Sequence[str], environ: Mapping[str, str], errors: TextIO, *, may_download: bool
 ) -> tuple[Sequence[Given], Resolved] | None:
-    """The values on the command line and the configurations, or None after writing the problems to `errors`.
+    """The command line's values and the configurations, or None after writing the problems to `errors`.
 
-    Without `may_download` a model of the hub is looked for in the cache only.
+    Without `may_download` a model of the hub must be in the cache.
     """
     arguments = read_arguments(words)
     problems = list(arguments.problems)
@@ -31,7 +31,7 @@ def read_server_words(
 
     def resolved_with(find: FindModel | None) -> Resolved:
         resolved = resolve_all(arguments.givens, environ, demo_dir, find=find)
-        if problems:  # of the command line's form: nothing is downloaded first
+        if problems:  # a malformed command line: download nothing
             raise ConfigError(())
         return resolved
 
@@ -50,7 +50,7 @@ def read_server_words(
 def read_one_model(
     words: Sequence[str], environ: Mapping[str, str], errors: TextIO, *, may_download: bool = True
 ) -> Config | None:
-    """The configuration of the only model that the words name, or None after the problems were written to `errors`."""
+    """The configuration of the only named model, or None after writing the problems to `errors`."""
     found = read_server_words(words, environ, errors, may_download=may_download)
     if found is None:
         return None

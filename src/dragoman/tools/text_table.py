@@ -1,6 +1,6 @@
 """A table as text, for the reports of commands.
 
-Does: align columns. Does not: know what is in them. Used by the reports and by the command line.
+Does: align columns. Does not: know their content. Used by the reports and by the command line.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], num_left: int | None = None) -> str:
-    """The rows, a line each; the first `num_left` columns stand to the left, others to the right. None = all to the left."""
+    """The rows as lines; the first `num_left` columns are left-aligned, others right-aligned. None = all left-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -1,6 +1,6 @@
-"""`dragoman batch`: a file of requests answered, by a model that is loaded for it or by a server elsewhere.
+"""`dragoman batch`: answers a file of requests, by a model loaded here or by a server elsewhere.
 
-Does: from the command line to the summary: files, the sender, signals, progress, errors on one line. Does not: run the batch
+Does: handle files, the sender, signals, progress, and one-line errors. Does not: run the batch
 (`dragoman.batch` does) or load the model (`in_process` does). Called by `main`, on the main thread.
 """
 
@@ -27,10 +27,10 @@ from dragoman.server.signals import handle_once
 
 FAILURES = (BatchError, ConfigError, ModelError, ServerError, OSError)
 HAS_ERRORS = 3
-SIGNALLED = 128  # as shells report a process that a signal ended: this and its number
-FILLS_ENGINE = 2  # times max_num_seqs: as many wait as run, so that a finished request is followed at once
-CONCURRENCY_ELSEWHERE = 32  # of a server whose options are not known
-_LINE_S = 30.0  # between lines of progress where there is no terminal
+SIGNALLED = 128  # plus a signal's number: the exit code of a process that it ended
+FILLS_ENGINE = 2  # times max_num_seqs: equally many wait, so that each finished request is replaced at once
+CONCURRENCY_ELSEWHERE = 32  # of a server with unknown options
+_LINE_S = 30.0  # between lines of progress without a terminal
 
 
 def run(config: Config | None, asked: BatchArguments, console: Console) -> int:
@@ -53,7 +53,7 @@ def run(config: Config | None, asked: BatchArguments, console: Console) -> int:
 
 
 async def _run(config: Config | None, asked: BatchArguments, files: BatchFiles, console: Console) -> int | None:
-    """The signal that stopped it, None = it came to its end. Raises: what `run` tells."""
+    """Run the batch. Returns the signal that stopped it, None = it is finished. Raises: the errors that `run` reports."""
     task = asyncio.current_task()
     assert task is not None
     found: list[int] = []
@@ -63,7 +63,7 @@ async def _run(config: Config | None, asked: BatchArguments, files: BatchFiles, 
         found.append(number)
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)
-            signal.signal(each, signal.SIG_DFL)  # a second one ends at once; the file has whole lines
+            signal.signal(each, signal.SIG_DFL)  # a second signal ends at once; the file has only whole lines
         task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -90,7 +90,7 @@ async def _asked_all(config: Config | None, asked: BatchArguments, files: BatchF
                 closing(HttpSender(str(asked.url), console.variables.get("DRAGOMAN_API_KEY", "")))
             )
         else:
-            from dragoman.cli.batch.in_process import app_sender  # with the server, which takes a second to import
+            from dragoman.cli.batch.in_process import app_sender  # imports the server, which takes a second
 
             concurrency = FILLS_ENGINE * config.engine.max_num_seqs
             sender = await stack.enter_async_context(app_sender(config, console.display))
@@ -99,7 +99,7 @@ async def _asked_all(config: Config | None, asked: BatchArguments, files: BatchF
 
 
 class AnswerDisplay:
-    """Shows how many lines are answered: redrawn on a terminal, elsewhere a plain line from time to time."""
+    """Shows the number of answered lines: redrawn on a terminal, elsewhere as occasional plain lines."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -110,7 +110,7 @@ class AnswerDisplay:
         self._is_drawn = False
 
     def __call__(self, tally: Tally) -> None:
-        """Note how far it is."""
+        """Show the progress."""
         now = self._clock()
         if self._begin_done is None:
             self._begin_done = tally.num_before
@@ -122,7 +122,7 @@ class AnswerDisplay:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._is_terminal and self._is_drawn:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
@@ -148,7 +148,7 @@ def _time(seconds: float) -> str:
 
 
 def _summary(tally: Tally) -> str:
-    """One line."""
+    """The summary, one line."""
     counts = [f"{tally.num_answered} answered"]
     if tally.num_errors:
         bad = f", {tally.num_bad} of them lines that cannot be asked" if tally.num_bad else ""

@@ -1,7 +1,7 @@
 """Answers the requests of a batch by a server elsewhere. `in_process` is the other sender.
 
-Does: carry one request there and its answer back, whole. Does not: repeat requests or judge answers (`batch.run` does). Used
-on the event loop.
+Does: send one request, and return its whole answer. Does not: repeat requests or judge answers (`batch.run` does). Used on
+the event loop.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dragoman.tools.bench.client import Collected, HttpClient, NotHttp
 from dragoman.tools.bench.target import read_target
 
 REFUSED = (401, 403)
-TIMEOUT_S = 3600.0  # for an answer; a connection that died silently must end some time
+TIMEOUT_S = 3600.0  # for an answer; bounds silently dead connections
 
 
 class HttpSender:
-    """Asks a server elsewhere; its connections are kept for later requests."""
+    """Sends requests to a server elsewhere, over reused connections."""
 
     def __init__(self, url: str, api_key: str) -> None:
-        """`url`: with or without the /v1 at its end. Raises: BatchError if it is none."""
+        """`url`: with or without /v1 at its end. Raises: BatchError for a malformed one."""
         try:
             target = read_target(url)
         except ValueError as error:
@@ -31,7 +31,7 @@ class HttpSender:
         self._client = HttpClient(target, {"user-agent": USER_AGENT, **key})
 
     async def send(self, path: str, body: bytes) -> Answer:
-        """See `Sender`. Raises: BatchError if the server does not know the key."""
+        """See `Sender`. Raises: BatchError if the server refuses the key."""
         answer = Collected()
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -45,5 +45,5 @@ class HttpSender:
         return Answer(answer.status, answer.headers, answer.body)
 
     def close(self) -> None:
-        """Close the connections; a call that is cancelled has closed its own, so that the server sees nobody waits."""
+        """Close the connections. A cancelled call has closed its own, which ends the request at the server."""
         self._client.close()

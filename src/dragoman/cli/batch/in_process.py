@@ -1,7 +1,7 @@
-"""The model that answers a batch in this process, and its application, asked as uvicorn would ask it.
+"""Answers a batch by a model in this process, through its ASGI application.
 
-Does: load it and build the application, as `dragoman serve` does, carry requests through it, end both. Does not: listen.
-Called by the batch command, on the event loop.
+Does: load the model and build the application, as `dragoman serve` does, pass requests through it, end both. Does not:
+listen. Called by the batch command, on the event loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SERVER_ERROR = 500
 
 
 class AppSender:
-    """Asks `app`, whose model `engine` runs. Implements `senders.Sender`."""
+    """Sends requests to `app`, whose model runs on `engine`. Implements `senders.Sender`."""
 
     def __init__(self, app: App, engine: Engine) -> None:
         self._app = app
@@ -44,7 +44,7 @@ class AppSender:
 
 @asynccontextmanager
 async def app_sender(config: Config, display: ProgressDisplay) -> AsyncIterator[AppSender]:
-    """Asks the model of that configuration, loaded for the time of the block. Raises: what loading raises."""
+    """A sender to the model of that configuration, which is loaded within the block. Raises: errors of loading."""
     async with local_model(config, display) as served:
         app = local_app(served, config.server)
         try:

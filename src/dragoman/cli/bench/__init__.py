@@ -1,1 +1,1 @@
-"""`dragoman bench`: how fast a server answers."""
+"""`dragoman bench`: measures a server's speed."""

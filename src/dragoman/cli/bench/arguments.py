@@ -1,7 +1,6 @@
-"""The options of `dragoman bench`: a URL, what to ask there, how much at a time, and what to do with what is found.
+"""The options of `dragoman bench`: a URL, the questions, the load, and the output.
 
-Does: list them, judge how they go together, make the settings of a benchmark of them. Does not: ask anything of the
-server. Called by `main`.
+Does: list them, check their combinations, make a benchmark's settings. Does not: call the server. Called by `main`.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ class _Numbers:
 
     @property
     def allowed(self) -> str:
-        """The form."""
+        """The allowed form."""
         return f"{'whole numbers' if self.is_whole else 'numbers'} above 0, separated by commas, none of them twice"
 
     @property
     def placeholder(self) -> str:
-        """The form."""
+        """The allowed form."""
         return "N,..." if self.is_whole else "X,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The numbers as they stand there. Raises: ValueError."""
+        """The numbers in their order. Raises: ValueError."""
         words = tuple(word.strip() for word in text.split(","))
         numbers = [int(word) if self.is_whole else float(word) for word in words]
         if not all(0 < number < float("inf") for number in numbers) or len(set(numbers)) < len(numbers):
@@ -58,13 +57,13 @@ class _Numbers:
 
 
 class _Tokens:
-    """A number of tokens, or a range of which each is as likely."""
+    """A number of tokens, or a range to draw from evenly."""
 
     allowed = "a number of tokens above 0, or a range such as 64-256"
     placeholder = "N|N-M"
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The lowest and the highest. Raises: ValueError."""
+        """The lowest and the highest number. Raises: ValueError."""
         low, dash, high = text.partition("-")
         numbers = (int(low), int(high if dash else low))
         if not 0 < numbers[0] <= numbers[1]:
@@ -73,13 +72,13 @@ class _Tokens:
 
 
 class _Bounds:
-    """Bounds on latencies, in seconds by their names."""
+    """Bounds on latencies, in seconds by name."""
 
     allowed = f"NAME=SECONDS separated by commas, names of {', '.join(SLO_NAMES)}, none of them twice"
     placeholder = "NAME=S,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The pairs as they stand there. Raises: ValueError."""
+        """The bounds by name. Raises: ValueError."""
         pairs = [pair.partition("=") for pair in text.replace(" ", "").split(",")]
         names = [name for name, _, _ in pairs]
         if not set(names) <= set(SLO_NAMES) or len(set(names)) < len(names):
@@ -90,13 +89,13 @@ class _Bounds:
 
 
 class _Fields(JsonObject):
-    """Fields of a request."""
+    """Fields of a request, as JSON."""
 
     allowed = 'a JSON object, such as {"temperature": 0.7}'
 
 
 class _Header:
-    """A header of HTTP."""
+    """A header field of HTTP."""
 
     allowed = "NAME: VALUE"
     placeholder = "'NAME: VALUE'"
@@ -204,7 +203,7 @@ _EXCLUSIVE = (
 
 
 def _refuse_contradictions(words: ReadWords) -> None:
-    """Note what does not go together."""
+    """Note contradictions between options."""
     values = words.values
     for name, other in _EXCLUSIVE:
         if name in words.texts and other in words.texts:
@@ -223,7 +222,7 @@ def _refuse_contradictions(words: ReadWords) -> None:
 
 
 def _target(words: ReadWords) -> Target | None:
-    """The server; None after what is wrong was noted."""
+    """The server; None after noting a problem."""
     places = words.others
     if len(places) != 1:
         told = f"{places[1]} ({SOURCE}): unexpected; one URL may be given" if places else ""
@@ -237,7 +236,7 @@ def _target(words: ReadWords) -> Target | None:
 
 
 def _key(words: ReadWords, environ: Mapping[str, str]) -> str:
-    """The key to send, "" for none."""
+    """The API key, "" = none."""
     if words.values["api_key"]:
         return str(words.values["api_key"])
     name = words.values["api_key_env"]

@@ -1,7 +1,7 @@
-"""`dragoman bench`: how fast a server answers, by asking it.
+"""`dragoman bench`: measures a server's speed.
 
-Does: from the command line to tables, files and an exit code; errors on one line. Does not: ask (`tools.bench` does).
-Called by `main`, on the main thread, which it lends to an event loop of its own.
+Does: print tables, write files, return an exit code; errors on one line. Does not: measure (`tools.bench` does). Called by
+`main`, on the main thread, where it runs an event loop.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dragoman.tools.bench.report import report_json, report_text
 from dragoman.tools.bench.sweep import Benchmark, Report
 
 FAILED = 1
-INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
+INTERRUPTED = 130  # the exit code of a process that Ctrl-C ended
 
 
 def run(_: object, asked: BenchArguments, console: Console) -> int:
-    """Measure and print; the exit code: 0, 1 if nothing was answered, 130 if interrupted."""
+    """Measure and print. Returns the exit code: 0, 1 if nothing was answered, 130 if interrupted."""
     display = BenchDisplay(console.stderr)
     benchmark = Benchmark(asked.settings, display)
     code = 0
@@ -46,7 +46,7 @@ def run(_: object, asked: BenchArguments, console: Console) -> int:
 
 
 def _drive(benchmark: Benchmark) -> None:
-    """Run to the end. Raises: BenchError; KeyboardInterrupt after what was measured has been noted."""
+    """Run to the end. Raises: BenchError; KeyboardInterrupt, after noting the results so far."""
     try:
         import uvloop
     except ImportError:  # on Windows
@@ -57,12 +57,12 @@ def _drive(benchmark: Benchmark) -> None:
 
 
 def _told(error: BenchError) -> str:
-    """The error in a line, with the option that it is about."""
+    """The error as a line, with its option."""
     return f"--{error.option.replace('_', '-')}: {error}" if isinstance(error, OptionError) else str(error)
 
 
 def _written(report: Report, asked: BenchArguments) -> list[str]:
-    """Write the files; one line for each that could not be."""
+    """Write the files. Returns a line for each failure."""
     problems = []
 
     def write(name: str, path: Path | None) -> None:

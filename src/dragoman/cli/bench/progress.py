@@ -1,4 +1,4 @@
-"""Shows how far a benchmark has come: on a terminal one line with a bar that is redrawn, elsewhere a line for each point.
+"""Shows a benchmark's progress: on a terminal a redrawn line with a bar, elsewhere a line per point.
 
 Does: write. Does not: measure. Called by the benchmark several times a second, on the event loop.
 """
@@ -22,7 +22,7 @@ class BenchDisplay:
         self._shown: tuple[str, Run] | None = None
 
     def __call__(self, label: str, run: Run) -> None:
-        """Note how far `run` is."""
+        """Show the progress of `run`."""
         if self._shown is not None and self._shown[1] is not run:
             self.finish()
         self._shown = (label, run)
@@ -34,7 +34,7 @@ class BenchDisplay:
             self._write(f"{_CLEAR_LINE}  {label} [{bar}] {run.fraction:4.0%} {counts}")
 
     def finish(self) -> None:
-        """End the line of the run that was shown, and tell what came of it if it counts."""
+        """End the shown run's line, with its result if it counts."""
         if self._shown is None:
             return
         (label, run), self._shown = self._shown, None

@@ -1,1 +1,1 @@
-"""`dragoman completion`: scripts by which shells complete the commands."""
+"""`dragoman completion`: completion scripts for shells."""

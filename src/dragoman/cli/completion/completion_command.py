@@ -1,4 +1,4 @@
-"""`dragoman completion`: prints the script by which a shell completes the commands.
+"""`dragoman completion`: prints a shell's completion script.
 
 Does: read its words, print. Does not: install anything. Called by `main`.
 """
@@ -25,7 +25,7 @@ After an upgrade of dragoman, write it again.
 
 
 def read_completion(words: ReadWords, _: Mapping[str, str]) -> str:
-    """The shell that is asked for."""
+    """The requested shell."""
     shell = " ".join(words.others)
     if shell not in SCRIPTS:
         words.problems.append(f"completion: {shell or 'nothing'}: must be one shell of {', '.join(SCRIPTS)}")
@@ -33,7 +33,7 @@ def read_completion(words: ReadWords, _: Mapping[str, str]) -> str:
 
 
 def run(_: object, shell: str, console: Console) -> int:
-    """Print the script of the shell; the exit code: 0."""
+    """Print the shell's script. Returns the exit code 0."""
     console.stdout.write(SCRIPTS[shell](command_words()))
     return 0
 

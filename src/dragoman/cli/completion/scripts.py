@@ -1,6 +1,6 @@
-"""Writes the scripts: all they know is in them, so that completing runs no Python.
+"""Writes self-contained completion scripts, which run no Python.
 
-Does: bash, zsh and fish. Does not: know the commands. Used by `completion_command`.
+Does: write for bash, zsh and fish. Does not: know the commands. Used by `completion_command`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def bash_script(commands: Sequence[CommandWords]) -> str:
         "# bash completion of dragoman; `dragoman completion bash` writes it",
         "_dragoman() {",
         '  local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" options= words=',
-        '  if [[ $cur == "=" ]]; then cur=""',  # bash takes --option=value for three words
+        '  if [[ $cur == "=" ]]; then cur=""',  # bash splits --option=value into three words
         '  elif [[ $prev == "=" ]]; then prev="${COMP_WORDS[COMP_CWORD-2]}"; fi',
         "  COMPREPLY=()",
         "  if (( COMP_CWORD == 1 )); then",
@@ -47,13 +47,13 @@ def bash_script(commands: Sequence[CommandWords]) -> str:
         '    COMPREPLY=($(compgen -W "$words" -- "$cur"))',
         "  fi",
         "}",
-        "complete -o default -F _dragoman dragoman",  # files where there is nothing else
+        "complete -o default -F _dragoman dragoman",  # files by default
     ]
     return "\n".join(lines) + "\n"
 
 
 def zsh_script(commands: Sequence[CommandWords]) -> str:
-    """For zsh: to be sourced behind compinit, or to lie in a directory of fpath as `_dragoman`."""
+    """For zsh: source it after compinit, or put it into a directory of fpath as `_dragoman`."""
     shared = _shared(commands)
     lines = ["#compdef dragoman", "# zsh completion of dragoman; `dragoman completion zsh` writes it"]
     lines += ["_dragoman() {", "  local -a commands shared", "  commands=("]
@@ -124,7 +124,7 @@ def _zsh_option(option: OptionWords) -> str:
 
 
 def _zsh_text(text: str) -> str:
-    """Text between brackets, where colons and brackets mean something."""
+    """Text for brackets, with colons and brackets escaped."""
     return re.sub(r"([\[\]:\\])", r"\\\1", text)
 
 
@@ -134,7 +134,7 @@ def _names(commands: Iterable[CommandWords]) -> Iterator[str]:
 
 
 def _by_value(commands: Iterable[CommandWords]) -> dict[tuple[str, tuple[str, ...]], list[tuple[str, str]]]:
-    """(Command, flag) of the options whose values are of one sort."""
+    """The (command, flag) pairs of options with one kind of values."""
     found: dict[tuple[str, tuple[str, ...]], list[tuple[str, str]]] = {}
     for command in commands:
         for option in command.options:
@@ -143,7 +143,7 @@ def _by_value(commands: Iterable[CommandWords]) -> dict[tuple[str, tuple[str, ..
 
 
 def _by_option(commands: Iterable[CommandWords]) -> dict[OptionWords, list[str]]:
-    """The commands that have each option."""
+    """The commands of each option."""
     found: dict[OptionWords, list[str]] = {}
     for command in commands:
         for option in command.options:
@@ -152,12 +152,12 @@ def _by_option(commands: Iterable[CommandWords]) -> dict[OptionWords, list[str]]
 
 
 def _shared(commands: Iterable[CommandWords]) -> dict[str, OptionWords]:
-    """The options that more than one command has with the same words."""
+    """The options that several commands share."""
     return {option.flag: option for option, names in _by_option(commands).items() if len(names) > 2}
 
 
 def _quoted(text: str) -> str:
-    """The text as one word of a shell; the form is the same for all three."""
+    """The text as one quoted word, in a form for all three shells."""
     if text and not _UNSAFE.search(text):
         return text
     return "'" + text.replace("'", "'\\''") + "'"

@@ -1,6 +1,6 @@
-"""The words allowed on the command line of each command, from the tables by which the commands read them.
+"""The allowed words of each command, from the tables of its options.
 
-Does: gather options, what their values may be, and words besides options. Does not: know any shell.
+Does: gather options, their values, and words besides options. Does not: know any shell.
 Used by `completion_command`.
 """
 
@@ -17,7 +17,7 @@ from dragoman.config.options import OPTIONS as SERVER_OPTIONS
 
 @dataclass(frozen=True, slots=True)
 class OptionWords:
-    """One option. `takes`: no value, one of `words`, a number, or anything, which may be a file."""
+    """One option. `takes`: no value, one of `words`, a number, or any text, perhaps a file."""
 
     flag: str
     help: str
@@ -27,7 +27,7 @@ class OptionWords:
 
 @dataclass(frozen=True, slots=True)
 class CommandWords:
-    """One command. `words`: what may stand there besides options and files."""
+    """One command. `words`: the allowed words besides options and files."""
 
     name: str
     summary: str
@@ -39,7 +39,7 @@ NOTHING, WORDS, NUMBER, ANYTHING = "nothing", "words", "number", "anything"
 
 
 def command_words() -> list[CommandWords]:
-    """Those of the commands, in their order."""
+    """The words of each command, in order."""
     return [_command(name, place) for name, place in COMMANDS.items()]
 
 
@@ -57,7 +57,7 @@ def _command(name: str, place: CommandPlace) -> CommandWords:
 
 
 def _options(flag: str, help_text: str, kind: Kind, default: object) -> Iterator[OptionWords]:
-    """The option, and what switches it off if it is on by itself."""
+    """The option, and its `--no-` form if it is on by default."""
     yield _option(flag, help_text, kind)
     if isinstance(kind, Switch) and default is True:
         yield OptionWords("--no-" + flag.removeprefix("--"), "not so", NOTHING)

@@ -1,6 +1,6 @@
 """The arguments and options of `dragoman compress`.
 
-Does: list them, judge how they go together. Does not: compress. Called by `main`.
+Does: list them, check their combinations. Does not: compress. Called by `main`.
 """
 
 from __future__ import annotations

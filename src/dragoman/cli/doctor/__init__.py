@@ -1,1 +1,1 @@
-"""`dragoman doctor`: what this machine is to the server, and what is wrong with it."""
+"""`dragoman doctor`: examines this machine for the server."""

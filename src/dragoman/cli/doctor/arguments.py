@@ -1,4 +1,4 @@
-"""The options of `dragoman doctor` itself; all others are the server's, because it says what a server with these would be.
+"""The options of `dragoman doctor` itself; all others are the server's, whose effect it reports.
 
 Does: list them, for `--help` too. Does not: read the server's options. Called by `main`.
 """
@@ -27,7 +27,7 @@ All options of `dragoman serve` may be given too. The exit code is 1 if a server
 
 @dataclass(frozen=True, slots=True)
 class DoctorArguments:
-    """The arguments of `doctor`. `server_words`: the options of the server, which may be at fault."""
+    """The arguments of `doctor`. `server_words`: the server's options, which may be wrong."""
 
     server_words: tuple[str, ...]
     json: bool = option(Switch(), "print JSON instead of a table", False)

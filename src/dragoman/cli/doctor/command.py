@@ -1,7 +1,7 @@
-"""`dragoman doctor`: what this machine is to the server, and what is wrong with it.
+"""`dragoman doctor`: examines this machine for the server.
 
-Does: resolve the options, read what the model's files tell, print the report. Does not: examine (`tools.doctor` does).
-Called by `main`, on the main thread. What needs the runtime is imported last: it may be what does not work here.
+Does: resolve the options, read the model's files, print the report. Does not: examine (`tools.doctor` does). Called by
+`main`, on the main thread. Modules over the runtime are imported last, as the runtime may be broken.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dragoman.tools.doctor.report import prevents_serving, report_json, report_t
 from dragoman.tools.doctor.storage import Cache
 
 FAILED = 1
-DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080  # where options that cannot be resolved would not say
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080  # the default if options cannot be resolved
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The configuration that the options make; `problem` if they make none."""
+    """The configuration of the options, or `problem`."""
 
     config: Config | None
     num_models: int
@@ -35,7 +35,7 @@ class _Read:
 
 
 def run(_: object, asked: DoctorArguments, console: Console, places: Places | None = None) -> int:
-    """Print the report; the exit code: 0, or 1 if a server would not start. `places`: tests have their own."""
+    """Print the report. Returns the exit code: 0, or 1 if a server would not start. `places`: replaced in tests."""
     environ = console.variables
     read = _read(asked.server_words, environ)
     server = None if read.config is None else read.config.server

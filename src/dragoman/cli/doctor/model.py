@@ -1,6 +1,6 @@
-"""Examines the model of a configuration, for the doctor.
+"""Examines a configuration's model for the doctor.
 
-Does: find the model's facts, or why it would not be served. Does not: load it, or judge its numbers.
+Does: find the model's facts, or the reason why it cannot be served. Does not: load it, or judge its numbers.
 Called by the doctor command, on the main thread; importing this imports the runtime.
 """
 
@@ -22,7 +22,7 @@ def tell_model(config: Config, available: int) -> ToldModel:
 
 
 def _told(config: Config, available: int) -> ToldModel:
-    """Raises: the errors that `tell_model` reports."""
+    """The facts. Raises: the errors that `tell_model` reports."""
     where = f"{config.name} in {config.model_dir}"
     if config.engine.engine != "rolling":
         return ToldModel(f"{where}, run by the engine {config.engine.engine}, which is not examined")

@@ -1,1 +1,1 @@
-"""`dragoman eval`: how well a model foretells a text."""
+"""`dragoman eval`: a model's perplexity on a text."""

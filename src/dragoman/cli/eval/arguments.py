@@ -1,6 +1,6 @@
-"""The options of `dragoman eval` itself; all others are the server's, because it evaluates what a server would serve.
+"""The options of `dragoman eval` itself; all others are the server's, for the evaluated model.
 
-Does: list them, judge how they go together. Does not: read the server's options. Called by `main`.
+Does: list them, check their combinations. Does not: read the server's options. Called by `main`.
 """
 
 from __future__ import annotations

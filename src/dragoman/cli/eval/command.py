@@ -1,6 +1,6 @@
-"""`dragoman eval`: how well a model foretells a text, and how far it is from another model.
+"""`dragoman eval`: a model's perplexity on a text, and its distance from another model.
 
-Does: from the command line to the table: loads the models, has them read, errors on one line. Does not: measure
+Does: load the models, run them, print the table; errors on one line. Does not: measure
 (`dragoman.tools.evaluate` does). Called by `main`, on the main thread.
 """
 
@@ -29,7 +29,7 @@ FAILURES = (ConfigError, ModelError, ValueError, OSError)
 
 
 def run(config: Config, asked: EvalArguments, console: Console) -> int:
-    """Print what the evaluation comes to; the exit code: 0, 1 if it failed, or 2 if the other model is none."""
+    """Print the evaluation. Returns the exit code: 0, 1 after a failure, 2 for a wrong reference model."""
     against = None
     if asked.compares:
         words = [asked.against or str(config.model_dir), "--dtype", asked.against_dtype or "f32"]
@@ -44,7 +44,7 @@ def run(config: Config, asked: EvalArguments, console: Console) -> int:
 def _evaluated(
     config: Config, against: Config | None, asked: EvalArguments, display: ProgressDisplay
 ) -> tuple[Evaluated, Measures]:
-    """Raises: what `run` tells."""
+    """The evaluation. Raises: the errors that `run` reports."""
     with _citing("text", asked.text):
         text = read_text(asked.text)
     for each in (config, against):
@@ -84,7 +84,7 @@ def _load(config: Config, display: ProgressDisplay) -> LoadedModel:
 def _window(
     loaded: LoadedModel, reference: LoadedModel | None, asked: EvalArguments, tokens: TextTokens
 ) -> tuple[int, int]:
-    """The tokens of a window, and of each stride. Raises: ConfigError if they do not fit the models' context."""
+    """The tokens of a window and of a stride. Raises: ConfigError if they do not fit the models' context."""
     context = min(model.facts.max_position for model in (loaded, reference) if model is not None)
     if asked.window is not None and asked.window > context:
         raise ConfigError([f"{cite('window', asked.window)}: must be at most the context length ({context})"])
@@ -97,7 +97,7 @@ def _window(
 
 @contextmanager
 def _citing(option: str, value: object) -> Iterator[None]:
-    """Turns what is wrong with an option's value into ConfigError, with the value."""
+    """Turns an error about an option's value into ConfigError, with the value."""
     try:
         yield
     except EvaluationError as error:

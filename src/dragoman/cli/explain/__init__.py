@@ -1,1 +1,1 @@
-"""`dragoman explain`: what would be done with a call."""
+"""`dragoman explain`: explains a call without running it."""

@@ -1,4 +1,4 @@
-"""The options of `dragoman explain` itself; all others are the server's, for a model that is loaded for the purpose.
+"""The options of `dragoman explain` itself; all others are the server's, for a model loaded here.
 
 Does: list them, read the call. Does not: read the server's options. Called by `main`.
 """
@@ -70,7 +70,7 @@ def _call(name: str, path: object) -> bytes:
     try:
         json.loads(text)
         body = text
-    except ValueError:  # a prompt as plain text, say
+    except ValueError:  # for example a prompt as plain text
         body = json.dumps(text)
     return f'{{"path": {json.dumps(path)}, "body": {body}}}'.encode()
 

@@ -1,6 +1,6 @@
-"""`dragoman explain`: what would be done with a call, by a server elsewhere or by a model that is loaded for it.
+"""`dragoman explain`: explains a call without running it, by a server elsewhere or a model loaded here.
 
-Does: ask, print. Does not: explain (`server.explaining` does). Called by `main`, on the main thread.
+Does: call, print. Does not: explain (`server.explaining` does). Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TIMEOUT_S = 120.0
 
 
 def run(config: Config | None, asked: ExplainArguments, console: Console) -> int:
-    """Print the explanation; the exit code: 0, or 1 if the call would be refused or could not be explained.
+    """Print the explanation. Returns the exit code: 0, or 1 if the call would be refused or cannot be explained.
 
     `config` None = the server at `asked.url` explains.
     """
@@ -59,7 +59,7 @@ def _asked(asked: ExplainArguments, api_key: str) -> Any:
 
 
 async def _explained(config: Config, asked: ExplainArguments, display: ProgressDisplay) -> Any:
-    """The explanation that a server with this model would give. Raises: ServerError, and what loading raises."""
+    """The explanation by a model loaded here. Raises: ServerError, and errors of loading."""
     async with local_model(config, display) as served:
         settings = server_config(config)
         gate = Gate(settings.max_request_size_bytes)

@@ -1,1 +1,1 @@
-"""`dragoman plan`: how many replicas a rate of requests needs."""
+"""`dragoman plan`: the number of replicas for a rate of requests."""

@@ -1,6 +1,6 @@
-"""The options of `dragoman plan` itself; all others are the server's, because a plan is for a server with these options.
+"""The options of `dragoman plan` itself; all others are the planned server's.
 
-Does: list them, judge how they go together. Does not: read the server's options. Called by `main`.
+Does: list them, check their combinations. Does not: read the server's options. Called by `main`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`dragoman plan`: how many replicas a rate of requests needs, and what they do, by simulation.
+"""`dragoman plan`: the number of replicas for a rate of requests, and their performance, by simulation.
 
-Does: from the command line to the table: costs from a file, from a server's step log or measured, the sizing, errors on one
-line. Does not: simulate (`dragoman.tools.plan` does). Called by `main`, on the main thread.
+Does: take costs from a file or a server's step log, or measure them, compute the sizing, print; errors on one line. Does
+not: simulate (`dragoman.tools.plan` does). Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Note = Callable[[str], None]
 
 
 def run(config: Config, asked: PlanArguments, console: Console) -> int:
-    """Print the plan for a server of that configuration; the exit code: 0, or 1 if there is none."""
+    """Print the plan for a server of that configuration. Returns the exit code: 0, or 1 without a plan."""
     console.tell(*(f"note: {notice}" for notice in config.notices))
     replica = replica_for(config)
     workload = Workload(
@@ -70,7 +70,7 @@ def replica_for(config: Config) -> Replica:
 
 
 def _costs(config: Config, asked: PlanArguments, replica: Replica, display: ProgressDisplay, note: Note) -> StepCosts:
-    """The costs from the file, or from a step log or measured and kept there.
+    """The costs from the file; or from a step log or a measurement, then kept in the file.
 
     Raises: CostsError for the file; PlanError for the log; CalibrationFailed.
     """
@@ -95,7 +95,7 @@ def _costs(config: Config, asked: PlanArguments, replica: Replica, display: Prog
 
 
 def _logged(step_log: Path) -> StepCosts:
-    """The costs that a server's step log comes to. Raises: PlanError."""
+    """The costs by a server's step log. Raises: PlanError."""
     try:
         return costs_of(logged_steps(step_log))
     except CalibrationFailed as error:
@@ -105,12 +105,12 @@ def _logged(step_log: Path) -> StepCosts:
 def _measured(
     config: Config, asked: PlanArguments, replica: Replica, display: ProgressDisplay, note: Note
 ) -> StepCosts:
-    """The costs of the steps of a server with these options, meanwhile. Raises: CalibrationFailed, ConfigError."""
+    """The costs of steps, measured in a server with these options. Raises: CalibrationFailed, ConfigError."""
     if config.server.tls_cert is not None:
         raise ConfigError(
             [f"{config.cite('tls_cert')}: must not be set when costs are measured, since that uses plain HTTP"]
         )
-    # The plan knows no keys.
+    # The plan has no API keys.
     words = [*asked.server_words, *(["--open-scopes", "inference"] if config.server.has_keys else [])]
     cases = Cases.of(replica, asked.prompt, asked.output)
     least_s, most_s = duration_s(cases)
@@ -125,14 +125,14 @@ def _measured(
 
 
 def _check_place(path: Path) -> None:
-    """Raises: CostsError, before anything is measured, if there is no directory for the file."""
+    """Raises: CostsError if the file's directory is missing; called before measuring."""
     if not path.parent.is_dir():
         raise CostsError(f"must be a file in an existing directory, {path.parent} does not exist")
 
 
 @contextmanager
 def _citing_plan(asked: PlanArguments) -> Iterator[None]:
-    """Turns what the sizing says about one of its options into ConfigError, with the option's value."""
+    """Turns an error of the sizing about an option into ConfigError, with the option's value."""
     try:
         yield
     except PlanError as error:

@@ -1,7 +1,7 @@
-"""A server to measure: `dragoman serve` as a process of its own, with the plan's options and a step log, asked over HTTP.
+"""A server to measure: a process of `dragoman serve` with the plan's options and a step log, called over HTTP.
 
-Does: start it, wait until it is ready, send prompts of made-up tokens, end it. Does not: know what is to be asked, or read
-the log (`dragoman.tools.plan` does). Called by the plan command: the process on the main thread, requests on an event loop.
+Does: start it, wait until it is ready, send prompts of made-up tokens, end it. Does not: choose requests, or read the log
+(`dragoman.tools.plan` does). Called by the plan command: the process on the main thread, requests on an event loop.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _END_LIMIT_S = 30.0
 
 
 class ServedModel:
-    """The server's process. Use in a `with` block, which is entered when it is ready; leaving it ends the process.
+    """The server's process, as a context manager: entered when the server is ready; leaving it ends the process.
 
-    SIGTERM leaves the block too, as SystemExit: a server that nobody asks any more would otherwise stay.
+    SIGTERM leaves the block too, as SystemExit, so that no server stays behind.
     """
 
     def __init__(self, words: Sequence[str], step_log: Path) -> None:
-        """`words`: the options of `dragoman serve`, which tells on standard error how far loading is."""
+        """`words`: the options of `dragoman serve`, which shows the load's progress on standard error."""
         self.url = f"http://127.0.0.1:{_free_port()}"
         command = [sys.executable, "-m", "dragoman", "serve", *words, *_settings(read_target(self.url).port)]
         self._command = [*command, "--step-log", str(step_log)]
         self._ending = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        """Returns when the server answers. Raises: CalibrationFailed if it ends first."""
+        """Wait until the server answers. Raises: CalibrationFailed if it ends before."""
         with contextlib.ExitStack() as starting:
             starting.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _leave))
-            # Not of this process's group: who interrupts the plan has it end the server.
+            # In another process group: an interrupted plan ends the server itself.
             process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, process_group=0)
             starting.callback(_end, process)
             asyncio.run(self._wait_until_ready(process))
@@ -66,7 +66,7 @@ class ServedModel:
                 with contextlib.suppress(OSError, NotHttp):
                     if (await client.get("/ping")).status == 200:
                         return
-                await asyncio.sleep(_POLL_S)  # a process that loads offers nothing to wait for
+                await asyncio.sleep(_POLL_S)  # a loading process has no event to wait for
         finally:
             client.close()
         raise CalibrationFailed(f"the measured server ended with code {process.returncode}")
@@ -88,7 +88,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _settings(port: int) -> list[str]:
-    """The options that differ from those of the planned server. They turn off features that are not simulated."""
+    """Changes of the planned server's options: features that are not simulated are off."""
     place = ["--host", "127.0.0.1", "--port", str(port)]
     return [*place, "--log-level", "error", "--job-queue-size", "1000", "--speculation", "off"]
 
@@ -101,16 +101,16 @@ def _free_port() -> int:
 
 
 class HttpService:
-    """Asks the server for streams of completions. Used on one event loop."""
+    """Requests streamed completions from the server. Used on one event loop."""
 
     def __init__(self, url: str, name: str, vocab_size: int) -> None:
-        """`name`: of the model. Prompts are of ids below half the `vocab_size`: special ones are behind."""
+        """`name`: of the model. Prompts have ids below half of `vocab_size`, as special ones are above."""
         self._target, self._name = read_target(url), name
         self._num_ids = max(vocab_size // 2, 1)
         self._dice = random.Random(0)
 
     async def ask(self, prompt_tokens: int, output_tokens: int) -> Answer:
-        """See `calibrate.Service`. On a connection of its own, as most clients have, which is part of what they wait for."""
+        """See `calibrate.Service`. Uses a new connection, which is part of most clients' waiting time."""
         ids = [self._dice.randrange(self._num_ids) for _ in range(prompt_tokens)]
         asked = {"model": self._name, "prompt": ids, "max_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
         body = json.dumps({**asked, "stream": True}).encode()
@@ -131,7 +131,7 @@ class HttpService:
 
 
 def _read_event(answer: BenchAnswer, event: bytes, now_s: float) -> None:
-    """Note when an event comes, whether its token has a text by itself or not."""
+    """Note the time of an event, even if its token has no text."""
     if event.startswith(b'{"error"'):
         answer.fail(json.loads(event))
     else:

@@ -1,1 +1,1 @@
-"""`dragoman selftest`: whether a model computes on this machine as it should."""
+"""`dragoman selftest`: tests a model on this machine."""

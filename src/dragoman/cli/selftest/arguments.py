@@ -1,4 +1,4 @@
-"""The options of `dragoman selftest` itself; all others are the server's, for the model that is tested.
+"""The options of `dragoman selftest` itself; all others are the server's, for the tested model.
 
 Does: list them for `--help`. Does not: read the server's options, or test. Called by `main`.
 """

@@ -1,7 +1,7 @@
-"""`dragoman selftest`: whether a model computes on this machine as it should.
+"""`dragoman selftest`: tests a model on this machine.
 
-Does: from a configuration to the table, errors on one line. Does not: test (`tools.selftest` does). Called by `main`, on
-the main thread.
+Does: run the test of a configuration, print the table; errors on one line. Does not: test (`tools.selftest` does). Called by
+`main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FAILURES = (ConfigError, ModelError, ServerError, ValueError, OSError)
 
 
 def run(config: Config, asked: SelftestArguments, console: Console) -> int:
-    """Test and print; the exit code: 0, or 1 if something is off or cannot be tested."""
+    """Test and print. Returns the exit code: 0, or 1 if a check fails or cannot run."""
     console.display.name = config.name
     check_rolling(config, "; only its models can be tested")
     tokenizer = load_tokenizer(config.model_dir)

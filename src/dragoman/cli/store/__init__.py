@@ -1,1 +1,1 @@
-"""`dragoman store`: what lies in the directory of prompts on disk."""
+"""`dragoman store`: manages the directory of prompts on disk."""

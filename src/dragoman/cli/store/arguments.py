@@ -1,6 +1,6 @@
 """The arguments of `dragoman store`.
 
-Does: list them, judge how they go together. Does not: open the store. Called by `main`.
+Does: list them, check their combinations. Does not: open the store. Called by `main`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`dragoman store`: lists, verifies, trims and empties the directory of prompts on disk.
 
-Does: open the store, print, tell by the exit code how it went. Does not: know files (`dragoman.prefix_store` does).
+Does: open the store, print, return an exit code. Does not: know files (`dragoman.prefix_store` does).
 Called by `main`, on the main thread.
 """
 
@@ -43,7 +43,7 @@ class _Kept:
 
 
 def run(_: object, asked: StoreArguments, console: Console) -> int:
-    """Do what is asked; the exit code: 0, 3 if something is damaged, 1 if the directory cannot be used."""
+    """Run the action. Returns the exit code: 0, 3 if something is damaged, 1 if the directory cannot be used."""
     if not asked.prefix_store_dir.exists():
         console.stdout.write("[]\n" if asked.json else f"nothing is kept in {asked.prefix_store_dir}\n")
         return 0
@@ -55,7 +55,7 @@ def run(_: object, asked: StoreArguments, console: Console) -> int:
 
 
 def _done(store: BlockStore, asked: StoreArguments, stdout: TextIO) -> int:
-    """Raises: StoreError."""
+    """Run the action on the open store. Raises: StoreError."""
     before = store.stats()
     match asked.action:
         case "verify":

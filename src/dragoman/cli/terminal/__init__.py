@@ -1,1 +1,1 @@
-"""Talking to a model from a terminal: `dragoman chat` and `dragoman complete`."""
+"""The terminal commands `dragoman chat` and `dragoman complete`."""

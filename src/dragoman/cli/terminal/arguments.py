@@ -1,7 +1,7 @@
 """The arguments and options of `dragoman chat` and `dragoman complete`; others are the server's, for a model loaded here.
 
-Does: read them off the command line, tell a URL from a model and a model from a prompt, list them for `--help`. Does not:
-read the server's options, ask anything. Called by `main`.
+Does: read them off the command line, distinguish URL, model and prompt, list options for `--help`. Does not: read the
+server's options, call a model. Called by `main`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dragoman.config.options import OPTIONS as SERVER_OPTIONS
 from dragoman.hub.names import hub_model
 
 MAX_LOGPROBS = 20
-DEFAULT_MAX_TOKENS = 256  # of `complete`: a text goes on for ever where a conversation ends
+DEFAULT_MAX_TOKENS = 256  # of `complete`: a text, unlike a conversation, has no natural end
 
 _OF_SERVERS = (
     CommandOption("remote_model", Text("NAME"), "at a URL: the model to ask [the first that the server lists]"),
@@ -112,7 +112,7 @@ def read_complete(words: ReadWords, _: Mapping[str, str]) -> CompleteArguments |
 
 
 def _target(words: ReadWords) -> Target:
-    """The server that answers. For a model loaded here, the words left over become `server_words`."""
+    """The answering server. For a model loaded here, the remaining words become `server_words`."""
     url = next((word for word in words.others if is_url(word)), None)
     model = words.values["remote_model"]
     if url is None:
@@ -132,7 +132,7 @@ def _target(words: ReadWords) -> Target:
 
 
 def _take_prompt(words: ReadWords, *, may_be_alone: bool) -> str | None:
-    """The prompt, which is taken from the words: what stands behind the model, or alone and names no model."""
+    """Take the prompt from the words: the word after the model, or a single word that names no model."""
     others = words.others
     places: list[int] = []
     is_value = False
@@ -151,14 +151,14 @@ def _take_prompt(words: ReadWords, *, may_be_alone: bool) -> str | None:
 
 
 def _is_server_option(word: str) -> bool:
-    """True for options of the server that a value follows."""
+    """True for options of the server that take a value."""
     return word in FLAG_KEYS or any(
         word == option.flag and not isinstance(option.row.kind, Switch) for option in SERVER_OPTIONS
     )
 
 
 def names_model(word: str) -> bool:
-    """True if a single word is the model or a URL, and not a prompt: see the help of `complete`."""
+    """True if a single word is a model or URL, not a prompt: see the help of `complete`."""
     if is_url(word) or word.startswith(("/", "./", "../", "~/")) or word.endswith(".gguf"):
         return True
     return bundled_or(Path(word)) != Path(word) or Path(word).is_dir() or hub_model(word) is not None

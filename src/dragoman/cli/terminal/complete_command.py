@@ -1,4 +1,4 @@
-"""`dragoman complete`: goes on with a text, by a model that is loaded here or by a server.
+"""`dragoman complete`: continues a text, by a model loaded here or by a server.
 
 Does: read the prompt, print the answer as it comes, as JSON, or with log-probabilities. Does not: generate.
 Called by `main`, on the main thread.
@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 def run(config: Config | None, asked: CompleteArguments, console: Console) -> int:
-    """Print what follows; the exit code: 0, 1 if there is no answer, 130 if it was stopped.
+    """Print the continuation. Returns the exit code: 0, 1 without an answer, 130 if interrupted.
 
     `config` None = a server at a URL.
     """
@@ -41,7 +41,7 @@ def run(config: Config | None, asked: CompleteArguments, console: Console) -> in
     except AskFailed as error:
         screen.error(str(error))
         return FAILED
-    except BrokenPipeError:  # the reader of the output has closed it
+    except BrokenPipeError:  # the output was closed
         return FAILED
     except KeyboardInterrupt:
         screen.end_line()
@@ -50,7 +50,7 @@ def run(config: Config | None, asked: CompleteArguments, console: Console) -> in
 
 
 def _prompt(asked: CompleteArguments, stdin: TextIO, stderr: TextIO) -> str:
-    """The prompt as it is; of the standard input without its last line end."""
+    """The prompt, unchanged; the standard input loses its last line end."""
     if asked.prompt is not None:
         return asked.prompt
     if stdin.isatty():
@@ -59,7 +59,7 @@ def _prompt(asked: CompleteArguments, stdin: TextIO, stderr: TextIO) -> str:
 
 
 def _print(server: ModelServer, prompt: str, asked: CompleteArguments, screen: Screen) -> None:
-    """Raises: AskFailed."""
+    """Print the answer. Raises: AskFailed."""
     body: dict[str, Any] = {"model": server.model, "prompt": prompt, **asked.parameters}
     if asked.logprobs is not None:
         body["logprobs"] = asked.logprobs
@@ -80,7 +80,7 @@ def _print(server: ModelServer, prompt: str, asked: CompleteArguments, screen: S
 
 
 def _token_lines(logprobs: Any) -> Iterator[str]:
-    """A line for each token: log-probability, the token, and the likeliest with theirs; texts as in JSON."""
+    """A line per token: log-probability, the token, and the most likely ones with theirs; texts as in JSON."""
     if not isinstance(logprobs, Mapping):
         return
     tops = logprobs.get("top_logprobs") or []

@@ -1,6 +1,6 @@
-"""The sampling parameters that the terminal commands take, as options and behind `/set`, by the names of OpenAI's API.
+"""The sampling parameters of the terminal commands, as options and for `/set`, by OpenAI's names.
 
-Does: list them, say what each allows, read one value. Does not: send or apply them; which have an effect, the server says.
+Does: list them with their allowed values, read one value. Does not: send or apply them; the server reports ignored ones.
 Used by the commands' arguments and by `/set`; the ranges are those of the OpenAI routes.
 """
 
@@ -19,13 +19,13 @@ from dragoman.parameters import PARAMETERS as TABLE
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """One text, or several as a JSON array; backslash sequences count in JSON only."""
+    """One text, or several as a JSON array; only JSON has backslash sequences."""
 
     allowed = 'a text that is not empty, or a JSON array of such texts, as in ["\\n", "END"]'
     placeholder = "TEXT"
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The texts. Raises: ValueError if one is empty, or there is none."""
+        """The texts. Raises: ValueError for an empty text or list."""
         found = json.loads(text) if text.lstrip().startswith("[") else [text]
         if not found or not all(isinstance(stop, str) and stop for stop in found):
             raise ValueError(text)
@@ -52,7 +52,7 @@ _BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of values that the parameter allows. Raises: ValueError, a line for people, if no parameter has that name."""
+    """The kind of the parameter's values. Raises: ValueError, a line for people, for an unknown name."""
     parameter = _BY_NAME.get(name.replace("-", "_"))
     if parameter is None:
         raise ValueError(f"{name}: unknown parameter; must be one of {', '.join(_BY_NAME)}")
@@ -60,7 +60,7 @@ def kind_of(name: str) -> Kind:
 
 
 def read_parameter(name: str, text: str) -> tuple[str, Any]:
-    """(The parameter's own name, its value for a JSON body). Raises: ValueError, a line for people."""
+    """The parameter's name, and its value for a JSON body. Raises: ValueError, a line for people."""
     kind, name = kind_of(name), name.replace("-", "_")
     try:
         return name, sent(kind.parse(text))
@@ -69,5 +69,5 @@ def read_parameter(name: str, text: str) -> tuple[str, Any]:
 
 
 def sent(value: Any) -> Any:
-    """A value as it stands in a JSON body."""
+    """The value in a JSON body."""
     return list(value) if isinstance(value, tuple) else value

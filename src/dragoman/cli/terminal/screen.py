@@ -1,6 +1,6 @@
-"""Writes the output of `chat` and `complete`: answers as they come, reasoning dim, tool calls, notes and errors.
+"""Writes the output of `chat` and `complete`: answers, dim reasoning, tool calls, notes and errors.
 
-Does: keep text of a model from controlling the terminal. Does not: know servers or conversations.
+Does: escape control sequences in a model's text. Does not: know servers or conversations.
 Used by the terminal commands, on the main thread.
 """
 
@@ -10,19 +10,19 @@ import re
 from collections.abc import Mapping
 from typing import TextIO
 
-# What moves the cursor, rings, or begins a sequence that a terminal obeys; line ends and tabs stay.
+# Characters that control a terminal, except line ends and tabs.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
-_WHOLE_LINE = "\r\x1b[2K"  # goes to its beginning and empties it
+_WHOLE_LINE = "\r\x1b[2K"  # go to the line's beginning and clear it
 
 
 def tame(text: str) -> str:
-    """The text without what a terminal would obey: that is written as Python would."""
+    """The text with control characters escaped as in Python."""
     return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 class Screen:
-    """The output of an answer. On a terminal reasoning is dim; elsewhere only the answer itself is written."""
+    """The output of an answer. On a terminal reasoning is dim; elsewhere it is left out."""
 
     def __init__(self, stream: TextIO, errors: TextIO, environ: Mapping[str, str]) -> None:
         self._stream = stream
@@ -34,20 +34,20 @@ class Screen:
         self._has_status = False
 
     def status(self, text: str) -> None:
-        """A line that the next thing written takes the place of; on terminals only."""
+        """Write a line that the next output replaces; only on terminals."""
         if self._has_styles and self._is_at_start:
             self._stream.write(f"{_WHOLE_LINE}{_DIM}{tame(text)}{_PLAIN}")
             self._stream.flush()
             self._has_status = True
 
     def content(self, text: str) -> None:
-        """A piece of the answer."""
+        """Write a piece of the answer."""
         if self._is_dim and text:
             self._undim()
         self._write(text)
 
     def reasoning(self, text: str) -> None:
-        """A piece of what the model thinks before it answers."""
+        """Write a piece of reasoning."""
         if not self.is_terminal or not text:
             return
         if not self._is_dim:
@@ -56,7 +56,7 @@ class Screen:
         self._write(text)
 
     def tool_call(self, name: str, arguments: str) -> None:
-        """A call that the model makes."""
+        """Write a tool call."""
         self.end_status()
         self.end_line()
         style, end = (_BOLD, _PLAIN) if self._has_styles else ("", "")
@@ -64,19 +64,19 @@ class Screen:
         self._stream.flush()
 
     def end_line(self) -> None:
-        """Go to the beginning of a line, if one has begun."""
+        """End the present line, if it has text."""
         if self._is_dim:
             self._undim()
         if not self._is_at_start:
             self._write("\n")
 
     def say(self, text: str) -> None:
-        """A line of the command itself; several may be in one text."""
+        """Write one or more lines of the command itself."""
         self.end_line()
         self._write(text.rstrip("\n") + "\n")
 
     def dim(self, text: str) -> None:
-        """A line beside the matter."""
+        """Write a dim note."""
         self.end_line()
         self._raw(_DIM)
         self._write(text)
@@ -91,7 +91,7 @@ class Screen:
         self._errors.flush()
 
     def end_status(self) -> None:
-        """Take the status away."""
+        """Remove the status line."""
         if self._has_status:
             self._has_status = False
             self._stream.write(_WHOLE_LINE)

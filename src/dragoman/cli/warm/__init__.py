@@ -1,1 +1,1 @@
-"""`dragoman warm`: beginnings of prompts, computed before anybody asks."""
+"""`dragoman warm`: computes beginnings of prompts in advance."""

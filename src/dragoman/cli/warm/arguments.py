@@ -1,6 +1,6 @@
-"""The arguments and options of `dragoman warm`; all other options are the server's, for the model that computes.
+"""The arguments and options of `dragoman warm`; all others are the server's, for the model.
 
-Does: list them, judge how they go together. Does not: read the server's options. Called by `main`.
+Does: list them, check their combinations. Does not: read the server's options. Called by `main`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`dragoman warm`: beginnings of prompts, computed into the store on disk before anybody asks.
+"""`dragoman warm`: computes beginnings of prompts into the store on disk in advance.
 
-Does: load the model as `dragoman serve` does, have it read what the files hold, tell what that took. Does not: write to the
-disk (the engine does). Called by `main`, on the main thread.
+Does: load the model like `dragoman serve`, run the files' prompts, report the result. Does not: write to the disk (the
+engine does). Called by `main`, on the main thread.
 
 Requests go through the APIs' own dialects, template and tokenizer, and belong to their callers. So blocks have the names
 that a server's requests look for.
@@ -34,13 +34,13 @@ from dragoman.server.observation.record import CallRecord, enter_call
 from dragoman.server.registry import ServedModel
 
 HAS_ERRORS = 3
-_SETTLED_S = 0.5  # nothing is written for so long: what a file has brought is on the disk
+_SETTLED_S = 0.5  # without a write for this long, a file's prompts are on the disk
 
 _numbers = count(1)
 
 
 class WarmError(Exception):
-    """Why nothing can be computed, in one line."""
+    """Nothing can be computed; one line with the reason."""
 
 
 FAILURES = (ConfigError, ModelError, ServerError, WarmError, OSError)
@@ -58,7 +58,7 @@ class _Told:
 
 
 def run(config: Config, asked: WarmArguments, console: Console) -> int:
-    """Compute what the files hold; the exit code: 0, 3 if something could not be computed, 1 if nothing could be."""
+    """Compute the files' prompts. Returns the exit code: 0, 3 after some failures, 1 if nothing was computed."""
     return asyncio.run(_warm(config, asked, _callers(config, asked), console))
 
 
@@ -80,7 +80,7 @@ def _callers(config: Config, asked: WarmArguments) -> tuple[str, ...]:
 
 
 async def _warm(config: Config, asked: WarmArguments, callers: Sequence[str], console: Console) -> int:
-    """The exit code. Raises: what `run` tells."""
+    """Compute with a loaded model. Returns the exit code. Raises: the errors that `run` reports."""
     num_errors = num_computed = 0
     async with local_model(config, console.display) as served:
         if not served.engine.capabilities.cache_keep:
@@ -112,7 +112,7 @@ def _why_not(config: Config) -> str:
 
 
 async def _read(served: ServedModel, path: Path, callers: Sequence[str], console: Console) -> _Told:
-    """Have the model read what a file holds, for each of the callers. Raises: OSError, EngineDead."""
+    """Compute a file's prompts for each caller. Raises: OSError, EngineDead."""
     told, begin_s = _Told(), time.perf_counter()
     for place, name, body in _bodies(path):
         for caller in callers:
@@ -130,7 +130,7 @@ async def _read(served: ServedModel, path: Path, callers: Sequence[str], console
 
 
 def _bodies(path: Path) -> Iterator[tuple[str, str, bytes]]:
-    """(Place, dialect, body) of each prompt in a file. Raises: OSError."""
+    """The (place, dialect, body) of each prompt in a file. Raises: OSError."""
     if path.suffix != ".jsonl":
         text = path.read_bytes().decode("utf-8", "replace")
         yield str(path), COMPLETIONS, msgspec.json.encode({"prompt": text})
@@ -146,7 +146,7 @@ async def _computed(served: ServedModel, name: str, body: bytes, caller: str) ->
     http = HttpCall("POST", "", body, {"content-type": "application/json"}, request_id=call_id)
     call = await asyncio.to_thread(served.dialects[name].open(http).parse)
     [request] = call.requests
-    # The prompt alone: the options of the answer do not change it.
+    # Only the prompt: options of the answer do not change it.
     plain = replace(request.sampling, n=1, best_of=None, num_beams=1, grammar=None, logprobs=None, prompt_logprobs=None)
     request = replace(request, sampling=plain, max_tokens=0, stop=(), parse_tool_calls=False, parse_reasoning=False)
     result = await served.service.generate(request)
@@ -154,12 +154,12 @@ async def _computed(served: ServedModel, name: str, body: bytes, caller: str) ->
 
 
 def _written(served: ServedModel) -> int:
-    """Bytes that were written to the disk since the start."""
+    """Bytes written to the disk since the start."""
     return served.engine.stats().num_stored_written_bytes or 0
 
 
 async def _settle(served: ServedModel) -> None:
-    """Wait until what was computed is on the disk, as far as can be told."""
+    """Wait until the computed prompts are probably on the disk."""
     last, since_s = _written(served), time.monotonic()
     while time.monotonic() < since_s + _SETTLED_S:
         await asyncio.sleep(_SETTLED_S / 10)

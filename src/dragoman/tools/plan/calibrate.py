@@ -1,11 +1,11 @@
-"""Measures what steps cost in service: sends requests to a server, and fits costs to its step log.
+"""Measures the cost of steps in service: sends requests to a server, and fits costs to its step log.
 
-Does: have different numbers of sequences decode, and pieces of prompts computed, alone and together, with short and
-long contexts; have clients send the planned requests; fit the costs. Does not: start the server or speak HTTP (the command
+Does: run different numbers of decoding sequences and pieces of prompts, alone and together, with short and long contexts;
+run clients with the planned requests; fit the costs. Does not: start the server or speak HTTP (the command
 line does), or simulate. Called by the plan, on the main thread; nothing else should compute meanwhile.
 
-Steps are measured in a server, over HTTP, because they take longer there than in a loop of their own: HTTP, the
-tokenizer and, on this machine, the clients compute beside them.
+Steps are measured in a server, over HTTP, because they take longer there: HTTP, the tokenizer and, on this machine, the
+clients compute beside them.
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ from dragoman.engine.rolling.step_log import LoggedStep, read_step_log
 from dragoman.tools.plan.costs import MeasuredStep, StepCosts, fit_costs, slowness_of
 from dragoman.tools.plan.replica import Replica
 
-_SHORT_PROMPT = 8  # tokens of those that only are there to decode
+_SHORT_PROMPT = 8  # tokens of prompts that serve only for decoding
 _SMALLEST_PIECE = 16
 _NUM_LONG = 4  # sequences with a long context
-# Tokens of it: costs grow evenly with the context, and are the surer the longer it is, but computing it takes time.
+# Its tokens: costs grow linearly with the context. A longer one gives more exact costs, but takes time to compute.
 _LONG, _LONGEST = 512, 1024
 _DECODE_STEPS = 24
-_LONG_STEPS = 64  # of those with a long context: the first decode while the prompts of the others are computed
+_LONG_STEPS = 64  # of sequences with a long context: the first ones decode while the others' prompts are computed
 _REPEATS = 2
-# Rounds of all measurements, each in another order: a machine is slower in one second than in the next, and a case
-# measured only in a slow second would seem expensive.
+# Rounds of all measurements in different orders: a case measured only in a slow second of the machine would seem expensive.
 _NUM_ROUNDS = 2
-# Prompts that share a step: without such steps, tokens and what they see would only be known together.
+# Prompts that share a step: without such steps, the costs of tokens and of their contexts could not be separated.
 _NUM_TOGETHER = 4
-_NUM_CLIENTS = (1, 2, 4, 8, 16, 36)  # that send the planned requests: from hardly any load to a full server
-# Of each of these, in each round; and until each has had an answer, on a slow machine, but not for ever.
+_NUM_CLIENTS = (1, 2, 4, 8, 16, 36)  # clients with the planned requests: from hardly any load to a full server
+# Of each number of clients, in each round; longer until each client has an answer, up to a bound.
 _CLIENTS_S, _MOST_CLIENTS_S = 4.0, 12.0
 
 Stage = Callable[[], Awaitable[None]]
@@ -56,7 +55,7 @@ class CalibrationFailed(RuntimeError):
 
 @dataclass(slots=True)
 class Answer:
-    """When a request was sent, and when its tokens came; seconds on the clock of the step log."""
+    """The times of a request and of its tokens; seconds on the clock of the step log."""
 
     sent_s: float
     token_s: list[float] = field(default_factory=list)
@@ -66,7 +65,7 @@ class Service(Protocol):
     """A server whose steps are logged."""
 
     async def ask(self, prompt_tokens: int, output_tokens: int) -> Answer:
-        """A request whose prompt no other has, answered to the end, or given up if this is cancelled.
+        """Send a request with a unique prompt, and return its answer. Cancelling this ends the request.
 
         Raises: CalibrationFailed.
         """
@@ -74,17 +73,18 @@ class Service(Protocol):
 
 
 class Report(Protocol):
-    """Is told how far the measuring is."""
+    """Receives reports of progress."""
 
     def __call__(self, stage: str, fraction: float, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """The cases to measure, in tokens. `counts`: of sequences that decode. `pieces`: of prompts. `parts`: prompts of which
-    several fill a step. `long`: the long context. `longest`: of the longest possible sequence. `clients`: numbers of
-    clients that send the planned requests, of `usual` prompt and completion tokens. Each number of clients runs for
-    `clients_s` seconds, longer if some of them have no answer by then.
+    """The cases to measure, in tokens. `counts`: of decoding sequences. `pieces`: of prompts.
+
+    `parts`: prompts of which several fill a step. `long`: the long context. `longest`: the longest possible sequence.
+    `clients`: numbers of clients with the planned requests, of `usual` prompt and completion tokens. Each number of clients
+    runs for `clients_s` seconds, longer if some of them have no answer by then.
     """
 
     counts: tuple[int, ...]
@@ -98,7 +98,7 @@ class Cases:
 
     @classmethod
     def of(cls, planned: Replica, prompt_tokens: int, output_tokens: int) -> Cases:
-        """Those that tell what a replica with these limits costs, first of all for requests of these lengths."""
+        """The cases for a replica with these limits, mainly for requests of these lengths."""
         limits, size = planned.limits, planned.block_size
         longest = min(planned.max_model_len, limits.max_model_len or planned.max_model_len)
         total = min(prompt_tokens + output_tokens, longest)
@@ -115,16 +115,14 @@ class Cases:
 
 
 def duration_s(cases: Cases) -> tuple[float, float]:
-    """The seconds of measuring, at least and on a slow machine; the steps besides those in service are a small part."""
+    """The seconds of measuring, at least and on a slow machine; most are in service."""
     num_stages = _NUM_ROUNDS * len(cases.clients)
     return num_stages * cases.clients_s, num_stages * max(_MOST_CLIENTS_S, cases.clients_s)
 
 
 @dataclass(slots=True)
 class Asked:
-    """The requests that a server was sent. `alone`: answers to requests without company. `in_service`: the times in which
-    clients sent the planned requests.
-    """
+    """The sent requests. `alone`: answers to requests without company. `in_service`: periods with clients."""
 
     alone: list[Answer] = field(default_factory=list)
     in_service: list[tuple[float, float]] = field(default_factory=list)
@@ -135,7 +133,7 @@ class Asked:
 
 
 def stages_of(service: Service, cases: Cases, clock: Callable[[], float] = perf_counter) -> tuple[list[Stage], Asked]:
-    """All measurements, in rounds, and the record of their requests; no stage leaves a request behind.
+    """All measurements, in rounds, and the record of their requests; stages leave no request running.
 
     A stage raises: CalibrationFailed.
     """
@@ -163,7 +161,7 @@ class _Stages:
         self.asked = Asked()
 
     def all(self) -> list[Stage]:
-        """Each to be run by itself."""
+        """The stages, each to be run alone."""
         cases, most = self._cases, self._cases.counts[-1]
         stages: list[Stage] = [partial(self._decode, count, _SHORT_PROMPT, _DECODE_STEPS) for count in cases.counts]
         stages += [partial(self._compute, piece, 1) for piece in cases.pieces]
@@ -174,30 +172,30 @@ class _Stages:
         return stages + [partial(self._serve, count) for count in cases.clients]
 
     async def _decode(self, count: int, prompt_tokens: int, num_steps: int) -> None:
-        """Have `count` sequences decode for `num_steps` steps."""
+        """Decode `count` sequences for `num_steps` steps."""
         await asyncio.gather(*(self._ask(prompt_tokens, num_steps) for _ in range(count)))
 
     async def _compute(self, prompt_tokens: int, count: int) -> None:
-        """Have `count` prompts computed together, several times."""
+        """Compute `count` prompts together, several times."""
         for _ in range(_REPEATS):
             answers = await asyncio.gather(*(self._ask(prompt_tokens, 1) for _ in range(count)))
             if count == 1:
                 self.asked.alone += answers
 
     async def _compute_beside(self) -> None:
-        """Have prompts computed while others decode."""
+        """Compute prompts while other sequences decode."""
         cases = self._cases
         num_others = max(min(cases.counts[-1] // 2, _NUM_LONG), 1)
         others = [asyncio.create_task(self._ask(_SHORT_PROMPT, cases.longest)) for _ in range(num_others)]
         try:
-            await self._ask(_SHORT_PROMPT, 1)  # once it is answered, the others run
+            await self._ask(_SHORT_PROMPT, 1)  # its answer means that the others run
             for piece in sorted({piece // 2 for piece in cases.pieces}):
                 await self._ask(max(piece, 1), 1)
         finally:
             await _end(others)
 
     async def _serve(self, count: int) -> None:
-        """Have `count` clients send one request after the other, each of 0.5 to 1.5 times the usual lengths."""
+        """Run `count` clients that send one request after the other, of 0.5 to 1.5 times the usual lengths."""
         begin_s = self._clock()
         end_s = begin_s + self._cases.clients_s
         prompt_tokens, output_tokens = self._cases.usual
@@ -218,7 +216,7 @@ class _Stages:
         self.asked.in_service.append((begin_s, self._clock()))
 
     async def _pass(self, until_s: float, clients: Sequence[asyncio.Task[None]]) -> None:
-        """Wait until it is so late, or a client has failed. Raises: CalibrationFailed."""
+        """Wait until this time, or until a client fails. Raises: CalibrationFailed."""
         while (left_s := until_s - self._clock()) > 0 and not all(one.done() for one in clients):
             done, _ = await asyncio.wait(clients, timeout=left_s, return_when=asyncio.FIRST_EXCEPTION)
             for one in done:
@@ -233,7 +231,7 @@ class _Stages:
 
 
 async def _end(tasks: Sequence[asyncio.Task[Answer]] | Sequence[asyncio.Task[None]]) -> None:
-    """Cancel what still runs, and wait for it."""
+    """Cancel the running tasks, and wait for them."""
     for task in tasks:
         task.cancel()
     for task in tasks:
@@ -242,7 +240,7 @@ async def _end(tasks: Sequence[asyncio.Task[Answer]] | Sequence[asyncio.Task[Non
 
 
 def logged_steps(path: Path) -> list[LoggedStep]:
-    """The steps in a log. Raises: CalibrationFailed, on one line, if it is none."""
+    """The steps in a log. Raises: CalibrationFailed, one line, for another file."""
     try:
         return read_step_log(path)
     except (OSError, msgspec.DecodeError) as error:
@@ -250,9 +248,9 @@ def logged_steps(path: Path) -> list[LoggedStep]:
 
 
 def costs_of(steps: Sequence[LoggedStep], asked: Asked | None = None) -> StepCosts:
-    """The costs that a log comes to. `asked`: what was asked for, None = nothing but service.
+    """The costs by a log. `asked`: the sent requests, None = the log is of ordinary service.
 
-    Raises: CalibrationFailed if the log tells too little.
+    Raises: CalibrationFailed if the log has too few steps.
     """
     in_service = [asked is None or asked.is_in_service(step.begin_s) for step in steps]
     measured = _measured(steps)
@@ -268,14 +266,14 @@ def costs_of(steps: Sequence[LoggedStep], asked: Asked | None = None) -> StepCos
 
 
 def _measured(steps: Sequence[LoggedStep]) -> list[MeasuredStep]:
-    """The measured steps of a log in which each step follows the one before it."""
+    """The measured steps of a log without gaps."""
     sizes = [0, *(step.work.num_tokens for step in steps)]
     changes = [before != size for before, size in pairwise(sizes)]
     return [MeasuredStep(step.work, step.seconds, is_change) for step, is_change in zip(steps, changes, strict=True)]
 
 
 def _without_firsts(steps: Sequence[MeasuredStep], in_service: Sequence[bool]) -> list[MeasuredStep]:
-    """The steps without the first of every shape, when kernels are chosen; in service that is a part of what happens."""
+    """The steps without the first of every shape, in which kernels are chosen. Steps in service keep them."""
     found, shapes = [], set()
     for step, serves in zip(steps, in_service, strict=True):
         shape = (step.work.num_tokens, step.work.num_rows)
@@ -286,7 +284,7 @@ def _without_firsts(steps: Sequence[MeasuredStep], in_service: Sequence[bool]) -
 
 
 def _http_s(steps: Sequence[LoggedStep], alone: Sequence[Answer]) -> float:
-    """The median wait of a client without company for its first token, without the steps; 0 if no client was alone."""
+    """The median wait of a lone client for its first token, without the steps; 0 if no client was alone."""
     begins = [step.begin_s for step in steps]
     waits = []
     for answer in alone:
@@ -297,7 +295,7 @@ def _http_s(steps: Sequence[LoggedStep], alone: Sequence[Answer]) -> float:
 
 
 def _powers(least: int, most: int) -> list[int]:
-    """The powers of two in this range, which begins with one, and its end."""
+    """The powers of two in this range, and its end; the range begins at a power of two."""
     found = []
     while least < most:
         found.append(least)

@@ -3,13 +3,15 @@
 Does: fit costs to measured steps, read and write them. Does not: measure (`calibrate` does) or simulate. Called by the plan,
 on the main thread.
 
-A step's seconds are: a function of its tokens, linear between measured sizes (a few tokens wait for the weights to be read,
-many for the arithmetic); something for each row of logits; something for having prompts in it at all, which attention
-computes beside the rows that decode, and whose requests HTTP takes in meanwhile; something for another number of tokens
-than the step before had, for which every kernel is prepared again; and something for each token of context that attention
-reads, for sequences that decode and for pieces of prompts apart, in each cache kind. No part is negative, so that more work
-never costs less. How far steps deviate from that is kept as well, as a course in time: a machine is slow for
-a moment or for seconds, however many steps that is.
+A step's seconds are the sum of these parts:
+- a function of its tokens, linear between measured sizes: few tokens wait for the weights, many for the arithmetic;
+- a cost per row of logits;
+- a cost of having prompts in it, which attention computes apart, and whose requests HTTP handles meanwhile;
+- a cost of another number of tokens than in the step before, for which every kernel is prepared again;
+- a cost per token of context that attention reads, for decoding and for prompts, in each cache kind.
+
+No part is negative, so that more work never costs less. The deviations of measured steps are kept too, as a series in time:
+a machine is slow for moments or seconds, whatever steps run then.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ from dragoman.engine.rolling.forward.step_work import StepWork
 
 Array = npt.NDArray[np.float64]
 
-_ROUNDS = 20  # of reweighting, which makes the fit one of absolute deviations: single slow steps hardly count
-_LEAST_DEVIATION = 1e-3  # relative; smaller ones count alike
+_ROUNDS = 20  # rounds of reweighting, which fit absolute deviations: single slow steps hardly count
+_LEAST_DEVIATION = 1e-3  # relative deviation; smaller ones count alike
 _TOLERANCE = 1e-10
 _LEAST_SLOWNESS, _MOST_SLOWNESS = 80, 4000  # measured steps
 _LEAST_S = 1e-7  # of a step: time has to pass
@@ -43,12 +45,12 @@ class CostsError(ValueError):
 class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The costs of steps, in seconds. `tokens`: (tokens, seconds) of steps by their tokens, ascending in both.
 
-    Between two sizes it is linear, beyond the largest it goes on as between the last two. `row_s`: of a row of logits.
-    `context_s`, `pair_s`: of a token of `StepWork.contexts` and of `StepWork.pairs`, by cache kind. `model` and
-    `fingerprint` tell what was measured, "" = not told; `deviation`: the median relative deviation of the measured steps.
-    `slowness`: of measured steps, one after the other as they ran, the seconds that they took, and that as a share of what
-    they cost here; empty = exactly 1. `http_s`: what clients wait for a token besides the steps. `prompt_s`: of a step that
-    computes prompts, however many and long. `change_s`: of a step with another number of tokens than the one before.
+    It is linear between two sizes, and beyond the largest continues the last slope. `row_s`: per row of logits.
+    `context_s`, `pair_s`: per token of `StepWork.contexts` and of `StepWork.pairs`, by cache kind. `model` and
+    `fingerprint` identify the measured model, "" = unknown; `deviation`: the median relative deviation of measured steps.
+    `slowness`: for measured steps in order, their seconds, and these relative to their cost here; empty = always 1.
+    `http_s`: a client's wait for a token besides the steps. `prompt_s`: of a step with prompts of any number and length.
+    `change_s`: of a step with another number of tokens than the one before.
     """
 
     tokens: tuple[tuple[int, float], ...]
@@ -64,7 +66,7 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     change_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raises: ValueError for costs that no machine has."""
+        """Raises: ValueError for impossible costs."""
         if not self.tokens or self.tokens[0][0] < 1:
             raise ValueError("tokens must hold at least one (tokens, seconds) pair, of 1 token or more")
         for (size, seconds), (larger, more) in pairwise(self.tokens):
@@ -98,7 +100,7 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_costs(path: Path) -> StepCosts:
-    """The costs in a file. Raises: CostsError, on one line, if it holds none."""
+    """The costs in a file. Raises: CostsError, one line, if it has none."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=StepCosts)
     except (OSError, msgspec.DecodeError) as error:
@@ -126,7 +128,7 @@ class MeasuredStep:
 
 
 def fit_costs(steps: Sequence[MeasuredStep]) -> StepCosts:
-    """The costs that deviate the least from measured steps, at least one, relatively."""
+    """The costs with the smallest relative deviation from measured steps, of which there is at least one."""
     knots = _knots([step.work.num_tokens for step in steps])
     matrix = np.array([_row(step, knots) for step in steps])
     measured = np.array([step.seconds for step in steps])
@@ -152,7 +154,7 @@ def fit_costs(steps: Sequence[MeasuredStep]) -> StepCosts:
 
 
 def slowness_of(costs: StepCosts, steps: Sequence[MeasuredStep]) -> tuple[tuple[float, float], ...]:
-    """See `StepCosts.slowness`, of the last steps; of a few none, as the slowest of them is chance."""
+    """`StepCosts.slowness` of the last steps; empty for a few steps, whose slowest one is chance."""
     if len(steps) < _LEAST_SLOWNESS:
         return ()
     return tuple((round(step.seconds, 6), max(round(_share(costs, step), 3), 1e-3)) for step in steps[-_MOST_SLOWNESS:])
@@ -206,7 +208,7 @@ def _solve_nonnegative(matrix: Array, target: Array) -> Array:
 
 
 def _step_into_bounds(matrix: Array, target: Array, solution: Array, is_free: Any) -> tuple[Array, Any]:
-    """Solve for the free entries; those that would become negative are set to 0 and free no more."""
+    """Solve for the free entries; those that would become negative are fixed at 0."""
     while True:
         trial = np.zeros_like(solution)
         trial[is_free] = np.linalg.lstsq(matrix[:, is_free], target, rcond=None)[0]

@@ -1,6 +1,6 @@
-"""One replica as the simulation needs it: the limits of its engine, and the blocks of its cache.
+"""One replica for the simulation: the limits of its engine, and the blocks of its cache.
 
-Does: tell them from a model's files and the options, as the engine's factory would; arithmetic over the cache. Does not:
+Does: derive them from a model's files and the options, like the engine's factory; arithmetic over the cache. Does not:
 load a model. Called by the plan, on the main thread.
 """
 
@@ -17,9 +17,9 @@ from dragoman.engine.rolling.needs import expected_engine, settled_options
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """An engine and its cache. `block_bytes`: of a block of each cache kind. `needs`: what its memory is needed for.
+    """An engine and its cache. `block_bytes`: per block of each cache kind. `needs`: the uses of its memory.
 
-    `vocab_size`: how many tokens the model knows.
+    `vocab_size`: the model's number of tokens.
     """
 
     limits: RollingConfig
@@ -33,7 +33,7 @@ class Replica:
 
     @property
     def token_bytes(self) -> float:
-        """Bytes of the cache that a token takes, in the layers that keep all tokens."""
+        """Cache bytes per token in the layers that keep all tokens."""
         kinds = zip(self.pools, self.block_bytes, strict=True)
         return sum(size / self.block_size for pool, size in kinds if not pool.window)
 
@@ -43,7 +43,7 @@ class Replica:
         return sum(pool.num_blocks * size for pool, size in zip(self.pools, self.block_bytes, strict=True))
 
     def sequence_bytes(self, num_tokens: int) -> int:
-        """Bytes of the cache that a sequence of `num_tokens` tokens takes."""
+        """Cache bytes of a sequence of `num_tokens` tokens."""
         counts = self._blocks_of(num_tokens)
         return sum(count * size for count, size in zip(counts, self.block_bytes, strict=True))
 
@@ -61,7 +61,7 @@ class Replica:
 
 
 def replica_of(setup: EngineSetup, needs: MemoryNeeds, available_bytes: int) -> Replica:
-    """The replica that the rolling engine's factory would make on a machine with `available_bytes` of memory.
+    """The rolling engine's replica on a machine with `available_bytes` of memory.
 
     Raises: EngineOptionError, also for speculation, which is not simulated; ModelError, OSError.
     """

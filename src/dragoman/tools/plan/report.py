@@ -64,7 +64,7 @@ def _lines(name: str, plan: Plan, replica: Replica, deviation: float, disk_bytes
     size = replica.sequence_bytes(asked.prompt_tokens)
     read = f"{_seconds(size / disk_bytes_per_s)} from disk, {size / 1e6:,.1f} MB"
     yield _row("a prompt after a restart", f"{first} computed, or {read} (--prefix-store-gb)")
-    if deviation:  # else the costs are not measured
+    if deviation:  # the costs are measured
         yield _row("step costs", f"measured steps deviate by {deviation:.0%} (median)")
     yield ""
     yield _title(load, plan.bounds)
@@ -101,7 +101,7 @@ def _simulated(load: Load) -> str:
 
 
 def _windows(replica: Replica) -> str:
-    """Words on the bytes of a sequence in layers with windows, or with states."""
+    """A text on a sequence's bytes in layers with windows or states."""
     kinds = zip(replica.pools, replica.block_bytes, strict=True)
     sizes = [size * -(-pool.window // replica.block_size) for pool, size in kinds if pool.window]
     return f", and {sum(sizes):,} of a sequence in layers with a window or a state" if sizes else ""

@@ -1,6 +1,6 @@
 """Chooses the replica for a request by the rules of a router, and estimates their effect on the replicas' prefix caches.
 
-Does: choose among simulated replicas; tell which share of all requests one of many replicas gets. Does not: send anything.
+Does: choose among simulated replicas; compute one replica's share of all requests. Does not: send anything.
 Called by the simulation and the sizing.
 
 Prefix affinity is rendezvous hashing (Thaler and Ravishankar, 1998) with bounded load (arXiv:1608.01350): a prefix ranks all
@@ -33,7 +33,7 @@ class Router(Protocol):
 
 
 class LeastOutstanding:
-    """The replica with the fewest outstanding requests; of several the next in turn."""
+    """Chooses the replica with the fewest outstanding requests; equal ones take turns."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -47,7 +47,7 @@ class LeastOutstanding:
 
 
 class PrefixAffinity:
-    """The replica that ranks highest for the prefix and is not overloaded; without a prefix, the least outstanding."""
+    """Chooses the highest-ranked replica for the prefix that is not overloaded; without a prefix, the least outstanding."""
 
     def __init__(self) -> None:
         self._others = LeastOutstanding()
@@ -72,8 +72,8 @@ def router_of(kind: RouterKind) -> Router:
 def share_of_first(workload: Workload, num_replicas: int, kind: RouterKind) -> Weights | None:
     """The share of each prefix in the requests of the first of `num_replicas` replicas; None = the prefix's popularity.
 
-    A prefix with more requests than the load bound allows one replica goes to as many as are needed, evenly: those that
-    rank highest for it. Shapes: [num_prefixes].
+    A prefix with more requests than one replica's load bound goes evenly to as many replicas as needed, the highest-ranked
+    ones. Shapes: [num_prefixes].
     """
     if not workload.prefix_tokens or kind == "least-outstanding" or num_replicas == 1:
         return None
@@ -82,16 +82,14 @@ def share_of_first(workload: Workload, num_replicas: int, kind: RouterKind) -> W
     scores = _scores(np.arange(workload.num_prefixes), num_replicas)
     rank = (scores > scores[:, :1]).sum(axis=1)
     weights = np.where(rank < copies, shares / copies, 0.0)
-    if (
-        not weights.any()
-    ):  # fewer prefixes than replicas, and none ranks it first: it takes what is over the others' bound
+    if not weights.any():  # fewer prefixes than replicas, and none ranks it first: it takes the excess of others
         return None
     normalized: Weights = weights / weights.sum()
     return normalized
 
 
 def _num_copies(shares: Weights, num_replicas: int) -> npt.NDArray[np.int64]:
-    """Of each prefix, the replicas that answer for it because of the load bound."""
+    """The number of replicas for each prefix under the load bound."""
     return np.clip(np.ceil(shares * num_replicas / MAX_OVERLOAD), 1, num_replicas).astype(np.int64)
 
 

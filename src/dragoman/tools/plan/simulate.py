@@ -1,10 +1,10 @@
-"""Runs replicas in virtual time: the engine's own step loop over a runner that computes nothing and lets time pass.
+"""Runs replicas in virtual time: the engine's step loop over a runner that only lets time pass.
 
-Does: drive `EngineCore`, so that scheduling, pacing, chunks, preemption and the prefix cache are the engine's; route
-arrivals; note when every token comes. Does not: know where costs come from. Called by the sizing, on the main thread.
+Does: drive `EngineCore`, with the engine's real scheduling, pacing, chunks, preemption and prefix cache; route arrivals;
+record the time of every token. Does not: know where costs come from. Called by the sizing, on the main thread.
 
-Time passes in `forward` alone: as long as a whole step with that work was measured to take. What clients wait besides is the
-same for all tokens, and put on when they are noted.
+Time passes only in `forward`: the measured time of a whole step with that work. A client's further wait is the same for all
+tokens, and added when they are recorded.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from dragoman.tools.plan.router import Router
 from dragoman.tools.plan.workload import Arrival, Weights, Workload, draw_prefixes, request_of
 from dragoman.types import EngineOutput, EngineRequest
 
-_VOCAB_SIZE = 2  # nobody looks at the tokens
-_STRETCH_S = 2.0  # about as long as machines stay slow, or fast
-_MOST_EARLIER_REQUESTS = 1000  # that fill a replica's prefix cache before the first arrival
+_VOCAB_SIZE = 2  # the tokens do not matter
+_STRETCH_S = 2.0  # about the length of a machine's slow or fast period
+_MOST_EARLIER_REQUESTS = 1000  # requests that fill a replica's prefix cache before the first arrival
 
 
 class VirtualTime:
-    """A clock that stands still unless it is moved."""
+    """A clock that only moves when set."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -47,11 +47,10 @@ class VirtualTime:
 
 
 class _Slowness:
-    """The machine's slow and fast moments, in simulated time: stretches of those that were measured, drawn by chance.
+    """The machine's slow and fast moments in simulated time: random stretches of the measured ones.
 
-    They follow each other in time, not in steps: a neighbour takes the machine for a second, whatever runs meanwhile. So a
-    long step has the mean of many moments. A slow second makes requests wait much longer than single slow steps do. They are
-    the same in every simulation.
+    They follow time, not steps: another program takes the machine for a second, whatever runs meanwhile. So a long step has
+    the mean of many moments, and a slow second delays requests more than single slow steps. All simulations use the same.
     """
 
     def __init__(self, known: Sequence[tuple[float, float]]) -> None:
@@ -60,10 +59,10 @@ class _Slowness:
         self._ends_s = list(accumulate(seconds for seconds, _ in known))
         self._chance = random.Random(0)
         self._index = 0
-        self._moment_s = self._stretch_s = 0.0  # what is left of them
+        self._moment_s = self._stretch_s = 0.0  # the rest of the stretch
 
     def pass_over(self, cost_s: float) -> float:
-        """The seconds that a step of this cost takes now."""
+        """The duration of a step of this cost now, in seconds."""
         if not self._known:
             return cost_s
         if self._stretch_s <= 0:
@@ -84,10 +83,9 @@ class _Slowness:
 
 
 class CostRunner:
-    """A ModelRunner whose steps take as long as they cost, all tokens being equally likely. `is_free`: nothing costs.
+    """A ModelRunner whose steps take their cost, with equally likely tokens. `is_free`: steps take no time.
 
-    Steps of the same work take differently long, as they do in truth: the pacer learns from what steps take, and holds
-    prompts back the more the less even that is.
+    Durations of equal steps vary as in reality: the pacer learns from them, and delays prompts more if they vary more.
     """
 
     def __init__(self, replica: Replica, costs: StepCosts, time: VirtualTime) -> None:
@@ -109,25 +107,25 @@ class CostRunner:
         return np.zeros((len(batch.logit_indices), _VOCAB_SIZE), dtype=np.float32)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
-        """Nothing is stored."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 @dataclass(slots=True)
 class RequestTimes:
-    """When a request came, and when each of its tokens did, in seconds."""
+    """The times of a request's arrival and of its tokens, in seconds."""
 
     arrival_s: float
     token_s: list[float] = field(default_factory=list)
 
 
 class SimulatedReplica:
-    """One engine in virtual time. `busy_s`: time it spent in steps."""
+    """One engine in virtual time. `busy_s`: its time in steps."""
 
     def __init__(self, replica: Replica, costs: StepCosts) -> None:
-        """Raises: CostsError if the costs are those of a model with other cache kinds."""
+        """Raises: CostsError if the costs are of a model with other cache kinds."""
         if len(costs.context_s) != len(replica.pools):
             expected = f"context_s and pair_s have {len(costs.context_s)} numbers each, the model has"
             raise CostsError(f"{expected} {len(replica.pools)} kinds of cache")
@@ -137,14 +135,14 @@ class SimulatedReplica:
         self._core = EngineCore(self._runner, Sampler(_VOCAB_SIZE), replica.limits, clock=self._time)
         self._is_waiting = False  # a request is in the inbox
         self._times: dict[int, RequestTimes] = {}
-        self._unfinished: dict[int, int] = {}  # key -> tokens to come
+        self._unfinished: dict[int, int] = {}  # key -> remaining tokens
         self._ends_s: list[float] = []  # a heap
         self.busy_s = 0.0
         self.stats = self._core.stats
 
     @property
     def now_s(self) -> float:
-        """Its time: when its last step ended, or when it was idle last."""
+        """The replica's time: the end of its last step or idle period."""
         return self._time.now_s
 
     @property
@@ -153,13 +151,13 @@ class SimulatedReplica:
         return self._is_waiting or self._core.has_work()
 
     def num_outstanding(self, time_s: float) -> int:
-        """Requests that have come and are not finished at that time, which never goes back."""
+        """The unfinished requests at that time, which never goes back."""
         while self._ends_s and self._ends_s[0] <= time_s:
             heapq.heappop(self._ends_s)
         return len(self._unfinished) + len(self._ends_s)
 
     def add(self, key: int, request: EngineRequest, time_s: float) -> RequestTimes:
-        """A request comes, not earlier than any before; it is seen when the step that runs has ended."""
+        """Add a request, in order of arrival; the engine sees it after the running step."""
         if not self.has_work:
             self._time.now_s = max(self._time.now_s, time_s)
         times = self._times[key] = RequestTimes(time_s)
@@ -174,7 +172,7 @@ class SimulatedReplica:
             self.step()
 
     def step(self) -> list[int]:
-        """One step; the keys of those that it finished. Raises: RuntimeError if a request fails."""
+        """Run a step; returns the keys of the finished requests. Raises: RuntimeError if a request fails."""
         begin_s = self._time.now_s
         self._is_waiting = False
         deliveries = self._core.step()
@@ -182,7 +180,7 @@ class SimulatedReplica:
         return [key for key, item in deliveries if self._note(key, _output(Delivery(key, item)))]
 
     def _note(self, key: int, output: EngineOutput) -> bool:
-        """Keep the time of its tokens; True if they are the last."""
+        """Record the time of tokens; True if they are the request's last."""
         self._times[key].token_s += [self._time.now_s + self._http_s] * len(output.token_ids)
         self._unfinished[key] -= len(output.token_ids)
         if output.finish_reason is None:
@@ -194,7 +192,7 @@ class SimulatedReplica:
         return True
 
     def remember(self, key: int, request: EngineRequest) -> None:
-        """Have the prompt of an earlier request in the prefix cache; takes no time."""
+        """Put the prompt of an earlier request into the prefix cache; takes no time."""
         self._runner.is_free = True
         self._core.inbox.put(AddRequest(key, request))
         while not self._core.step():
@@ -232,9 +230,10 @@ def simulate(
     routing: tuple[Router, int],
     weights: Weights | None = None,
 ) -> Run:
-    """Replicas answer all that comes. `routing`: who chooses among how many. `weights`: see `workload.arrivals`.
+    """Simulate replicas until all arrivals are answered. `routing`: router and number of replicas.
 
-    With prefixes, earlier requests have filled the prefix caches. Raises: CostsError if the costs do not fit.
+    `weights`: see `workload.arrivals`. With prefixes, earlier requests have filled the prefix caches. Raises: CostsError if
+    the costs do not fit.
     """
     router, num_replicas = routing
     replicas = [SimulatedReplica(replica, costs) for _ in range(num_replicas)]
@@ -266,7 +265,7 @@ def _send(replicas: Sequence[SimulatedReplica], router: Router, workload: Worklo
 def _fill_caches(
     replicas: Sequence[SimulatedReplica], replica: Replica, workload: Workload, router: Router, weights: Weights | None
 ) -> None:
-    """Let as many earlier requests pass as fill the caches, if they are not too many."""
+    """Route earlier requests until they fill the caches, up to a bound."""
     room = min(pool.num_blocks for pool in replica.pools) * replica.block_size
     each = room // max(workload.prompt_tokens - workload.prefix_tokens, replica.block_size) + 1
     count = min(each * len(replicas), _MOST_EARLIER_REQUESTS * len(replicas))
@@ -278,7 +277,7 @@ def _fill_caches(
 
 
 class _Turns:
-    """Stands for the loads of replicas while earlier requests pass: those that got the last few have more."""
+    """The loads of replicas while earlier requests pass: those with recent requests have more."""
 
     def __init__(self, num_replicas: int) -> None:
         self._recent: list[int] = []
@@ -292,7 +291,7 @@ class _Turns:
 
 
 def latencies(times: Sequence[RequestTimes]) -> tuple[list[float], list[float]]:
-    """Seconds to the first token, and between tokens, of these requests."""
+    """These requests' seconds to the first token, and between tokens."""
     return [one.token_s[0] - one.arrival_s for one in times], list(_gaps(times))
 
 

@@ -1,10 +1,10 @@
-"""Computes the load that replicas carry, and the number needed for a rate within bounds on latency.
+"""Computes the load of replicas, and the number needed for a rate within bounds on latency.
 
 Does: run simulations of one replica, alone, saturated and under load, and of several behind a router; search. Does not:
 print. Called by the command line, on the main thread.
 
-Up to `MOST_TOGETHER` replicas are simulated together. Of more, one is simulated with its share of the arrivals and of the
-prefixes, as if the router drew lots: a router that looks at the load does better than that.
+Up to `MOST_TOGETHER` replicas are simulated together. Of more, one is simulated with a random share of the arrivals and
+prefixes: a router that knows the load does better.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MOST_REPLICAS = 1_000_000
 HIGHEST_UTILISATION = 0.9
 """Of what a replica carries when it is saturated: nearer to it, waiting grows without end."""
 
-_SKIPPED = 0.2  # of the requests, which come while the replicas are still emptier than they will be
-_WAVES = 3  # of sequences side by side that are counted when a replica is saturated
+_SKIPPED = 0.2  # of the requests, the first ones, which meet emptier replicas
+_WAVES = 3  # waves of sequences that are counted in a saturated replica
 
 
 class PlanError(ValueError):
-    """A plan is not possible: `option` names the option at fault, the message says why."""
+    """A plan is impossible: `option` names the wrong option, the message the reason."""
 
     def __init__(self, option: str, problem: str) -> None:
         super().__init__(problem)
@@ -40,7 +40,7 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Seconds that 99 of 100 first tokens, and 99 of 100 gaps between tokens, may take at most; None = any time."""
+    """The most seconds of 99 of 100 first tokens, and of 99 of 100 gaps between tokens; None = no bound."""
 
     ttft_s: float | None = None
     itl_s: float | None = None
@@ -50,9 +50,8 @@ class Bounds:
 class Load:
     """The performance of replicas under a workload. Seconds; percentiles over requests, and over gaps between tokens.
 
-    `utilisation`: of a replica, 1 = saturated. `busy`: the share of the time in which steps run. `num_together`: replicas
-    that were simulated. `tokens_per_s`: completion tokens of all replicas. `hit_rate`: of prompt tokens, those that the
-    prefix cache had.
+    `utilisation`: of a replica, 1 = saturated. `busy`: the share of time in steps. `num_together`: simulated replicas.
+    `tokens_per_s`: completion tokens of all replicas. `hit_rate`: the share of prompt tokens from the prefix cache.
     """
 
     num_replicas: int
@@ -72,9 +71,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan: what one replica does, and what the replicas under load do. `alone_*`: of a request without company.
+    """A plan: the performance of one replica, and of the replicas under load. `alone_*`: of a request without company.
 
-    `requests_per_s`, `tokens_per_s`: what one replica carries when it is saturated. `num_sequences`: that fit side by side.
+    `requests_per_s`, `tokens_per_s`: of a saturated replica. `num_sequences`: that fit together.
     """
 
     workload: Workload
@@ -95,7 +94,7 @@ class Planner:
         """Raises: PlanError if a request does not fit; CostsError if the costs are another model's."""
         _check_fit(replica, workload)
         self._replica, self._costs, self._workload, self._kind = replica, costs, workload, router
-        SimulatedReplica(replica, costs)  # which checks them
+        SimulatedReplica(replica, costs)  # checks the costs
         self.carries: Callable[[int], float] = cache(self._carries)
 
     def plan(self, bounds: Bounds, num_replicas: int | None = None) -> Plan:
@@ -161,7 +160,7 @@ class Planner:
             if bound is not None and least is not None and least > bound:
                 raise PlanError(option, f"cannot be met: a request alone takes {least:.3g} s")
         too_few = max(math.ceil(self._workload.rate / self.carries(1) / HIGHEST_UTILISATION) - 1, 0)
-        if self._kind == "prefix":  # more replicas hold more prefixes, and carry more each
+        if self._kind == "prefix":  # more replicas hold more prefixes, so each carries more
             too_few = 0
         enough = self.load(too_few + 1, bounds)
         while not enough.is_within:
@@ -178,18 +177,18 @@ class Planner:
         return enough
 
     def _alike(self, num_replicas: int) -> int:
-        """The smallest number of replicas that each carry as much as each of `num_replicas`."""
+        """The smallest number of replicas whose load per replica is that of `num_replicas`."""
         return num_replicas if self._kind == "prefix" and self._workload.prefix_tokens else 1
 
     def _alone(self) -> Bounds:
-        """The seconds to the first token, and the longest between tokens, of a request without company or prefix."""
+        """A lone request's seconds to the first token, and its longest gap between tokens, without a prefix."""
         single = replace(self._workload, num_requests=1, prefix_tokens=0)
         run = simulate(self._replica, self._costs, single, [Arrival(0, 0.0)], (LeastOutstanding(), 1))
         first, gaps = latencies(run.times)
         return Bounds(first[0], max(gaps, default=0.0))
 
     def _carries(self, num_replicas: int) -> float:
-        """Requests a second of one of `num_replicas` replicas while more always wait, over whole waves of sequences."""
+        """Requests a second of one of `num_replicas` saturated replicas, over whole waves of sequences."""
         weights = share_of_first(self._workload, num_replicas, self._kind)
         width = self._replica.num_sequences(self._workload.total_tokens)
         count = (1 + _WAVES) * width
@@ -210,7 +209,7 @@ def _check_fit(replica: Replica, workload: Workload) -> None:
 
 
 def _at_rate(coming: Sequence[Arrival], rate: float) -> list[Arrival]:
-    """The same arrivals at exactly that rate: of a few hundred, chance alone makes it some per cent more or less."""
+    """The arrivals, scaled to exactly that rate, as the rate of a few hundred random ones varies."""
     scale = len(coming) / rate / coming[-1].time_s
     return [replace(arrival, time_s=arrival.time_s * scale) for arrival in coming]
 

@@ -1,4 +1,4 @@
-"""The requests to the replicas: when they come, and which of them begin alike.
+"""The requests to the replicas: their arrivals, and their common beginnings.
 
 Does: draw arrivals and prefixes from a fixed seed, make the requests. Does not: route or run them. Called by the simulation.
 """
@@ -16,7 +16,7 @@ from dragoman.types import EngineRequest, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0)
 NO_PREFIX = -1
-_NUM_IDS = 2**31  # of made-up tokens: prompts must differ, nobody computes them
+_NUM_IDS = 2**31  # of made-up tokens: prompts must differ, but are not computed
 
 Weights = npt.NDArray[np.float64]
 
@@ -39,13 +39,13 @@ class Workload:
 
     @property
     def total_tokens(self) -> int:
-        """Of one request, prompt and completion."""
+        """Prompt and completion tokens of one request."""
         return self.prompt_tokens + self.output_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request and when it comes. `prefix`: which beginning it has, NO_PREFIX = none that others have."""
+    """A request and its time. `prefix`: the number of its beginning, NO_PREFIX = a unique one."""
 
     number: int
     time_s: float
@@ -60,7 +60,7 @@ def popularity(num_prefixes: int) -> Weights:
 
 
 def arrivals(workload: Workload, weights: Weights | None = None) -> list[Arrival]:
-    """The requests in the order of their arrival; `weights`: how often each prefix is drawn, None = as popular as it is."""
+    """The requests in the order of their arrival; `weights`: the frequency of each prefix, None = its popularity."""
     clock, time_s = random.Random(workload.seed + 1), 0.0
     prefixes = draw_prefixes(workload, workload.num_requests, weights, stream=2)
     found = []
@@ -71,7 +71,7 @@ def arrivals(workload: Workload, weights: Weights | None = None) -> list[Arrival
 
 
 def draw_prefixes(workload: Workload, count: int, weights: Weights | None, stream: int) -> list[int]:
-    """The prefixes of `count` requests; another `stream`, other draws."""
+    """The prefixes of `count` requests; each `stream` has its own draws."""
     if not workload.prefix_tokens:
         return [NO_PREFIX] * count
     shares = popularity(workload.num_prefixes) if weights is None else weights
@@ -81,7 +81,7 @@ def draw_prefixes(workload: Workload, count: int, weights: Weights | None, strea
 
 
 def request_of(workload: Workload, number: int, prefix: int) -> EngineRequest:
-    """The request, as an engine takes it; no two numbers have the same prompt behind the prefix."""
+    """The request for an engine; after the prefix, the prompt is unique for each number."""
     head: tuple[int, ...] = ()
     if prefix != NO_PREFIX:
         head = _prefix_ids(workload.seed, prefix, workload.prefix_tokens)

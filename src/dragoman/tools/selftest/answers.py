@@ -1,7 +1,7 @@
-"""Has the engine's step loop answer requests, alone or together, and compares answers.
+"""Answers requests by the engine's step loop, alone or together, and compares answers.
 
-Does: steps until all have ended; the largest difference of two answers. Does not: judge (`parity` does). On the thread that
-asked, which is the only one that uses the runner.
+Does: run steps to the end; compute the largest difference of two answers. Does not: judge (`parity` does). On the calling
+thread, the only one that uses the runner.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dragoman.engine.rolling.sequence import AddRequest
 from dragoman.errors import EngineFailed, ServerError
 from dragoman.types import EngineRequest, SamplingParams
 
-CANDIDATES = 2  # most likely tokens that are kept beside each: how near a tie a choice was
+CANDIDATES = 2  # most likely tokens kept with each token, to see near ties
 
 
 @dataclass(slots=True)
 class Answer:
-    """The tokens of one answer. `gaps`: how much likelier the most likely token was than the next, in nats."""
+    """The tokens of one answer. `gaps`: between the most likely token and the next, in nats."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -33,9 +33,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of two answers. `logprob`: the largest, in nats, as long as they have the same tokens.
+    """The difference of two answers. `logprob`: the largest one in nats, while their tokens are equal.
 
-    `diverged`: where they first have different ones, None = nowhere; `gap`: how near a tie that was, the larger of both.
+    `diverged`: the first place with different tokens, None = nowhere; `gap`: the larger gap of both there.
     """
 
     logprob: float = 0.0
@@ -43,20 +43,20 @@ class Difference:
     gap: float = 0.0
 
     def or_larger(self, other: Difference) -> Difference:
-        """Both in one."""
+        """The larger of both differences."""
         first = self if self.diverged is not None else other
         return Difference(max(self.logprob, other.logprob), first.diverged, max(self.gap, other.gap))
 
 
 def request(name: str, prompt: Sequence[int], length: int, seed: int | None = None) -> EngineRequest:
-    """A request for `length` tokens: drawn with a seed, else the most likely ones."""
+    """A request for `length` tokens, drawn with a seed or greedy."""
     temperature = 0.0 if seed is None else 1.0
     sampling = SamplingParams(temperature=temperature, logprobs=CANDIDATES, ignore_eos=True, seed=seed)
     return EngineRequest(name, tuple(prompt), sampling, length, seed=seed or 0)
 
 
 class StepLoop:
-    """The step loop over a runner, with limits of its own. Nothing is cached from one loop to the next."""
+    """The step loop over a runner, with separate limits. Loops share no cache."""
 
     def __init__(self, runner: ModelRunner, limits: RollingConfig) -> None:
         self._core = EngineCore(runner, Sampler(runner.vocab_size), limits)
@@ -65,7 +65,7 @@ class StepLoop:
     def answers(
         self, requests: Sequence[EngineRequest], on_step: Callable[[float, int], None] | None = None
     ) -> list[Answer]:
-        """The answers to requests that run together. `on_step` is told seconds and rows of each step.
+        """The answers to requests that run together. `on_step` gets the seconds and rows of each step.
 
         Raises: ServerError if one fails.
         """
@@ -95,7 +95,7 @@ class StepLoop:
         return answers
 
     def close(self) -> None:
-        """Forget everything; the runner stays open."""
+        """Drop the loop's state; the runner stays open."""
         self._core.close()
 
 

@@ -1,10 +1,10 @@
-"""Checks that an answer is the same whatever runs beside it, however its prompt was cut, and whenever it is asked for.
+"""Checks that an answer does not depend on its neighbours, the cuts of its prompt, or repetition.
 
-Does: run the same requests in different company and compare. Does not: load. On the thread that asked.
+Does: run the same requests in different company and compare. Does not: load. On the calling thread.
 
-Kernels may round differently for batches of different sizes, so log-probabilities may differ by the tolerance. Where two
-tokens are that near to each other, either may be the most likely one; anything beyond is off. The same batch computed
-twice must give the same bits.
+Kernels may round differently for batches of different sizes, so log-probabilities may differ by the tolerance. Within it,
+either of two tokens may be the most likely one; any other difference is a failure. The same batch computed twice must give
+the same bits.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dragoman.tools.selftest.answers import Answer, Difference, StepLoop, differ
 from dragoman.tools.selftest.report import Check
 
 ANSWER = 16  # tokens
-LONG_ANSWER = 48  # of the neighbours, that the others end beside
+LONG_ANSWER = 48  # of the neighbours, longer than the others
 SMALL_STEP = 48  # tokens of a step that cuts prompts
 SEED = 20_240_229
 
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """The setup of the comparisons: `prompts` as tokens, the first the longest. `tolerance` in nats."""
+    """The setup of the comparisons: `prompts` as tokens, the longest first. `tolerance` in nats."""
 
     runner: ModelRunner
     limits: RollingConfig
@@ -35,7 +35,7 @@ class Parity:
     tolerance: float
 
     def checks(self) -> Iterator[Check]:
-        """All of them. Raises: ServerError if the engine fails."""
+        """All checks. Raises: ServerError if the engine fails."""
         alone = [self._alone(index) for index in range(len(self.prompts))]
         yield self._company("batched as alone", alone, self._together(self.limits))
         yield self._company("prompt in pieces as whole", alone, self._together(self._cutting()))
@@ -56,7 +56,7 @@ class Parity:
         return replace(self.limits, max_batch_tokens=SMALL_STEP)
 
     def _cached(self, fresh: Answer) -> Check:
-        """A prompt that another request had before it is found in the cache, and answered the same."""
+        """Check that a repeated prompt is found in the cache and gets the same answer."""
         name = "cached prefix as fresh"
         limits = replace(self.limits, prefix_cache="prompt")
         with self._loop(limits) as loop:
@@ -77,7 +77,7 @@ class Parity:
         return Check.judged(name, same, found, "the same to the bit", why)
 
     def _neighbours(self) -> Check:
-        """A drawn answer does not depend on who runs beside it: the numbers that decide are its own."""
+        """Check that a drawn answer does not depend on its neighbours: it has its own random numbers."""
         drawn = self._alone(0, SEED)
         with self._loop(self.limits) as loop:
             others = [request(str(i), prompt, LONG_ANSWER, i) for i, prompt in enumerate(self.prompts[1:])]

@@ -1,6 +1,6 @@
-"""Tests a model that embeds or scores texts as the pooling engine would run it on this machine.
+"""Tests a model that embeds or scores texts on this machine, with the pooling engine's settings.
 
-Does: load it, compare rows of texts alone and in company, with those of f32, and measure batches. Does not: print. Called by
+Does: load it, compare results of texts alone, in company and in f32, and measure batches. Does not: print. Called by
 `dragoman selftest`, on the main thread.
 """
 
@@ -23,15 +23,15 @@ from dragoman.types import PooledText
 
 Encode = Callable[[str], Sequence[int]]
 
-EXACT_TOLERANCE, ROUNDED_TOLERANCE = 1e-5, 2e-3  # of 1 - cosine, or of a score; of f32 and of all else
-MOST_DISTANCE = {"bf16": 0.01, "f16": 0.01, "int8": 0.02, "int4": 0.15}  # from the rows of the model in f32
+EXACT_TOLERANCE, ROUNDED_TOLERANCE = 1e-5, 2e-3  # of 1 - cosine, or of a score; in f32 and in other types
+MOST_DISTANCE = {"bf16": 0.01, "f16": 0.01, "int8": 0.02, "int4": 0.15}  # from the model's results in f32
 _RUNS = 3
 
 
 def pooling_test(
     name: str, setup: EngineSetup, encode: Encode, progress: Progress, *, is_quick: bool = False
 ) -> SelfTest:
-    """All checks of a model. `is_quick`: none for which it has to be loaded again.
+    """All checks of a model. `is_quick`: without those that load it again.
 
     Raises: ModelError or EngineOptionError if it cannot be loaded.
     """
@@ -68,13 +68,13 @@ def _checks(
 
 
 def texts_of(encode: Encode, max_tokens: int) -> list[PooledText]:
-    """The self-test's texts and halves of them, as the model sees texts, cut to what it takes."""
+    """The self-test's texts and halves of them as tokens, cut to the model's context."""
     pieces = [piece for text in TEXTS for piece in (text, text[: len(text) // 2])]
     return [PooledText(tuple(encode(piece))[:max_tokens]) for piece in pieces]
 
 
 def _rows(pooler: LoadedPooler, batches: Sequence[Sequence[PooledText]]) -> tuple[Any, float]:
-    """(The rows of all texts, seconds that the batches take)."""
+    """The results of all texts, and the seconds of the batches."""
     rows, seconds = [], []
     for _ in range(_RUNS):
         begin = perf_counter()
@@ -84,7 +84,7 @@ def _rows(pooler: LoadedPooler, batches: Sequence[Sequence[PooledText]]) -> tupl
 
 
 def _flat(row: Any, pooler: LoadedPooler) -> Any:
-    """A row of the same length for each text: of words' weights all words, of tokens' vectors their mean."""
+    """Each text's result as a row of fixed length: all words' weights, or the mean of the tokens' vectors."""
     match pooler.recipe.kind:
         case "sparse":
             words = np.zeros(pooler.dimensions, dtype=np.float32)
@@ -97,7 +97,7 @@ def _flat(row: Any, pooler: LoadedPooler) -> Any:
 
 
 def distance(one: Any, other: Any, pooler: LoadedPooler) -> float:
-    """The largest of the texts: 1 - cosine of vectors, the difference of scores."""
+    """The largest distance over the texts: 1 - cosine of vectors, or the difference of scores."""
     if pooler.recipe.kind in ("score", "classify"):
         return float(np.max(np.abs(one - other)))
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
@@ -105,12 +105,12 @@ def distance(one: Any, other: Any, pooler: LoadedPooler) -> float:
 
 
 def distance_check(name: str, found: float, most: float, why: str = "rows depend on what is computed beside") -> Check:
-    """The verdict on a distance; one that is no number is off."""
+    """The verdict on a distance; NaN is a failure."""
     return Check.judged(name, found <= most, f"{abs(found):.2g}", f"{most:g}", why)
 
 
 def distinct_check(rows: Any, pooler: LoadedPooler) -> Check:
-    """Check that different texts have different rows; missing weights would make them equal."""
+    """Check that different texts have different results; missing weights would make them equal."""
     apart = distance(rows[0:1], rows[2:3], pooler)
     is_ok = bool(np.isfinite(rows).all()) and apart > 0
     why = "different texts have the same row, or numbers that are none: are the weights whole?"
@@ -134,7 +134,7 @@ def _reference_check(
     *,
     is_quick: bool,
 ) -> Check:
-    """Check the distance of the rows from those of the model in f32."""
+    """Check the distance of the results from the model's in f32."""
     name, stored = "stored weights as f32", loaded.stored.weight_type
     needless = "the weights are f32" if stored == "f32" else ""
     if (skipped := Check.skipped(name, needless, is_quick=is_quick)) is not None:

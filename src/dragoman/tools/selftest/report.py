@@ -1,6 +1,6 @@
 """The findings of a self-test.
 
-Does: hold it, print it as a table or as JSON. Does not: test. Used by the checks and by the command line.
+Does: hold them, print them as a table or as JSON. Does not: test. Used by the checks and by the command line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Verdict = Literal["ok", "off", "skipped"]
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One check. `found` and `allowed` in words; `why`: what is off, or why it was skipped, else ""."""
+    """One check. `found` and `allowed` as text; `why`: the problem, or the reason for skipping, else ""."""
 
     name: str
     verdict: Verdict
@@ -26,18 +26,18 @@ class Check(msgspec.Struct, frozen=True):
 
     @classmethod
     def judged(cls, name: str, is_ok: bool, found: str, allowed: str, why: str) -> Check:
-        """A check that was made. `why`: what it means if it is not ok."""
+        """A finished check. `why`: the meaning of a failure."""
         return cls(name, "ok" if is_ok else "off", found, allowed, "" if is_ok else why)
 
     @classmethod
     def skipped(cls, name: str, needless: str, *, is_quick: bool) -> Check | None:
-        """The skipped check, None if the model is to be loaded again for it. `needless`: why it need not, "" = it must."""
+        """The skipped check, None if it must run. `needless`: the reason why it is not needed, "" = it is."""
         why = needless or ("it loads the model again, which --quick leaves out" if is_quick else "")
         return cls(name, "skipped", why=why) if why else None
 
 
 class SelfTest(msgspec.Struct, frozen=True):
-    """All checks of a model. `seconds`: that they took, loading left out."""
+    """All checks of a model. `seconds`: their duration without loading."""
 
     model: str
     stored_as: str
@@ -46,7 +46,7 @@ class SelfTest(msgspec.Struct, frozen=True):
 
     @property
     def is_off(self) -> bool:
-        """True if any check has found something."""
+        """True if any check failed."""
         return any(check.verdict == "off" for check in self.checks)
 
 
@@ -56,7 +56,7 @@ def report_json(found: SelfTest) -> str:
 
 
 def report_text(found: SelfTest) -> str:
-    """The findings for people: a line for each check."""
+    """The findings for people, one line per check."""
     head = f"{found.model}, {found.stored_as}: {len(found.checks)} checks in {found.seconds:.1f} s\n\n"
     rows = [("check", "", "found", "allowed"), *((c.name, c.verdict, c.found, c.allowed) for c in found.checks)]
     notes = [f"{check.name}: {check.why}\n" for check in found.checks if check.why]

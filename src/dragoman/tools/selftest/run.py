@@ -1,4 +1,4 @@
-"""Tests a model as the rolling engine would run it on this machine.
+"""Tests a model on this machine, with the rolling engine's settings.
 
 Does: load it, run all checks. Does not: print. Called by `dragoman selftest`, on the main thread.
 """
@@ -31,13 +31,13 @@ from dragoman.tools.selftest.texts import TEXTS
 
 Encode = Callable[[str], Sequence[int]]
 
-EXACT_TOLERANCE, ROUNDED_TOLERANCE = 1e-3, 0.1  # nats, of f32 and of all else
+EXACT_TOLERANCE, ROUNDED_TOLERANCE = 1e-3, 0.1  # nats, in f32 and in other types
 MOST_DIVERGENCE = {"bf16": 0.02, "f16": 0.02, "int8": 0.05, "int4": 0.5}  # nats, on average, from the model in f32
 _LONGEST_PROMPT = 192  # tokens: several blocks, and more than one step that cuts prompts
 
 
 def self_test(name: str, setup: EngineSetup, encode: Encode, progress: Progress, *, is_quick: bool = False) -> SelfTest:
-    """All checks of a model. `is_quick`: none for which it has to be loaded again.
+    """All checks of a model. `is_quick`: without those that load it again.
 
     Raises: ModelError or EngineOptionError if it cannot be loaded, ServerError if its engine fails.
     """
@@ -53,7 +53,7 @@ def _checks(
     model: LoadedModel, setup: EngineSetup, limits: RollingConfig, encode: Encode, progress: Progress, *, is_quick: bool
 ) -> Iterator[Check]:
     prompts = prompts_of(encode, model.facts.max_position)
-    # nothing is held back or found in a cache
+    # no pacing and no prefix cache
     limits = replace(limits, max_num_seqs=max(limits.max_num_seqs, ROWS), prefix_cache="off", max_slowdown=0.0)
     progress("comparing answers", 0.0)
     runner = OpenVinoRunner(model, num_blocks(prompts, model.profile.block_size))
@@ -73,27 +73,27 @@ def _checks(
 
 
 def prompts_of(encode: Encode, max_position: int) -> list[list[int]]:
-    """The texts as tokens, the longest first, so that answers fit into the context."""
+    """The texts as tokens, the longest first, cut so that answers fit into the context."""
     room = min(_LONGEST_PROMPT, max_position - LONG_ANSWER)
     whole = [token for text in TEXTS for token in encode(text)]
     return [whole[:room], *(list(encode(text))[: room // 2] for text in TEXTS)]
 
 
 def num_blocks(prompts: Sequence[Sequence[int]], block_size: int) -> int:
-    """Blocks for all that runs at once, of each kind of cache."""
+    """The number of blocks for all concurrent requests, in each kind of cache."""
     longest = max(map(len, prompts)) + LONG_ANSWER
     return 2 * max(len(prompts), ROWS) * (-(-longest // block_size) + 1)
 
 
 def has_experts(model: LoadedModel) -> bool:
-    """True if a token goes through some of the weights only."""
+    """True if a token uses only some of the weights."""
     return any(isinstance(layer.mlp, ExpertFacts) for layer in model.facts.layers)
 
 
 def _kept_check(
     model: LoadedModel, setup: EngineSetup, text: Sequence[int], progress: Progress, *, is_quick: bool
 ) -> Check:
-    """Check that a graph kept by an earlier start computes the same as one built now."""
+    """Check that a kept graph computes the same as a new one."""
     name = "kept graph as built anew"
     needless = "" if model.from_cache else "the graph was built now, none was kept"
     if (skipped := Check.skipped(name, needless, is_quick=is_quick)) is not None:

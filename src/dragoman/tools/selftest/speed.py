@@ -1,7 +1,7 @@
-"""Checks how fast steps are, measured by this machine's own memory: a step of one row reads all weights once.
+"""Checks the speed of steps against this machine's memory: a step of one row reads all weights once.
 
-Does: measure steps of one and of several rows. Does not: know what another machine does. On the thread
-that asked; nothing else should compute meanwhile.
+Does: measure steps of one and of several rows. Does not: know other machines. On the calling thread; nothing else should
+compute meanwhile.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dragoman.tools.selftest.report import Check
 
 ROWS = 8
 STEPS = 12
-LEAST_WEIGHTS = 256 << 20  # bytes: of smaller models caches hold too much, and steps cost other things
-LEAST_SHARE = 0.2  # of the bandwidth that a step of one row has to use
-MOST_ROW_COST = 1.0  # of a further row, in steps of one: above, batching would lose time
+LEAST_WEIGHTS = 256 << 20  # bytes: caches hold much of smaller models, and other costs dominate their steps
+LEAST_SHARE = 0.2  # share of the bandwidth that a step of one row must reach
+MOST_ROW_COST = 1.0  # cost of a further row, in steps of one row: above, batching would lose time
 
 _GIGABYTE = 1e9
 
@@ -26,8 +26,7 @@ _GIGABYTE = 1e9
 def speed_checks(
     runner: ModelRunner, limits: RollingConfig, prompt: Sequence[int], weights: int, bandwidth: float
 ) -> Iterator[Check]:
-    """Checks of the share of `bandwidth` (bytes per second) that a step of `weights` bytes uses, and of the cost of more
-    rows.
+    """Checks of the `bandwidth` (bytes per second) used by a step over `weights` bytes, and of further rows' cost.
 
     `weights` 0 = a step does not read all of them.
     """
@@ -63,7 +62,7 @@ def rows_check(one_s: float, many_s: float, num_rows: int) -> Check:
 
 
 def step_seconds(runner: ModelRunner, limits: RollingConfig, prompt: Sequence[int], num_rows: int) -> float:
-    """Seconds of a step in which `num_rows` sequences decode: the median of some, the first ones left out."""
+    """The median seconds of a step with `num_rows` decoding sequences, without the first steps."""
     times: list[float] = []
     loop = StepLoop(runner, limits)
     try:

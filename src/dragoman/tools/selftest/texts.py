@@ -1,4 +1,4 @@
-"""The texts that a model reads in a self-test: plain English of some kinds."""
+"""The texts of a self-test: plain English of several kinds."""
 
 from __future__ import annotations
 

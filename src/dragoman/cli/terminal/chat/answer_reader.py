@@ -1,4 +1,4 @@
-"""Takes one streamed chat answer in: its pieces to the screen as they come, the whole for the conversation, and its pace.
+"""Reads one streamed chat answer: pieces go to the screen, the whole to the conversation, and its pace is measured.
 
 Does: fold OpenAI's chunks of any server; measure. Does not: send calls or keep conversations.
 Used by `chat`, on the main thread.
@@ -16,7 +16,7 @@ from dragoman.cli.terminal.screen import Screen
 
 @dataclass(slots=True)
 class Pace:
-    """The pace of an answer. Seconds since the call; None = not yet, or unknown."""
+    """The pace of an answer. Seconds since the call; None = unknown or not yet known."""
 
     first_s: float | None = None
     last_s: float | None = None
@@ -27,7 +27,7 @@ class Pace:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Behind the first piece, in tokens where the server counts them, else in pieces."""
+        """Tokens a second after the first piece; pieces if the server does not count tokens."""
         count = self.completion_tokens or self.num_pieces
         if self.first_s is None or self.last_s is None or self.last_s <= self.first_s or count < 2:
             return None
@@ -48,7 +48,7 @@ class Pace:
 
 
 def progress_words(told: Mapping[str, Any]) -> str:
-    """One line on a prompt's progress, as dragoman reports it or llama.cpp's server, which reports less."""
+    """One line on a prompt's progress, by the report of dragoman or of llama.cpp's server, which has less."""
     total, read, ahead = (told.get(name) or 0 for name in ("total", "processed", "ahead"))
     if ahead:
         words = f"{ahead} before you"
@@ -64,7 +64,7 @@ def progress_words(told: Mapping[str, Any]) -> str:
 class ReadAnswer:
     """The part of an answer received so far; complete if `finish_reason` is not "". `tool_calls` by their index.
 
-    Make it right before sending the call: time counts from then on, by `clock`, in seconds.
+    Create it right before the call: time counts from then on, by `clock`, in seconds.
     """
 
     content: str = ""
@@ -84,7 +84,7 @@ class ReadAnswer:
         return not self.content and not self.tool_calls
 
     def read(self, events: Iterable[Mapping[str, Any]], screen: Screen) -> None:
-        """Take all of the answer in. Raises: what `events` raises; what came until then is kept."""
+        """Read the whole answer. Raises: the errors of `events`; earlier pieces are kept."""
         for event in events:
             if isinstance(progress := event.get("prompt_progress"), dict):
                 screen.status(progress_words(progress))

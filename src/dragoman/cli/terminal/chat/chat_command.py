@@ -1,4 +1,4 @@
-"""`dragoman chat`: a conversation in the terminal, with a model that is loaded here or with a server.
+"""`dragoman chat`: a conversation in the terminal, with a model loaded here or with a server.
 
 Does: open the model, read messages and /commands until the end, or answer the only message. Does not: generate.
 Called by `main`, on the main thread.
@@ -32,7 +32,7 @@ PROMPT, RESULT_PROMPT = "> ", "result of {}> "
 
 
 def run(config: Config | None, asked: ChatArguments, console: Console) -> int:
-    """Hold the conversation; the exit code: 0, 1 if there is no model, or no answer to the only message.
+    """Run the conversation. Returns the exit code: 0, 1 without a model, or without an answer to the only message.
 
     `config` None = a server at a URL.
     """
@@ -56,9 +56,9 @@ def run(config: Config | None, asked: ChatArguments, console: Console) -> int:
 
 
 def _usual_sampling(config: Config | None) -> Mapping[str, Any]:
-    """Ollama's sampling for a model whose files say nothing of it: at temperature 1 small models lose the thread.
+    """Ollama's sampling for a model without its own defaults: at temperature 1 small models become incoherent.
 
-    Servers at a URL have defaults of their own; what the operator's options say, the server knows.
+    Servers at a URL have their own defaults; the operator's options are the server's.
     """
     if config is None or generation_defaults(config.model_dir):
         return {}
@@ -68,7 +68,7 @@ def _usual_sampling(config: Config | None) -> Mapping[str, Any]:
 
 @contextmanager
 def _citing(name: str, value: object) -> Iterator[None]:
-    """Turns what is wrong with the file of an option into AskFailed, with the option."""
+    """Turns an error about an option's file into AskFailed, with the option."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -76,7 +76,7 @@ def _citing(name: str, value: object) -> Iterator[None]:
 
 
 def _answer_one(session: ChatSession, prompt: str | None) -> int:
-    """Answer the only message, which is the whole standard input where no prompt was given; the exit code."""
+    """Answer the only message: the prompt, else the whole standard input. Returns the exit code."""
     text = sys.stdin.read().strip() if prompt is None else prompt
     if not text:
         session.screen.error("the standard input: must hold a message, as it is no terminal")
@@ -111,7 +111,7 @@ def _converse(session: ChatSession, history: InputHistory) -> int:
 
 
 def _next(session: ChatSession, editor: LineEditor, history: InputHistory) -> str | None:
-    """The next message typed, "" for nothing, None at the end."""
+    """The next typed message, "" = nothing, None = the end."""
     waiting = session.conversation.waiting_calls()
     prompt = RESULT_PROMPT.format(waiting[0]["function"]["name"]) if waiting else PROMPT
     try:

@@ -1,6 +1,6 @@
 """One conversation with a model: sends it, shows and keeps the answers.
 
-Does: ask, stop on Ctrl-C, take back what was not answered. Does not: read what is typed, or understand /commands.
+Does: call the server, stop on Ctrl-C, take back unanswered messages. Does not: read the terminal, or know /commands.
 Used by `chat`, on the main thread.
 """
 
@@ -16,7 +16,7 @@ from dragoman.cli.terminal.servers.answers import CHAT_PATH, AskFailed, ModelSer
 
 
 class ChatSession:
-    """A conversation, who answers it, and how. `parameters`: what each call holds besides the messages."""
+    """A conversation with its server and parameters. `parameters`: further fields of each call."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ChatSession:
         self._tools = tools
 
     def say(self, text: str) -> bool:
-        """Say it and show the answer; False if there was none, and the text is then taken back."""
+        """Add a message and show the answer; without an answer, take the message back and return False."""
         self.conversation.say(text)
         if self.conversation.waiting_calls():
             return True  # the model waits for the results of its other calls
@@ -44,7 +44,7 @@ class ChatSession:
         return is_answered
 
     def ask(self) -> bool:
-        """Show the answer to the conversation as it is, and keep it, even if it was stopped; False if there is none."""
+        """Show the answer to the present conversation and keep it, even if stopped; False without an answer."""
         read = ReadAnswer()
         try:
             answer = self.server.send(CHAT_PATH, self._body())

@@ -1,6 +1,6 @@
-"""A conversation as a client of OpenAI's API holds it: messages, what is attached to the next one, how to keep it.
+"""A conversation in the form of OpenAI's API: messages, and attachments of the next one.
 
-Does: build messages with text and pictures, take answers in, write and read files. Does not: ask a model, or show anything.
+Does: build messages with text and pictures, add answers, write and read files. Does not: call a model, or show anything.
 Used by `chat`, on the main thread.
 """
 
@@ -33,19 +33,19 @@ class Conversation:
 
     @property
     def pictures(self) -> list[Path]:
-        """Those of the next message."""
+        """The pictures of the next message."""
         return [path for path, _ in self._pictures]
 
     def sent(self) -> list[dict[str, Any]]:
-        """The messages as a call holds them."""
+        """The messages for a call."""
         return [*([{"role": "system", "content": self.system}] if self.system else []), *self.messages]
 
     def attach(self, path: Path) -> None:
-        """Have a picture go with the next message. Raises: OSError, ValueError if it is none."""
+        """Attach a picture to the next message. Raises: OSError, ValueError for another kind of file."""
         self._pictures.append((path, picture_url(path)))
 
     def say(self, text: str) -> None:
-        """Add the user's message with the pictures that are attached, or the results of calls that wait for some."""
+        """Add the user's message with its pictures, or the result of a waiting tool call."""
         waiting = self.waiting_calls()
         if waiting:
             self.messages.append({"role": "tool", "tool_call_id": waiting[0]["id"], "content": text})
@@ -58,7 +58,7 @@ class Conversation:
         self._pictures.clear()
 
     def waiting_calls(self) -> list[dict[str, Any]]:
-        """The tool calls of the last answer that have no result yet, in their order."""
+        """The last answer's tool calls without a result, in order."""
         answered: set[str] = set()
         for message in reversed(self.messages):
             if message["role"] == "tool":
@@ -75,7 +75,7 @@ class Conversation:
         self.messages.append(message)
 
     def take_back(self) -> str | None:
-        """Drop the last message, which had no answer, and return its text; its pictures are attached again."""
+        """Remove the last, unanswered message and return its text; its pictures become attachments again."""
         if not self.messages:
             return None
         content = self.messages.pop()["content"]
@@ -87,7 +87,7 @@ class Conversation:
         return "\n".join(part["text"] for part in content if part["type"] == "text")
 
     def forget_answer(self) -> bool:
-        """Drop everything after the last user or tool message, to answer it again; False if there is no such message."""
+        """Remove everything after the last user or tool message, for another answer; False without such a message."""
         said = [place for place, message in enumerate(self.messages) if message["role"] in ("user", "tool")]
         if not said:
             return False
@@ -100,13 +100,13 @@ class Conversation:
         self._pictures.clear()
 
     def save(self, path: Path) -> None:
-        """Write the messages to a file that is not there yet. Raises: OSError."""
+        """Write the messages to a new file. Raises: OSError."""
         with path.open("x", encoding="utf-8") as file:
             json.dump({"messages": self.sent()}, file, ensure_ascii=False, indent=2)
             file.write("\n")
 
     def load(self, path: Path) -> None:
-        """Go on with the messages in a file; nothing changes if it cannot be used. Raises: OSError, ValueError."""
+        """Replace the conversation by a file's; an error changes nothing. Raises: OSError, ValueError."""
         messages = _read_messages(path.read_text(encoding="utf-8"))
         first = messages[0] if messages and messages[0]["role"] == "system" else None
         if first is not None:
@@ -117,7 +117,7 @@ class Conversation:
 
 
 def picture_url(path: Path) -> str:
-    """The picture as a data URL. Raises: OSError, ValueError if it is of no form that is read."""
+    """The picture as a data URL. Raises: OSError, ValueError for an unsupported format."""
     content = path.read_bytes()
     media_type = next((kind for start, kind in _PICTURES.items() if content.startswith(start)), None)
     if media_type is None or (media_type == "image/webp" and content[8:12] != b"WEBP"):
@@ -134,7 +134,7 @@ def read_tools(path: Path) -> list[Any]:
 
 
 def _read_messages(text: str) -> list[dict[str, Any]]:
-    """Raises: ValueError, saying what is allowed."""
+    """The messages. Raises: ValueError with what is allowed."""
     try:
         value = json.loads(text)
     except ValueError as error:

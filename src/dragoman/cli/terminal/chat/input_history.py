@@ -1,6 +1,6 @@
-"""The lines typed before, kept between runs in a file that only its owner reads.
+"""The history of typed entries, kept in a file that only its owner can read.
 
-Does: read and write it: one line of JSON for each entry, the oldest first. Does not: edit lines or read the terminal.
+Does: read and write it: one line of JSON per entry, the oldest first. Does not: edit lines or read the terminal.
 Used by the line editors of `chat`, on the main thread.
 """
 
@@ -16,18 +16,18 @@ _FILE = Path("dragoman") / "chat_history"
 
 
 def history_path(environ: Mapping[str, str]) -> Path | None:
-    """The path of the history file, by the XDG base directories; None if there is no home."""
+    """The path of the history file, by the XDG base directories; None without a home directory."""
     state, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
-    if os.path.isabs(state):  # others are to be ignored, says the specification
+    if os.path.isabs(state):  # the specification ignores relative paths
         return Path(state) / _FILE
     return Path(home) / ".local" / "state" / _FILE if home else None
 
 
 class InputHistory:
-    """The entries. `problem`: why they are not kept, "" while they are."""
+    """The entries. `problem`: the reason why they are not kept, "" = they are."""
 
     def __init__(self, path: Path | None) -> None:
-        """`path` None = nothing is kept. An unreadable file leaves no entries and is told in `problem`."""
+        """`path` None = keep nothing. An unreadable file gives no entries, and sets `problem`."""
         self.entries: list[str] = []
         self.problem = ""
         self._path = path
@@ -38,7 +38,7 @@ class InputHistory:
                 self._give_up(error)
 
     def add(self, entry: str) -> None:
-        """Keep one more, unless it is the last one again."""
+        """Add an entry, unless it repeats the last one."""
         if not entry.strip() or (self.entries and self.entries[-1] == entry):
             return
         self.entries.append(entry)
@@ -56,7 +56,7 @@ class InputHistory:
         else:
             _write(path, [], os.O_APPEND)
         if len(self.entries) > MAX_ENTRIES:
-            self.entries = self.entries[-MAX_ENTRIES // 2 :]  # half, so that this is rare
+            self.entries = self.entries[-MAX_ENTRIES // 2 :]  # drop half, so that this is rare
             new = path.with_name(f"{path.name}.{os.getpid()}")
             _write(new, self.entries, os.O_TRUNC)
             new.replace(path)
@@ -67,7 +67,7 @@ class InputHistory:
 
 
 def _read(path: Path) -> list[str]:
-    """The entries; lines of another form, which an interrupted write may leave, are passed over."""
+    """The entries; skips malformed lines, such as of an interrupted write."""
     entries: list[str] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:

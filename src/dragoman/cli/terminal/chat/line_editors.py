@@ -1,6 +1,6 @@
-"""Reads what a user types: a line editor of the extra `dragoman[terminal]`, else the terminal's own with readline.
+"""Reads typed messages: by the line editor of the extra `dragoman[terminal]`, else by readline.
 
-Does: edit, recall earlier entries, join the lines of one message. Does not: understand what was typed.
+Does: edit, recall earlier entries, join the lines of one message. Does not: understand them.
 Used by `chat` on the main thread, when the standard input is a terminal.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
 
 QUOTES = '"""'
-MORE = "... "  # stands before the further lines of a message
+MORE = "... "  # the prompt of a message's further lines
 PLAIN_EDITOR_NOTE = f"{how_to_install('terminal')}: brings editing of several lines and completion of commands"
 
 Complete = Callable[[str], Iterable[str]]
@@ -27,22 +27,22 @@ Complete = Callable[[str], Iterable[str]]
 
 
 class Dropped(Exception):
-    """Ctrl-C while something was typed: that is dropped."""
+    """Ctrl-C dropped a partly typed entry."""
 
 
 class LineEditor(Protocol):
     """Reads single entries."""
 
     def read(self, prompt: str) -> str:
-        """One entry, which may have several lines where the editor lets them be typed.
+        """One entry, of several lines if the editor supports that.
 
-        Raises: EOFError for Ctrl-D, Dropped for Ctrl-C behind some text, KeyboardInterrupt for Ctrl-C at an empty prompt.
+        Raises: EOFError for Ctrl-D, Dropped for Ctrl-C after some text, KeyboardInterrupt for Ctrl-C at an empty prompt.
         """
         ...
 
 
 def read_message(editor: LineEditor, history: InputHistory, prompt: str) -> str:
-    """One message: an entry, with those that follow it if it ends with a backslash or begins with three quotes.
+    """One message: an entry, and further ones if it ends with a backslash or begins with three quotes.
 
     Raises: as `LineEditor.read`.
     """
@@ -63,7 +63,7 @@ def _joined(editor: LineEditor, entry: str) -> str:
 
 
 def _further(editor: LineEditor) -> str:
-    """Another line of a message that has begun. Raises: Dropped for Ctrl-C, EOFError."""
+    """A further line of a message. Raises: Dropped for Ctrl-C, EOFError."""
     try:
         return editor.read(MORE)
     except KeyboardInterrupt:
@@ -71,7 +71,7 @@ def _further(editor: LineEditor) -> str:
 
 
 def open_editor(history: InputHistory, complete: Complete) -> tuple[LineEditor, bool]:
-    """(The best editor there is, whether it is that of the extra)."""
+    """The best available editor, and whether it is the extra's."""
     try:
         return FullEditor(history, complete), True
     except ImportError:
@@ -79,7 +79,7 @@ def open_editor(history: InputHistory, complete: Complete) -> tuple[LineEditor, 
 
 
 class PlainEditor:
-    """`input`, with readline where Python has it."""
+    """Reads by `input`, with readline if available."""
 
     def __init__(self, history: InputHistory) -> None:
         self._history = history
@@ -109,7 +109,7 @@ class PlainEditor:
 
 
 class FullEditor:
-    """prompt_toolkit's editor: Esc-Enter begins another line, Tab completes commands."""
+    """Reads by prompt_toolkit: Esc-Enter begins another line, Tab completes commands."""
 
     def __init__(self, history: InputHistory, complete: Complete) -> None:
         """Raises: ImportError if the extra is not installed."""
@@ -120,7 +120,7 @@ class FullEditor:
             completer=_completer(complete),
             complete_while_typing=False,
             key_bindings=_keys(),
-            multiline=True,  # or Esc-Enter could not begin a line; Enter is bound to end the entry
+            multiline=True,  # needed for Esc-Enter; Enter is bound to end the entry
             prompt_continuation=MORE,
         )
 
@@ -163,7 +163,7 @@ def _completer(complete: Complete) -> Completer:
 
 
 def _shared_history(kept: InputHistory) -> History:
-    """The entries for the arrow keys; what is added is whole messages, which `read_message` keeps."""
+    """The entries for the arrow keys: whole messages, added by `read_message`."""
     from prompt_toolkit.history import History
 
     class Kept(History):
@@ -175,12 +175,12 @@ def _shared_history(kept: InputHistory) -> History:
             return list(kept.entries)
 
         def append_string(self, string: str) -> None:
-            """Nothing: `read_message` adds the whole message."""
+            """Do nothing: `read_message` adds the whole message."""
 
         def load_history_strings(self) -> Iterable[str]:
             return reversed(kept.entries)
 
         def store_string(self, string: str) -> None:
-            """Nothing, likewise."""
+            """Do nothing, likewise."""
 
     return Kept()

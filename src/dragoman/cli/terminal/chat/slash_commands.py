@@ -17,12 +17,12 @@ from dragoman.cli.terminal.servers.remote_server import model_names
 
 
 class Refused(Exception):
-    """The command cannot be carried out; the message is one line for people."""
+    """The command fails; the message is one line for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """One of them. `form`: how its argument is written, "" = it has none. `run`: with the session and the argument."""
+    """One command. `form`: of its argument, "" = none. `run` takes the session and the argument."""
 
     form: str
     help: str
@@ -30,12 +30,12 @@ class SlashCommand:
 
 
 def is_command(text: str) -> bool:
-    """True if `text` is a command. A message that begins with a slash is typed with two of them."""
+    """True if `text` is a command. Two slashes begin a message with one."""
     return text.startswith("/") and not text.startswith("//")
 
 
 def run_command(session: ChatSession, text: str) -> bool:
-    """Carry `text` out; False if the conversation is over. Raises: Refused."""
+    """Run the command in `text`; False at the conversation's end. Raises: Refused."""
     name, _, argument = text.strip().partition(" ")
     if name in ("/exit", "/quit"):
         return False

@@ -1,1 +1,1 @@
-"""The servers of the terminal commands: those at URLs, and models in this process."""
+"""The servers of the terminal commands: at URLs, or models in this process."""

@@ -1,6 +1,6 @@
-"""Calls to a server that speaks OpenAI's API, and their answers, wherever it is.
+"""Calls to a server with OpenAI's API, remote or local, and their answers.
 
-Does: say what asking needs, split an event stream, tell errors on one line. Does not: open connections or load models.
+Does: define the protocols, split an event stream, word errors on one line. Does not: open connections or load models.
 Used by the terminal commands, on the main thread.
 """
 
@@ -15,14 +15,14 @@ MAX_ERROR_CHARS = 500
 
 
 class AskFailed(Exception):
-    """There is no answer, or it broke off; the message is one line for people."""
+    """There is no answer, or an incomplete one; the message is one line for people."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
 
 
 class Answer(Protocol):
-    """An answer on its way. `close` before its end cancels it at the server."""
+    """An incoming answer. `close` before its end cancels the request."""
 
     status: int
 
@@ -31,7 +31,7 @@ class Answer(Protocol):
         ...
 
     def close(self) -> None:
-        """Take no more of it; calling it again does nothing."""
+        """End the answer; a second call does nothing."""
         ...
 
 
@@ -50,12 +50,12 @@ class ModelServer(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the server."""
         ...
 
 
 def read_json(server: ModelServer, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    """The whole answer. Raises: AskFailed, also for what the server refuses."""
+    """The whole answer as JSON. Raises: AskFailed, also for a refusal."""
     answer = server.send(path, body)
     try:
         raw = b"".join(answer.chunks())
@@ -70,7 +70,7 @@ def read_json(server: ModelServer, path: str, body: Mapping[str, Any] | None = N
 
 
 def events(answer: Answer) -> Iterator[Mapping[str, Any]]:
-    """The objects of an event stream, until its end. Raises: AskFailed if it is refused, or tells an error."""
+    """The objects of an event stream. Raises: AskFailed for a refusal or an error in the stream."""
     if answer.status != 200:
         raise AskFailed(refusal(answer.status, b"".join(answer.chunks())))
     for line in _lines(answer.chunks()):
@@ -98,7 +98,7 @@ def refusal(status: int, raw: bytes) -> str:
 
 
 def _error_text(body: Any) -> str:
-    """The message in an error's body, "" if there is none: OpenAI's object, or a text as others have it."""
+    """The message in an error's body, OpenAI's object or a text; "" without one."""
     if not isinstance(body, dict):
         return ""
     error = body.get("error") or body.get("message") or body.get("detail") or ""

@@ -1,7 +1,7 @@
-"""A model that is loaded into this process, behind the same application that a server has, without a port.
+"""A model in this process, behind a server's application without a port.
 
-Does: load it, hand calls to the application, take its answers. Does not: know what is asked. The model and its event loop
-run on a thread of their own; calls come from the main thread, where Ctrl-C ends a wait.
+Does: load it, pass calls to the application, receive answers. Does not: know calls. The model and its event loop run on a
+separate thread; calls come from the main thread, where Ctrl-C ends a wait.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LocalAnswer:
     """An answer of the application in this process."""
 
     def __init__(self, app: App, scope: _Message, body: bytes, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin the call; returns once its head is there. Raises: AskFailed if it ends without one."""
+        """Start the call, and wait for the head. Raises: AskFailed if the call ends without one."""
         self._messages: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
         self._loop = loop
         self._gone = asyncio.Event()
@@ -56,7 +56,7 @@ class LocalAnswer:
                 yield message.get("body", b"")
 
     def close(self) -> None:
-        """See `Answer`; returns when the model has stopped working for it."""
+        """See `Answer`; returns when the request has ended."""
         self._loop.call_soon_threadsafe(self._gone.set)
         self._call.exception()
 
@@ -78,10 +78,10 @@ class LocalAnswer:
 
 
 class LocalModel:
-    """The model of a configuration; loads when it is made. Use `close` at the end."""
+    """The model of a configuration; the constructor loads it. Call `close` at the end."""
 
     def __init__(self, config: Config, progress: Progress) -> None:
-        """Raises: ConfigError, ModelError, EngineDead as loading does."""
+        """Raises: ConfigError, ModelError, EngineDead."""
         self.model = config.name
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dragoman-terminal", daemon=True)
@@ -109,7 +109,7 @@ class LocalModel:
         return LocalAnswer(self._app, scope, b"" if body is None else json.dumps(body).encode(), self._loop)
 
     def close(self) -> None:
-        """See `ModelServer`: gives all memory back."""
+        """See `ModelServer`; frees all memory."""
         self._wait(self._composed.served.engine.shutdown(0.0))
         self._composed.close()
         self._stop_loop()
@@ -130,6 +130,6 @@ class LocalModel:
 
 
 async def _built(config: Config, progress: Progress) -> tuple[ComposedModel, App]:
-    """The model and the application over it, which asks nobody for keys: there is no port. Raises: as loading does."""
+    """The model and its application, which needs no keys without a port. Raises: errors of loading."""
     composed = await build_served_model(config, progress)
     return composed, local_app(composed.served, config.server)

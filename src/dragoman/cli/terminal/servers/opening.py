@@ -1,6 +1,6 @@
-"""Finds who answers a terminal command: a server at a URL, or a model that is loaded into this process.
+"""Opens the server of a terminal command: at a URL, or a model in this process.
 
-Does: load with progress, errors on one line each. Does not: ask anything. Called by the terminal commands at their start.
+Does: load with progress; errors on one line each. Does not: send calls. Called by the terminal commands at their start.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from dragoman.config.resolve import Config, ConfigError
 def open_server(
     config: Config | None, target: Target, environ: Mapping[str, str], stderr: TextIO, *, needs_template: bool = False
 ) -> ModelServer:
-    """The server to call; `close` it at the end. `config` None = the one at the URL. `needs_template`: refuse a model
-    without a chat template.
+    """The server; `close` it at the end. `config` None = the one at the URL.
 
-    Raises: AskFailed.
+    `needs_template`: refuse a model without a chat template. Raises: AskFailed.
     """
     if config is None:
         return RemoteServer(str(target.url), target.model, environ.get(target.key_variable, ""))
@@ -29,7 +28,7 @@ def open_server(
 
 
 def _load(config: Config, stderr: TextIO, *, needs_template: bool) -> ModelServer:
-    from dragoman.cli.terminal.servers.local_model import LocalModel  # takes a second to import; a URL need not wait
+    from dragoman.cli.terminal.servers.local_model import LocalModel  # takes a second to import
     from dragoman.errors import EngineDead, ModelError, ServerError
 
     _check_purpose(config, needs_template=needs_template)
@@ -44,7 +43,7 @@ def _load(config: Config, stderr: TextIO, *, needs_template: bool) -> ModelServe
 
 
 def _check_purpose(config: Config, *, needs_template: bool) -> None:
-    """Raises: AskFailed, before anything is built, if the model generates nothing, or has no template that chat needs."""
+    """Raises: AskFailed for a model that generates nothing, or lacks a needed chat template; called before the load."""
     from dragoman.errors import ModelError
     from dragoman.host.loading import generates
     from dragoman.tokenizer.model_files import read_text_files
@@ -60,7 +59,7 @@ def _check_purpose(config: Config, *, needs_template: bool) -> None:
     try:
         templates = read_text_files(directory).chat_templates
     except (ModelError, ValueError, OSError):
-        return  # loading tells what is wrong
+        return  # loading reports the problem
     if not templates:
         raise AskFailed(
             f"{directory} has no chat template, so it cannot chat; `dragoman complete {directory}` goes on with "

@@ -1,6 +1,6 @@
 """A server at a URL.
 
-Does: call it over HTTP, find its models. Does not: know what is asked. Used on the main thread, where Ctrl-C ends a wait.
+Does: call it over HTTP, list its models. Does not: know calls. Used on the main thread, where Ctrl-C ends a wait.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dragoman.cli.terminal.servers.answers import MODELS_PATH, AskFailed, ModelS
 
 _TIMEOUT_S = 600.0  # between two pieces: a long prompt may wait in a queue
 _CHUNK_BYTES = 65536
-_TELLING = ("dragoman", "llamacpp")  # whose models are known to be on servers with `return_progress`
+_TELLING = ("dragoman", "llamacpp")  # owners of models on servers with `return_progress`
 
 
 class RemoteAnswer:
-    """An answer over HTTP; closing its connection is how the server learns that nobody waits."""
+    """An answer over HTTP; closing its connection cancels the request."""
 
     def __init__(self, response: http.client.HTTPResponse | urllib.error.HTTPError, url: str) -> None:
         self.status: int = response.status or 0
@@ -45,7 +45,7 @@ class RemoteServer:
     """The server at `url`, with or without the version in its path."""
 
     def __init__(self, url: str, model: str | None, key: str) -> None:
-        """`model` None = the first that the server lists. Raises: AskFailed if it lists none, or cannot be reached."""
+        """`model` None = the first of the server's list. Raises: AskFailed for an empty list or an unreachable server."""
         self.label = url
         self._base = url if urlsplit(url).path.strip("/") else f"{url}/v1"
         self._headers = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
@@ -81,7 +81,7 @@ class RemoteServer:
 
 
 def model_names(server: ModelServer) -> list[str]:
-    """The models that it lists. Raises: AskFailed."""
+    """The names in the server's list of models. Raises: AskFailed."""
     return [str(entry["id"]) for entry in _listed_models(server)]
 
 

@@ -1,4 +1,4 @@
-"""The target of a terminal command, as the command line names it.
+"""The target of a terminal command.
 
 Does: hold it. Does not: connect to it. Made by the commands' arguments.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """`url` None = a model that is loaded here. `model` None = the server's first. `key_variable`: of the environment."""
+    """A target. `url` None = a model loaded here. `model` None = the server's first. `key_variable`: of the environment."""
 
     url: str | None = None
     model: str | None = None
