@@ -41,7 +41,7 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
     is_strict = settings.get("lmi_strict") and settings.get("chat_format") == "lmi"
     return {
         **shared_schemas(),
-        **token_schemas(),
+        **token_schemas(profile),
         **adapter_schemas(),
         **batch_schemas(),
         "EmbeddingsRequestV1": embeddings_body(V1, profile),

@@ -1,30 +1,22 @@
-"""Batches: files of requests that are answered when nobody else asks, as OpenAI has them.
+"""Batches: files of requests that are answered when nobody else asks, as OpenAI has them; and those files.
 
-Does: read bodies, answer in OpenAI's shapes. Does not: run batches (`server.batches` does). On the event loop.
-Source: OpenAI API reference, batches.
+Does: read bodies and forms, answer in OpenAI's shapes. Does not: run batches or keep files (`server.batches` does).
+On the event loop. Source: OpenAI API reference, batches and files.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from dragoman.batch.requests import PATHS
-from dragoman.errors import InvalidParameter, InvalidRequest, NotFound
-from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall
-from dragoman.server.apis.openai.files import (
-    DeletedFile,
-    FileList,
-    FileObject,
-    delete_file,
-    file_content,
-    get_file,
-    list_files,
-    read_age,
-    upload,
-)
+from dragoman.errors import Conflict, InvalidParameter, InvalidPayload, InvalidRequest, NotFound
+from dragoman.server.api import JSON_MEDIA_TYPE, Head, HttpCall, StreamedReply
 from dragoman.server.apis.openai_wire.errors import ERRORS, without_code
 from dragoman.server.apis.openai_wire.fields import (
     MAX_METADATA,
@@ -36,12 +28,12 @@ from dragoman.server.apis.openai_wire.fields import (
 )
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.batches.desk import NewBatch
-from dragoman.server.batches.keeping import PageNames, desk_of, page_of
-from dragoman.server.batches.store import StoredBatch
+from dragoman.server.batches.keeping import PageNames, desk_of, in_order, page_of
+from dragoman.server.batches.store import StoredBatch, StoredFile
 from dragoman.server.describe.answers import Answer, json_answer
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import INTEGER, TEXT, Schema, an_object, ref
-from dragoman.server.http.multipart import MULTIPART
+from dragoman.server.http.multipart import MULTIPART, read_parts
 from dragoman.server.operations import AnswerCall, AnswerOperation, Server
 from dragoman.server.security.scopes import Scope
 
@@ -51,6 +43,15 @@ _WINDOW_S = 24 * 3600
 ENDPOINTS = tuple(path for path in PATHS if path != "/v1/messages")
 _EXPIRY = ("output_expires_after.anchor", "output_expires_after.seconds")
 _PREFIX = "batch"
+_TIMED_STATES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+_FILES_PAGE = PageNames("after", "", 10_000, 10_000)  # OpenAI API reference, list files
+PURPOSES = ("batch", "batch_output")
+LEAST_AGE_S, MOST_AGE_S = 3600, 30 * 24 * 3600  # OpenAI API reference, expires_after
+_FILE_EXPIRY = ("expires_after[anchor]", "expires_after[seconds]")
+_PIECE = 1 << 18
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
 
 
 class _Expiry(msgspec.Struct):
@@ -154,6 +155,7 @@ class BatchList(msgspec.Struct):
 def _shape(batch: StoredBatch) -> BatchObject:
     faults = [BatchError(one.code, one.message, one.param, one.line) for one in batch.faults]
     times, usage = batch.times_s, {**dict.fromkeys(("input", "cached", "output", "reasoning"), 0), **batch.usage}
+    reached: dict[str, Any] = {f"{state}_at": times.get(state) for state in _TIMED_STATES}
     return BatchObject(
         id=batch.id,
         endpoint=batch.path,
@@ -164,14 +166,8 @@ def _shape(batch: StoredBatch) -> BatchObject:
         output_file_id=batch.output_id,
         error_file_id=batch.errors_id,
         created_at=batch.created_s,
-        in_progress_at=times.get("in_progress"),
         expires_at=batch.expires_s,
-        finalizing_at=times.get("finalizing"),
-        completed_at=times.get("completed"),
-        failed_at=times.get("failed"),
-        expired_at=times.get("expired"),
-        cancelling_at=times.get("cancelling"),
-        cancelled_at=times.get("cancelled"),
+        **reached,
         request_counts=RequestCounts(batch.num_requests, batch.num_good, batch.num_bad),
         usage=BatchUsage(
             usage["input"],
@@ -240,6 +236,130 @@ async def cancel(http: HttpCall, server: Server) -> BatchObject:
     if batch.has_ended and batch.state != "cancelled":
         raise InvalidRequest(f"Cannot cancel a batch with status '{batch.state}'.", param="batch_id")
     return _shape(await desk_of(server).cancel(batch))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+class FileObject(msgspec.Struct, kw_only=True):
+    """A file, without its content."""
+
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: str
+    status: Literal["processed"] = "processed"
+
+
+class FileList(msgspec.Struct):
+    """One page of files."""
+
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: Literal["list"] = "list"
+
+
+class DeletedFile(msgspec.Struct):
+    """A file that was deleted."""
+
+    id: str
+    object: Literal["file"] = "file"
+    deleted: bool = True
+
+
+def _file_shape(stored: StoredFile) -> FileObject:
+    return FileObject(
+        id=stored.id,
+        bytes=stored.size_bytes,
+        created_at=stored.created_s,
+        expires_at=stored.expires_s,
+        filename=stored.name,
+        purpose=stored.purpose,
+    )
+
+
+async def upload(http: HttpCall, server: Server) -> FileObject:
+    """Keep the file of a form. Raises: ServerError."""
+    desk = desk_of(server)
+    if http.media_type != MULTIPART:
+        raise InvalidPayload(f"the content type must be {MULTIPART}, got {shown(http.media_type)}")
+    parts = await asyncio.to_thread(read_parts, http)
+    fields = {part.name: part.content.decode("utf-8", "replace") for part in parts if part.file_name is None}
+    file = next((part for part in parts if part.name == "file" and part.file_name is not None), None)
+    if file is None:
+        raise InvalidParameter("file must be given, as a file of the form", param="file")
+    if fields.get("purpose") != "batch":
+        told = shown(fields["purpose"]) if "purpose" in fields else "none"
+        raise InvalidParameter(f"purpose must be 'batch', got {told}", param="purpose")
+    anchor, seconds = map(fields.get, _FILE_EXPIRY)
+    age_s = None if anchor is seconds is None else read_age("expires_after", _FILE_EXPIRY, anchor, seconds)
+    store = desk.store
+    name = (file.file_name or "")[:255]
+    stored = await asyncio.to_thread(store.add_file, http.caller, name, "batch", file.content, age_s)
+    return _file_shape(stored)
+
+
+def read_age(param: str, places: tuple[str, str], anchor: object, seconds: object) -> int:
+    """The age in seconds at which a file goes. `places`: the names of anchor and seconds. Raises: InvalidParameter."""
+    if anchor != "created_at":
+        raise InvalidParameter(f"{places[0]} must be 'created_at', got {shown(anchor)}", param=param)
+    text = str(seconds)
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and LEAST_AGE_S <= int(text) <= MOST_AGE_S):
+        told = f"{places[1]} must be an integer from {LEAST_AGE_S} to {MOST_AGE_S}, got {shown(seconds)}"
+        raise InvalidParameter(told, param=param)
+    return int(text)
+
+
+async def list_files(http: HttpCall, server: Server) -> FileList:
+    """A page of the caller's files. Raises: ServerError."""
+    found = desk_of(server).store.files(http.caller)
+    if purpose := http.query.get("purpose"):
+        check_word("purpose", purpose, PURPOSES, V1)
+        found = [one for one in found if one.purpose == purpose]
+    page, has_more = page_of(in_order(found, http.query), http.query, _FILES_PAGE)
+    first, last = (page[0].id, page[-1].id) if page else (None, None)
+    return FileList([_file_shape(one) for one in page], first, last, has_more)
+
+
+async def get_file(http: HttpCall, server: Server) -> FileObject:
+    """One file, without its content. Raises: ServerError."""
+    return _file_shape(desk_of(server).store.file(http.path_params["file_id"], http.caller))
+
+
+async def delete_file(http: HttpCall, server: Server) -> DeletedFile:
+    """Delete a file. Raises: ServerError; Conflict while a batch reads it."""
+    store = desk_of(server).store
+    file = store.file(http.path_params["file_id"], http.caller)
+    reader = next((one for one in store.batches(http.caller) if one.input_id == file.id and not one.has_ended), None)
+    if reader is not None:
+        raise Conflict(f"file {file.id} is the input of batch {reader.id}, which has not ended: cancel that first")
+    await asyncio.to_thread(store.delete_file, file.id)
+    return DeletedFile(file.id)
+
+
+async def file_content(http: HttpCall, server: Server) -> StreamedReply:
+    """The content of a file. Raises: ServerError."""
+    store = desk_of(server).store
+    file = store.file(http.path_params["file_id"], http.caller)
+    path = store.content(file.id)
+    if not path.exists():
+        raise NotFound(f"the content of file {file.id} is gone", param="file_id")
+    headers = {"content-length": str(file.size_bytes)}
+    return StreamedReply(Head("application/octet-stream", 200, headers), _pieces(path), lambda error: b"")
+
+
+async def _pieces(path: Path) -> AsyncGenerator[bytes, None]:
+    with path.open("rb") as content:
+        while piece := await asyncio.to_thread(content.read, _PIECE):
+            yield piece
+
+
+# --- descriptions -----------------------------------------------------------------------------------------------------
 
 
 def batch_schemas() -> dict[str, Schema]:

@@ -14,11 +14,13 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.api import JSON_MEDIA_TYPE, CallSwitches, HttpCall, Reply, json_reply, model_of_body
+from dragoman.server.api import JSON_MEDIA_TYPE, CallSwitches, HttpCall, ModelProfile, Reply, json_reply, model_of_body
 from dragoman.server.apis.openai_wire.chat.messages import CONVERSATION_FIELDS, bare_conversation
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
+from dragoman.server.apis.openai_wire.describe.bodies import struct_body
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, unknown_names
+from dragoman.server.apis.openai_wire.pooling.texts import MODEL
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.answers import COUNTING, json_answer
 from dragoman.server.describe.components import IGNORED, QUESTION
@@ -46,7 +48,6 @@ from dragoman.types import Limits, Prompt, TextPrompt
 LIMITS = Limits()
 
 _IDS = array({"type": "integer", "minimum": 0})
-_MODEL = nullable({**TEXT, "description": "the model to use; the default model if absent"})
 
 
 class TokenizeBody(ChatBody, kw_only=True):
@@ -206,33 +207,31 @@ def _prompt(body: TokenizeBody, raw: Mapping[str, Any]) -> Prompt:
     return bare_conversation(body, raw, V1)
 
 
-def token_schemas() -> dict[str, Schema]:
+def token_schemas(model: ModelProfile) -> dict[str, Schema]:
     """The components of these bodies and answers."""
     chat = "messages, and what else shapes a conversation: as in ChatRequestV1"
+    named = {"model": "the model to use; the default model if absent"}
     switch = nullable(LENIENT_BOOLEAN)
+    more = {"model": MODEL, "return_token_strs": switch}
+    conversation = {
+        "add_generation_prompt": switch,
+        "continue_final_message": switch,
+        "tools": nullable(array(ref("Tool"), maxItems=LIMITS.max_tools)),
+        "chat_template_kwargs": nullable({"type": "object"}),
+    }
+    messages = array(ref("ChatMessage"), minItems=1, maxItems=LIMITS.max_messages)
+    ids = {**_IDS, "maxItems": LIMITS.max_token_ids}
     names = ("bos_token", "eos_token", "pad_token", "unk_token", "chat_template")
     return {
         "TokenizeRequest": any_of(
-            an_object({"prompt": TEXT}, {"model": _MODEL, "add_special_tokens": switch, "return_token_strs": switch}),
-            an_object(
-                {"messages": array(ref("ChatMessage"), minItems=1, maxItems=LIMITS.max_messages)},
-                {
-                    "model": _MODEL,
-                    "add_generation_prompt": switch,
-                    "continue_final_message": switch,
-                    "return_token_strs": switch,
-                    "tools": nullable(array(ref("Tool"), maxItems=LIMITS.max_tools)),
-                    "chat_template_kwargs": nullable({"type": "object"}),
-                },
-                chat,
-            ),
-            an_object(
-                {"content": TEXT},
-                {"model": _MODEL, "add_special": switch, "parse_special": switch, "with_pieces": switch},
-                "in llama.cpp's words",
-            ),
+            an_object({"prompt": TEXT}, {**more, "add_special_tokens": switch}),
+            an_object({"messages": messages}, {**more, **conversation}, chat),
+            {
+                **struct_body(LlamaTokenizeBody, named, V1, model, needed={"content": TEXT}),
+                "description": "llama.cpp's",
+            },
         ),
-        "DetokenizeRequest": an_object({"tokens": {**_IDS, "maxItems": LIMITS.max_token_ids}}, {"model": _MODEL}),
+        "DetokenizeRequest": struct_body(DetokenizeBody, named, V1, model, needed={"tokens": ids}),
         "TokenizerInfo": an_object(
             {
                 "tokenizer_class": TEXT,

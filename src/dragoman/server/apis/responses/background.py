@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dragoman.server.api import SSE_MEDIA_TYPE, Head, Reply, StreamedReply
+from dragoman.server.apis.openai_wire.errors import OpenAiError
 from dragoman.server.apis.responses.asking import Asking
 from dragoman.server.apis.responses.schema import ResponseFailure
 from dragoman.server.apis.responses.store import Running
@@ -149,18 +150,10 @@ class Backgrounds:
         asking.store.end(failed, ())  # nothing happens if it has ended
 
 
-class _Error(msgspec.Struct):
-    message: str = ""
-
-
-class _Body(msgspec.Struct):
-    error: _Error = msgspec.field(default_factory=_Error)
-
-
 def _message_of(body: bytes) -> str:
-    """The message in the body of an error."""
+    """The message in the body of an error of OpenAI's shape, else ""."""
     try:
-        return msgspec.json.decode(body, type=_Body).error.message
+        return msgspec.json.decode(body, type=OpenAiError).error.message
     except msgspec.DecodeError:
         return ""
 

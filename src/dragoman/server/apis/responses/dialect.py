@@ -40,6 +40,7 @@ from dragoman.server.apis.responses.request import (
     check_options,
     check_refused,
     idle_names,
+    read_tools,
     response_format,
     template_kwargs,
     top_logprobs,
@@ -55,7 +56,6 @@ from dragoman.server.apis.responses.schema import (
     ToldText,
 )
 from dragoman.server.apis.responses.store import Item, ResponseStore, Running
-from dragoman.server.apis.responses.tools import read_tools
 from dragoman.server.generation.text_service import text_service
 from dragoman.types import ChatPrompt, GenerationRequest
 

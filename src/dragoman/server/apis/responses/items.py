@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.apis.openai_wire.chat.messages import image_url, parsed_arguments
+from dragoman.server.apis.openai_wire.chat.messages import joined_content, parsed_arguments, picture
 from dragoman.server.apis.openai_wire.chat.schema import ImageUrl
 from dragoman.server.apis.openai_wire.fields import check_count, check_length, shown
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.responses.schema import InputItem, InputPart
 from dragoman.server.apis.responses.store import Item
-from dragoman.tokenizer.message_content import DETAILS, PART_SEPARATOR
+from dragoman.tokenizer.message_content import PART_SEPARATOR
 from dragoman.types import Limits
 
 ROLES = ("user", "assistant", "system", "developer")
@@ -214,15 +214,11 @@ class Conversation:
     # --- content ------------------------------------------------------------------------------------------------------
 
     def _content(self, content: str | list[InputPart], path: str) -> str | list[dict[str, Any]]:
-        """Text as one string; with images the parts, in the places that they have for the client."""
         if isinstance(content, str):
             return content
         if not content:
             raise self._fault(path, "empty", f"{path} must hold at least one part, got []")
-        parts = [self._part(part, f"{path}[{position}]") for position, part in enumerate(content)]
-        if all(part["type"] == "text" for part in parts):
-            return PART_SEPARATOR.join(part["text"] for part in parts)
-        return parts
+        return joined_content([self._part(part, f"{path}[{position}]") for position, part in enumerate(content)])
 
     def _part(self, part: InputPart, path: str) -> dict[str, Any]:
         kind = part.type
@@ -244,14 +240,8 @@ class Conversation:
             raise self._fault(f"{path}.image_url", "missing", f"{path}.image_url is missing")
         if image.url is None:
             raise self._fault(f"{path}.image_url.url", "missing", f"{path}.image_url.url is missing")
-        address = {"url": image_url(image.url, f"{path}.image_url", self._profile)}
         detail = part.detail if part.detail is not None else image.detail
-        if detail is None:
-            return address
-        if detail not in DETAILS:
-            message = f"{path}.detail must be {_either(DETAILS)}, got {shown(detail)}"
-            raise self._fault(f"{path}.detail", "value", message)
-        return {**address, "detail": detail}
+        return picture(image.url, detail, (f"{path}.image_url", f"{path}.detail"), self._profile)
 
     def _fault(self, param: str, problem: str, message: str) -> Exception:
         return self._profile.fault(param, problem, message)

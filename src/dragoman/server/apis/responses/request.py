@@ -1,20 +1,22 @@
-"""Checks what Responses has beside conversations: text, reasoning, include, truncation, metadata, and what is refused.
+"""Checks what Responses has beside the conversation: text, reasoning, include, truncation, tools, and what is refused.
 
-Does: one function for each, with errors that name the parameter. Does not: read items or tools. Called by the dialect, on
-the event loop. Source: OpenAI API reference, responses, create.
+Does: one function for each, with errors that name the parameter. Does not: read items. Called by the dialect, on the
+event loop. Source: OpenAI API reference, responses, create.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
+from dragoman.server.apis.openai_wire.chat.messages import ToolUse, checked_function, plain_choice, tools_passed_over
 from dragoman.server.apis.openai_wire.common import effort_switches
 from dragoman.server.apis.openai_wire.fields import (
     BOUNDS,
+    check_count,
     check_metadata,
     check_number,
     check_word,
@@ -27,8 +29,7 @@ from dragoman.server.apis.openai_wire.sampling import IGNORED as SHARED_IGNORED
 from dragoman.server.apis.openai_wire.sampling import Reading, logprob_count
 from dragoman.server.apis.responses.profiles import ResponsesProfile
 from dragoman.server.apis.responses.schema import ReasoningOptions, ResponsesBody, TextOptions
-from dragoman.server.apis.responses.tools import TOOL_FIELDS
-from dragoman.types import Grammar
+from dragoman.types import Grammar, Limits, ToolChoice
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
@@ -38,6 +39,9 @@ TRUNCATIONS = ("auto", "disabled")
 VERBOSITIES = ("low", "medium", "high")
 SUMMARIES = ("auto", "concise", "detailed")
 _OBJECTS: Mapping[str, type[msgspec.Struct]] = {"text": TextOptions, "reasoning": ReasoningOptions}
+TOOL_FIELDS = ("name", "description", "parameters", "strict")
+"""What is told of a function."""
+
 COMPACTED = "nothing is compacted here; truncation: auto drops what does not fit"
 
 REFUSED: Mapping[str, str] = {
@@ -157,3 +161,93 @@ def _unknown_inside(raw: Mapping[str, Any]) -> list[str]:
     tools = raw.get("tools") or ()
     functions = (tool.get("function", tool) for tool in tools if isinstance(tool, dict))
     return found + [f"tools.{name}" for one in functions for name in one if name not in (*TOOL_FIELDS, "type")]
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+
+def read_tools(body: ResponsesBody, limits: Limits, profile: Profile) -> ToolUse:
+    """The tools that may be called, and the wish. Raises: InvalidRequest."""
+    sent = body.tools or []
+    check_count("tools", len(sent), limits.max_tools, profile)
+    tools = tuple(_tool(tool, f"tools[{position}]", profile) for position, tool in enumerate(sent))
+    places = {tool["function"]["name"]: _place(sent[i], f"tools[{i}]") for i, tool in enumerate(tools)}
+    names = [tool["function"]["name"] for tool in tools]
+    choice = body.tool_choice
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed, choice = _allowed(choice, names, profile)
+        tools = tuple(tool for tool in tools if tool["function"]["name"] in allowed)
+        names = [tool["function"]["name"] for tool in tools]
+    wish, name = _wish(choice, names, profile)
+    if wish == "none":
+        return ToolUse((), wish, name)
+    functions = {places[tool["function"]["name"]]: tool["function"] for tool in tools}
+    return ToolUse(tools, wish, name, tools_passed_over(functions, profile))
+
+
+def _place(tool: Mapping[str, Any], path: str) -> str:
+    """The place of the function's fields: OpenVINO Model Server also takes the nested form that conversations have."""
+    return path if tool.get("function") is None else f"{path}.function"
+
+
+def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
+    """A function."""
+    kind = tool.get("type")
+    if kind not in (None, "function"):
+        message = f"{path}.type {shown(kind)} is not supported: only function tools are called here"
+        raise UnsupportedFeature(message, param=f"{path}.type")
+    nested = tool.get("function")
+    if nested is not None and not isinstance(nested, dict):
+        raise profile.fault(f"{path}.function", "type", f"{path}.function must be an object, got {shown(nested)}")
+    function, path = tool if nested is None else nested, _place(tool, path)
+    if not isinstance(function.get("name"), str):
+        problem = "missing" if function.get("name") is None else "type"
+        said = "is missing" if problem == "missing" else f"must be a string, got {shown(function['name'])}"
+        raise profile.fault(f"{path}.name", problem, f"{path}.name {said}")
+    for name, kinds, words in (("description", str, "a string"), ("parameters", dict, "an object"), _STRICT):
+        value = function.get(name)
+        if value is not None and not isinstance(value, kinds):
+            raise profile.fault(f"{path}.{name}", "type", f"{path}.{name} must be {words}, got {shown(value)}")
+    own = {name: function[name] for name in TOOL_FIELDS if name in function}
+    return {"type": "function", "function": checked_function(own, path, profile)}
+
+
+_STRICT = ("strict", bool, "true or false")
+
+
+def _allowed(choice: Mapping[str, Any], names: Sequence[str], profile: Profile) -> tuple[set[str], str]:
+    """The names that `allowed_tools` leaves, and its mode."""
+    mode, tools = choice.get("mode"), choice.get("tools")
+    if mode not in ("auto", "required"):
+        message = f"tool_choice.mode must be auto or required, got {shown(mode)}"
+        raise profile.fault("tool_choice.mode", "value", message)
+    if not isinstance(tools, list) or not tools:
+        message = f"tool_choice.tools must be an array of at least one tool, got {shown(tools)}"
+        raise profile.fault("tool_choice.tools", "value", message)
+    allowed: set[str] = set()
+    for position, tool in enumerate(tools):
+        allowed.add(_named(tool, f"tool_choice.tools[{position}]", names, profile))
+    return allowed, mode
+
+
+def _named(tool: Any, path: str, names: Sequence[str], profile: Profile) -> str:
+    """The name of a function that must be one of `names`."""
+    if not isinstance(tool, dict):
+        raise profile.fault(path, "type", f"{path} must be an object, got {shown(tool)}")
+    kind = tool.get("type", "function")
+    if kind != "function":
+        message = f"{path}.type {shown(kind)} is not supported: only function tools are called here"
+        raise UnsupportedFeature(message, param=f"{path}.type")
+    nested = tool.get("function")
+    name = nested.get("name") if isinstance(nested, dict) else tool.get("name")
+    if name in names and isinstance(name, str):
+        return name
+    raise profile.fault(f"{path}.name", "value", f"{path}.name must be one of tools, got {shown(name)}")
+
+
+def _wish(choice: str | dict[str, Any] | None, names: Sequence[str], profile: Profile) -> tuple[ToolChoice | None, str]:
+    """The choice, None without tools, and the name of the tool that it names."""
+    if isinstance(choice, dict):
+        return "named", _named(choice, "tool_choice", names, profile)
+    allowed = "none, auto, required, a function or allowed_tools"
+    return plain_choice(choice, names, allowed, profile), ""

@@ -22,7 +22,7 @@ from dragoman.server.apis.openai_wire.chat.schema import (
     NamedFunction,
     NamedTool,
 )
-from dragoman.server.apis.openai_wire.fields import check_count, check_length, shown
+from dragoman.server.apis.openai_wire.fields import check_count, check_length, check_word, shown
 from dragoman.server.apis.openai_wire.grammars import parts_passed_over, schema_problem
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
@@ -170,10 +170,9 @@ def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], pr
     if choice not in (None, "none", "auto"):
         message = f"function_call must be none, auto or a function, got {shown(choice)}"
         raise profile.fault("function_call", "value", message)
-    wish: ToolChoice | None = None
-    if tools:
-        wish = "none" if choice == "none" else "auto"
-    return ToolUse((), wish) if wish == "none" else ToolUse(tools, wish, "", passed_over)
+    if not tools:
+        return ToolUse((), None)
+    return ToolUse((), "none") if choice == "none" else ToolUse(tools, "auto", "", passed_over)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -192,13 +191,9 @@ def _message(message: ChatMessage, path: str, profile: Profile) -> dict[str, Any
 
 
 def _content(content: str | list[ContentPart] | None, path: str, profile: Profile) -> str | list[dict[str, Any]]:
-    """Text as one string; with images the parts, in the places that they have for the client."""
     if content is None or isinstance(content, str):
         return content or ""
-    parts = [_part(part, f"{path}[{position}]", profile) for position, part in enumerate(content)]
-    if all(part["type"] == "text" for part in parts):
-        return PART_SEPARATOR.join(part["text"] for part in parts)
-    return parts
+    return joined_content([_part(part, f"{path}[{position}]", profile) for position, part in enumerate(content)])
 
 
 def _part(part: ContentPart, path: str, profile: Profile) -> dict[str, Any]:
@@ -218,19 +213,29 @@ def _part(part: ContentPart, path: str, profile: Profile) -> dict[str, Any]:
 
 
 def _image(part: ContentPart, path: str, profile: Profile) -> dict[str, str]:
-    """The image's address, and how closely to look at it if that is said."""
     image = ImageUrl(url=part.image_url) if isinstance(part.image_url, str) else part.image_url
     if image is None:
         raise profile.fault(path, "missing", f"{path} is missing")
     if image.url is None:
         raise profile.fault(f"{path}.url", "missing", f"{path}.url is missing")
-    address = {"url": image_url(image.url, f"{path}.url", profile)}
-    if image.detail is None:
-        return address
-    if image.detail not in DETAILS:
-        message = f"{path}.detail must be {', '.join(DETAILS[:-1])} or {DETAILS[-1]}, got {shown(image.detail)}"
-        raise profile.fault(f"{path}.detail", "value", message)
-    return {**address, "detail": image.detail}
+    return picture(image.url, image.detail, (f"{path}.url", f"{path}.detail"), profile)
+
+
+def picture(url: str, detail: str | None, places: tuple[str, str], profile: Profile) -> dict[str, str]:
+    """The image as templates' parts have it: its address, and how closely to look at it if that is said.
+
+    `places`: of both, for errors. Raises: InvalidRequest.
+    """
+    address = {"url": image_url(url, places[0], profile)}
+    check_word(places[1], detail, DETAILS, profile)
+    return address if detail is None else {**address, "detail": detail}
+
+
+def joined_content(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """Text as one string; with images the parts, in the places that they have for the client."""
+    if all(part["type"] == "text" for part in parts):
+        return PART_SEPARATOR.join(part["text"] for part in parts)
+    return parts
 
 
 def image_url(url: str, path: str, profile: Profile) -> str:
@@ -315,9 +320,13 @@ def _tool_choice(
         raise profile.fault("tool_choice.function.name", "value", message)
     if choice in names and choice not in _TOOL_CHOICES:  # as clients of TGI write it
         return "named", str(choice)
+    return plain_choice(choice, names, "none, auto, required or a function", profile), ""
+
+
+def plain_choice(choice: str | None, names: Sequence[str], allowed: str, profile: Profile) -> ToolChoice | None:
+    """The choice that names no tool; None where there are none. `allowed`: in words. Raises: InvalidRequest."""
     if choice is not None and choice not in _TOOL_CHOICES:
-        message = f"tool_choice must be none, auto, required or a function, got {shown(choice)}"
-        raise profile.fault("tool_choice", "value", message)
+        raise profile.fault("tool_choice", "value", f"tool_choice must be {allowed}, got {shown(choice)}")
     if choice == "required" and not names:
         raise profile.fault("tool_choice", "without_tools", "tool_choice required needs at least one entry in tools")
-    return (cast(ToolChoice, choice or "auto") if names else None), ""
+    return cast(ToolChoice, choice or "auto") if names else None

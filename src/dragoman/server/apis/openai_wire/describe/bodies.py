@@ -6,7 +6,7 @@ Does: take types from the Structs that parse, ranges from the tables that check,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -65,9 +65,6 @@ _OWN_TYPES: Mapping[str, Schema] = {
 }
 """What the checks after decoding narrow down, where no table of theirs says it."""
 
-_LENIENT = 'Numbers may also come as strings (`"256"`).'
-_NULLS = "null means not given, for every field."
-
 
 def shared_schemas() -> dict[str, Schema]:
     """The components that bodies of completions and conversations refer to."""
@@ -94,7 +91,7 @@ def completion_body(profile: Profile, model: ModelProfile) -> Schema:
     body = struct_schemas([CompletionBody])["CompletionBody"]
     defaults = {"max_tokens": profile.default_max_tokens}
     schema = body_schema(body, COMPLETION_EFFECTS, profile, model, required="prompt", defaults=defaults)
-    _limit(schema["properties"]["max_tokens"], {"minimum": 0})
+    _narrow(schema["properties"]["max_tokens"], "integer", minimum=0)
     choices = schema["properties"]["prompt"]["anyOf"]
     choices[2]["maxItems"] = model.limits.max_prompts
     if profile.refuses_empty_prompt:
@@ -110,7 +107,7 @@ def chat_body(profile: Profile, model: ModelProfile, defaults: Mapping[str, Any]
     schema = body_schema(body, CHAT_EFFECTS, profile, model, required="messages", defaults=defaults)
     schema["properties"]["messages"] |= {"minItems": 1, "maxItems": model.limits.max_messages}
     for name in ("tools", "functions"):
-        _bound_array(schema["properties"][name], model.limits.max_tools)
+        _narrow(schema["properties"][name], "array", maxItems=model.limits.max_tools)
     return schema
 
 
@@ -125,22 +122,26 @@ def body_schema(
 ) -> Schema:
     """The schema of a body of OpenAI's shape, with what is refused and ignored in words."""
     needed = {required, *(("model",) if profile.requires_model else ())}
-    refused = "; ".join(f"`{name}`: {reason}" for name, reason in REFUSED.items())
-    ignored = ", ".join(f"`{name}`" for name in IGNORED)
-    words = [
-        _NULLS,
-        "" if profile.has_strict_types else _LENIENT,
-        f"Refused by name: {refused}.",
-        f"Accepted without effect, like every unknown field, and named in `x-dragoman-ignored`: {ignored}.",
-    ]
     properties = field_schemas(body, effects, profile, model, required=needed, defaults=defaults)
     properties["top_k"]["anyOf"] = [*properties["top_k"]["anyOf"], {"const": ""}]
     return {
         "type": "object",
-        "description": " ".join(word for word in words if word),
+        "description": about_fields(REFUSED, IGNORED, is_lenient=not profile.has_strict_types),
         "properties": properties,
         "required": sorted(needed),
     }
+
+
+def about_fields(refused: Mapping[str, str], ignored: Iterable[str], *, is_lenient: bool, also: str = "") -> str:
+    """The description of a body. `also`: what is refused besides. `is_lenient`: numbers may come as strings."""
+    words = [
+        "null means not given, for every field.",
+        'Numbers may also come as strings (`"256"`).' if is_lenient else "",
+        f"Refused by name: {'; '.join(f'`{name}`: {reason}' for name, reason in refused.items())}{also}.",
+        "Accepted without effect, like every unknown field, and named in `x-dragoman-ignored`: "
+        f"{', '.join(f'`{name}`' for name in ignored)}.",
+    ]
+    return " ".join(word for word in words if word)
 
 
 def field_schemas(
@@ -228,17 +229,10 @@ def _bounds(name: str, schema: Schema, profile: Profile, model: ModelProfile) ->
     return profile.bounds.get(name) or BOUNDS.get(name)
 
 
-def _bound_array(schema: Schema, most: int) -> None:
-    """Put a bound on the array of a nullable schema. Mutates: `schema`."""
+def _narrow(schema: Schema, kind: str, **keywords: int) -> None:
+    """Put `keywords` into the part of a nullable schema that is of that type. Mutates: `schema`."""
     for choice in schema["anyOf"]:
-        if choice.get("type") == "array":
-            choice["maxItems"] = most
-
-
-def _limit(schema: Schema, keywords: Schema) -> None:
-    """Put `keywords` into the part of a nullable schema that is not null. Mutates: `schema`."""
-    for choice in schema["anyOf"]:
-        if choice.get("type") == "integer":
+        if choice.get("type") == kind:
             choice.update(keywords)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.openai_wire.describe.bodies import field_schemas
+from dragoman.server.apis.openai_wire.describe.bodies import about_fields, field_schemas
 from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS as SHARED
 from dragoman.server.apis.openai_wire.fields import BOUNDS, MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE
 from dragoman.server.apis.openai_wire.sampling import REFUSED as SHARED_REFUSED
@@ -48,34 +48,34 @@ _IGNORED = "; told back, and named in `x-dragoman-ignored`"
 
 EFFECTS: Mapping[str, str] = {
     **SHARED,
-    "stream_options": ("without effect: the last event always tells the usage; refused on `/v3`"),
-    "max_tokens": ("the same as `max_output_tokens`, which wins"),
-    "input": ("a text, which the user says, or items: messages, function calls and their outputs, reasoning"),
-    "instructions": ("a system message before everything else; not carried over by `previous_response_id`"),
+    "stream_options": "without effect: the last event always tells the usage; refused on `/v3`",
+    "max_tokens": "the same as `max_output_tokens`, which wins",
+    "input": "a text, which the user says, or items: messages, function calls and their outputs, reasoning",
+    "instructions": "a system message before everything else; not carried over by `previous_response_id`",
     "max_output_tokens": "maximum number of tokens to generate, including reasoning; without it, up to the context",
-    "max_tool_calls": (f"counts calls of built-in tools, of which there are none{_IGNORED}"),
-    "tools": ("the functions that the model may call, flat or in the nested form of conversations"),
-    "tool_choice": ("whether it calls: none, auto, required, one function, or only some (`allowed_tools`)"),
-    "parallel_tool_calls": ("false: only the first call is answered"),
-    "text": ("`format`: text, json_object or json_schema; `verbosity` is told back and has no effect"),
+    "max_tool_calls": f"counts calls of built-in tools, of which there are none{_IGNORED}",
+    "tools": "the functions that the model may call, flat or in the nested form of conversations",
+    "tool_choice": "whether it calls: none, auto, required, one function, or only some (`allowed_tools`)",
+    "parallel_tool_calls": "false: only the first call is answered",
+    "text": "`format`: text, json_object or json_schema; `verbosity` is told back and has no effect",
     "reasoning": (
         "`effort` reaches the template; with `summary` the reasoning stands in the summary's place; `max_tokens` is "
         "`thinking_token_budget`"
     ),
-    "include": ("`message.output_text.logprobs`: the log-probabilities of the output; the others change nothing"),
+    "include": "`message.output_text.logprobs`: the log-probabilities of the output; the others change nothing",
     "top_logprobs": (
         "with log-probabilities, this many likeliest tokens at each place; -1: all, if --max-logprobs allows as many"
     ),
-    "logprobs": ("the same as including `message.output_text.logprobs`; not in streams on `/v3`"),
-    "background": ("whether the call is answered at once, the response made meanwhile; not with `store: false`"),
-    "truncation": ("auto: the oldest items go, until the input fits; disabled: it is refused"),
-    "previous_response_id": ("the stored response that this one goes on from"),
-    "store": ("whether the response can be fetched and gone on from"),
-    "metadata": ("labels, told back"),
-    "user": (f"a label of the end user{_IGNORED}"),
-    "safety_identifier": (f"a label of the end user{_IGNORED}"),
-    "service_tier": ("there is one tier, and the answer says `default`; named in `x-dragoman-ignored`"),
-    "chat_template_kwargs": ("reaches the model's template"),
+    "logprobs": "the same as including `message.output_text.logprobs`; not in streams on `/v3`",
+    "background": "whether the call is answered at once, the response made meanwhile; not with `store: false`",
+    "truncation": "auto: the oldest items go, until the input fits; disabled: it is refused",
+    "previous_response_id": "the stored response that this one goes on from",
+    "store": "whether the response can be fetched and gone on from",
+    "metadata": "labels, told back",
+    "user": f"a label of the end user{_IGNORED}",
+    "safety_identifier": f"a label of the end user{_IGNORED}",
+    "service_tier": "there is one tier, and the answer says `default`; named in `x-dragoman-ignored`",
+    "chat_template_kwargs": "reaches the model's template",
 }
 """The meanings of its fields."""
 _DEFAULTS = {"logprobs": False, "background": False, "truncation": "disabled", "store": True}
@@ -95,15 +95,10 @@ def request_body(profile: ResponsesProfile, model: ModelProfile) -> Schema:
         defaults=_DEFAULTS,
         own=_own_types(profile, model.limits),
     )
-    refused = "; ".join(f"`{name}`: {reason}" for name, reason in {**SHARED_REFUSED, **REFUSED}.items())
-    ignored = ", ".join(f"`{name}`" for name in IGNORED)
     names = ("input", "previous_response_id")  # null is as good as absent
     return {
         "type": "object",
-        "description": (
-            f"null means not given, for every field. Refused by name: {refused}; built-in tools. "
-            f"Accepted without effect, like every unknown field, and named in `x-dragoman-ignored`: {ignored}."
-        ),
+        "description": about_fields({**SHARED_REFUSED, **REFUSED}, IGNORED, is_lenient=False, also="; built-in tools"),
         "properties": properties,
         **({"required": required} if required else {}),
         "anyOf": [{"required": [name], "properties": {name: {"not": NULL}}} for name in names],
