@@ -13,8 +13,8 @@ from typing import Any
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.llamacpp.embed import NORMS
 from dragoman.server.apis.llamacpp.parameters import WORDS
-from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaEmbedBody, LlamaInfillBody
-from dragoman.server.apis.openai_wire.describe.bodies import field_schemas, struct_body
+from dragoman.server.apis.llamacpp.schema import LlamaCompletionBody, LlamaEmbedBody, LlamaInfillBody, LlamaSharedBody
+from dragoman.server.apis.openai_wire.describe.bodies import struct_body
 from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS
 from dragoman.server.apis.openai_wire.llamacpp_names import LlamaLora
 from dragoman.server.apis.openai_wire.pooling.texts import MODEL, texts_schema
@@ -50,7 +50,10 @@ _EFFECTS: Mapping[str, str] = {
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:
     """The components of its bodies."""
-    made = struct_schemas((LlamaCompletionBody, LlamaInfillBody, LlamaLora))
+    made = struct_schemas((LlamaSharedBody, LlamaInfillBody, LlamaLora))
+    # These are read in their own way here.
+    own = {name: without_null(made["LlamaSharedBody"]["properties"][name]) for name in ("logit_bias", "stop")}
+    body = partial(struct_body, effects=_EFFECTS, profile=WORDS, model=profile, own=own)
     limits = profile.limits
     texts = texts_schema(limits)
     embed = partial(
@@ -63,8 +66,8 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
     )
     return {
         **{name: made[name] for name in ("LlamaLora", "LlamaFile")},
-        "LlamaCompletionRequest": _body(made["LlamaCompletionBody"], profile, {"prompt": _prompts(limits)}),
-        "LlamaInfillRequest": _body(made["LlamaInfillBody"], profile, {}),
+        "LlamaCompletionRequest": body(LlamaCompletionBody, needed={"prompt": _prompts(limits)}),
+        "LlamaInfillRequest": body(LlamaInfillBody, needed={"input_prefix": TEXT, "input_suffix": TEXT}),
         "LlamaEmbedRequest": any_of(embed(needed={"content": texts}), embed(needed={"input": texts})),
         "LlamaTemplateRequest": an_object(
             {"messages": array(ref("ChatMessage"), minItems=1, maxItems=limits.max_messages)},
@@ -77,13 +80,6 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
         ),
         "LlamaScales": array(ref("LlamaLora"), maxItems=limits.max_token_ids),
     }
-
-
-def _body(made: Schema, model: ModelProfile, changed: Mapping[str, Schema]) -> Schema:
-    own = {name: without_null(made["properties"][name]) for name in ("logit_bias", "stop")}  # are read otherwise here
-    required = (*made.get("required", ()), *changed)
-    properties = field_schemas(made, _EFFECTS, WORDS, model, required=required, own={**own, **changed})
-    return {**made, "properties": properties}
 
 
 def _prompts(limits: Limits) -> Schema:

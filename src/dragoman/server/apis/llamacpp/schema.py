@@ -74,7 +74,7 @@ class LlamaInfillBody(LlamaSharedBody, kw_only=True):
 
 
 class LlamaEmbedBody(msgspec.Struct, kw_only=True):
-    """The body of POST /embedding; both `content` and `input` may be many things."""
+    """The body of POST /embedding."""
 
     content: Any = None
     input: Any = None

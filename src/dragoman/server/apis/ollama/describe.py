@@ -21,7 +21,7 @@ from dragoman.server.apis.ollama.schema import (
     OllamaPullBody,
     OllamaShowBody,
 )
-from dragoman.server.apis.openai_wire.describe.bodies import field_schemas, struct_body
+from dragoman.server.apis.openai_wire.describe.bodies import struct_body
 from dragoman.server.apis.openai_wire.describe.parameters import EFFECTS
 from dragoman.server.describe.json_schema import (
     INTEGER,
@@ -35,10 +35,6 @@ from dragoman.server.describe.json_schema import (
     struct_schemas,
 )
 
-_COMPONENTS = {
-    "OllamaGenerateRequest": OllamaGenerateBody,
-    "OllamaChatRequest": OllamaChatBody,
-}
 _TEXTS: Mapping[str, str] = {
     "model": "the model, with or without `:latest`",
     "stream": "answer line by line",
@@ -69,18 +65,29 @@ _OPTION_EFFECTS = {
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:
     """The components of its bodies."""
-    made = struct_schemas(tuple(_COMPONENTS.values()))
-    told = {kind.__name__ for kind in _COMPONENTS.values()} | {OllamaOptions.__name__}  # with more than their types
-    parts = {name: schema for name, schema in made.items() if name.startswith("Ollama") and name not in told}
-    bodies = {name: _body(made[kind.__name__], profile) for name, kind in _COMPONENTS.items()}
-    made_options = made[OllamaOptions.__name__]
-    options = {**made_options, "properties": field_schemas(made_options, _OPTION_EFFECTS, OPTIONS, profile)}
-    return {**parts, **bodies, **_other_bodies(profile), "OllamaRequestOptions": options}
+    made = struct_schemas((OllamaGenerateBody, OllamaChatBody))
+    own: dict[str, Schema] = {
+        "top_logprobs": INTEGER | range_of(Bounds(0, profile.limits.max_logprobs)),
+        "options": ref("OllamaRequestOptions"),
+        "format": {"anyOf": [{"enum": ["json", ""]}, {"type": "object"}]},
+        "think": {"anyOf": [LENIENT_BOOLEAN, {"enum": list(LEVELS)}]},
+    }
+    defaults = {"stream": True, "top_logprobs": None}
+    body = partial(
+        struct_body, effects=_TEXTS, profile=WORDS, model=profile, needed={"model": TEXT}, defaults=defaults, own=own
+    )
+    return {
+        **{name: schema for name, schema in made.items() if name.startswith("Ollama")},
+        "OllamaGenerateRequest": body(OllamaGenerateBody),
+        "OllamaChatRequest": body(OllamaChatBody),
+        "OllamaRequestOptions": struct_body(OllamaOptions, _OPTION_EFFECTS, OPTIONS, profile, needed={}),
+        **_other_bodies(profile),
+    }
 
 
 def _other_bodies(profile: ModelProfile) -> dict[str, Schema]:
     """The bodies of calls that ask for no text."""
-    model, older_name = {"model": described(TEXT, _TEXTS["model"])}, {"name": described(TEXT, _OTHER_TEXTS["name"])}
+    model, older_name = {"model": TEXT}, {"name": TEXT}
     pulled = {"model": described(TEXT, "ORG/NAME on the hub, with or without `hf.co/` before it, or a served model")}
     body = partial(
         struct_body,
@@ -96,17 +103,3 @@ def _other_bodies(profile: ModelProfile) -> dict[str, Schema]:
         "OllamaShowRequest": any_of(body(OllamaShowBody, needed=model), body(OllamaShowBody, needed=older_name)),
         "OllamaPullRequest": any_of(body(OllamaPullBody, needed=pulled), body(OllamaPullBody, needed=older_name)),
     }
-
-
-def _body(schema: Schema, model: ModelProfile) -> Schema:
-    own: dict[str, Schema] = {
-        "top_logprobs": INTEGER | range_of(Bounds(0, model.limits.max_logprobs)),
-        "options": ref("OllamaRequestOptions"),
-        "format": {"anyOf": [{"enum": ["json", ""]}, {"type": "object"}]},
-        "think": {"anyOf": [LENIENT_BOOLEAN, {"enum": list(LEVELS)}]},
-    }
-    required = ["model"]
-    properties = field_schemas(
-        schema, _TEXTS, WORDS, model, required=required, defaults={"stream": True, "top_logprobs": None}, own=own
-    )
-    return {**schema, "properties": properties, "required": required}

@@ -28,7 +28,7 @@ TASKS = ("embed", "token_embed", "classify")
 
 
 class ClassifyBody(msgspec.Struct, kw_only=True):
-    """The body of POST /classify; `input` is read by hand, as it may be many things."""
+    """The body of POST /classify."""
 
     input: Any = None
     model: str | None = None

@@ -189,7 +189,7 @@ def struct_body(
     replaced = {**(own or {}), **needed}
     fields = field_schemas(made, effects, profile, model, required=needed, defaults=defaults, own=replaced)
     idle = {name: {"description": f"without effect: {reason}"} for name, reason in (ignored or {}).items()}
-    return an_object({name: fields.pop(name) for name in needed}, {**fields, **idle})
+    return {**made, "properties": {**fields, **idle}, "required": list(needed)}
 
 
 def _narrowed(name: str, schema: Schema, profile: Profile, model: ModelProfile) -> Schema:
