@@ -19,6 +19,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import EngineDead, EngineFailed, InvalidRequest, NotFound
 from dragoman.types import EngineRequest, SamplingParams
 from tests.engine.fake_runner import FakeRunner
+from tests.engine.forward_gate import ForwardGate
 from tests.support.letters import VOCAB_SIZE, letter_tools
 from tests.support.near_nodes import NearProcess, OnNearNodes
 from tests.support.patience import PATIENCE_S
@@ -44,7 +45,7 @@ class Gate:
         self.is_open.wait(PATIENCE_S)
 
 
-def engine(gate: Gate | None = None) -> Engine:
+def engine(gate: Callable[[Any], None] | None = None) -> Engine:
     runner = FakeRunner(num_blocks=400, vocab_size=VOCAB_SIZE, max_model_len=256)
     runner.before_forward = gate
     return RollingEngine(runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=8), (), letter_tools())
@@ -191,15 +192,18 @@ def test_what_a_lost_node_had_not_begun_is_answered_by_another_and_a_new_process
 
 def test_an_answer_that_has_begun_fails_with_its_node() -> None:
     async def test() -> None:
-        nodes = OnNearNodes(engine(), engine())
+        gate = ForwardGate(2)
+        nodes = OnNearNodes(engine(gate), engine())
         await nodes.start()
         try:
             outputs = nodes.generate(asking(PROMPT, max_tokens=200))
             await anext(outputs)
-            await nodes.near[0].lose()
+            losing = asyncio.create_task(nodes.near[0].lose())
             with pytest.raises(EngineFailed):
                 async for _ in outputs:
                     pass
+            gate.open()
+            await losing
             assert len(await answer(nodes, asking(PROMPT))) == 4
             await until(lambda: nodes.processes.num_attempts > 1)  # what fails is tried again
             assert [one.is_healthy for one in nodes.health().upstreams] == [False, True]
