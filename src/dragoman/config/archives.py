@@ -1,9 +1,9 @@
 """Model archives: packed model directories as LMI's model stores hold them.
 
-Does: unpack one into a cache directory, once; files and directories only, none of which lands anywhere else. Does not:
+Does: unpack one into a cache directory, once; only files and directories within it. Does not:
 download, or look into the model. Called by `several`, at start-up.
 
-The libraries' own unpacking makes links, and what checks where these lead can be led astray by a chain of them.
+The libraries' own unpacking creates links, and chains of links can escape its checks.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class ArchiveError(Exception):
 
 
 def archive_stem(path: Path) -> str:
-    """The name of the model in an archive of this name: what stands before the suffix; "" for other files."""
+    """The model's name in an archive: the file name without its suffix; "" for other files."""
     suffix = next((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), "")
     return path.name[: -len(suffix)] if suffix else ""
 
 
 def is_archive(path: Path) -> bool:
-    """True for a file with the name of an archive."""
+    """True for a file with an archive's suffix."""
     return bool(archive_stem(path)) and path.is_file()
 
 
 def unpack(archive: Path, cache: Path) -> Path:
-    """The directory below `cache` that holds what is in `archive`: its only directory, if it has nothing else.
+    """The directory below `cache` with the content of `archive`; its only directory if it has nothing else.
 
-    An archive that has not changed since is not unpacked again. Raises: ArchiveError.
+    An unchanged archive is not unpacked again. Raises: ArchiveError.
     """
     try:
         target = cache / f"{archive_stem(archive)}-{_version(archive)}"
-        own_directory(cache)  # what is unpacked there may run
+        own_directory(cache)  # unpacked code may run
         if not target.is_dir():
             _unpack_into(target, archive)
         own_directory(target)
@@ -70,7 +70,7 @@ def _version(archive: Path) -> str:
 
 
 def _unpack_into(target: Path, archive: Path) -> None:
-    """Unpack beside `target` and rename, so that nobody ever finds half a model there."""
+    """Unpack next to `target` and rename, so that the model appears complete."""
     with scratch_directory(target.parent) as work:
         unpacked = work / "model"
         unpacked.mkdir(mode=0o700)
@@ -125,7 +125,7 @@ def _write(members: Iterable[_Member], directory: Path) -> None:
         if name.is_absolute() or PureWindowsPath(member.name).anchor or ".." in name.parts:
             raise ValueError(f"member {member.name} must be a relative path without ..")
         size += member.size
-        if size > free:  # an archive of a few bytes can hold more than any disk
+        if size > free:  # a small archive can hold more than any disk
             raise ValueError(f"its contents need at least {size} bytes, and {free} are free")
         path = directory / name
         if member.open is None:

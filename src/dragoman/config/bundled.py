@@ -1,6 +1,6 @@
-"""The models that come with the package, and the words by which they are asked for.
+"""The bundled models and their names.
 
-Does: say which directory a word means, and which word a directory has. Does not: look into them. Called by `resolve` and
+Does: map names to directories, and back. Does not: look into them. Called by `resolve` and
 `entries`, at start-up.
 """
 
@@ -14,11 +14,11 @@ BUNDLED = {DEMO_NAME: _PACKAGE / "demo_model", "demo-vision": _PACKAGE / "demo_v
 
 
 def bundled_or(path: Path) -> Path:
-    """The bundled model's directory if `path` is its word, and no directory or file of that name is there; else `path`."""
+    """The bundled model's directory if `path` is its name and no such path exists; else `path`."""
     directory = BUNDLED.get(str(path))
     return path if directory is None or path.exists() else directory
 
 
 def bundled_name(directory: Path) -> str | None:
-    """The word of a bundled model's directory, None for any other."""
+    """The name of a bundled model's directory, None for others."""
     return next((name for name, known in BUNDLED.items() if known == directory), None)

@@ -1,6 +1,6 @@
 """Checks options together: one may imply another, exclude it, or have no effect with it.
 
-Does: look at values that were chosen, and where they came from. Does not: choose them. Called by `resolve`, at start-up.
+Does: look at the chosen values and their origins. Does not: choose them. Called by `resolve`, at start-up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Origin:
 
     @property
     def is_given(self) -> bool:
-        """True if the value was written down, not derived or a default."""
+        """True if the value was given, not derived or a default."""
         return bool(self.name)
 
 
@@ -41,7 +41,7 @@ Origins = Mapping[str, Origin]
 
 @dataclass(frozen=True, slots=True)
 class _Idle:
-    """Options that do nothing while `holds` is true of the values. `value`: only this one; None = any that was given."""
+    """Options without effect while `holds` is true of the values. `value`: only this one; None = any given one."""
 
     names: tuple[str, ...]
     holds: Callable[[Values], bool]
@@ -189,7 +189,7 @@ _IDLE = (
 
 
 def without_effect(values: Values, origins: Origins, *, has_operator_file: bool) -> Iterator[str]:
-    """One line for each option that was given and does nothing beside the others."""
+    """One line for each given option without effect beside the others."""
     for rule in _IDLE:
         if rule.holds(values):
             yield from _lines(rule.names, rule.value, rule.why, values, origins)
@@ -206,7 +206,7 @@ def _lines(names: tuple[str, ...], value: Value, why: str, values: Values, origi
 
 
 def imply_engine(values: dict[str, Value], origins: dict[str, Origin]) -> None:
-    """Choose vLLM where LMI's name for it was given, nothing else was chosen, and this machine can run it as LMI would."""
+    """Choose vLLM if LMI's name for it was given, no other engine was chosen, and this machine has vLLM and a GPU."""
     if origins["engine"].is_given or values["rolling_batch"] not in ("vllm", "lmi-dist"):
         return
     if has_gpu() and has_vllm():
@@ -215,14 +215,14 @@ def imply_engine(values: dict[str, Value], origins: dict[str, Origin]) -> None:
 
 
 def _imply_partition(values: dict[str, Value], origins: dict[str, Origin]) -> None:
-    """Keep callers' prompts apart where there are several callers and nobody has said otherwise."""
+    """Separate callers' prompts if there are keys and no other choice was made."""
     named = next((name for name in KEY_OPTIONS if values[name]), None)
     if named is not None and values["prefix_cache_per_key"] is None:
         values["prefix_cache_per_key"], origins["prefix_cache_per_key"] = True, Origin(f"implied by {named}")
 
 
 def imply(values: dict[str, Value], origins: dict[str, Origin]) -> Iterator[str]:
-    """Set what follows from other values; one line for each value that gives way. A batch size over 1 ends rolling batches.
+    """Set implied values; returns a line for each overridden value. A batch size over 1 ends rolling batches.
 
     Source: LMI's front end, for which `batch_size` goes before `option.rolling_batch`.
     """

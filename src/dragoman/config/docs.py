@@ -1,6 +1,6 @@
 """Writes `docs/options.md` and the option part of `--help` from the tables.
 
-Does: text only. Does not: write files. Called by the command line; a test compares the page with the tables.
+Does: make the texts. Does not: write files. Called by the command line; a test compares the page with the tables.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def options_page() -> str:
 
 
 def _foreign_rows() -> Iterator[str]:
-    """One row for all keys that have reason and harmless values in common, the reasons in alphabetical order."""
+    """One row for all keys with the same reason and harmless values, in the alphabetical order of reasons."""
     keys: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for one in FOREIGN_OPTIONS:
         keys.setdefault((one.reason, one.harmless), []).append(one.key)

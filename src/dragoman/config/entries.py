@@ -16,7 +16,7 @@ from dragoman.config.bundled import bundled_or
 
 ALL = "ALL"
 NONE = "NONE"
-ENGINES = ("", "python", "mpi")  # of LMI's engines those that serve language models
+ENGINES = ("", "python", "mpi")  # LMI's engines for language models
 CPUS = ("", "*", "cpu", "-1")
 MAX_HEAD_PARTS = 4  # NAME:VERSION:ENGINE:DEVICES
 FORM = "[NAME[:VERSION[:ENGINE[:DEVICES]]]=]PATH"
@@ -24,11 +24,9 @@ FORM = "[NAME[:VERSION[:ENGINE[:DEVICES]]]=]PATH"
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model to serve. `directory` holds its serving.properties, or is an archive that will be unpacked.
+    """One model to serve. `directory` holds its serving.properties, or is an archive to unpack.
 
-    `name` "" = as its options or the directory say.
-
-    `source` is who named it, for messages. `notices`: what was given with it and has no effect.
+    `name` "" = by its options or directory. `source`: where it was named, for messages. `notices`: settings without effect.
     """
 
     directory: Path
@@ -50,7 +48,7 @@ class ModelList:
     placeholder = "MODELS"
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The entries as they stand. Raises: ValueError if one of them is malformed or not a path of this machine."""
+        """The entries in order. Raises: ValueError for a malformed one, or a path of another machine."""
         words = tuple(text.replace(",", " ").split())
         if len(words) == 1 and words[0].upper() in (ALL, NONE):
             return (words[0].upper(),)
@@ -62,9 +60,9 @@ class ModelList:
 
 
 def parse_entry(word: str, source: str) -> ModelEntry:
-    """The model that one entry names. Raises: ValueError unless it has the form, with a path of this machine.
+    """The model of one entry. Raises: ValueError for another form, or a path of another machine.
 
-    The head may stand in brackets, as LMI's front end also takes it.
+    The head may be in brackets, as in LMI's front end.
     """
     head, equals, path = _split(word)
     parts = head.removeprefix("[").removesuffix("]").split(":")
@@ -88,7 +86,7 @@ def _split(word: str) -> tuple[str, str, str]:
 
 
 def counted_from(home: Path, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The entries, with relative paths made to count from `home`."""
+    """The entries, with relative paths resolved from `home`."""
     moved = []
     for word in words:
         head, equals, path = _split(word)
@@ -97,7 +95,7 @@ def counted_from(home: Path, words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def store_entries(store: Path, source: str) -> list[ModelEntry]:
-    """The models in `store`: its directories and archives if it holds nothing else, else itself; [] if it is empty."""
+    """The models in `store`: its directories and archives, or itself if it has other files; [] if it is empty."""
     if not store.is_dir():
         return []
     children = sorted(child for child in store.iterdir() if not child.name.startswith("."))

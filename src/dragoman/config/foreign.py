@@ -1,7 +1,7 @@
-"""Options of other servers that configuration files carry along: known names that do not act on this server.
+"""Options of other servers in configuration files: known names without effect on this server.
 
-Does: read them from `foreign_options.toml`, each with the reason. None stops the start; each is reported once at start,
-unless its value asks for what happens anyway.
+Does: read them from `foreign_options.toml`, each with the reason. None prevents the start; each is reported once, unless its
+value requests the present behaviour.
 Does not: look at a configuration. Used by `resolve` and the docs writer; the file is read when this module is imported.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ForeignOption:
-    """A known name without an effect. `harmless` values ask for what happens anyway and are not mentioned."""
+    """A known name without an effect. `harmless` values request the present behaviour and are not reported."""
 
     key: str
     reason: str
@@ -24,7 +24,7 @@ class ForeignOption:
     is_secret: bool = False  # the value is never shown
 
     def is_harmless(self, text: str) -> bool:
-        """True if this value asks for nothing but what happens anyway."""
+        """True if this value requests the present behaviour."""
         return text.lower() in self.harmless
 
 
@@ -41,7 +41,7 @@ OPTIONS_OF_LMI = (
 OTHER_TASK = ForeignOption("option.task", "this server generates text, embeds and reranks")
 """Any other word for what a model is for: there option.task is no option of ours, and a model.py may read it."""
 
-MANAGEMENT_ADDRESS = "management_address"  # not mentioned where it is the address there is
+MANAGEMENT_ADDRESS = "management_address"  # not reported if it is the server's address
 
 _FILE: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("foreign_options.toml").read_text(encoding="utf-8"))
 
@@ -62,7 +62,7 @@ FOREIGN_PREFIXES: Mapping[str, str] = _FILE["prefixes"]
 
 
 def _options_of(section: Mapping[str, Any]) -> Iterator[tuple[ForeignOption, bool]]:
-    """Each option of a section, and whether vLLM takes it."""
+    """The options of a section, and whether vLLM has each."""
     for row in section["rows"]:
         reason = REASONS.get(row["reason"], row["reason"])
         harmless = row.get("harmless", ())
@@ -82,5 +82,5 @@ OF_ENGINES: Mapping[str, frozenset[str]] = {"vllm": frozenset(option.key for opt
 
 
 def foreign_in(file: str) -> Mapping[str, ForeignOption]:
-    """The options in another server's file that have no effect here, by name. `file`: as `foreign_options.toml` calls it."""
+    """The options of another server's file without effect here, by name. `file`: its name in `foreign_options.toml`."""
     return {option.key: option for option, _ in _options_of(_FILE["files"][file])}

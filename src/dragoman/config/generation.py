@@ -1,7 +1,7 @@
-"""The sampling that a model's own generation_config.json asks for.
+"""The sampling in a model's generation_config.json.
 
-Does: read the file and check its values: for clients that have no way to ask for another sampling, and, where the operator
-wants it, for what other clients leave out. Does not: know dialects. Called by the composition root, at start-up.
+Does: read the file and check its values, for clients that cannot choose sampling, and optionally for parameters that other
+clients leave out. Does not: know dialects. Called by the composition root, at start-up.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _KINDS: Mapping[str, Kind] = {
 
 
 def default_sampling(model_dir: Path, operator: Mapping[str, Any]) -> SamplingParams:
-    """Greedy, unless the model's generation_config.json says `do_sample`: then with the values of that file.
+    """Greedy sampling, or with `do_sample` in the model's generation_config.json the values of that file.
 
-    `operator`: values of the operator, which go before the file's; a temperature among them asks for sampling.
-    Raises: ConfigError naming file, key and value that cannot be used.
+    `operator`: the operator's values, which precede the file's; a temperature among them turns sampling on.
+    Raises: ConfigError naming the file, key and wrong value.
     Source of the names: Hugging Face's GenerationConfig.
     """
     found = generation_defaults(model_dir) if _read(model_dir).get("do_sample") else {"temperature": 0.0}
@@ -37,9 +37,9 @@ def default_sampling(model_dir: Path, operator: Mapping[str, Any]) -> SamplingPa
 
 
 def generation_defaults(model_dir: Path) -> Mapping[str, Any]:
-    """The sampling values that the file names, by the names of `SamplingParams`, and `do_sample` if it asks for sampling.
+    """The file's sampling values, by the names of `SamplingParams`, and `do_sample` if it turns sampling on.
 
-    A file that says `do_sample: false` names none but the repetition penalty. Raises: as `default_sampling`.
+    A file with `do_sample: false` gives only the repetition penalty. Raises: as `default_sampling`.
     """
     path = model_dir / FILE_NAME
     raw = _read(model_dir)

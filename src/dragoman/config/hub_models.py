@@ -1,6 +1,6 @@
 """Finds models of the hub for the configuration: in the cache, or by downloading them.
 
-Does: offer the ways to find one, each of which looks once for each model. Does not: download; `dragoman.hub` does. Used by
+Does: offer the ways to find one; each looks up a model once. Does not: download; `dragoman.hub` does. Used by
 `resolve` and its callers: the command line and `LLM`.
 """
 
@@ -27,7 +27,7 @@ def left_alone(model: HubModel) -> Path:
 
 
 def only_cached(environ: Mapping[str, str]) -> FindModel:
-    """Finds what the cache has, and names the command for all else."""
+    """Finds models in the cache; for others the error names the command."""
 
     def find(model: HubModel) -> Path:
         try:
@@ -46,10 +46,10 @@ def with_models(
     progress: Progress,
     note: Note,
 ) -> Resolution:
-    """The result of `resolve` with the models of the hub that it asks for, downloaded if necessary.
+    """The result of `resolve` with its models of the hub, downloaded if necessary.
 
     The first call of `resolve` gets `placeholder` for each model, so that other mistakes are reported before a download.
-    Raises: what `resolve` raises; it turns HubError into one of its own.
+    Raises: the errors of `resolve`, which converts HubError.
     """
     asked: list[HubModel] = []
 

@@ -1,7 +1,7 @@
-"""Limits what the files of a hub's model may decide: how the model runs, and nothing beyond it.
+"""Limits the files of a hub's model to options about how the model runs.
 
-Does: leave out the other options of its files, keep its code from running. Does not: judge directories that the operator
-has put together; those are the operator's own. Called by `resolve`, at start-up.
+Does: drop other options of its files, keep its code from running. Does not: restrict directories outside the hub's cache,
+which belong to the operator. Called by `resolve`, at start-up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dragoman.hub.cache import repo_of
 
 
 def trusted(directory: Path, givens: Sequence[Given], index: NameIndex) -> tuple[list[Given], list[str]]:
-    """The options of a directory's files that count, and a line for each other one. All count outside the hub's cache."""
+    """The allowed options of a directory's files, and a line for each dropped one. Only the hub's are limited."""
     if repo_of(directory) is None:
         return list(givens), []
     refused = [given for given in givens if _reaches_out(given, index)]
@@ -33,7 +33,7 @@ def trusted(directory: Path, givens: Sequence[Given], index: NameIndex) -> tuple
 def keep_code_out(
     values: dict[str, Value], origins: dict[str, Origin], directories: Iterable[Path], file_name: str
 ) -> list[str]:
-    """Switch hooks off where the file that would run came with a hub's model and nobody asked for it; a line says so."""
+    """Switch hooks off if the file is a hub model's and no option requests it; returns a line about it."""
     if origins["hooks"].is_given or values["entry_point"] is not None:
         return []
     found = next((path for path in (directory / file_name for directory in directories) if path.is_file()), None)
@@ -44,7 +44,7 @@ def keep_code_out(
 
 
 def _reaches_out(given: Given, index: NameIndex) -> bool:
-    """True also for what nobody here knows: an engine would get it, vLLM's leave to run a checkpoint's code among it."""
+    """True for options beyond the model, and for unknown ones: an engine would get them, such as vLLM's trust in code."""
     found = [match.target for match in index.find(given)]
     return not found or any(_is_beyond(target, given.text) for target in found)
 

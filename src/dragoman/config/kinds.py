@@ -1,6 +1,6 @@
-"""The kinds of value an option can have: each reads one text and says what it allows.
+"""The kinds of options' values: each reads a text and describes the allowed values.
 
-Does: turn a text into a value or raise ValueError naming what is allowed. Does not: know options, sources or files.
+Does: turn a text into a value or raise ValueError with what is allowed. Does not: know options, sources or files.
 Called by `resolve` and by the help and docs writers, at start-up only.
 """
 
@@ -38,7 +38,7 @@ class Kind(Protocol):
 
     @property
     def placeholder(self) -> str:
-        """The word that stands for the value in `--help`; "" for switches."""
+        """The placeholder of the value in `--help`; "" for switches."""
         ...
 
     def parse(self, text: str) -> Value:
@@ -100,7 +100,7 @@ class Number:
         number = float(text)
         is_low = number < self.minimum or (number == self.minimum and not self.inclusive)
         is_high = self.maximum is not None and number > self.maximum
-        if is_low or is_high or not number < float("inf"):  # written so that NaN fails too
+        if is_low or is_high or not number < float("inf"):  # NaN fails this too
             raise ValueError(text)
         return number
 
@@ -122,7 +122,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """True or false, in the spellings that properties files and container environments use; `also` means true as well."""
+    """True or false, in the usual spellings of properties files and environments; `also` is another true."""
 
     also: tuple[str, ...] = ()
 
@@ -147,7 +147,7 @@ class Switch:
 class Choice:
     """One of a few words; `synonyms` maps other accepted spellings to them. Case does not matter.
 
-    `short`: what help shows in the place of words that do not fit a line.
+    `short`: replaces words that are too long for a line of help.
     """
 
     words: tuple[str, ...]
@@ -166,7 +166,7 @@ class Choice:
         return self.short or "{" + ",".join(self.words) + "}"
 
     def has(self, text: str) -> bool:
-        """True if this is one of the words, or another spelling."""
+        """True for one of the words or their other spellings."""
         return self.synonyms.get(text.lower(), text.lower()) in self.words
 
     def parse(self, text: str) -> str:
@@ -178,7 +178,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class CoreList:
-    """Cores as Linux lists them, or one of a few words in any case. `has_nodes`: lists of several nodes, between slashes."""
+    """Cores in Linux' list format, or one of a few words in any case. `has_nodes`: lists per node, separated by slashes."""
 
     words: tuple[str, ...]
     has_nodes: bool = False
@@ -213,7 +213,7 @@ class WordOrCode:
 
     @property
     def allowed(self) -> str:
-        """The words, and what else there may be."""
+        """The words, and the other allowed form."""
         code = "module:factory as Python would import it" if self.is_address else "the name of a function in model.py"
         return f"one of {', '.join(self.words)}, or {code}"
 
@@ -223,7 +223,7 @@ class WordOrCode:
         return "{" + ",".join((*self.words, "MODULE:FACTORY" if self.is_address else "NAME")) + "}"
 
     def parse(self, text: str) -> str:
-        """The word, or the code's name as it is."""
+        """The word, or the code's name unchanged."""
         if text.lower() in self.words:
             return text.lower()
         module, _, attribute = text.partition(":")
@@ -235,7 +235,7 @@ class WordOrCode:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Any text that is not empty."""
+    """Any non-empty text."""
 
     name: str = "TEXT"
 
@@ -243,11 +243,11 @@ class Text:
 
     @property
     def placeholder(self) -> str:
-        """The row's own word for its value."""
+        """The row's placeholder."""
         return self.name
 
     def parse(self, text: str) -> str:
-        """The text without surrounding blanks."""
+        """The text, stripped."""
         if not text.strip():
             raise ValueError(text)
         return text.strip()
@@ -261,7 +261,7 @@ class Addresses:
     placeholder = "ADDRESS,..."
 
     def parse(self, text: str) -> str:
-        """The addresses with a comma between each two. Raises: ValueError."""
+        """The addresses, separated by commas. Raises: ValueError."""
         found = [part.strip().removeprefix("[").removesuffix("]") for part in text.split(",")]
         if not all(found) or len(set(found)) < len(found):
             raise ValueError(text)
@@ -309,7 +309,7 @@ class Some:
 
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*", re.ASCII)
 
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # what makes a host an address, if it ends in one. Source: WHATWG URL
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # a host that ends in a number is an address. Source: WHATWG URL
 
 
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
@@ -334,7 +334,7 @@ class PathPrefix:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Hosts of the network, separated by commas or blanks: `*`, a name, `*.domain`, an address; each perhaps with a port."""
+    """Hosts, separated by commas or blanks: `*`, a name, `*.domain`, an address; each with an optional port."""
 
     allowed = (
         "hosts separated by commas, each a name, *.DOMAIN for all names below it, an IPv4 address, [IPv6] or * for all, "
@@ -344,7 +344,7 @@ class Hosts:
     placeholder = "HOST,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The hosts in lower case, none twice. Raises: ValueError if there is none, or one of another form."""
+        """The hosts in lower case, without repetition. Raises: ValueError for none, or a malformed one."""
         words = tuple(dict.fromkeys(text.lower().replace(",", " ").split()))
         if not words:
             raise ValueError(text)
@@ -388,19 +388,19 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Addresses of servers, separated by commas or blanks: `http://HOST:PORT`, with a path if there is one."""
+    """Addresses of servers, separated by commas or blanks: `http://HOST:PORT` with an optional path."""
 
     allowed = "addresses separated by commas, each as http://HOST:PORT or https://HOST/PATH, none of them twice"
     placeholder = "URL,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The addresses without a slash at their end. Raises: ValueError if one has another form, or a user or a query."""
+        """The addresses without a final slash. Raises: ValueError for another form, or one with a user or query."""
         urls = tuple(word.rstrip("/") for word in text.replace(",", " ").split())
         if not urls or len(set(urls)) < len(urls):
             raise ValueError(text)
         for url in urls:
             parts = urlsplit(url)
-            has_port = parts.port is None or parts.port > 0  # reading it raises ValueError if it is not a port
+            has_port = parts.port is None or parts.port > 0  # raises ValueError for a wrong port
             if parts.scheme not in ("http", "https") or not parts.hostname or not has_port:
                 raise ValueError(url)
             if parts.query or parts.fragment or parts.username is not None:
@@ -410,13 +410,13 @@ class Urls:
 
 @dataclass(frozen=True, slots=True)
 class NamedDirectories:
-    """Directories by names, separated by commas or blanks: `NAME=DIR`."""
+    """Named directories, separated by commas or blanks: `NAME=DIR`."""
 
     allowed = "NAME=DIR separated by commas, no name twice"
     placeholder = "NAME=DIR,..."
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The pairs as they stand there. Raises: ValueError if one has no name or directory, or two have one name."""
+        """The pairs in order. Raises: ValueError for a missing name or directory, or a repeated name."""
         pairs = tuple(text.replace(",", " ").split())
         names = [name for name, _, directory in (pair.partition("=") for pair in pairs) if name and directory]
         if not names or len(names) < len(pairs) or len(set(names)) < len(names):
@@ -426,7 +426,7 @@ class NamedDirectories:
 
 @dataclass(frozen=True, slots=True)
 class ImageLimit:
-    """The most images of a prompt, in vLLM's form, which also names other media; None = as many as fit."""
+    """The most images in a prompt, in vLLM's form, which also has other media; None = as many as fit."""
 
     allowed = (
         'image=N as in image=2, the same as JSON ({"image": 2}), or none; video and audio may stand beside it, and are '
@@ -436,7 +436,7 @@ class ImageLimit:
     placeholder = "image=N"
 
     def parse(self, text: str) -> int | None:
-        """The number for images. Raises: ValueError for other media, and for what is no number of them."""
+        """The number of images. Raises: ValueError for other media, or a wrong number."""
         if text.lower() in ("", "none", "null", "{}", "[]"):
             return None
         if text.isdecimal():
@@ -449,21 +449,21 @@ class ImageLimit:
 
 @dataclass(frozen=True, slots=True)
 class JsonObject:
-    """A JSON object, as text. `taken`: names that it must not hold."""
+    """A JSON object as text. `taken`: forbidden names."""
 
     example: str = '{"max_pixels": 1003520}'
     taken: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> str:
-        """The form."""
+        """The allowed form."""
         without = f", without {', '.join(self.taken)}" if self.taken else ""
         return f"a JSON object, such as {self.example}{without}"
 
     placeholder = "JSON"
 
     def parse(self, text: str) -> str | None:
-        """The same text; None for none. Raises: ValueError if it is not an object, or holds a name that is taken."""
+        """The same text; None for `none`. Raises: ValueError for another type, or a forbidden name."""
         if text.lower() in ("", "none", "null"):
             return None
         try:
@@ -501,19 +501,19 @@ def _medium_limit(limit: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class FilePath:
-    """A path, or a `file://` URL; whether it exists is for the one who opens it to say."""
+    """A path or `file://` URL; its existence is checked when it is opened."""
 
     name: str = "PATH"
     what: str = "path"
 
     @property
     def allowed(self) -> str:
-        """Not elsewhere: nothing is downloaded."""
+        """The form; other URLs are not allowed."""
         return f"a {self.what} on this machine"
 
     @property
     def placeholder(self) -> str:
-        """The row's own word for its value."""
+        """The row's placeholder."""
         return self.name
 
     def parse(self, text: str) -> Path:
@@ -521,19 +521,19 @@ class FilePath:
         path = text.strip().removeprefix("file://")
         if not path or "://" in path:
             raise ValueError(text)
-        return Path(os.path.expanduser(path))  # an unknown `~user` stays as it is
+        return Path(os.path.expanduser(path))  # an unknown `~user` stays unchanged
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPath(FilePath):
-    """A directory, or the name of a model on a hub: which of them is for `resolve` to find out."""
+    """A directory, or the name of a model on a hub; `resolve` decides."""
 
     name: str = "MODEL"
 
     allowed = f"a directory on this machine, or a model of the hub as {FORM}"
 
     def parse(self, text: str) -> Path:
-        """See `FilePath`; the address of a model's page on the hub is also a name. Raises: ValueError."""
+        """See `FilePath`; a model's page on the hub is also a name. Raises: ValueError."""
         return Path(text.strip()) if hub_model(text) is not None else FilePath.parse(self, text)
 
 

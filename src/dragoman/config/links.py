@@ -3,8 +3,8 @@
 Does: find the ones that do. Does not: follow them, or read files. Called by `resolve`, at start-up, and before an adapter is
 loaded at run time.
 
-A directory that was packed or cloned elsewhere may hold a link to any file of this machine. Such a file would be read
-or served as a part of the model. The hub's cache is the exception: its snapshots are links to blobs of the same
+A directory from elsewhere may have a link to any file of this machine. That would be read or served as a part of the
+model. The hub's cache is the exception: its snapshots are links to blobs of the same
 repository.
 """
 
@@ -18,7 +18,7 @@ from dragoman.hub.cache import repo_of
 
 
 def links_out(directory: Path) -> list[str]:
-    """One line for each link that leads out of `directory`; the directory itself may be reached by one."""
+    """One line for each link out of `directory`; the directory itself may be a link."""
     if not directory.is_dir():
         return []
     root = directory.resolve()
@@ -32,7 +32,7 @@ def links_out(directory: Path) -> list[str]:
 
 
 def _targets(root: Path) -> Iterator[tuple[Path, Path]]:
-    """The links below a directory, with where they lead; a circle leads to itself. What cannot be read, its reader tells."""
+    """The links below a directory with their targets; a circle is its own target. Unreadable parts are skipped."""
     for folder, folders, files in os.walk(root):
         folders.sort()
         for path in (Path(folder, name) for name in sorted([*folders, *files])):

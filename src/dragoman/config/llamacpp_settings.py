@@ -1,4 +1,4 @@
-"""The options that only llama.cpp's API is about, a part of the table in `options`."""
+"""The options of llama.cpp's API, a part of the table in `options`."""
 
 from __future__ import annotations
 

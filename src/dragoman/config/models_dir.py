@@ -1,10 +1,10 @@
-"""The models that a directory holds, by the names that calls may give them.
+"""The models in a directory, by their names in calls.
 
 Does: find model directories, GGUF files, exports and the snapshots of a hub's cache, a few levels deep. Does not: open a
 model, or know options. Called by `run_time` on worker threads, each time that a call lists models or names an unknown one.
 
-A model is called like its path: NAME, or ORG/NAME; in a hub's cache as on the hub. A directory that holds several GGUF
-models has a name for each, which ends like the file. Links to models outside the directory do not count.
+A model's name is its path: NAME, or ORG/NAME; in a hub's cache the hub's name. In a directory with several GGUF models each
+name ends with the file's. Links to models outside the directory do not count.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dragoman.hub.cache import graph_files, repo_in_cache, served_snapshot
 
 SOURCE = "the models directory"
 MAX_DEPTH = 3  # ORG/NAME/FILE.gguf
-MAX_MODELS = 10_000  # of one directory: a list of more helps nobody
+MAX_MODELS = 10_000  # of one directory; longer lists are useless
 MAX_NAME_LENGTH = 256
 
 

@@ -30,7 +30,7 @@ class Match:
     rank: int = 0
 
     def text(self, given: Given) -> str:
-        """The given text as the option's own kind reads it. Raises ValueError if the alias cannot convert it."""
+        """The text, converted for the option's own kind. Raises: ValueError if the alias cannot convert it."""
         return self.alias.convert(given.text) if self.alias else given.text
 
     @property
@@ -51,17 +51,17 @@ class Match:
 
     @property
     def is_list(self) -> bool:
-        """True if the flag takes all words up to the next flag, and adds up where it is given twice, as LMI's `-m`."""
+        """True if the flag takes all words up to the next flag, and may be repeated, like LMI's `-m`."""
         return isinstance(self.target, Option) and isinstance(self.target.row.kind, ModelList)
 
     @property
     def adds_up(self) -> bool:
-        """True if a flag that is given twice means both."""
+        """True if repeated flags add up."""
         return isinstance(self.target, Option) and isinstance(self.target.row.kind, ModelList | NamedDirectories)
 
 
 class NameIndex:
-    """All names of all options. `inference_address` is one name of two options, so lookups give a list."""
+    """All names of all options. A lookup returns a list, as `inference_address` names two options."""
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ class NameIndex:
         self._spelling[key.lower()] = key
 
     def find(self, given: Given) -> list[Match]:
-        """Everything that `given` sets; [] if the name is unknown.
+        """The options that `given` sets; [] for an unknown name.
 
-        A key is found with and without PREFIX, in any case: OPTION_ENTRYPOINT means option.entryPoint.
+        Keys match with and without PREFIX, in any case: OPTION_ENTRYPOINT means option.entryPoint.
         """
         key = given.key.lower()
         other = key.removeprefix(PREFIX) if key.startswith(PREFIX) else PREFIX + key
@@ -106,7 +106,7 @@ class NameIndex:
         return self._by_variable.get(given.name, [])
 
     def secret(self, given: Given) -> str:
-        """Why a secret of that name is not taken where it was given, and how it is; "" if it is the name of none."""
+        """The error for a secret in the wrong source, with the right one; "" for other names."""
         option = next((one for one in OPTIONS if one.row.is_secret and one.name == bare(given.key.lower())), None)
         if option is None:
             return ""
@@ -116,14 +116,14 @@ class NameIndex:
         return f"where others on this machine may read them: set the variable {variable}{or_file}"
 
     def nearest(self, given: Given) -> str | None:
-        """The known name most like this one, in the form of its source; None if none is alike."""
+        """The nearest known name, in the form of its source; None if none is similar."""
         known = {bare(key): key for key in self._spelling}
         found = get_close_matches(bare(given.key.lower()), known, n=1, cutoff=0.6)
         return _in_form_of(given, self._spelling[known[found[0]]]) if found else None
 
 
 def key_of(name: str) -> str:
-    """The key of the option of that name, which a key of LMI's may be called like (`engine`); else the name."""
+    """The key of the option with that name, which may also be a key of LMI's (`engine`); else the name."""
     return _KEYS.get(name, name)
 
 

@@ -14,9 +14,9 @@ from dragoman.config.kinds import Kind, Value
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another name of an option; `convert` turns its text into the option's own (ValueError if it cannot).
+    """Another name of an option; `convert` turns its text into the option's, or raises ValueError.
 
-    `allowed` says what the alias takes where that differs from the option's own values.
+    `allowed`: the alias' values, if they differ from the option's.
     """
 
     name: str
@@ -34,9 +34,8 @@ place on this machine, or whom this machine talks to, and what guards callers fr
 class Row:
     """The facts of one option that its field does not hold.
 
-    `key` is the name in serving.properties; one of the form `option.*` has the variable OPTION_<NAME>, any other
-    SERVING_<NAME>. `keys`, `env` and `flags` are further names. `unset` says what a default of None means.
-    `open_to`: who may set it beside the operator.
+    `key`: the name in serving.properties; `option.*` has the variable OPTION_<NAME>, others SERVING_<NAME>. `keys`, `env`
+    and `flags`: further names. `unset`: the meaning of the default None. `open_to`: who may set it beside the operator.
     """
 
     kind: Kind
@@ -47,7 +46,7 @@ class Row:
     keys: tuple[Alias, ...] = ()
     env: tuple[Alias, ...] = ()
     flags: tuple[str, ...] = ()  # further flags: those of LMI's command line
-    is_secret: bool = False  # neither flag nor key: visible to other users of the machine; the value is never shown
+    is_secret: bool = False  # has no flag or key, which other users could see; the value is never shown
     open_to: OpenTo = "operator"
 
 
@@ -80,12 +79,12 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default as an operator reads it."""
+        """The default, for operators."""
         return self.row.unset if self.default in (None, (), "") else show(self.default)
 
 
 def show(value: Value) -> str:
-    """A value as an operator writes it in serving.properties."""
+    """A value in the form of serving.properties."""
     match value:
         case None:
             return "not set"
@@ -98,6 +97,6 @@ def show(value: Value) -> str:
 
 
 def option(default: Any, kind: Kind, help_text: str, **facts: Any) -> Any:
-    """A dataclass field that carries its row; `facts` are the other fields of `Row`."""
+    """A dataclass field with its row; `facts`: the other fields of `Row`."""
     row = Row(kind, help_text, **facts)
     return field(default=default, repr=not row.is_secret, metadata={"row": row})

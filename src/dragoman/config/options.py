@@ -290,7 +290,7 @@ class EngineSettings:
         open_to="load",
     )
     max_num_seqs: int = option(
-        64,  # more only slow each other down on the cores of one machine; LMI's defaults are 32 and 256
+        64,  # more slow each other down on one machine; LMI's defaults are 32 and 256
         Integer(1, 4096),
         "Most sequences that run at the same time; further requests wait.",
         unit="sequences",

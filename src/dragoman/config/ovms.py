@@ -1,6 +1,6 @@
-"""Reads OpenVINO Model Server's files of a model as options of this server: graph.pbtxt, and the layout of directories.
+"""Reads OpenVINO Model Server's model files as options of this server: graph.pbtxt, and the layout of directories.
 
-Does: read the options of a graph's LLM node, and tell for each what it means here: an option, nothing, or why it cannot be.
+Does: translate each option of a graph's LLM node into an option, a notice, or an error.
 Does not: judge the values of options, or list models (`ovms_models` does). Called by `resolve`, at start-up.
 Source: LLMCalculatorOptions of OVMS 2026.3 (src/llm/llm_calculator.proto) and of the releases before.
 """
@@ -19,7 +19,7 @@ from dragoman.config.sources import Given
 GRAPH_NAME = "graph.pbtxt"
 _OPTIONS_TYPE = "mediapipe.LLMCalculatorOptions"
 
-_SAME = {  # name there -> key here, with values that mean the same
+_SAME = {  # name there -> key here, for options with equal values
     "models_path": "option.model_id",
     "max_num_batched_tokens": "option.max_rolling_batch_prefill_tokens",
     "max_num_seqs": "option.max_rolling_batch_size",
@@ -46,7 +46,7 @@ class OvmsOptions:
 
 
 def read_graph(directory: Path) -> OvmsOptions:
-    """The options of `directory`/graph.pbtxt in our words; none if there is no such file."""
+    """The options of `directory`/graph.pbtxt, translated; none without that file."""
     path, found = directory / GRAPH_NAME, OvmsOptions()
     if not path.is_file():
         return found
@@ -84,7 +84,7 @@ def llm_options(path: Path) -> Message | None:
 
 
 def version_folder(directory: Path) -> Path:
-    """The folder of the highest version, where a directory holds versions and nothing of a model itself."""
+    """The folder of the highest version, if a directory has only versions; else the directory."""
     if not directory.is_dir() or any(child.is_file() for child in directory.iterdir()):
         return directory
     numbers = [int(child.name) for child in directory.iterdir() if child.name.isdecimal() and child.name.isascii()]
@@ -92,7 +92,7 @@ def version_folder(directory: Path) -> Path:
 
 
 class _Reader:
-    """Puts the fields of one LLM node into our words."""
+    """Translates the fields of one LLM node."""
 
     def __init__(self, path: Path, directory: Path, found: OvmsOptions) -> None:
         self._path = path

@@ -27,7 +27,7 @@ _FOREIGN = foreign_in("ovms_config")
 
 
 class OvmsModels(NamedTuple):
-    """The models of a file that can be served, what has no effect, and what is wrong."""
+    """A file's models, notices on settings without effect, and problems."""
 
     entries: list[ModelEntry]
     notices: list[str]
@@ -35,7 +35,7 @@ class OvmsModels(NamedTuple):
 
 
 def read_ovms_models(directory: Path) -> OvmsModels | None:
-    """The models that `directory`/config.json lists; None if that is not a file for OVMS."""
+    """The models in `directory`/config.json; None if that is not OVMS's file."""
     path = directory / CONFIG_NAME
     content = _lists(path)
     if content is None:

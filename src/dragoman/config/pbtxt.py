@@ -1,8 +1,7 @@
-"""Reads protocol buffers' text format, in which OpenVINO Model Server's graphs are written.
+"""Reads protocol buffers' text format, the format of OpenVINO Model Server's graphs.
 
-Does: turn a text into messages of fields, each with its line. Does not: know any message's schema, so numbers and words stay
-texts. Called by `ovms`, at start-up.
-Source: protobuf.dev/reference/protobuf/textformat-spec.
+Does: turn a text into messages of fields with their lines. Does not: know schemas, so numbers and words stay texts. Called
+by `ovms`, at start-up. Source: protobuf.dev/reference/protobuf/textformat-spec.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _CLOSING = {"{": "}", "<": ">"}
 
 
 class PbtxtError(ValueError):
-    """The text is not in the format; the message says where."""
+    """The text has another format; the message says where."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field as it stands. `value`: the content of a string, a number or word as written, or a message."""
+    """A field. `value`: a string's content, a number or word as written, or a message."""
 
     name: str
     value: str | Message
@@ -41,7 +40,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Fields in their order; a name may come several times."""
+    """Fields in order; names may repeat."""
 
     fields: tuple[Field, ...] = field(default=())
 
@@ -50,13 +49,13 @@ class Message:
         return (one.value for one in self.fields if one.name == name and isinstance(one.value, Message))
 
     def text(self, name: str) -> str:
-        """The last value of that name that is not a message; "" if there is none."""
+        """The last plain value of that name; "" without one."""
         found = [one.value for one in self.fields if one.name == name and isinstance(one.value, str)]
         return found[-1] if found else ""
 
 
 def parse_pbtxt(text: str) -> Message:
-    """The message that the text is. An extension's or Any's name stands without blanks, in its brackets.
+    """The message in the text. Names of extensions and Any stay in brackets, without blanks.
 
     Raises: PbtxtError.
     """

@@ -1,6 +1,6 @@
-"""Turns everything that was given into one frozen configuration, or into the list of all that is wrong with it.
+"""Turns all given values into one frozen configuration, or a list of all problems.
 
-Does: precedence, conversion, unknown and contradicting options, the model's directory and name.
+Does: apply precedence, convert values, find unknown and contradicting options, and the model's directory and name.
 Does not: read the environment itself, open the model, or print. Called by the command line and by `LLM`, at start-up.
 
 Precedence, highest first: 1. command line (or the arguments of `LLM`); 2. the call that has a model loaded at run
@@ -72,15 +72,15 @@ from dragoman.hub.names import hub_model
 COMMAND_LINE, CALL, FILE, ENVIRONMENT, SERVER_FILE = range(5)  # the layers, highest first
 
 OPERATOR_FILE = "model.py"  # LMI's default of option.entryPoint
-BUILT_IN = "djl_python"  # the package of LMI's own handlers, which stand for the server itself
-WEIGHTS_CONFIG = "config.json"  # what every directory with weights has
-ADAPTERS = "adapters"  # LMI's folder of them beside the weights
+BUILT_IN = "djl_python"  # the package of LMI's handlers, which mean the server itself
+WEIGHTS_CONFIG = "config.json"  # a file of every directory with weights
+ADAPTERS = "adapters"  # LMI's folder of adapters next to the weights
 
 _NAMED = {option.name: option for option in OPTIONS}
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; `problems` holds one line for each reason."""
+    """The configuration cannot be used; `problems`: one line per reason."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -96,10 +96,9 @@ class Config:
     """A complete, legal configuration.
 
     `directory` holds serving.properties, `model_dir` the weights (the same unless option.model_id says otherwise).
-    `origins` has an entry for every option. `notices`: one line for each value that was given and has no effect here.
-    `version` is what `load_models` says, "" where there are no versions. `own_options`: options that only
-    the operator's model.py knows, by names without the prefix; `engine_options`: those that only the engine knows.
-    `has_lmi_signs`: there is a serving.properties, or a variable that LMI has.
+    `origins` has an entry for every option. `notices`: one line for each given value without effect. `version`: from
+    `load_models`, "" = none. `own_options`: options of the operator's model.py, without the prefix; `engine_options`: of the
+    engine. `has_lmi_signs`: there is a serving.properties, or a variable of LMI's.
     """
 
     model: ModelSettings
@@ -133,7 +132,7 @@ class Config:
         return found
 
     def cite(self, name: str) -> str:
-        """An option with its value and source, as the beginning of an error message."""
+        """An option with its value and source, to begin an error message."""
         value = self.value(_NAMED[name]) if name in _NAMED else self.engine_options[name]
         return cite(name, {name: value}, self.origins)
 
@@ -143,7 +142,7 @@ _ATTRIBUTES: Mapping[type, str] = {group: name for name, group in get_type_hints
 
 
 def demo_model_dir() -> Path:
-    """The model that is served when nobody names one."""
+    """The directory of the default model."""
     return BUNDLED[DEMO_NAME]
 
 
@@ -155,11 +154,10 @@ def resolve(
     call: Sequence[Given] = (),
     find: FindModel | None = None,
 ) -> Config:
-    """The configuration of these sources; `demo_dir` is the model when nobody names one.
+    """The configuration of these sources; `demo_dir`: the default model.
 
-    With `entry` it is that of one model among several, whose directory nobody else chooses. `call`: what was given
-    with it at run time. `find`: where a model of the hub is; None = its cache is looked into.
-    Raises: ConfigError with every problem found.
+    `entry`: one model among several, with its directory. `call`: its options from a call at run time. `find`: finds a model
+    of the hub; None = in its cache. Raises: ConfigError with every problem.
     """
     findings = _Findings(entry.notices if entry else (), find or only_cached(environ))
     findings.read_shared(command_line, environ)
@@ -206,14 +204,14 @@ def resolve(
 
 
 def _useless_revision(values: Mapping[str, Value], origins: Origins, model_dir: Path) -> list[str]:
-    """A notice if a revision is named of a model that has none."""
+    """A notice on a revision for a model that is not the hub's."""
     if not values["revision"] or hub_names(model_dir):
         return []
     return [f"{cite('revision', values, origins)}: no effect; {model_dir} is no model of the hub"]
 
 
 def given_options(command_line: Sequence[Given], environ: Mapping[str, str]) -> tuple[dict[str, Value], Origins]:
-    """The options that all models share, with their origins. Bad values count as not given: `resolve` reports them.
+    """The options that all models share, with their origins. Wrong values count as not given: `resolve` reports them.
 
     Raises: ConfigError if config.properties cannot be read.
     """
@@ -239,9 +237,9 @@ def _read_file(directory: Path) -> list[Given]:
 
 
 def _model_dir(values: Mapping[str, Value], origins: Origins, directory: Path, entry: ModelEntry | None) -> Path:
-    """The weights' directory: option.model_id of the file, relative to the file, else the directory itself.
+    """The weights' directory: option.model_id, relative to its file, else the directory itself.
 
-    A model among several whose own directory has no weights, only options, may have them where the environment says.
+    For a model among several without weights in its directory, the environment may name them.
     """
     named = values["model_id"]
     if not isinstance(named, Path):
@@ -252,7 +250,7 @@ def _model_dir(values: Mapping[str, Value], origins: Origins, directory: Path, e
 
 
 def _adapters(values: Mapping[str, Value], origins: Origins, directory: Path, model_dir: Path) -> Value:
-    """The adapters that option.lora names, relative to the file that says so, and those in the model's folder `adapters`."""
+    """The adapters of option.lora, relative to its file, and those in the model's folder `adapters`."""
     given = values["lora"]
     assert isinstance(given, tuple)
     pairs = [(name, Path(path)) for name, _, path in (pair.partition("=") for pair in given)]
@@ -270,12 +268,12 @@ def _adapters(values: Mapping[str, Value], origins: Origins, directory: Path, mo
 
 
 def adapters_folder(model_dir: Path) -> Path:
-    """The folder of adapters that belong to a model, which need not be there: in its directory, or beside its GGUF file."""
+    """The path of a model's folder of adapters, existing or not: in its directory, or next to its GGUF file."""
     return (model_dir.parent if model_dir.is_file() else model_dir) / ADAPTERS
 
 
 def _places_beside(values: Mapping[str, Value], model_dir: Path) -> list[Path]:
-    """The directories of the adapters and of the model that guesses, unless they are part of the model's."""
+    """The directories of adapters and draft model outside the model's."""
     adapters, draft = values["lora"], values["draft_model"]
     assert isinstance(adapters, tuple)
     places = [Path(path) for _, _, path in (pair.partition("=") for pair in adapters)]
@@ -287,7 +285,7 @@ def _places_beside(values: Mapping[str, Value], model_dir: Path) -> list[Path]:
 def _has_operator_file(
     values: dict[str, Value], origins: dict[str, Origin], directories: Sequence[Path], notices: list[str]
 ) -> bool:
-    """True if hooks are on, and the options name a file or one has the usual name; it may have options of its own."""
+    """True if hooks are on, and there is an operator's file, which may have its own options."""
     notices += keep_code_out(values, origins, directories, OPERATOR_FILE)
     named = values["entry_point"]
     if not values["hooks"]:
@@ -305,7 +303,7 @@ def _missing(model_dir: Path, origin: Origin) -> list[str]:
 
 
 def _why_not(model_dir: Path) -> str:
-    """Why nothing can be served from there, and what helps."""
+    """The reason why nothing can be served from there, with advice."""
     if is_archive(model_dir):
         return "an archive is served with --load-models"
     if model_dir.is_file():
@@ -316,7 +314,7 @@ def _why_not(model_dir: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """One value given for one option; the lowest (layer, rank) wins."""
+    """One given value of an option; the lowest (layer, rank) wins."""
 
     given: Given
     match: Match
@@ -329,22 +327,22 @@ class _Candidate:
 
 
 class _Findings:
-    """Collects what the sources give, option by option, with problems and notices on the way."""
+    """Collects the sources' values by option, with problems and notices."""
 
     def __init__(self, notices: Sequence[str] = (), find: FindModel = left_alone) -> None:
         self.problems: list[str] = []
         self._find = find
-        self._home = Path()  # what relative paths in serving.properties count from
+        self._home = Path()  # the base of relative paths in serving.properties
         self.notices: list[str] = list(notices)
         self._index = NameIndex()
         self._candidates: dict[str, list[_Candidate]] = {option.name: [] for option in OPTIONS}
         self._foreign: list[tuple[int, ForeignOption, Given]] = []  # the number is the layer
-        self._unknown_options: list[tuple[int, Given, str]] = []  # with what would be said of them
-        self._unknown_flags: list[tuple[int, Given, str]] = []  # likewise; an operator's code gets none of them
+        self._unknown_options: list[tuple[int, Given, str]] = []  # with their messages
+        self._unknown_flags: list[tuple[int, Given, str]] = []  # likewise; not passed to an operator's code
         self._server_file = ServerFile(None, Path())
 
     def read_shared(self, command_line: Sequence[Given], environ: Mapping[str, str]) -> None:
-        """Read what is the same for all models. Raises: ConfigError if config.properties cannot be read."""
+        """Read the sources common to all models. Raises: ConfigError if config.properties cannot be read."""
         self.read(COMMAND_LINE, command_line)
         self.read(ENVIRONMENT, read_environment(environ))
         named, origin = self._choose_one(_NAMED["config_file"])
@@ -379,14 +377,14 @@ class _Findings:
                 self._candidates[match.target.name].append(_Candidate(given, match, text, layer))
 
     def read_graph(self, directory: Path) -> None:
-        """Read what OVMS's graph.pbtxt says, if there is one; serving.properties is read after it, and goes before it."""
+        """Read OVMS's graph.pbtxt, if any; serving.properties is read after it, and precedes it."""
         graph = read_graph(directory)
         self.notices += graph.notices
         self.problems += graph.problems
         self._read_files(directory, graph.givens)
 
     def check_places(self, directory: Path, model_dir: Path, origin: Origin, values: Mapping[str, Value]) -> None:
-        """Raises: ConfigError with all that was found, also if the model is missing or has links that lead out of it."""
+        """Raises: ConfigError with all problems, also for a missing model, or links out of it."""
         self.problems += _missing(model_dir, origin)
         places = dict.fromkeys((directory, model_dir, *_places_beside(values, model_dir)))
         self.problems += dict.fromkeys(line for place in places for line in links_out(place))
@@ -414,7 +412,7 @@ class _Findings:
         candidates = sorted(self._candidates["model_id"], key=lambda candidate: candidate.order)
         try:
             value = self._parse(_NAMED["model_id"], candidates[0]) if candidates else None
-        except ValueError:  # `choose` tells
+        except ValueError:  # `choose` reports it
             return None
         return value if isinstance(value, Path) else None
 
@@ -430,7 +428,7 @@ class _Findings:
         return values, origins
 
     def check_call(self, origins: Origins) -> None:
-        """Report options of a call that the command line has decided: a call must not ask in vain."""
+        """Report options of a call that the command line has already set."""
         for name, candidates in self._candidates.items():
             if any(one.layer == COMMAND_LINE for one in candidates):
                 decided = f"{origins[name].name} ({origins[name].source})"
@@ -445,7 +443,7 @@ class _Findings:
             return option.default, Origin("default")
         best = min(one.order for one in candidates)
         same = [one for one in candidates if one.order == best]
-        chosen = same[-1]  # the last of equals wins, as in properties files and on command lines
+        chosen = same[-1]  # the last one wins, as in properties files and on command lines
         self._check_agreement(same)
         try:
             value = self._parse(option, chosen)
@@ -455,9 +453,9 @@ class _Findings:
         return value, Origin(chosen.given.source, chosen.given.name)
 
     def _parse(self, option: Option, chosen: _Candidate) -> Value:
-        """The value; relative paths in config.properties count from its home. Raises: ValueError if it is not allowed.
+        """The value; relative paths in config.properties count from its home. Raises: ValueError for a wrong value.
 
-        MODEL_DIR may be the name of a bundled model, or one of the hub. Raises: ConfigError if that cannot be found.
+        MODEL_DIR may name a bundled model or one of the hub. Raises: ConfigError if that is not found.
         """
         value = option.row.kind.parse(chosen.text)
         if isinstance(option.row.kind, ModelPath) and (found := self._on_hub(chosen)) is not None:
@@ -471,7 +469,7 @@ class _Findings:
         return value
 
     def _on_hub(self, chosen: _Candidate) -> Path | None:
-        """The directory of the hub model that this names; None if it is a path. A local path wins over the hub."""
+        """The directory of the named hub model; None for a path. An existing path precedes the hub."""
         homes = {FILE: self._home, -1: self._home, SERVER_FILE: self._server_file.home}  # -1: see `_choose_one`
         if (homes.get(chosen.layer, Path()) / chosen.text.strip()).exists():
             return None
@@ -485,7 +483,7 @@ class _Findings:
             raise ConfigError([f"{_quote(chosen.given)}: {error}"]) from error
 
     def _check_agreement(self, same: Sequence[_Candidate]) -> None:
-        """Two names of one option in one source must not contradict each other."""
+        """Report contradicting names of one option in one source."""
         chosen = same[-1]
         for one in same[:-1]:
             if one.given.key != chosen.given.key and one.text != chosen.text:
@@ -494,7 +492,7 @@ class _Findings:
     def _unknown(self, layer: int, given: Given) -> None:
         if given.source == "environment" and not given.name.startswith("OPTION_"):
             reason = next((why for prefix, why in FOREIGN_PREFIXES.items() if given.name.startswith(prefix)), None)
-            if reason:  # not an error: containers and clusters set such names for their own use
+            if reason:  # not an error: containers and clusters set such names themselves
                 self.notices.append(f"{_quote(given)}: {reason}")
             return
         if secret := self._index.secret(given):
@@ -510,22 +508,22 @@ class _Findings:
             self._unknown_flags.append((layer, given, hint))
 
     def pass_on(self) -> dict[str, str]:
-        """The options that LMI would hand to the operator's code although the server does not know them: not errors then."""
+        """The unknown options that go to the operator's code, as in LMI; these are not errors."""
         for layer, given, hint in self._unknown_options:
-            if layer == CALL:  # the operator's code takes it for the operator's word
+            if layer == CALL:  # the operator's code trusts it as the operator's
                 continue
             self.problems.remove(f"{_quote(given)}: unknown option; {hint}")
             self.notices.append(f"{_quote(given)}: not an option of this server, passed on to model.py; {hint}")
         own = [(layer, given.key, given.text) for layer, given, _ in self._unknown_options]
         own += [(layer, one.key, given.text) for layer, one, given in self._foreign if not one.is_secret]
         own = [one for one in own if one[0] != CALL]
-        ordered = sorted(own, key=lambda one: one[0], reverse=True)  # the highest layer last, so that it stays
+        ordered = sorted(own, key=lambda one: one[0], reverse=True)  # the highest layer last, so that it wins
         return {key.removeprefix("option."): text for _, key, text in ordered if key.startswith("option.")}
 
     def pass_to_engine(self, engine: str, origins: dict[str, Origin]) -> dict[str, str]:
-        """The options for that engine alone, which checks them: its own ones, and names unknown here.
+        """The options for that engine, which checks them: its own, and unknown names.
 
-        Adds to `origins`. A call may not set any of it: there are files and code among such options.
+        Adds to `origins`. A call may not set them, as they may name files and code.
         """
         if engine not in OF_ENGINES:
             return {}
@@ -544,7 +542,7 @@ class _Findings:
         return found
 
     def note_foreign(self, values: Mapping[str, Value]) -> None:
-        """Note what belongs to other servers. `values`: what was chosen, for options that only repeat it."""
+        """Note options of other servers. `values`: the chosen values, for options that only repeat them."""
         for _, target, given in self._foreign:
             if target.is_harmless(given.text) or _is_own_address(target, given, values):
                 continue
@@ -562,12 +560,12 @@ class _Findings:
 
 
 def _is_on_cpu(values: Mapping[str, Value]) -> bool:
-    """True if the model surely runs on this machine's processor."""
+    """True if the model certainly runs on this machine's processor."""
     return values["engine"] == "rolling" or (values["engine"] == "vllm" and not vllm_uses_gpu())
 
 
 def _is_own_address(target: ForeignOption, given: Given, values: Mapping[str, Value]) -> bool:
-    """True for a management address that is the one address there is."""
+    """True for a management address equal to the server's address."""
     if target.key != MANAGEMENT_ADDRESS:
         return False
     try:

@@ -1,12 +1,10 @@
-"""The configuration of a model that is loaded while the server runs: out of the operator's model store, and of nowhere
-else.
+"""The configuration of a model that is loaded while the server runs, only from the operator's model store.
 
-Does: find what a call means in the store, refuse every other path, have the call's options resolved with all other
-sources.
+Does: find the call's model in the store, refuse every other path, resolve the call's options with all other sources.
 Does not: load anything. Called by `host` on worker threads, since it reads files; made by the command line at start-up.
 
-No call is trusted: links and `..` are resolved before a path is compared with the store. A call may set the options
-whose rows say so (`open_to`), but none that the command line has decided.
+Calls are not trusted: links and `..` are resolved before a path is compared with the store. A call may set only options
+that are open to it (`open_to`), and none that the command line sets.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from dragoman.files.model_texts import is_gguf
 
 CALL = "this call"
 
-# What the command line says of the model that it names, and of no other.
+# Options of the command line that concern only its own model.
 _OF_ONE_MODEL = frozenset({"name", "model_id", "revision"})
 
 _NO_STORE = (
@@ -39,16 +37,15 @@ _NO_STORE = (
 
 
 class NotStored(ConfigError):
-    """The model store holds nothing of that name or path."""
+    """The model store has no model of that name or path."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStore:
-    """The operator's model store, and what every model's configuration is made of beside its own file.
+    """The operator's model store, and the common sources of its models' configurations.
 
-    `variables`: the environment. `root` None = the server was started without a store: every call is refused.
-    `process`: the configuration whose options of the whole server act. `is_named`: any call may name the models in it,
-    which lie a few levels deep.
+    `variables`: the environment. `root` None = there is no store, and every call is refused. `process`: the configuration
+    with the options of the whole server. `is_named`: any call may name its models, a few levels deep.
     """
 
     root: Path | None
@@ -100,7 +97,7 @@ class ModelStore:
 
     def _resolved(self, url: str) -> Path:
         """The path without links and `..`. Raises: ConfigError unless it lies in the store."""
-        assert self.root is not None  # `entry` has looked
+        assert self.root is not None  # `entry` has checked this
         root = self.root.resolve()
         outside = ConfigError(
             [f"url={url} ({CALL}): must be the path of a model in the model store; no other is loaded"]
@@ -116,7 +113,7 @@ class ModelStore:
 
 
 def _path_text(url: str) -> str:
-    """The path that `url` means. Raises: ConfigError for the URLs of other places, by their name."""
+    """The path of `url`. Raises: ConfigError for URLs of other places, naming them."""
     scheme, separator, _ = url.partition("://")
     if separator and scheme.lower() != "file":
         raise ConfigError(
@@ -139,12 +136,12 @@ def _check_name(what: str, name: str) -> None:
 
 
 def _targets(given: Given) -> set[str]:
-    """The names of the options that this sets."""
+    """The names of the options that a given value sets."""
     return {match.target.name for match in NameIndex().find(given) if isinstance(match.target, Option)}
 
 
 def _refusal(given: Given) -> str:
-    """Why a call may not set this; "" if it may, or if no table has it, which `resolve` tells."""
+    """The reason why a call may not set this; "" if it may, or for unknown names, which `resolve` reports."""
     found = [match.target for match in NameIndex().find(given)]
     closed = [one for one in found if isinstance(one, Option) and one.row.open_to != "load"]
     return f"{given.name} ({CALL}): only the operator can set it, {_how_to_set(closed[0])}" if closed else ""

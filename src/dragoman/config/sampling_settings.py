@@ -1,4 +1,4 @@
-"""The options that say how tokens are chosen where requests do not say it, a part of the table in `options`."""
+"""The options for sampling parameters that requests leave out, a part of the table in `options`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PREFIX = "default_"
 
 
 def _default(name: str, *flags: str, kind: Kind | None = None, effect: str = "", unset: str = "likewise") -> Any:
-    """The option that gives a parameter's value; `kind` and `effect`: where the parameter's own do not fit."""
+    """The option for a parameter's default; `kind` and `effect` replace the parameter's own."""
     text = f"The same for {name}: {effect or PARAMETERS[name].effect}."
     return option(None, kind or parameter_kind(name), text, unset=unset, flags=flags, open_to="load")
 
@@ -51,12 +51,12 @@ class SamplingSettings:
 
 
 def operator_sampling(settings: SamplingSettings) -> Mapping[str, Any]:
-    """The values that the operator gave, by the names of `SamplingParams`; `do_sample` if they ask for sampling."""
+    """The operator's values, by the names of `SamplingParams`; `do_sample` if they turn sampling on."""
     given = {one.name.removeprefix(_PREFIX): getattr(settings, one.name) for one in fields(settings)}
     found = {name: value for name, value in given.items() if value is not None and (name, value) != ("seed", -1)}
     return {**found, "do_sample": True} if "temperature" in found else found
 
 
 def option_of(name: str) -> str:
-    """The option that gives the value of that name."""
+    """The option for the parameter of that name."""
     return _PREFIX + name

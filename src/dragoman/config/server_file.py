@@ -1,8 +1,8 @@
-"""The server's own file, config.properties: where it is, and what the relative paths in it count from.
+"""The server's file config.properties: its place, and the base of its relative paths.
 
 Does: find and read it. Does not: know options or judge values. Called by `resolve`, at start-up.
-Source of the places: LMI's front end, which also looks into the working directory. That is left out here: a file of this
-name belongs to many programs, and where a command is typed should not decide what it serves.
+Source of the places: LMI's front end, which also looks into the working directory. Not so here: many
+programs have a file of this name, and the working directory should not decide what is served.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ServerFile:
 
 
 class ServerFileError(Exception):
-    """The file cannot be used; one line that says which one, who named it, and why."""
+    """The file cannot be used; one line with its path, the option that names it, and the reason."""
 
 
 def read_server_file(named: Path | None, where: str, environ: Mapping[str, str]) -> ServerFile:

@@ -518,7 +518,7 @@ class ServerSettings:
 
     @property
     def is_local(self) -> bool:
-        """True if only this machine reaches what listens on the socket, or on each address or name of `host`."""
+        """True if only this machine can reach the socket, or every address or name of `host`."""
         return self.unix_socket is not None or all(map(_is_loopback, self.hosts))
 
     @property

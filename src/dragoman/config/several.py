@@ -1,14 +1,12 @@
-"""The configurations of all models that one process serves: which they are, and that they fit together.
+"""The configurations of all models of a process.
 
-Does: choose between one model directory, `load_models` and a model store; have archives unpacked; check names and options
-that all models share.
+Does: choose between one model directory, `load_models` and a model store; unpack archives; check names and common options.
 Does not: read sources or resolve options, `resolve` does. Called by the command line, at start-up.
 
-Which models, first match: 1. MODEL_DIR on the command line, or all that OVMS's config.json in it lists; 2. load_models;
-3. model_store; 4. the default store, where it holds anything (SageMaker and LMI's containers mount models there);
-5. HF_MODEL_ID or OPTION_MODEL_ID; 6. the demo model.
-A model_store that is named is also a place to load models from later, whatever is served at first. So is a models_dir,
-whose models any call may name: if nothing else is chosen, each is loaded when a call names it.
+Which models, first match: 1. MODEL_DIR on the command line, or all models of OVMS's config.json in it; 2. load_models; 3.
+model_store; 4. the default store if it is not empty (SageMaker and LMI's containers mount models there); 5. HF_MODEL_ID or
+OPTION_MODEL_ID; 6. the demo model. A named model_store also serves later loads. So does a models_dir, whose models any call
+may name; without another choice, each is loaded when a call names it.
 """
 
 from __future__ import annotations
@@ -38,10 +36,10 @@ PROCESS_WIDE = tuple(field.name for field in fields(ServerSettings) if field.nam
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The models that a process serves. `models`: the default one's configuration first; () = none until a call needs one.
+    """The models of a process. `models`: their configurations, the default first; () = none until a call needs one.
 
-    `process`: the configuration whose process-wide options apply, the default model's if there is one. `store`: the place
-    to load models from at run time, None = nowhere. `is_named`: any call may name the models in it.
+    `process`: the configuration with the process-wide options, the default model's if there is one. `store`: of models for
+    loads at run time, None = none. `is_named`: any call may name its models.
     """
 
     process: Config
@@ -57,7 +55,7 @@ def resolve_all(
     default_store: Path = DEFAULT_STORE,
     find: FindModel | None = None,
 ) -> Resolved:
-    """The configuration of every model to serve. `find`: where a model of the hub is; None = its cache is looked into.
+    """The configuration of every model to serve. `find`: finds a model of the hub; None = in its cache.
 
     Raises: ConfigError with the problems of all of them.
     """
@@ -72,7 +70,7 @@ def resolve_all(
 
 
 def _store(values: Mapping[str, Value], origins: Origins) -> tuple[Path | None, bool]:
-    """The directory to load models from at run time, None = nowhere, and True if calls name them. Raises: ConfigError."""
+    """The directory for loads at run time, None = none, and True if calls name its models. Raises: ConfigError."""
     store, named = values["model_store"], values["models_dir"]
     if not isinstance(named, Path):
         return (store if isinstance(store, Path) else None), False
@@ -86,7 +84,7 @@ def _store(values: Mapping[str, Value], origins: Origins) -> tuple[Path | None, 
 def _without_models(
     command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path, store: Path | None
 ) -> Config:
-    """The options of the whole server, where no model is served yet. Raises: ConfigError if there never could be one."""
+    """The options of the whole server without a model yet. Raises: ConfigError if it could never have one."""
     config = resolve(command_line, environ, demo_dir, ModelEntry(demo_dir, "the bundled demo model"))
     if store is None or not store.is_dir():
         needed = "model_store or models_dir, a directory to load models from later"
@@ -125,9 +123,9 @@ def _resolve_models(
 def _entries(
     values: Mapping[str, Value], origins: Origins, default_store: Path
 ) -> tuple[Sequence[ModelEntry], Sequence[str]]:
-    """The models to serve, () for a single one that `resolve` finds; and what was given without effect.
+    """The models to serve, () for a single one that `resolve` finds; and notes on options without effect.
 
-    Raises: ConfigError for a store without models, or two answers to which models.
+    Raises: ConfigError for a store without models, or contradicting choices.
     """
     listed, store = values["load_models"], values["model_store"]
     if origins["model_id"].source == COMMAND_LINE:
@@ -153,12 +151,12 @@ def _entries(
 
 
 def archive_cache(cache_dir: Path | None, environ: Mapping[str, str]) -> Path:
-    """The directory to unpack archives in; `cache_dir` None = no cache directory is named."""
+    """The directory for unpacked archives; `cache_dir` None = the default."""
     return (cache_dir or cache_home(environ) / "dragoman") / "archives"
 
 
 def unpacked(entry: ModelEntry, cache: Path) -> ModelEntry:
-    """The entry with its archive's content as its directory. Raises: ConfigError if that cannot be."""
+    """The entry with its archive unpacked as its directory. Raises: ConfigError."""
     if not is_archive(entry.directory):
         return entry
     try:
@@ -178,7 +176,7 @@ def _stored(store: Path, source: str) -> Sequence[ModelEntry]:
 
 
 def _unused_by_directory(values: Mapping[str, Value], origins: Origins) -> Sequence[str]:
-    """Notes on what MODEL_DIR overrides. Raises: ConfigError where the command line itself says both."""
+    """Notes on options that MODEL_DIR overrides. Raises: ConfigError if the command line has both."""
     name = "load_models"
     if origins[name].source == COMMAND_LINE:
         raise ConfigError([f"{cite(name, values, origins)}: contradicts MODEL_DIR; give one of them"])
@@ -210,7 +208,7 @@ def _hint(config: Config) -> str:
 
 
 def process_wide_conflicts(first: Config, other: Config) -> list[str]:
-    """Options that are one for the whole process: a file's value may not differ from the default model's."""
+    """Problems with process-wide options: a file's value may not differ from the default model's."""
     return [
         f"{other.cite(name)}: is one value for all models, and {first.directory} has "
         f"{show(getattr(first.server, name))}; give it on the command line or in the environment"
@@ -221,7 +219,7 @@ def process_wide_conflicts(first: Config, other: Config) -> list[str]:
 
 
 def with_notes(config: Config) -> Config:
-    """The configuration, with notes on what was given and cannot act on this one model."""
+    """The configuration, with notes on options without effect on this model."""
     notes = [
         f"{config.cite(name)}: no effect in a model's own file; it is for the whole server"
         for name in ("load_models", "model_store", "models_dir", "config_file")

@@ -1,6 +1,6 @@
-"""The sources of option values: the environment and serving.properties, read into one flat list of named texts.
+"""The sources of option values: the environment and serving.properties, as one flat list of named texts.
 
-Does: the only reading of environment variables in dragoman, and of the properties format.
+Does: read environment variables, only here in dragoman, and the properties format.
 Does not: know which options exist, or judge values. Called by the command line and `LLM` at start-up.
 Source of the naming rules: the LMI configuration reference (OPTION_*, SERVING_*, serving.properties).
 """
@@ -23,10 +23,10 @@ _SEPARATOR = re.compile(r"\s*[=:]?\s*")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One value as it was written.
+    """One value as written.
 
-    `name` is what was written ("--port", "OPTION_DTYPE"), `key` the same as a serving.properties key where the name
-    follows from a rule, else equal to `name`. `source` says where: the file and line, "environment", "command line".
+    `name`: as written ("--port", "OPTION_DTYPE"); `key`: the serving.properties key if the name follows a rule, else `name`.
+    `source`: the file and line, "environment", or "command line".
     """
 
     name: str
@@ -41,7 +41,7 @@ def environment() -> Mapping[str, str]:
 
 
 def read_environment(environ: Mapping[str, str]) -> list[Given]:
-    """Every variable that is set and not empty, in alphabetical order; `resolve` picks the ones it knows."""
+    """Every non-empty variable, in alphabetical order; `resolve` picks the known ones."""
     return [
         Given(name, _key_of_variable(name), text, "environment")
         for name, text in sorted(environ.items())

@@ -1,1 +1,1 @@
-"""Output grammars: compiled for one tokenizer's vocabulary, followed token by token."""
+"""Output grammars: compiled for a tokenizer's vocabulary, followed token by token."""

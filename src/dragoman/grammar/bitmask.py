@@ -1,6 +1,6 @@
 """Sets of tokens as bits: bit i of word w stands for token 32 * w + i.
 
-Does: name the tokens of small sets. Does not: say what the tokens are allowed for. Used by grammars and by the sampler.
+Does: list the tokens of small sets. Does not: know the sets' meaning. Used by grammars and by the sampler.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MaskWords = npt.NDArray[np.uint32]
 
 
 def ids_of(words: MaskWords, most_words: int) -> npt.NDArray[np.intp] | None:
-    """The tokens of a set in ascending order; None if more than `most_words` of its words hold any. Shapes: words [W]."""
+    """The tokens of a set in ascending order; None if more than `most_words` of its words are not 0. Shapes: words [W]."""
     places = np.flatnonzero(words)
     if len(places) > most_words:
         return None
@@ -22,5 +22,5 @@ def ids_of(words: MaskWords, most_words: int) -> npt.NDArray[np.intp] | None:
 
 
 def holds_only(words: MaskWords, token_id: int) -> bool:
-    """True if the set holds this token and no other. Shapes: words [W]."""
+    """True if the set has only this token. Shapes: words [W]."""
     return int(words[token_id >> 5]) == 1 << (token_id & 31) and int(np.count_nonzero(words)) == 1

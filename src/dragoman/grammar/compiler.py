@@ -1,7 +1,7 @@
 """Compiles a request's output grammar into a TokenMasker, through llguidance.
 
-Does: JSON schema, any JSON object, regular expressions, Lark or GBNF grammars and choices, for one tokenizer's
-vocabulary; caches what it compiled. Does not: parse requests or touch logits. Compiling is called by the service, on any
+Does: compile JSON schemas, any JSON object, regular expressions, Lark or GBNF grammars and choices for one vocabulary, and
+cache the results. Does not: parse requests or touch logits. Compiling is called by the service, on any
 thread; the maskers it returns are used on the engine thread only. llguidance is imported with the first compiler.
 """
 
@@ -32,20 +32,20 @@ from dragoman.types import Grammar, TokenMasker
 
 _MAX_CACHED = 128  # compiled grammars; one takes some 10 KB,
 _MAX_CACHED_CHARS = 1_048_576  # but up to 200 bytes for a character of its source
-_LEADS_OUT = re.compile(r'"\$\w*[rR]ef"\s*:\s*"(?!#/(?:\$defs|definitions)/)')  # of a part that is looked at by itself
+_LEADS_OUT = re.compile(r'"\$\w*[rR]ef"\s*:\s*"(?!#/(?:\$defs|definitions)/)')  # of a part that is checked by itself
 
 logger = logging.getLogger("dragoman.grammar")
 
-OUTPUT = "@output"  # in a frame, the place of the grammar itself
+OUTPUT = "@output"  # the place of the grammar in its frame
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The facts about a tokenizer that grammars need.
+    """The facts about a tokenizer for grammars.
 
-    `token_bytes[i]` are the bytes token i adds to the output (special tokens: their name). `special_ids` never match
-    text. `eos_id` ends the output, and so do `extra_eos_ids`. `encode`: the tokens of a text that follows other text, by
-    which forced texts are foreseen; None = the longest tokens that fit.
+    `token_bytes[i]`: the bytes of token i in the output (special tokens: their name). `special_ids` never match text.
+    `eos_id` and `extra_eos_ids` end the output. `encode` gives the tokens of a text after other text, to foresee forced
+    texts; None = the longest tokens that fit.
     """
 
     token_bytes: Sequence[bytes]
@@ -61,13 +61,13 @@ class Vocabulary:
 
 
 class GrammarCompiler:
-    """Compiles grammars for one vocabulary. Making one takes a moment (the vocabulary becomes a trie): keep it.
+    """Compiles grammars for one vocabulary. Keep it, as building the vocabulary's trie takes a moment.
 
-    `max_mask_s`: processor seconds that following the grammar of one request may take.
+    `max_mask_s`: processor seconds for following one request's grammar.
     """
 
     def __init__(self, vocabulary: Vocabulary, max_mask_s: float = float("inf")) -> None:
-        """Raises: UnsupportedFeature if llguidance is not installed, or does not take the vocabulary."""
+        """Raises: UnsupportedFeature if llguidance is not installed, or refuses the vocabulary."""
         try:
             self._llguidance = importlib.import_module("llguidance")
         except ImportError as error:
@@ -88,10 +88,10 @@ class GrammarCompiler:
         self._limits = self._llguidance.LLParserLimits(max_lexer_states=LEXER_STATES, step_max_items=MASK_ITEMS)
         self._max_mask_s = max_mask_s
         self._lanes = Lanes()
-        # What became of grammars, least recently used first: a matcher, or why there is none (to find out takes long).
+        # Results, least recently used first: a matcher, or the error, as finding it takes long.
         self._compiled: OrderedDict[Grammar, Any] = OrderedDict()
-        self._num_chars = 0  # of the sources of those
-        self._coming: dict[Grammar, threading.Event] = {}  # those that some thread compiles, until it has ended
+        self._num_chars = 0  # of their sources
+        self._coming: dict[Grammar, threading.Event] = {}  # grammars that a thread compiles now
         self._lock = threading.Lock()
 
     def compile(self, grammar: Grammar) -> TokenMasker:
@@ -110,9 +110,9 @@ class GrammarCompiler:
                 if others is None:
                     ended = self._coming[grammar] = threading.Event()
                     break
-            others.wait()  # many callers begin with the same schema: one compiles it, in one place
+            others.wait()  # many callers begin with one schema: only one compiles it
         try:
-            outcome = self._outcome(grammar)  # outside the lock: small grammars need not wait for large ones
+            outcome = self._outcome(grammar)  # outside the lock, so that small grammars do not wait for large ones
             with self._lock:
                 self._keep(grammar, outcome)
                 return self._masker(outcome, grammar)
@@ -121,13 +121,13 @@ class GrammarCompiler:
             ended.set()
 
     def _outcome(self, grammar: Grammar) -> Any:
-        """A matcher, or the InvalidParameter that says why there is none. Raises: Overloaded."""
+        """A matcher, or the InvalidParameter with the reason. Raises: Overloaded."""
         try:
             check_source(grammar)
             with self._lanes.enter(grammar):
                 return self._build(grammar)
         except InvalidParameter as error:
-            return copy(error)  # without its traceback, and all that this holds
+            return copy(error)  # without its traceback and the objects there
 
     def _masker(self, outcome: Any, grammar: Grammar) -> GrammarMasker:
         if isinstance(outcome, InvalidParameter):
@@ -136,7 +136,7 @@ class GrammarCompiler:
         return GrammarMasker(outcome.deep_copy(), self._shared, MaskBudget(self._max_mask_s, param=grammar.param))
 
     def _keep(self, grammar: Grammar, outcome: Any) -> None:
-        """Remember what became of a grammar as the last one used, and forget the first ones beyond the limits."""
+        """Keep a result as the most recently used, and drop the oldest beyond the limits."""
         self._num_chars += num_chars(grammar)
         self._compiled[grammar] = outcome
         while len(self._compiled) > _MAX_CACHED or self._num_chars > _MAX_CACHED_CHARS:
@@ -153,9 +153,9 @@ class GrammarCompiler:
                 reason = matcher.get_error()
         except ServerError:
             raise
-        except ValueError as error:  # also text that is not Unicode, such as half a surrogate pair
+        except ValueError as error:  # also malformed text, such as half a surrogate pair
             reason = str(error)
-        except Exception as error:  # a compiler of others: whatever it meets, the request is what is wrong
+        except Exception as error:  # a foreign compiler: any error is the request's fault
             logger.warning("a %s grammar could not be compiled", grammar.kind, exc_info=error)
             reason = str(error) or type(error).__name__
         if not reason:
@@ -169,11 +169,11 @@ class GrammarCompiler:
 
     def _made(self, source: str) -> Any:
         matcher = self._llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
-        matcher.compute_bitmask()  # some grammars are found too complex only when they are first used
+        matcher.compute_bitmask()  # some grammars prove too complex at their first use
         return matcher
 
     def _inner_fault(self, grammar: Grammar) -> tuple[Place, str] | None:
-        """The wrong part of a schema, and why; None unless the schema is small and the fault quickly found."""
+        """The wrong part of a schema with the reason; None for a large schema, or if the search takes long."""
         if grammar.kind != "json_schema" or num_chars(grammar) > LARGE_CHARS or needs_trial(grammar):
             return None
         if _LEADS_OUT.search(grammar.source):
@@ -181,11 +181,11 @@ class GrammarCompiler:
         try:
             with CATCH_PANICS:
                 return innermost_fault(json.loads(grammar.source), self._reason)
-        except (ValueError, TypeError, AttributeError, RecursionError, Panicked):  # no schema at all
+        except (ValueError, TypeError, AttributeError, RecursionError, Panicked):  # not a schema
             return None
 
     def _reason(self, schema: Any) -> str:
-        """Why a schema does not compile, "" if it does."""
+        """The reason why a schema does not compile, "" if it does."""
         return str(self._made(llguidance_source(Grammar("json_schema", json.dumps(schema)))).get_error())
 
 
@@ -204,19 +204,19 @@ def _try(source: str, param: str) -> None:
 
 
 def is_gbnf(grammar: Grammar) -> bool:
-    """True if the grammar is in llama.cpp's notation, which clients also send in the place of Lark."""
+    """True for llama.cpp's notation, which clients also send in place of Lark."""
     return grammar.kind == "lark" and RULE.search(grammar.source) is not None
 
 
 def llguidance_source(grammar: Grammar) -> str:
-    """The grammar as llguidance takes it: JSON of two grammars, the frame and what stands in it.
+    """The grammar in llguidance's form: JSON of two grammars, the frame and its content.
 
-    Raises: ValueError if the source itself is wrong; most of it only compiling finds out.
+    Raises: ValueError for a wrong source; only compiling finds most errors.
     """
     matcher_class = importlib.import_module("llguidance").LLMatcher
     match grammar.kind:
         case "json_schema":
-            # Parsed and written again: llguidance pastes the text into a larger JSON document as it is.
+            # Parsed and written again, as llguidance pastes the text unchanged into a larger JSON document.
             schema = json.dumps(_enforceable(_parse_json(grammar.source)))
             inner = matcher_class.grammar_from_json_schema(schema)
         case "json_object":
@@ -231,10 +231,10 @@ def llguidance_source(grammar: Grammar) -> str:
 
 
 class _TokenizerFacts:
-    """A vocabulary in the form llguidance asks for.
+    """A vocabulary in llguidance's form.
 
-    It also reads a tokenizer.json by itself, but only one of byte-level or byte-fallback kind, and for no fewer logits than
-    tokens; and it takes every added token for special, also those that are text, such as <tool_call>.
+    llguidance itself reads a tokenizer.json only of byte-level or byte-fallback kind, with at least as many logits as
+    tokens. It also treats every added token as special, even text such as <tool_call>.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -244,7 +244,7 @@ class _TokenizerFacts:
         self.special_token_ids = sorted(vocabulary.special_ids | set(vocabulary.eos_ids))
 
     def __call__(self, text: bytes) -> list[int]:
-        """No tokens: llguidance tokenises only what it forces, and `_without_forcing` leaves every choice to the model."""
+        """No tokens: llguidance tokenises only forced text, and `_without_forcing` leaves every choice to the model."""
         return []
 
 
@@ -253,9 +253,9 @@ def _lark(source: str) -> str:
 
 
 def _without_forcing(source: str, frame: str) -> str:
-    """The grammar, in its frame, as part of one that tells llguidance to allow every tokenisation of a forced text.
+    """The framed grammar within another that makes llguidance allow every tokenisation of a forced text.
 
-    Otherwise it allows only the one its own tokeniser would choose, for which it would need the real tokenizer.
+    Otherwise it allows only its own tokeniser's choice, for which it would need the real tokenizer.
     """
     grammars = json.loads(source)["grammars"]
     grammars[0]["name"] = "output"
@@ -264,7 +264,7 @@ def _without_forcing(source: str, frame: str) -> str:
 
 
 def _enforceable(schema: Any) -> Any:
-    """The part of a schema that can be enforced, with the settings. Other values stay, for llguidance to refuse them."""
+    """The enforceable part of a schema, with the settings. Other values stay, for llguidance to refuse."""
     with suppress(AttributeError, TypeError, ValueError, RecursionError):
         schema = enforceable(schema).schema
     return with_settings(schema) if isinstance(schema, dict) else schema

@@ -1,10 +1,10 @@
 """llama.cpp's notation of grammars, GBNF, written as Lark.
 
-Does: translate; tell what is wrong, and in which line. Does not: compile. Called by the compiler, on any thread.
+Does: translate; report errors with their line. Does not: compile. Called by the compiler, on any thread.
 The notation: rules `name ::= alternatives`, of which `root` is the whole; a rule goes on until the next one begins.
 
-Rules that refer to no others but such become terminals, which the compiler follows faster. The names are new ones, since
-Lark tells terminals from rules by them, and knows one named `start`.
+Rules that refer only to terminals become terminals, which the compiler follows faster. Names are new, since in Lark they
+distinguish terminals from rules, and `start` has a meaning.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _TOKEN = re.compile(
 )
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _SIMPLE = {"n": "\n", "r": "\r", "t": "\t", **{sign: sign for sign in '"\\[]-^'}}
-_IN_CLASSES = frozenset("]\\^[&~-/")  # signs of regular expressions, and of Lark
+_IN_CLASSES = frozenset("]\\^[&~-/")  # special characters of regular expressions and Lark
 _MAX_SHOWN = 40
 
 
 class GbnfError(ValueError):
-    """A fault of a grammar, in one line."""
+    """An error in a grammar; one line."""
 
 
 class _Token(NamedTuple):
@@ -41,7 +41,7 @@ class _Token(NamedTuple):
 
 @dataclass(slots=True)
 class _Rule:
-    """A rule's Lark; names of other rules stand in `parts` at the positions that `names` tells, with their lines."""
+    """A rule in Lark. `names`: positions in `parts` of other rules' names, with their lines."""
 
     parts: list[str] = field(default_factory=list)
     names: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class _Rule:
 
     @property
     def is_open(self) -> bool:
-        """True where another alternative or sequence has to begin."""
+        """True where an alternative or sequence must follow."""
         return not self.parts or self.parts[-1] in ("(", "|")
 
 
@@ -154,7 +154,7 @@ def _characters(text: str, line: int) -> Iterator[str]:
 
 
 def _class(text: str, line: int) -> str:
-    """A class of characters as a regular expression between slashes; a sign that an escape stands for is none."""
+    """A class of characters as a regular expression between slashes; escaped characters are literal."""
     is_negated = text.startswith("^")
     parts: list[str] = []
     for part in re.findall(r"\\U.{8}|\\u.{4}|\\x.{2}|\\.|[^\\]", text[is_negated:], re.DOTALL):

@@ -1,6 +1,6 @@
-"""A grammar as one text, for engines that compile grammars by themselves.
+"""Writes a grammar as one text, for engines with their own compilers.
 
-Does: write a grammar of any kind, with its frame, as one text of llguidance's Lark. Does not: compile; who asks has done so.
+Does: write a grammar of any kind, with its frame, in llguidance's Lark. Does not: compile; the caller has done so.
 Called by engines, on any thread.
 """
 
@@ -18,9 +18,9 @@ _START = re.compile(r"^start:", re.MULTILINE)
 
 
 def lark_of(grammar: Grammar, end_ids: Set[int] = frozenset()) -> str:
-    """The grammar, which compiles, as Lark; it allows what the compiled one does. Raises: InvalidParameter.
+    """The compiled grammar's equivalent in Lark. Raises: InvalidParameter.
 
-    `end_ids`: tokens that may stand at its end, for compilers that know of one end-of-sequence token alone.
+    `end_ids`: tokens allowed at its end, for compilers with only one end-of-sequence token.
     """
     frame, output = json.loads(llguidance_source(grammar))["grammars"]
     schema = output.get("json_schema")

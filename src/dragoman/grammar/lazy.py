@@ -1,6 +1,6 @@
-"""The grammar compiler of a served model, made when the first grammar comes.
+"""The grammar compiler of a served model, made for the first grammar.
 
-Does: put the tokenizer's vocabulary into the compiler's form. Does not: compile (`compiler` does). Made by the composition
+Does: convert the tokenizer's vocabulary for the compiler. Does not: compile (`compiler` does). Made by the composition
 root, called by the service and by its engine, on any thread.
 """
 
@@ -12,10 +12,10 @@ from dragoman.types import Grammar, TokenMasker
 
 
 class LazyGrammarCompiler:
-    """Compiles grammars; the vocabulary's tables are made at the first one, since most servers never see any.
+    """Compiles grammars; builds the vocabulary's tables for the first one, since most servers never get any.
 
-    The model may have more logits than the tokenizer has tokens, which then are never allowed, or fewer. `turn_end_ids` end
-    an output as well as the tokenizer's own end-of-sequence tokens do. `max_mask_s`: see `GrammarCompiler`.
+    The model may have more logits than the tokenizer has tokens, which are then never allowed, or fewer. `turn_end_ids` end
+    an output like the tokenizer's end-of-sequence tokens. `max_mask_s`: see `GrammarCompiler`.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class LazyGrammarCompiler:
 
     def __call__(self, grammar: Grammar) -> TokenMasker:
         """The grammar's start state. Raises: InvalidParameter, UnsupportedFeature. Called on any thread."""
-        if self._compiler is None:  # two threads at once make two compilers, one of which is dropped: no harm
+        if self._compiler is None:  # two threads may make two compilers; one is dropped, which is harmless
             self._compiler = GrammarCompiler(self._vocabulary(), self._max_mask_s)
         return self._compiler.compile(grammar)
 

@@ -1,12 +1,11 @@
 """Bounds on the source of grammars, and on how many are compiled at once.
 
-Does: refuse sources that would take long to compile, whatever llguidance's own limits say; tell which are to be tried first
-(`trial`); let those and large ones in one at a time.
+Does: refuse sources that take long to compile in spite of llguidance's limits; choose those for a trial first (`trial`); let
+these and large ones in one at a time.
 Does not: compile. Called by the compiler, on the thread that compiles.
 
-llguidance counts most of its work, and stops. These bounds are for what it does not count: regular expressions that it
-builds first, what several of them have in common, and the states of `multipleOf`. Their time and memory grow with the
-square of how many parts may be left out.
+llguidance counts most of its work, and stops. These bounds are for the rest: regular expressions that it builds first, their
+intersections, and the states of `multipleOf`. Time and memory grow with the square of the number of optional parts.
 """
 
 from __future__ import annotations
@@ -26,23 +25,24 @@ from dragoman.types import Grammar
 MAX_REGEX_CHARS = 16_384  # of a regular expression, and of all of a schema's together
 MAX_LARK_CHARS = 32_768
 MAX_SOURCE_CHARS = 262_144  # of a schema, a list of choices, or a grammar of tool calls
-MAX_MULTIPLE = 20_000  # the least common multiple of a schema's `multipleOf`: as many states are computed at once
-LARGE_CHARS = 4_096  # smaller sources compile in a fraction of a second, or are refused in it
-MAX_WAITING = 12  # such grammars that wait for another
-MANY_REPEATS = 100  # in all regular expressions of a grammar: with less, one compiles in a fraction of a second
+MAX_MULTIPLE = 20_000  # the least common multiple of a schema's `multipleOf`, which is the number of states
+LARGE_CHARS = 4_096  # smaller sources compile or fail in a fraction of a second
+MAX_WAITING = 12  # waiting grammars of this kind
+MANY_REPEATS = 100  # in all regular expressions of a grammar: with fewer, it compiles in a fraction of a second
 
 LEXER_STATES = 50_000  # 1 to 2 kB each, kept with the compiled grammar
-# That the parser keeps for one mask. With an ambiguous grammar they take up to 0.1 s; twice as many take six times as long.
+# That the parser keeps for one mask. An ambiguous grammar takes up to 0.1 s with them, and six times that with twice as
+# many.
 MASK_ITEMS = 10_000
 
 _EMBEDDED = re.compile(r"%json\s*")  # before a schema in a Lark grammar
 _PATTERNS = frozenset({"pattern", "whitespace_pattern"})
-_REPEAT = re.compile(r"[*+?{]|\|(?=[|)])|\((?=[|)])")  # also what may be empty, as in (a|)
+_REPEAT = re.compile(r"[*+?{]|\|(?=[|)])|\((?=[|)])")  # also possibly empty parts, as in (a|)
 _DECODER = json.JSONDecoder()
 
 
 class Lanes:
-    """The turns of those that compile grammars. Usable from any thread."""
+    """The turns of compiling threads. Usable from any thread."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -50,7 +50,7 @@ class Lanes:
 
     @contextmanager
     def enter(self, grammar: Grammar) -> Iterator[None]:
-        """At once for a small grammar; a costly one waits for those before it. Raises: Overloaded if too many wait."""
+        """Enter at once with a small grammar; wait with a costly one. Raises: Overloaded if too many wait."""
         if num_chars(grammar) <= LARGE_CHARS and not needs_trial(grammar):
             yield
             return
@@ -64,7 +64,7 @@ class Lanes:
 
 
 def check_source(grammar: Grammar) -> None:
-    """Raises: InvalidParameter (param: the grammar's) for a source that would take too much to compile."""
+    """Raises: InvalidParameter (param: the grammar's) for a source that is too costly to compile."""
     kind = grammar.kind
     most = MAX_REGEX_CHARS if kind == "regex" else MAX_LARK_CHARS if kind == "lark" else MAX_SOURCE_CHARS
     if kind == "lark" and grammar.covers_tool_calls and not grammar.frame:
@@ -77,9 +77,8 @@ def check_source(grammar: Grammar) -> None:
 
 def needs_trial(grammar: Grammar) -> bool:
     """True if a grammar may cost far more than its length suggests.
-
-    Grammars that clients write in Lark may: terminals multiply, and one may be what others have in common. So may grammars
-    of tool calls, where a text's pattern meets its length and the mark at its end.
+    Clients' Lark grammars may: terminals multiply and intersect. So may grammars of tool calls, where a text's pattern,
+    length and end mark intersect.
     """
     if grammar.kind == "lark" and not grammar.covers_tool_calls:
         return True
@@ -92,7 +91,7 @@ def needs_trial(grammar: Grammar) -> bool:
 
 
 def _num_repeats(expression: str) -> int:
-    """About how many parts of a regular expression may be left out, or come again."""
+    """The approximate number of optional or repeated parts of a regular expression."""
     return sum(1 for _ in _REPEAT.finditer(expression))
 
 
@@ -102,7 +101,7 @@ def num_chars(grammar: Grammar) -> int:
 
 
 def _schemas(grammar: Grammar) -> Iterator[Any]:
-    """Every JSON schema in the grammar; other texts are left to the compiler, which refuses them."""
+    """Every JSON schema in the grammar; the compiler refuses malformed ones."""
     texts = [(grammar.frame, begin.end()) for begin in _EMBEDDED.finditer(grammar.frame)]
     if grammar.kind == "json_schema":
         texts.append((grammar.source, 0))
@@ -114,7 +113,7 @@ def _schemas(grammar: Grammar) -> Iterator[Any]:
 
 
 def _check_schemas(param: str, schemas: list[Any]) -> None:
-    """Raises: InvalidParameter if their patterns or their `multipleOf` would take too much."""
+    """Raises: InvalidParameter for schemas with too costly patterns or `multipleOf`."""
     multiple = 1
     for name, value in _members(schemas):
         if name == "multipleOf" and isinstance(value, int | float) and not isinstance(value, bool):
@@ -137,7 +136,7 @@ def _patterns(schemas: Iterable[Any]) -> Iterator[str]:
 
 
 def _members(schemas: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Every member of every object, at any depth, but for values that `enum` lists: those are not schemas."""
+    """Every member of every object, at any depth, except values in `enum`, which are not schemas."""
     waiting = [*schemas]
     while waiting:
         part = waiting.pop()
@@ -149,9 +148,9 @@ def _members(schemas: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _num_states(number: float) -> int:
-    """The number without its power of ten: the count of states that tell whether digits are a multiple of it."""
+    """The number without its power of ten: the count of states that recognise its multiples."""
     if isinstance(number, float) and not math.isfinite(number):
-        return 1  # no number of JSON: the compiler says so
+        return 1  # not a number of JSON: the compiler reports it
     return max(int("".join(map(str, Decimal(str(number)).normalize().as_tuple().digits))), 1)
 
 

@@ -1,6 +1,6 @@
-"""A position in a compiled grammar: which tokens may come next.
+"""A position in a compiled grammar, with the tokens that may come next.
 
-Does: masks, advancing, forking, looking ahead; counts what they take of a processor, and fails the request beyond its bound.
+Does: make masks, advance, fork, look ahead; count processor time, and fail the request beyond its bound.
 Does not: compile (`compiler` does) or touch logits. Used by the engine as a `TokenMasker`: on the engine thread and, while a
 forward runs, on the thread that computes masks; never on both at once.
 """
@@ -22,10 +22,10 @@ from dragoman.grammar.scout import Scout
 from dragoman.grammar.spelling import Spelling
 from dragoman.types import NOTHING_FORESEEN, SLOW_MASK_S, Foreseen
 
-_LEAST_AHEAD = 32  # tokens: to look once for as many takes less than to look again behind each of the first
-_FEW_WORDS = 32  # of a mask that allow anything: where more do, text is free
+_LEAST_AHEAD = 32  # tokens to foresee at once, which is cheaper than again after each one
+_FEW_WORDS = 32  # words of a mask that allow anything: with more, text is free
 _MAX_REASON = 300  # characters of llguidance's explanation that reach the client
-_WORDS = (  # its own words, and plainer ones
+_WORDS = (  # its terms, and plainer ones
     (re.compile(r"NoExtensionBias"), "it never comes to an end: a rule or a reference leads back to itself"),
     (re.compile(r"Schema intersection stack level exceeded"), "a reference leads back to itself"),
     (
@@ -37,7 +37,7 @@ _WORDS = (  # its own words, and plainer ones
     (re.compile(r"\bschema is false"), "nothing is allowed"),
     (re.compile(r"\b(anyOf|oneOf) is empty"), "there is no alternative"),
 )
-_EXCERPT = re.compile(r"\s*(\d+ \||\^)")  # a line that quotes the grammar, and the caret below it
+_EXCERPT = re.compile(r"\s*(\d+ \||\^)")  # a quoted line of the grammar, and the caret below it
 
 
 def explained(reason: str) -> str:
@@ -51,9 +51,9 @@ def explained(reason: str) -> str:
 
 @dataclass(slots=True)
 class MaskBudget:
-    """The processor time that following a grammar may take, `most_s`, and has taken, for all sequences of a request.
+    """The processor time of a request's grammar over all its sequences, and its bound `most_s`.
 
-    `param`: the parameter that the grammar came in.
+    `param`: the grammar's parameter.
     """
 
     most_s: float = float("inf")
@@ -72,12 +72,12 @@ class MaskBudget:
 
 @dataclass(frozen=True)
 class MaskerVocabulary:
-    """The data that positions in all grammars of a vocabulary share. `token_bytes`: see `compiler.Vocabulary`."""
+    """Data shared by all grammars of a vocabulary. `token_bytes`: see `compiler.Vocabulary`."""
 
     token_bytes: Sequence[bytes]
     eos_ids: frozenset[int]
     spelling: Spelling
-    control_ids: frozenset[int] = frozenset()  # those that no text is spelled with
+    control_ids: frozenset[int] = frozenset()  # tokens that no text has
 
     @cached_property
     def single_bytes(self) -> frozenset[bytes]:
@@ -86,24 +86,24 @@ class MaskerVocabulary:
 
 
 class _Known(NamedTuple):
-    """The tokens that were foreseen. `is_all`: nothing is forced behind it, or nothing of that can be told."""
+    """Foreseen tokens. `is_all`: nothing more is forced after them, or it cannot be known."""
 
     foreseen: Foreseen
     is_all: bool
 
     def reaches(self, limit: int) -> bool:
-        """True if looking again would not tell more of `limit` tokens."""
+        """True if another look would not find more of `limit` tokens."""
         return self.is_all or len(self.foreseen.token_ids) >= limit
 
     def cut(self, limit: int) -> Foreseen:
-        """The first `limit` tokens of it."""
+        """The first `limit` tokens."""
         token_ids, num_forced, _ = self.foreseen
         if len(token_ids) <= limit:
             return self.foreseen
         return Foreseen(token_ids[:limit], min(num_forced, limit), is_open=False)
 
     def behind(self, token_id: int) -> _Known | None:
-        """The tokens known behind a token that came; None = none known."""
+        """The known tokens after a token that came; None = none."""
         token_ids, num_forced, is_open = self.foreseen
         if len(token_ids) < 2 or token_ids[0] != token_id:
             return None
@@ -114,10 +114,10 @@ _NOTHING_KNOWN = _Known(NOTHING_FORESEEN, is_all=True)
 
 
 class GrammarMasker:
-    """A position in a compiled grammar: the TokenMasker the sampler uses.
+    """A position in a compiled grammar: the sampler's TokenMasker.
 
-    Once the text is complete only end-of-sequence is allowed, any number of times. The same holds when the grammar becomes
-    too complex to follow, so that no token leaves it; advancing then fails.
+    Once the text is complete only end-of-sequence is allowed, any number of times. The same holds if the grammar becomes too
+    complex to follow; advancing then fails.
     """
 
     def __init__(self, matcher: Any, vocabulary: MaskerVocabulary, budget: MaskBudget | None = None) -> None:
@@ -127,7 +127,7 @@ class GrammarMasker:
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._scout = Scout(matcher)
-        self._known: _Known | None = None  # what was foreseen from here, or from before and came so
+        self._known: _Known | None = None  # foreseen from here, or earlier and confirmed
 
     def fork(self) -> GrammarMasker:
         """An independent copy of the position, of the same request."""
@@ -141,14 +141,14 @@ class GrammarMasker:
         return self._budget.spent_s
 
     def fill_mask(self, bitmask_row: MaskWords) -> None:
-        """Write the allowed tokens into a row of 32-bit words; tokens beyond the vocabulary are not allowed.
+        """Write the allowed tokens into a row of 32-bit words; tokens beyond the vocabulary are forbidden.
 
         Shapes: [ceil(V / 32)], C-contiguous, for any number V of logits. Mutates: the row.
         """
         self._fill(self._matcher, bitmask_row)
 
     def fill_masks(self, bitmask_rows: MaskWords, token_ids: Sequence[int]) -> None:
-        """Masks as `fill_mask` writes them, here and after each of these tokens.
+        """Write masks like `fill_mask`, for here and after each of these tokens.
 
         Shapes: [1 + len(token_ids), ceil(V / 32)], C-contiguous. Mutates: the rows.
         """
@@ -163,7 +163,7 @@ class GrammarMasker:
         self._scout.back(num_consumed)
 
     def foresee(self, limit: int) -> Foreseen:
-        """At most `limit` tokens of the text that is forced from here, none while masks are slow; see `Foreseen`."""
+        """At most `limit` tokens of the text forced from here, none while masks are slow; see `Foreseen`."""
         if limit < 1 or self.last_s >= SLOW_MASK_S:
             return NOTHING_FORESEEN
         if self._matcher.is_stopped():
@@ -182,13 +182,13 @@ class GrammarMasker:
             return _NOTHING_KNOWN
         token_ids, is_all = self._vocabulary.spelling.tokens(forced, limit)
         if not ahead.try_consume_tokens(token_ids[:1]):
-            self._scout.drop()  # going back is what rids it of the forced bytes
+            self._scout.drop()  # going back removes the forced bytes
             return _NOTHING_KNOWN
         self._scout.back(1)
         return self._checked(list(token_ids), is_all=is_all)
 
     def _checked(self, token_ids: list[int], *, is_all: bool) -> _Known:
-        """The known part of these tokens; the first is allowed. It ends before the first that is not allowed."""
+        """The allowed beginning of these tokens, of which the first is known to be allowed."""
         ahead, last = self._scout.ahead(), len(token_ids) - 1
         num_consumed = num_forced = 0
         is_open = False
@@ -208,7 +208,7 @@ class GrammarMasker:
         return _Known(foreseen, is_all=is_all or not is_whole)
 
     def _may_be_only(self, token_id: int) -> bool:
-        """False if another token surely is allowed where this one is: the one of its first byte alone."""
+        """False if another token is certainly allowed too: the one of only its first byte."""
         vocabulary = self._vocabulary
         token_bytes = vocabulary.token_bytes[token_id]
         is_apart = token_id in vocabulary.control_ids or len(token_bytes) == 1
@@ -220,7 +220,7 @@ class GrammarMasker:
         return words
 
     def _compute(self, matcher: Any, words: MaskWords) -> None:
-        begin_s = thread_time()  # of this thread alone: what else the machine computes does not count
+        begin_s = thread_time()  # this thread's time; other programs do not count
         matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         self._count(begin_s)
 
@@ -230,7 +230,7 @@ class GrammarMasker:
         self._budget.spent_s += took_s
 
     def _is_front(self, token_id: int, words: MaskWords) -> bool:
-        """True if another allowed token begins as this one and goes on. Shapes: words as in `fill_mask`."""
+        """True if another allowed token begins with this one. Shapes: words as in `fill_mask`."""
         token_bytes = self._vocabulary.token_bytes
         front = token_bytes[token_id]
         others = ids_of(words, _FEW_WORDS)
@@ -240,7 +240,7 @@ class GrammarMasker:
         return np.zeros(-(-len(self._vocabulary.token_bytes) // 32), dtype=np.uint32)
 
     def _fill(self, matcher: Any, bitmask_row: MaskWords) -> None:
-        """The mask of a matcher's position, in a row that may be longer or shorter than the vocabulary."""
+        """Write the mask of a matcher's position into a row longer or shorter than the vocabulary."""
         num_words = -(-len(self._vocabulary.token_bytes) // 32)
         bitmask_row[num_words:] = 0
         if bitmask_row.size >= num_words:
@@ -249,13 +249,13 @@ class GrammarMasker:
             bitmask_row[:] = self._mask_of(matcher)[: bitmask_row.size]
 
     def advance(self, token_id: int) -> bool:
-        """Consume a token; False, and no change, if the grammar does not allow it.
+        """Consume a token; False without a change if the grammar forbids it.
 
-        Raises: InvalidParameter if the grammar has become too complex to follow, or has taken too long in all.
+        Raises: InvalidParameter if the grammar has become too complex to follow, or has taken too long.
         """
         if token_id in self._vocabulary.eos_ids and self._matcher.is_stopped():
             self._check_followed()
-            return True  # the matcher itself takes one end only
+            return True  # the matcher accepts only one end
         begin_s = thread_time()
         is_taken = self._matcher.try_consume_tokens([token_id]) == 1
         self._count(begin_s)
@@ -275,7 +275,7 @@ class GrammarMasker:
             raise InvalidParameter(f"{param}: the grammar became too complex to follow: {reason}", param=param)
 
     def validate(self, token_ids: Sequence[int]) -> int:
-        """The number of these tokens, from the front, that the grammar allows; 0 while masks are slow.
+        """The number of leading tokens that the grammar allows; 0 while masks are slow.
 
         The position does not change.
         """
@@ -291,5 +291,5 @@ class GrammarMasker:
 
     @property
     def is_finished(self) -> bool:
-        """True if nothing but end-of-sequence may follow."""
+        """True if only end-of-sequence may follow."""
         return bool(self._matcher.is_stopped())

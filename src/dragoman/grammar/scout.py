@@ -1,10 +1,10 @@
 """A second position in a grammar, which runs ahead of the first and comes back.
 
-Does: keep a copy of a matcher level with it. Does not: know tokens' texts or masks. Used by `masker` alone.
+Does: keep a copy of a matcher at its position. Does not: know tokens' texts or masks. Used only by `masker`.
 
-Looking ahead with the matcher itself and rolling it back would be quicker still. But the matcher keeps what happened on a
-way that its sequence does not go. That may be an error of a grammar that becomes too complex, or forced bytes, which hide
-control tokens from the next mask. A new copy each time takes long: it copies what was parsed so far, 20 µs at 1,000 tokens.
+Looking ahead with the matcher itself and rolling it back would be faster. But the matcher keeps effects of the way that its
+sequence does not go: an error of a too complex grammar, or forced bytes, which hide control tokens from the next mask. A new
+copy each time is slow, as it copies everything parsed so far: 20 µs at 1,000 tokens.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 
 
 class Scout:
-    """A copy of `leader`, made when it is first needed."""
+    """A copy of `leader`, made at its first use."""
 
     def __init__(self, leader: Any) -> None:
         self._leader = leader
         self._matcher: Any = None
-        self._behind: list[int] = []  # tokens that the leader has consumed and the copy has not
+        self._behind: list[int] = []  # tokens consumed by the leader, but not by the copy
 
     def follow(self, token_id: int) -> None:
-        """The leader has consumed a token."""
+        """Note a token that the leader has consumed."""
         if self._matcher is not None:
             self._behind.append(token_id)
 
     def ahead(self) -> Any:
-        """The copy, where the leader is; `back` must follow."""
+        """The copy at the leader's position; `back` must follow."""
         behind = self._behind
         if behind and self._matcher is not None and self._matcher.try_consume_tokens(behind) != len(behind):
             self._matcher = None
@@ -36,12 +36,12 @@ class Scout:
         return self._matcher
 
     def back(self, num_tokens: int) -> None:
-        """Roll the copy back by the tokens that it consumed since `ahead`; if it cannot, drop it."""
+        """Roll the copy back to the position of `ahead`; drop it if that fails."""
         matcher = self._matcher
         if matcher.is_error() or (num_tokens and not matcher.rollback(num_tokens)):
             self._matcher = None
 
     def drop(self) -> None:
-        """Drop the copy; the next look makes a new one."""
+        """Drop the copy; the next use makes a new one."""
         self._matcher = None
         self._behind.clear()

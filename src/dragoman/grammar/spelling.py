@@ -1,6 +1,6 @@
 """Spells a text that a grammar forces in the tokenizer's usual tokens.
 
-Does: turn the matcher's forced bytes into the usual tokens. Does not: know what a grammar allows besides. One per compiler,
+Does: turn the matcher's forced bytes into the usual tokens. Does not: know the grammar. One per compiler,
 used by its maskers, on their threads.
 """
 
@@ -12,20 +12,20 @@ from functools import lru_cache
 
 Encode = Callable[[str], Sequence[int]]
 
-_CONTROL = re.compile(rb"\xff\[(\d+)\]")  # how the matcher writes a control token among bytes
-_MAX_TOKEN_BYTES = 16  # of most tokens; longer texts are cut to this many for each token that is wanted
-_MAX_CACHED = 2_048  # forced texts: the same ones come with each answer to a schema
+_CONTROL = re.compile(rb"\xff\[(\d+)\]")  # the matcher's form of a control token among bytes
+_MAX_TOKEN_BYTES = 16  # of most tokens; texts are cut to this length per wanted token
+_MAX_CACHED = 2_048  # forced texts, which repeat with each answer to a schema
 
 
 class Spelling:
-    """Spells forced bytes. `encode`: the tokens of a text that follows other text."""
+    """Spells forced bytes. `encode` gives the tokens of a text after other text."""
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
         self._tokens_of = lru_cache(_MAX_CACHED)(self._spell)
 
     def tokens(self, forced: bytes, limit: int) -> tuple[tuple[int, ...], bool]:
-        """The first `limit` tokens, and whether they are all there are."""
+        """The first `limit` tokens, and True if there are no more."""
         most = limit * _MAX_TOKEN_BYTES
         token_ids = self._tokens_of(forced[:most])
         if len(forced) > most:  # the last ones may have been cut in two
@@ -33,7 +33,7 @@ class Spelling:
         return token_ids[:limit], len(forced) <= most and len(token_ids) <= limit
 
     def _spell(self, forced: bytes) -> tuple[int, ...]:
-        """Control tokens stand for themselves; what is between them is text."""
+        """The tokens of forced bytes: control tokens, and text between them."""
         token_ids: list[int] = []
         parts = _CONTROL.split(forced)
         for text, control in zip(parts[::2], [*parts[1::2], None], strict=True):
@@ -47,7 +47,7 @@ class Spelling:
 
 
 def _valid_front(text: bytes) -> bytes:
-    """The front part that is whole characters."""
+    """The beginning that consists of whole characters."""
     try:
         text.decode()
     except UnicodeDecodeError as error:

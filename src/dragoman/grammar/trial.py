@@ -1,8 +1,8 @@
-"""Tries a grammar in a process of its own, which the kernel ends if it takes too much: llguidance's limits do not count all.
+"""Tries a grammar in a separate process, which the kernel ends beyond its limits, as llguidance does not count all.
 
-Does: compile for a vocabulary of bytes, within bounds on time and memory. Does not: tell what is wrong with a grammar
-(compiling it afterwards does). `check_cost` is called by the compiler, on the thread that compiles; the other half of this
-file is what the process runs, which therefore imports nothing from dragoman.
+Does: compile for a vocabulary of bytes, within bounds on time and memory. Does not: report errors of a grammar (compiling it
+afterwards does). The compiler calls `check_cost` on its thread; the process runs the rest of this file, which therefore
+imports nothing from dragoman.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import resource
 import subprocess
 import sys
 
-MAX_CPU_S = 5  # honest grammars take less than one
-MAX_BYTES = 512 << 20  # beyond what the process takes at its start
+MAX_CPU_S = 5  # ordinary grammars take less than one second
+MAX_BYTES = 512 << 20  # beyond the process' memory at its start
 _MAX_WAIT_S = 60.0  # where the processors are busy
 
 _NUM_BYTES = 256
 
 
 class TooCostly(Exception):
-    """The grammar takes more time or memory to compile than there is."""
+    """The grammar takes more time or memory to compile than allowed."""
 
 
 def check_cost(source: str) -> None:
-    """Compile what llguidance is to be given; a grammar that does not compile passes.
+    """Compile llguidance's input as a trial; a grammar that does not compile passes.
 
     Raises: TooCostly; OSError if no process can be started, TimeoutError if the processors are too busy for it.
     """
-    command = [sys.executable, "-P", __file__]  # not its own folder, which holds a module called as a library is
+    command = [sys.executable, "-P", __file__]  # not its own folder, where a module has the name of a library
     try:
         done = subprocess.run(command, input=source.encode(), capture_output=True, timeout=_MAX_WAIT_S, check=False)
     except subprocess.TimeoutExpired as error:
@@ -39,7 +39,7 @@ def check_cost(source: str) -> None:
 
 
 class _Bytes:
-    """A vocabulary of bytes and an end, as llguidance asks for one."""
+    """A vocabulary of bytes and an end, in llguidance's form."""
 
     eos_token_id = _NUM_BYTES
     bos_token_id = None
@@ -51,7 +51,7 @@ class _Bytes:
 
 
 def main() -> None:
-    """Compile the grammar from the standard input, in as much memory and time as there is."""
+    """Compile the grammar from the standard input, within the bounds."""
     source = sys.stdin.buffer.read().decode()
     llguidance = importlib.import_module("llguidance")
     tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()))
@@ -60,7 +60,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (now_bytes + MAX_BYTES, now_bytes + MAX_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
-    with contextlib.suppress(ValueError):  # it does not compile: the next compilation tells why
+    with contextlib.suppress(ValueError):  # it does not compile: the next compilation reports the error
         llguidance.LLMatcher(tokenizer, source, log_level=0).compute_bitmask()
 
 

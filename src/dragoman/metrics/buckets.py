@@ -1,4 +1,4 @@
-"""A histogram's buckets as Prometheus' client library takes them.
+"""A histogram's buckets in the form of Prometheus' client library.
 
 Does: translate. Does not: count. Called at a scrape, on the event loop.
 """
@@ -13,7 +13,7 @@ Buckets = list[tuple[str, float] | tuple[str, float, Exemplar]]
 
 
 def buckets_of(histogram: Histogram) -> Buckets:
-    """Bounds, cumulative counts, and where there is one the exemplar: a value and its trace."""
+    """Bounds, cumulative counts, and exemplars: a value and its trace."""
     buckets: Buckets = []
     for place, (bound, count) in enumerate(histogram.cumulative()):
         example = histogram.examples.get(place)

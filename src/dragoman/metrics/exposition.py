@@ -1,6 +1,6 @@
-"""Renders the engines' counters in Prometheus' text format or in OpenMetrics', which has examples of traces too.
+"""Renders the engines' counters in Prometheus' text format or in OpenMetrics', which also has exemplars.
 
-Does: read gauges and totals at the moment of a scrape, so that the step loop pays nothing for it.
+Does: read gauges and totals at a scrape, so that the step loop pays nothing.
 Does not: count anything itself. Called by the `/metrics` route, on the event loop.
 """
 
@@ -91,7 +91,7 @@ class WatchedCalls(CallCounts, Protocol):
 
 
 class Collector(Protocol):
-    """Something else that counts."""
+    """A further source of metrics."""
 
     def collect(self) -> Iterator[Metric]: ...
 
@@ -99,8 +99,7 @@ class Collector(Protocol):
 class MetricsRegistry:
     """The metrics of one server; `models` is called at every scrape.
 
-    `calls`: counters of calls; `other_names`: servers under whose names the numbers are told as well; `others`: further
-    collectors.
+    `calls`: counters of calls; `other_names`: servers whose metric names are exposed too; `others`: further collectors.
     """
 
     def __init__(
@@ -154,13 +153,13 @@ class MetricsRegistry:
             yield from renamed(self._other_names, health, stats, self._calls)
         for other in self._others:
             yield from other.collect()
-        # What an engine's own library counts in this process, under its own names.
+        # Metrics of an engine's library in this process, under its own names.
         if "vllm" not in self._other_names:
             yield from (metric for metric in REGISTRY.collect() if metric.name.startswith(LIBRARY_PREFIX))
 
 
 def _upstreams(health: Mapping[str, Health]) -> Iterator[Metric]:
-    """A sample for each server behind a model, of engines that have any."""
+    """A sample for each upstream server of a model."""
     if not any(one.upstreams for one in health.values()):
         return
     labels = ["model", "upstream"]

@@ -1,9 +1,8 @@
-"""The same numbers under the names of vLLM and of TGI, so that dashboards made for those carry over.
+"""The same numbers under the names of vLLM and TGI, for existing dashboards.
 
-Does: rename. Does not: count anything, or invent what is not counted: those of their metrics that are missing here have no
-counterpart. Called by the registry at a scrape, on the event loop.
-Source: docs.vllm.ai, "Production Metrics"; huggingface.co/docs/text-generation-inference, "Metrics"; both servers' own
-dashboards.
+Does: rename. Does not: count or invent numbers: metrics without a counterpart are missing. Called by the registry at a
+scrape, on the event loop. Source: docs.vllm.ai, "Production Metrics"; huggingface.co/docs/text-generation-inference,
+"Metrics"; both servers' own dashboards.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _GAUGES: Mapping[str, Mapping[str, str]] = {
     "vllm": {"vllm:num_requests_running": "num_running", "vllm:num_requests_waiting": "num_waiting"},
     "tgi": {"tgi_batch_current_size": "num_running", "tgi_queue_size": "num_waiting"},
 }
-_CACHE_USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the second one is its older name
+_CACHE_USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the second one is the older name
 # their name without `_total` -> field of EngineStats
 _ENGINE_COUNTERS: Mapping[str, Mapping[str, str]] = {
     "vllm": {
@@ -62,7 +61,7 @@ _CALL_COUNTERS: Mapping[str, Mapping[str, str]] = {
     },
     "tgi": {"tgi_request_count": "requests", "tgi_request_success": "finished"},
 }
-# vLLM's word -> ours; it tells all of its words from the beginning
+# vLLM's reason -> ours; vLLM exposes all reasons from the start
 _FINISH_REASONS: Mapping[str, tuple[FinishReason, ...]] = {
     "stop": (FinishReason.EOS, FinishReason.STOP_TOKEN, FinishReason.STOP_STRING),
     "length": (FinishReason.LENGTH,),
@@ -95,7 +94,7 @@ _HISTOGRAMS: Mapping[str, Mapping[str, str]] = {
 }
 _STEPS: Mapping[str, Mapping[str, str]] = {"vllm": {"vllm:iteration_tokens_total": "step_tokens"}, "tgi": {}}
 _LABELS: Mapping[str, str] = {"vllm": "model_name", "tgi": "model"}
-# TGI's counters do not end in `_total`, as Prometheus' library would have every counter do
+# TGI's counters do not end in `_total`, which Prometheus' library requires
 _COUNTER: Mapping[str, Any] = {"vllm": CounterMetricFamily, "tgi": UnknownMetricFamily}
 
 NAMES = tuple(_LABELS)
@@ -127,12 +126,12 @@ def renamed(
 
 
 def _cache_use(health: Mapping[str, Health]) -> dict[str, float]:
-    """The share of blocks in use, of models that have blocks."""
+    """The used share of blocks, for models with blocks."""
     return {model: one.num_used_blocks / one.num_blocks for model, one in health.items() if one.num_blocks}
 
 
 def _finished(labels: list[str], counts: Mapping[str, Mapping[str, int]]) -> Metric:
-    """vLLM's count of sequences by why they ended; `counts` by model, then by our reason."""
+    """vLLM's count of sequences by finish reason; `counts` by model, then by our reason."""
     name = "vllm:request_success"
     family = CounterMetricFamily(name, name, labels=[*labels, "finished_reason"])
     for model, by_reason in counts.items():
@@ -142,7 +141,7 @@ def _finished(labels: list[str], counts: Mapping[str, Mapping[str, int]]) -> Met
 
 
 def _failed(labels: list[str], counts: Mapping[str, Mapping[str, int]]) -> Metric:
-    """TGI's count of failures; `counts` by model, then by reason, in our words: TGI has fewer."""
+    """TGI's count of failures; `counts` by model, then by our reasons, of which TGI has fewer."""
     name = "tgi_request_failure"
     family = UnknownMetricFamily(name, name, labels=[*labels, "err"])
     for model, by_reason in counts.items():
