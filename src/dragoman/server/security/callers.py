@@ -23,6 +23,7 @@ FACTS = (SCOPES, REQUESTS, TOKENS, PRIORITY, SHARE, BACKGROUND)
 """What may be said of a key beside its name."""
 
 _MAX_SHARE = 1000
+_MAX_LIMIT = 999_999_999
 _MAX_PRIORITY = 2**31 - 1
 
 
@@ -73,31 +74,23 @@ def read_caller(name: str, facts: Mapping[str, str], usual: Limits) -> Caller:
         scopes = read_scopes(facts[SCOPES]) if SCOPES in facts else ALL_SCOPES
     except ValueError as error:
         raise KeysError(str(error)) from error
-    limits = Limits(_limit(REQUESTS, facts, usual.requests_per_minute), _limit(TOKENS, facts, usual.tokens_per_minute))
-    return Caller(name, scopes, limits, _standing(facts))
-
-
-def _standing(facts: Mapping[str, str]) -> Standing:
-    """The standing of the caller's requests among others; priorities count as in requests, the smallest first."""
-    priority = None
-    if PRIORITY in facts:
-        if not re.fullmatch(r"-?[0-9]{1,10}", facts[PRIORITY]) or abs(int(facts[PRIORITY])) > _MAX_PRIORITY:
-            raise KeysError(
-                f"{PRIORITY} must be an integer from -{_MAX_PRIORITY} to {_MAX_PRIORITY}, got {facts[PRIORITY][:40]!r}"
-            )
-        priority = -int(facts[PRIORITY])
-    share = facts.get(SHARE, "1")
-    if not re.fullmatch(r"[1-9][0-9]{0,3}", share) or int(share) > _MAX_SHARE:
-        raise KeysError(f"{SHARE} must be an integer from 1 to {_MAX_SHARE}, got {share[:40]!r}")
+    requests = _integer(REQUESTS, facts, 1, _MAX_LIMIT, usual.requests_per_minute)
+    tokens = _integer(TOKENS, facts, 1, _MAX_LIMIT, usual.tokens_per_minute)
+    priority = _integer(PRIORITY, facts, -_MAX_PRIORITY, _MAX_PRIORITY, None)
+    share = _integer(SHARE, facts, 1, _MAX_SHARE, None)
     background = facts.get(BACKGROUND, "no")
     if background not in ("yes", "no"):
         raise KeysError(f"{BACKGROUND} must be yes or no, got {background[:40]!r}")
-    return Standing(priority, int(share), background == "yes")
+    # Priorities count as in requests, the smallest first.
+    standing = Standing(None if priority is None else -priority, share or 1, background == "yes")
+    return Caller(name, scopes, Limits(requests, tokens), standing)
 
 
-def _limit(name: str, facts: Mapping[str, str], usual: int | None) -> int | None:
+def _integer(name: str, facts: Mapping[str, str], low: int, high: int, usual: int | None) -> int | None:
+    """The number that a fact says, `usual` if it is not there. Raises: KeysError."""
     if name not in facts:
         return usual
-    if not re.fullmatch(r"[1-9][0-9]{0,8}", facts[name]):
-        raise KeysError(f"{name} must be an integer from 1 to 999999999, got {facts[name][:40]!r}")
-    return int(facts[name])
+    text = facts[name]
+    if not re.fullmatch(r"-?[0-9]{1,10}", text) or not low <= int(text) <= high:
+        raise KeysError(f"{name} must be an integer from {low} to {high}, got {text[:40]!r}")
+    return int(text)

@@ -6,7 +6,7 @@ Called by the dialect and by the counting of tokens, on the event loop. Source: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -169,19 +169,17 @@ def _cache_marks(body: PromptBody) -> Iterator[tuple[str, CacheControl]]:
     """Every `cache_control` of a body, with its place."""
     if body.cache_control is not None:
         yield CACHE_CONTROL, body.cache_control
-    for position, tool in enumerate(body.tools or ()):
-        if tool.cache_control is not None:
-            yield f"tools[{position}].{CACHE_CONTROL}", tool.cache_control
-    yield from _marks_of_blocks("system", body.system)
+    yield from _marks_of("tools", body.tools)
+    yield from _marks_of("system", body.system)
     for position, message in enumerate(body.messages or ()):
-        yield from _marks_of_blocks(f"messages[{position}].content", message.content)
+        yield from _marks_of(f"messages[{position}].content", message.content)
 
 
-def _marks_of_blocks(path: str, content: str | list[InputBlock] | None) -> Iterator[tuple[str, CacheControl]]:
-    for position, block in enumerate(content if isinstance(content, list) else ()):
-        if block.cache_control is not None:
-            yield f"{path}[{position}].{CACHE_CONTROL}", block.cache_control
-        yield from _marks_of_blocks(f"{path}[{position}].content", block.content)
+def _marks_of(path: str, parts: str | Sequence[InputBlock | CustomTool] | None) -> Iterator[tuple[str, CacheControl]]:
+    for position, part in enumerate(parts if isinstance(parts, list) else ()):
+        if part.cache_control is not None:
+            yield f"{path}[{position}].{CACHE_CONTROL}", part.cache_control
+        yield from _marks_of(f"{path}[{position}].content", getattr(part, "content", None))
 
 
 def named_without_effect(
