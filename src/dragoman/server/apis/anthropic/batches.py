@@ -1,7 +1,6 @@
 """Message batches: many messages that are answered when nobody else asks, as Anthropic has them.
 
-Does: read bodies, answer in Anthropic's shapes. Does not: run batches (`server.batches` does). On the event loop.
-Source: Anthropic API reference, message batches.
+Does not: run batches (`server.batches` does). On the event loop. Source: Anthropic API reference, message batches.
 """
 
 from __future__ import annotations

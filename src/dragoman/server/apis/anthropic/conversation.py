@@ -1,8 +1,7 @@
 """Turns system prompt and messages into the conversation that chat templates see.
 
-Does: check blocks, put tool results into messages of their own, join what belongs to one turn.
-Does not: fetch or decode images, or render templates; the service does. Called by the dialect and by the counting of tokens,
-on the event loop. Source: Anthropic API reference, messages.
+Does not: fetch or decode images, or render templates; the service does. Called by the dialect, on the event loop.
+Source: Anthropic API reference, messages.
 
     user       [tool_result, tool_result, text, image]  ->  tool, tool, user (the results' images first)
     assistant  [thinking, text, tool_use]               ->  assistant with reasoning_content and tool_calls

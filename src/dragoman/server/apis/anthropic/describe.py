@@ -1,7 +1,6 @@
 """The bodies of messages as components of the description.
 
-Does: take types from the Structs that parse, ranges from the tables that check. Does not: describe answers.
-Called when the document is built.
+Types come from the Structs that parse, ranges from the tables that check. Called when the document is built.
 """
 
 from __future__ import annotations

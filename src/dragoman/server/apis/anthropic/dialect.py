@@ -1,7 +1,6 @@
-"""Translates messages for one model.
+"""Turns a body of messages into one GenerationRequest, or into the prompt whose tokens are counted.
 
-Does: turn a body into one GenerationRequest, or into the prompt whose tokens are counted. Does not: encode.
-Built by the composition root, one per served model; called on the event loop.
+Does not: encode. Set up for each served model; called on the event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Encodes messages: blocks of text, thinking and tool use, whole or as the events of a stream.
 
-Does: everything the answer shows. Does not: parse. One encoder per call, on the event loop; `event` runs once per step, so
-it stays cheap. Source: Anthropic API reference, messages and streaming.
+One encoder per call, on the event loop; `event` runs once per step, so it stays cheap.
+Source: Anthropic API reference, messages and streaming.
 """
 
 from __future__ import annotations
@@ -229,10 +229,7 @@ class MessagesEncoder(Encoder):
 
 
 def tool_input(arguments: str) -> msgspec.Raw:
-    """A call's arguments as an object; what is none, because it was cut, under the name that Anthropic's guide gives it.
-
-    Source: Anthropic's guide to fine-grained tool streaming, on invalid JSON.
-    """
+    """A call's arguments as an object; text that was cut stands under the name that Anthropic's guide gives it."""
     if not arguments.strip():
         return _EMPTY
     try:

@@ -1,7 +1,6 @@
 """The parameters of a message that are not its conversation or its tools: ranges, thinking, output formats, what is ignored.
 
-Does: check them, turn them into neutral ones, name those that had no effect. Does not: read messages or tools.
-Called by the dialect and by the counting of tokens, on the event loop. Source: Anthropic API reference, messages.
+Does not: read messages or tools. Called by the dialect, on the event loop. Source: Anthropic API reference, messages.
 """
 
 from __future__ import annotations
@@ -119,8 +118,7 @@ def check_words(body: MessagesBody, limits: Limits) -> None:
 def thinking_kwargs(body: PromptBody, max_tokens: int | None = None, betas: str = "") -> dict[str, Any]:
     """Template variables for thinking, under the names that templates know. Raises: InvalidRequest.
 
-    Without `thinking` the template decides. `max_tokens`: the answer's limit, which the budget must be below; None = no
-    limit.
+    Without `thinking` the template decides. `max_tokens`: the answer's limit, which the budget must be below.
     """
     kwargs: dict[str, Any] = {}
     if body.thinking is not None:

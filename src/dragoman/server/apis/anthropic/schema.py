@@ -1,7 +1,6 @@
 """The wire schema of messages: request body, blocks, tools, the answer and the events of a stream.
 
-Does: define Structs. Does not: validate beyond types. Used by the other modules here.
-Source: Anthropic API reference, messages.
+Does not: validate beyond types. Used on the event loop. Source: Anthropic API reference, messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turns tools and the wish about them into the neutral form.
 
-Does: check names, schemas and the choice; refuse tools that Anthropic's servers run. Does not: read calls or results.
-Called by the dialect and by the counting of tokens, on the event loop. Source: Anthropic API reference, messages.
+Refuses tools that Anthropic's servers run. Called by the dialect, on the event loop.
+Source: Anthropic API reference, messages.
 """
 
 from __future__ import annotations

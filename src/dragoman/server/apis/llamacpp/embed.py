@@ -1,7 +1,6 @@
 """`/embedding` and `/embeddings`: texts become vectors, in llama.cpp's shape.
 
-Does: ask the model's service, scale the vectors. Does not: compute. Called on the event loop.
-Source: llama.cpp, tools/server/README.md, "POST /embedding"; its function common_embd_normalize.
+Called on the event loop. Source: llama.cpp, tools/server/README.md, "POST /embedding"; its function common_embd_normalize.
 """
 
 from __future__ import annotations

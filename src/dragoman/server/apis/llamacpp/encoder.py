@@ -1,7 +1,6 @@
 """Encodes answers of `/completion` and `/infill`: one object, or a list of them, or server-sent events.
 
-One encoder per call, on the event loop.
-Source: llama.cpp, tools/server/README.md, "Response format".
+One encoder per call, on the event loop. Source: llama.cpp, tools/server/README.md, "Response format".
 """
 
 from __future__ import annotations

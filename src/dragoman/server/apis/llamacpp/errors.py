@@ -1,7 +1,6 @@
 """Errors as llama.cpp's server tells them: a code, a message, a type, and the sizes where a prompt is too long.
 
-Used on the event loop.
-Source: llama.cpp, tools/server/README.md, "API errors".
+Used on the event loop. Source: llama.cpp, tools/server/README.md, "API errors".
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """`/props`, `/slots`, `/lora-adapters` and `/apply-template`: what there is to know of a model besides its answers.
 
-Does: tell the default settings, the room for sequences and how far they are, the adapters; set which one is applied; render
-a conversation. Does not: generate. On the event loop.
-Source: llama.cpp, tools/server/README.md.
+Does not: generate. On the event loop. Source: llama.cpp, tools/server/README.md.
 """
 
 from __future__ import annotations

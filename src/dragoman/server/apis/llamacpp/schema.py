@@ -1,7 +1,6 @@
 """The bodies that llama.cpp's clients send, and what they are sent.
 
-Does: name the fields. Does not: check values or fill in defaults. Used on the event loop, and when the document is built.
-Source: llama.cpp, tools/server/README.md.
+Does not: check values or fill in defaults. Used on the event loop. Source: llama.cpp, tools/server/README.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """LM Studio's additions to OpenAI's answers, and its list of models.
 
-Does: name the fields. Does not: fill them in. Used on the event loop, and when the document is built.
-Source: LM Studio's documentation, REST API v0.
+Used on the event loop, and when the document is built. Source: LM Studio's documentation, REST API v0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Health checks: readiness and liveness, in the words of LMI's front end, which all of them share.
 
-Does: derive the status from the registry and the engines' health. Does not: touch engines beyond asking for it.
 Called on the event loop; never waits, so that health checks answer however busy the models are.
 """
 

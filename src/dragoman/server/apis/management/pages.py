@@ -1,8 +1,7 @@
 """`GET /openapi.json`, `GET /docs`, `GET /` and the metrics: what the server says of itself.
 
-Does: build the document at the first request and keep its bytes; hand out the page, which needs nothing from elsewhere; say
-at the root what this server is, or send browsers to the playground. Does not: describe anything itself. On the event loop.
-Open to all: none of them tells about models' use but in totals.
+Does: build the document at the first request and keep its bytes; send browsers from the root to the playground. Open to all:
+none of them tells about models' use but in totals. On the event loop.
 """
 
 from __future__ import annotations

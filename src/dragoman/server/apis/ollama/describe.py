@@ -1,7 +1,4 @@
-"""The bodies of Ollama's operations as schemas.
-
-Does: describe, with the ranges that are checked. Does not: answer. Used when the document is built.
-"""
+"""The bodies of Ollama's operations as schemas, with the ranges that are checked. Used when the document is built."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """`/api/generate` and `/api/chat`: a prompt, or a conversation, becomes one neutral request.
 
-Does: read prompts, messages and tools in Ollama's words; answer calls that only load or unload. Does not: encode.
-Set up for each served model; called on the event loop.
+Calls that only load or unload are answered at once. Does not: encode. Set up for each served model; on the event loop.
 Source: Ollama API reference (docs/api.md), and its server where the reference is silent.
 """
 

@@ -1,7 +1,6 @@
 """`/api/embed` and `/api/embeddings`: texts become vectors, by a model that embeds.
 
-Does: ask the model's service, write the answers. Does not: compute. Called on the event loop.
-Source: Ollama API reference (docs/api.md), "Generate Embeddings".
+Called on the event loop. Source: Ollama API reference (docs/api.md), "Generate Embeddings".
 """
 
 from __future__ import annotations

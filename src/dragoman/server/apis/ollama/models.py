@@ -1,7 +1,6 @@
 """The served models as Ollama lists and describes them: `/api/tags`, `/api/show`, `/api/ps`, `/api/version`.
 
-Does: put what is known of a model into Ollama's words. Does not: read files (the model's card has what they say).
-Called by the operations, on the event loop; never waits.
+Does not: read files (the model's card has what they say). On the event loop; never waits.
 Source: Ollama API reference (docs/api.md); the keys of `model_info` are those of GGUF's metadata.
 """
 

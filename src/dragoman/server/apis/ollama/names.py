@@ -1,6 +1,5 @@
 """Names of models as Ollama's clients write them: what has no tag means the one that is called `latest`.
 
-Does: find the served name that is meant, and write names as lists show them. Does not: know which are served.
 Called by the operations and the dialects, on the event loop.
 """
 

@@ -1,6 +1,6 @@
 """`options` of a request: what Ollama's names, defaults and ranges differ in from the parameters that all APIs share.
 
-Does: hold them as data. Does not: read anything. Used by the dialects, on the event loop, and when they are described.
+Used by the dialects, on the event loop, and when the document is built.
 Sources: Ollama's Modelfile reference, "Valid Parameters and Values"; its API types, `Options`.
 """
 

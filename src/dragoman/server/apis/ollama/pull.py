@@ -1,7 +1,6 @@
 """`/api/pull`: a model of the hub is brought to this machine, and the client sees how far it is.
 
-Does: read the body, find what the name means, write the lines. Does not: download (`server.hosting` says who does), or load.
-Called by the operation, on the event loop.
+Does not: download (`server.pulling` does), or load. On the event loop.
 Source: Ollama API reference (docs/api.md), "Pull a Model"; Hugging Face's page on Ollama (`hf.co/ORG/NAME:TYPE`).
 """
 

@@ -1,6 +1,5 @@
 """Reads everything but the prompt, for `/api/generate` and `/api/chat`.
 
-Does: decode a body, check it, name what has no effect. Does not: read prompts or messages, or encode.
 Called by the dialects and the operations on models, on the event loop.
 Source: Ollama API reference (docs/api.md), and its server where the reference is silent.
 """

@@ -1,6 +1,6 @@
 """The wire schema of Ollama's API: bodies, answers, lines of streams, lists of models.
 
-Does: define Structs. Does not: validate beyond types. Used by this API only.
+Does not: validate beyond types. Used on the event loop.
 Source: Ollama API reference (docs/api.md) and its API types; fields that are missing there are left out when empty.
 """
 

@@ -1,8 +1,6 @@
-"""The files of the playground, as they are sent: once as they are, once compressed, each with a tag that tells whether a
-browser has them already.
+"""The files of the playground as they are sent: plain or compressed, or not at all if the browser has them already.
 
-Does: read the files of `page` at the first request and keep their bytes; choose the encoding; answer 304. Does not: make
-anything of them, or serve other files. Called by the playground's operations, on the event loop.
+Reads the files of `page` at the first request and keeps their bytes. Called by the operations, on the event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """vLLM's `/classify` and `/pooling`.
 
-Does: read, ask the model's service, write. Does not: tokenise or compute. Called on the event loop.
-Source: vLLM's pooling API.
+Does not: tokenise or compute. Called on the event loop. Source: vLLM's pooling API.
 """
 
 from __future__ import annotations

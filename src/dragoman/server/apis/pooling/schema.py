@@ -1,7 +1,6 @@
 """Bodies and answers of vLLM's `/classify` and `/pooling`, and their schemas.
 
-Does: name the fields. Does not: check values. Used on the event loop, and when the document is built.
-Source: vLLM's pooling API.
+Does not: check values. Used on the event loop, and when the document is built. Source: vLLM's pooling API.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Scoring as vLLM has it: two texts, or two lists of them, and a number for each pair.
 
-Does: read, ask, write. Does not: tokenise or compute. Called on the event loop.
-Source: vLLM's score API.
+Does not: tokenise or compute. Called on the event loop. Source: vLLM's score API.
 """
 
 from __future__ import annotations

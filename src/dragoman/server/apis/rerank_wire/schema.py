@@ -1,6 +1,6 @@
 """Bodies and answers of reranking and scoring, and their schemas.
 
-Does: name the fields. Does not: check values. Used on the event loop, and when the document is built.
+Does not: check values. Used on the event loop, and when the document is built.
 Sources: Cohere's rerank v1 and v2, Jina's rerank, OVMS's rerank, vLLM's rerank and score.
 """
 

@@ -1,7 +1,6 @@
 """Errors as Text Embeddings Inference tells them.
 
-Does: status, body and type of every kind. Used on the event loop.
-Source: TEI's HTTP API (ErrorResponse, ErrorType) from version 1.9 on; before, `Validation` was 413.
+Used on the event loop. Source: TEI's HTTP API (ErrorResponse, ErrorType) from version 1.9 on; before, `Validation` was 413.
 """
 
 from __future__ import annotations

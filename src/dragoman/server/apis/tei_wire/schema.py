@@ -1,6 +1,6 @@
 """Bodies and answers of Text Embeddings Inference, and their schemas.
 
-Does: name the fields. Does not: check values. Used on the event loop, and when the document is built.
+Does not: check values. Used on the event loop, and when the document is built.
 Source: TEI's HTTP API (EmbedRequest, RerankRequest).
 """
 

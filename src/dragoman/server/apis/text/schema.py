@@ -1,6 +1,5 @@
 """The bodies of the plain-text service: what clients send, checked field by field.
 
-Does: decode and validate `/api/generate-one` and `/api/generate-batch`. Does not: know generation or HTTP status codes.
 Used by the text dialect only. `null` means "not given"; ids keep their exact JSON text, so that they return as sent.
 """
 
