@@ -17,8 +17,7 @@ from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptio
 from dragoman.server.apis.openai_wire.common import ServedNames
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from dragoman.server.apis.openai_wire.profile import V1, Profile
-from dragoman.server.apis.ovms import api as ovms
-from dragoman.server.apis.ovms_wire.profile import V3
+from dragoman.server.apis.ovms_wire.profile import V3, V3_CHAT
 from dragoman.types import GenerationEvent, GenerationRequest, SamplingParams, TokenOutput
 from tests.support.golden import interleaved_events
 from tests.support.scripted import scripted_result
@@ -27,7 +26,7 @@ CompletionsApi = Literal["v1", "v3", "lmi"]
 PROFILES: Mapping[str, Profile] = {"v1": V1, "v3": V3, "lmi": LMI}
 ROUTES: Mapping[str, ChatRoute] = {
     "v1": negotiate,
-    "v3": ovms.chat_route,
+    "v3": lambda options, http: V3_CHAT,
     "invocations": lmi.lmi_route,
 }
 

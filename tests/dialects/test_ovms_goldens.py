@@ -6,8 +6,7 @@ from dragoman.server.api import Dialect
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
 from dragoman.server.apis.openai_wire.common import ServedNames
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
-from dragoman.server.apis.ovms.api import chat_route
-from dragoman.server.apis.ovms_wire.profile import V3
+from dragoman.server.apis.ovms_wire.profile import V3, V3_CHAT
 from tests.support.golden import answer, case_names, check_golden, load_case
 from tests.support.tables import table
 
@@ -17,7 +16,7 @@ NOW_S = 1_716_825_108.0
 def dialect_of(path: str) -> Dialect:
     """The dialect that answers on a path of /v3."""
     if path == "/v3/chat/completions":
-        return ChatDialect(ChatOptions(chat_route, names=ServedNames("demo")), clock=lambda: NOW_S)
+        return ChatDialect(ChatOptions(lambda options, http: V3_CHAT, names=ServedNames("demo")), clock=lambda: NOW_S)
     return CompletionsDialect(CompletionsOptions(profile=V3, names=ServedNames("demo")), clock=lambda: NOW_S)
 
 

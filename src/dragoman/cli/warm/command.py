@@ -29,7 +29,7 @@ from dragoman.host.settings import server_config
 from dragoman.hub.download import size_text
 from dragoman.models import ModelError
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.openai.api import CHAT, COMPLETIONS
+from dragoman.server.apis.openai.api import ROUTES
 from dragoman.server.observation.record import CallRecord, enter_call
 from dragoman.server.registry import ServedModel
 
@@ -133,10 +133,10 @@ def _bodies(path: Path) -> Iterator[tuple[str, str, bytes]]:
     """The (place, dialect, body) of each prompt in a file. Raises: OSError."""
     if path.suffix != ".jsonl":
         text = path.read_bytes().decode("utf-8", "replace")
-        yield str(path), COMPLETIONS, msgspec.json.encode({"prompt": text})
+        yield str(path), ROUTES.completions, msgspec.json.encode({"prompt": text})
         return
     for number, line in numbered_lines(path):
-        yield f"{path} line {number}", CHAT, line
+        yield f"{path} line {number}", ROUTES.chat, line
 
 
 async def _computed(served: ServedModel, name: str, body: bytes, caller: str) -> tuple[int, int]:

@@ -18,11 +18,11 @@ from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDial
 from dragoman.server.apis.openai_wire.completions.schema import CompletionChunk
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body
 from dragoman.server.apis.openai_wire.embeddings.dialect import embeddings
-from dragoman.server.apis.openai_wire.embeddings.operation import embeddings_operation
 from dragoman.server.apis.openai_wire.embeddings.schema import embeddings_body
 from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
 from dragoman.server.apis.openai_wire.pooling.dialect import TextsDialect
 from dragoman.server.apis.openai_wire.profile import V1
+from dragoman.server.apis.openai_wire.routes import embeddings_operation
 from dragoman.server.describe.answers import FINDING, LISTING, Answer, json_answer
 from dragoman.server.describe.components import GENERATED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import INTEGER, Schema, any_of, ref
@@ -129,7 +129,7 @@ API = Api(
         embeddings_operation(
             path="/api/v0/embeddings",
             summary="Embed texts",
-            errors=ERRORS.answers(),
+            errors=ERRORS,
             body="LmEmbeddingsRequest",
             dialect=EMBEDDINGS,
         ),

@@ -21,7 +21,13 @@ from dragoman.types import LineLimits, SamplingParams
 # --- samplers ---------------------------------------------------------------------------------------------------------
 
 OF_SAMPLERS: Mapping[str, tuple[str, ...]] = {
-    "penalties": ("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
+    "penalties": (
+        "repetition_penalty",
+        "repeat_penalty",
+        "repeat_last_n",
+        "presence_penalty",
+        "frequency_penalty",
+    ),
     "dry": tuple(name for name in FURTHER if name.startswith("dry_")),
     "temperature": ("temperature",),
     "top_n_sigma": ("top_n_sigma", "nsigma"),
@@ -32,7 +38,7 @@ OF_SAMPLERS: Mapping[str, tuple[str, ...]] = {
     "infill": (),
     "xtc": ("xtc_probability", "xtc_threshold"),
 }
-"""The parameters of our samplers, these by llama.cpp's names and in the order in which they are applied."""
+"""The parameters of our samplers, under every name that they have; the samplers by llama.cpp's names, in their order."""
 ORDER = tuple(OF_SAMPLERS)
 LACKING = ("adaptive_p",)
 BY_DEFAULT = tuple(name for name in ORDER if name != "infill")
@@ -152,13 +158,6 @@ REASONS: Mapping[str, str] = {
     "post_sampling_probs": "no log-probabilities are asked for",
 }
 
-_SWITCHED_OFF: Mapping[str, tuple[str, ...]] = {
-    **OF_SAMPLERS,
-    "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
-    "top_n_sigma": ("top_n_sigma",),
-}
-"""The same by the names of SamplingParams."""
-
 
 class LlamaFields(GrammarFields, kw_only=True):
     """Its fields; None = not given. (A Struct has one base: what constrains the output.)
@@ -208,7 +207,7 @@ def without_unlisted(
     off = {*ORDER, "infill"} - set(listed)
     if body.repeat_last_n == 0:  # penalties look at no token then
         off.add("penalties")
-    names = [name for sampler in ORDER if sampler in off for name in _SWITCHED_OFF[sampler]]
+    names = [name for sampler in off for name in OF_SAMPLERS[sampler] if name in SamplingParams.__struct_fields__]
     return msgspec.structs.replace(
         sampling,
         **{name: getattr(NEUTRAL_SAMPLING, name) for name in names},
@@ -236,6 +235,6 @@ def unlisted_names(
     if body.samplers is None:
         return set()
     listed = read_samplers(body.samplers, profile)
-    idle = {name for one in ORDER if one not in listed for name in (*OF_SAMPLERS[one], *_SWITCHED_OFF[one])} & set(raw)
+    idle = {name for one in ORDER if one not in listed for name in OF_SAMPLERS[one]} & set(raw)
     is_done = listed == in_order(listed) and not set(listed) & set(lacks)
     return idle if is_done else {*idle, "samplers"}

@@ -200,20 +200,21 @@ class ResponsesDialect:
             if body.previous_response_id is not None:
                 return ()
             raise profile.fault("input", "missing", "input is missing: it must be a text or an array of items")
-        if isinstance(given, str):
-            if not given and profile.refuses_empty_prompt:
-                raise profile.fault("input", "empty", "input must not be empty")
-            said = {"role": "user", "content": given}
-            return (stored_form(said, "message", new_item_id("message", response_id, "i0")),)
-        if not given and body.previous_response_id is None:
+        if given == "" and profile.refuses_empty_prompt:
+            raise profile.fault("input", "empty", "input must not be empty")
+        if given == [] and body.previous_response_id is None:
             raise profile.fault("input", "no_items", "input must hold at least one item, got []")
+        if isinstance(given, str):
+            given, sent = [InputItem(role="user", content=given)], [{"role": "user", "content": given}]
+        else:
+            sent = raw["input"]
         items: list[Item] = []
-        for position, (item, sent) in enumerate(zip(given, raw["input"], strict=True)):
+        for position, (item, written) in enumerate(zip(given, sent, strict=True)):
             kind = type_of(item)
             if kind == "item_reference":
                 items.append(self._referred(item, f"input[{position}]", caller, store))
             else:
-                items.append(stored_form(sent, kind, new_item_id(kind, response_id, f"i{position}")))
+                items.append(stored_form(written, kind, new_item_id(kind, response_id, f"i{position}")))
         return tuple(items)
 
     def _referred(self, item: InputItem, path: str, caller: str, store: ResponseStore) -> Item:

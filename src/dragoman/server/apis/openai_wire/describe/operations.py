@@ -1,4 +1,4 @@
-"""Operations that several APIs have in the OpenAI wire format: conversations, completions, model lists.
+"""Operations that several APIs have in the OpenAI wire format: conversations and model lists.
 
 Does: put descriptions together. Does not: decide dialects, or paths and errors but for `V1_MODELS`; each API does.
 Used when APIs are imported.
@@ -9,9 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from dragoman.server.api import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE, HttpCall, model_of_body
+from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion
-from dragoman.server.apis.openai_wire.completions.schema import Completion, CompletionChunk
 from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.models import OpenAiModel, OpenAiModelList, openai_model, openai_models
 from dragoman.server.describe.answers import (
@@ -24,13 +23,12 @@ from dragoman.server.describe.answers import (
     json_answer,
     merged,
 )
-from dragoman.server.describe.components import GENERATED, MESSAGES, QUESTION
+from dragoman.server.describe.components import GENERATED, MESSAGES
 from dragoman.server.describe.json_schema import ref
 from dragoman.server.model_facts import facts_of_all, facts_of_name
 from dragoman.server.operations import AnswerOperation, GenerateOperation, Server, looked_at
 from dragoman.server.security.scopes import Scope
 
-_COMPLETION_EXAMPLE = {"model": "default", "prompt": QUESTION, "max_tokens": 32, "temperature": 0, "stream": True}
 _CHAT_EXAMPLE = {"model": "default", "messages": MESSAGES, "max_tokens": 32, "temperature": 0, "stream": True}
 
 
@@ -43,20 +41,6 @@ def chat_operation(*, stream: Content, errors: Answers, body: str, **more: Any) 
         description="Streams in OpenAI's shape are server-sent events that end in `data: [DONE]`.",
         body={JSON_MEDIA_TYPE: ref(body)},
         example=_CHAT_EXAMPLE,
-        **more,
-    )
-
-
-def completions_operation(*, error: type, errors: Answers, body: str, **more: Any) -> GenerateOperation:
-    """A completion. `error`: the Struct inside a stream. `body`: the component. `more`: what differs else."""
-    content = {JSON_MEDIA_TYPE: Completion, SSE_MEDIA_TYPE: (CompletionChunk, error)}
-    return GenerateOperation(
-        tag="Completions",
-        answers=merged({200: Answer("the answer", content, GENERATED)}, errors),
-        description="Streams are server-sent events that end in `data: [DONE]`.",
-        body={JSON_MEDIA_TYPE: ref(body)},
-        example=_COMPLETION_EXAMPLE,
-        model=model_of_body,
         **more,
     )
 
