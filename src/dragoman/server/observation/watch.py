@@ -61,9 +61,8 @@ class CallMetrics:
         outcome = record.outcome
         key = (record.api, record.model, str(outcome))
         self._calls[key] += 1
-        self._tokens["prompt"][key] += record.num_prompt_tokens
-        self._tokens["cached"][key] += record.num_cached_tokens
-        self._tokens["completion"][key] += record.num_completion_tokens
+        for kind, counts in self._tokens.items():
+            counts[key] += getattr(record, f"num_{kind}_tokens")
         if record.error is not None:
             self._rejections[record.api, record.model, record.error.kind] += 1
         if outcome is Outcome.CLIENT_GONE:
@@ -79,29 +78,12 @@ class CallMetrics:
                     self._sequences[(*key, str(sequence.finish_reason or FinishReason.ABORT))] += 1
 
     def _observe_request(self, request: RequestRecord, key: _Key, trace_id: str) -> None:
-        if request.queue_s is not None:
-            self._of("dragoman_queue_seconds", key).add(request.queue_s, trace_id)
-        first_s = request.first_token_s
-        if first_s is None:
-            return
-        self._of("dragoman_time_to_first_token_seconds", key).add(first_s, trace_id)
-        self._of("dragoman_inter_token_seconds", key).add_all(request.gaps_s(), trace_id)
-        self._of("dragoman_request_prompt_tokens", key).add(request.num_prompt_tokens, trace_id)
-        self._of("dragoman_request_completion_tokens", key).add(request.num_completion_tokens, trace_id)
-        self._observe_phases(request, key, trace_id)
-
-    def _observe_phases(self, request: RequestRecord, key: _Key, trace_id: str) -> None:
-        """Of a request that has begun."""
-        times = request.event_s
-        first_s, last_s = min(each[0] for each in times), max(each[-1] for each in times)
-        begin_s = min(request.first_step_s, first_s)
-        longest = max(sequence.num_tokens for sequence in request.sequences)
-        self._of("dragoman_prefill_seconds", key).add(first_s - begin_s, trace_id)
-        self._of("dragoman_decode_seconds", key).add(last_s - first_s, trace_id)
-        self._of("dragoman_inference_seconds", key).add(last_s - begin_s, trace_id)
-        self._of("dragoman_longest_completion_tokens", key).add(longest, trace_id)
-        if longest:
-            self._of("dragoman_mean_token_seconds", key).add((last_s - begin_s) / longest, trace_id)
+        observed = {} if request.queue_s is None else {"queue_seconds": request.queue_s}
+        if request.first_token_s is not None:
+            observed |= _phases(request)
+            self._of("dragoman_inter_token_seconds", key).add_all(request.gaps_s(), trace_id)
+        for name, value in observed.items():
+            self._of(f"dragoman_{name}", key).add(value, trace_id)
 
     def collect(self) -> Iterator[Metric]:
         """Every metric; called by the client library."""
@@ -150,6 +132,24 @@ class CallMetrics:
         if key not in by_key:
             by_key[key] = Histogram(_HISTOGRAMS[name][1])
         return by_key[key]
+
+
+def _phases(request: RequestRecord) -> dict[str, float]:
+    """The durations and sizes of a request that has begun to answer, by their histograms."""
+    times = request.event_s
+    first_s, last_s = min(each[0] for each in times), max(each[-1] for each in times)
+    begin_s = min(request.first_step_s, first_s)
+    longest = max(sequence.num_tokens for sequence in request.sequences)
+    found = {
+        "time_to_first_token_seconds": first_s - request.begin_s,
+        "request_prompt_tokens": request.num_prompt_tokens,
+        "request_completion_tokens": request.num_completion_tokens,
+        "prefill_seconds": first_s - begin_s,
+        "decode_seconds": last_s - first_s,
+        "inference_seconds": last_s - begin_s,
+        "longest_completion_tokens": longest,
+    }
+    return {**found, "mean_token_seconds": (last_s - begin_s) / longest} if longest else found
 
 
 def _counter(name: str, text: str, labels: list[str], counts: Mapping[Any, int]) -> Metric:

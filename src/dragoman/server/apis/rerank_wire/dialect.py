@@ -71,14 +71,14 @@ def rerank_dialect(profile: ModelProfile, words: Profile, told: ToldRanked) -> D
     """Reranking by one model. `words`: how its errors are told; `told`: the answer's shape."""
 
     async def answer(call: TextsCall[RerankBody]) -> msgspec.Struct:
-        return told(await _ranked(call, words))
+        return told(await _ranked(call))
 
     return TextsDialect(profile, TextsOperation(RerankBody, answer, words))
 
 
-async def _ranked(call: TextsCall[RerankBody], words: Profile) -> Ranked:
+async def _ranked(call: TextsCall[RerankBody]) -> Ranked:
     """The documents in the order of their scores. Raises: ServerError."""
-    body, limits = call.body, call.limits
+    body, limits, words = call.body, call.limits, call.words
     _check(body, words)
     service = scorer(call.profile, by_similarity=True)
     documents = read_documents(body.documents, limits, words)

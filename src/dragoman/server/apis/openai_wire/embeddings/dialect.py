@@ -34,8 +34,8 @@ from dragoman.server.pooling.base import Text
 Row = npt.NDArray[np.float32]
 
 
-async def _embed(call: TextsCall[EmbeddingsBody], words: Profile) -> EmbeddingList:
-    profile, body = call.profile, call.body
+async def _embed(call: TextsCall[EmbeddingsBody]) -> EmbeddingList:
+    profile, body, words = call.profile, call.body, call.words
     service = embedder(profile)
     check_body(call.raw, body, words)
     given = read_texts("input", body.input, call.limits, words)
@@ -67,7 +67,7 @@ def _idle(call: TextsCall[EmbeddingsBody]) -> Iterator[str]:
 
 def embeddings(words: Profile) -> TextsOperation[EmbeddingsBody]:
     """Embeddings in the words of a profile."""
-    return TextsOperation(EmbeddingsBody, lambda call: _embed(call, words), words, idle=_idle)
+    return TextsOperation(EmbeddingsBody, _embed, words, idle=_idle)
 
 
 def check_token_ids(texts: Sequence[Text], is_allowed: bool | None, profile: ModelProfile, words: Profile) -> None:

@@ -26,12 +26,13 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class TextsCall(Generic[BodyT]):
-    """One call. `raw`: its body as sent. `clock`: seconds since the epoch."""
+    """One call. `raw`: its body as sent. `words`: how it is read. `clock`: seconds since the epoch."""
 
     profile: ModelProfile
     request_id: str
     raw: Mapping[str, Any]
     body: BodyT
+    words: Profile
     clock: Clock
 
     @property
@@ -67,6 +68,6 @@ class TextsDialect(AnsweringDialect, Generic[BodyT]):
         operation = self._operation
         raw = decode_object(http, operation.words)
         body = read_struct(raw, operation.kind, operation.words)
-        call = TextsCall(self._profile, http.request_id, raw, body, self._clock)
+        call = TextsCall(self._profile, http.request_id, raw, body, operation.words, self._clock)
         headers = note_ignored(switches, [*operation.idle(call)])
         return json_reply(200, await operation.answer(call), headers)
