@@ -137,7 +137,7 @@ def test_pictures_of_many_requests_are_bounded_together(monkeypatch: pytest.Monk
 
 
 def test_memory_comes_back_however_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = PictureMemory(16_000_000, max_wait_s=0.05)
+    memory = PictureMemory(16_000_000, max_wait_s=PATIENCE_S)
     watched = Watched(memory, monkeypatch)
     loader = PictureLoader(PictureLimits(max_pixels=1_000_000), memory=memory)
     good, damaged = data_url(png(800, 800)), data_url(png(800, 800)[:-900])
@@ -171,6 +171,7 @@ def test_memory_comes_back_however_a_request_ends(monkeypatch: pytest.MonkeyPatc
         watched.opened.set()
 
     async def waits_in_vain() -> None:
+        monkeypatch.setattr(memory.pictures, "_max_wait_s", 0.05)
         with await memory.pictures.lend(7_000_000), pytest.raises(Overloaded):
             await load(good)
 
