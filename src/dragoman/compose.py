@@ -83,9 +83,9 @@ class Renewal:
 class ComposedModel:
     """A model that answers. `facts`: short descriptions for people; `has_chat_template`: whether chat works.
 
-    `can_generate` False = only the operator's handler answers. `memory`: what it takes, None = nothing worth counting.
-    `hooks`: the operator's file. `loader`: what brings its pictures, `pictures`: how they stand in prompts; None for a model
-    that takes none. `renewal`: None = there is no engine.
+    `can_generate` False = only the operator's handler answers. `memory`: its size, None = negligible. `hooks`: the
+    operator's file. `loader`: loads its pictures, `pictures`: writes them into prompts; None for a model without pictures.
+    `renewal` None = there is no engine.
     """
 
     served: ServedModel
@@ -109,9 +109,9 @@ class ComposedModel:
             self.renewal.engine.give_up(reason)
 
     def close(self) -> None:
-        """End the threads that prepare requests, forget the operator's code, and bring no more pictures.
+        """End the preparing threads, release the operator's code, and load no more pictures.
 
-        After the engine's shutdown, when no call is left.
+        Called after the engine's shutdown, when no call is left.
         """
         if isinstance(self.served.service, Service):
             self.served.service.close()
@@ -132,7 +132,7 @@ class Composer:
         return memory_needs(config)
 
     async def build(self, config: Config, progress: Progress, memory_bytes: int | None) -> ComposedModel:
-        """As `build_served_model`."""
+        """See `build_served_model`."""
         begun, self._begun = self._begun, None
         if begun is not None:
             begun.watch(progress)
@@ -150,11 +150,10 @@ class _Text:
 async def build_served_model(
     config: Config, progress: Progress, memory_bytes: int | None = None, loading: ModelLoad | None = None
 ) -> ComposedModel:
-    """The model of `config`, loaded, its engine started. `memory_bytes` is what it may count on besides its weights.
+    """The loaded model of `config` with a started engine. `memory_bytes`: its memory besides the weights.
 
-    None = what is free once it is loaded, which is right for the only model of a process; else see `memory.split_memory`,
-    and its kernels leave room for those of the others.
-    `loading` is given if it has begun already; it is over when this returns or raises.
+    None = what is free after the load, for the only model of a process; else see `memory.split_memory`, and its kernels
+    share the cores. `loading`: the load if it has begun already; it has ended when this returns or raises.
 
     Raises: ModelError or ConfigError if the directory or an option does not fit, EngineDead if the engine does not start.
     """
@@ -165,7 +164,7 @@ async def build_served_model(
         code = None if hooks is None else OperatorCode(hooks, config.clients.hook_timeout_s, runtime)
         if runtime is None or has_model(config):
             is_hosted = memory_bytes is not None
-            if loading is None and not missing_tokenizer(config.model_dir):  # else nothing need be built to tell
+            if loading is None and not missing_tokenizer(config.model_dir):  # checked before anything is built
                 loading = ModelLoad(config, progress, has_neighbours=is_hosted, has_room=is_hosted)
         return await _build(config, loading, memory_bytes, code)
     except BaseException:
@@ -174,14 +173,14 @@ async def build_served_model(
         raise
     finally:
         if loading is not None:
-            loading.abandon()  # no effect unless something else failed first
+            loading.abandon()  # without effect unless something else failed first
             await asyncio.to_thread(loading.wait)
 
 
 async def _build(
     config: Config, loading: ModelLoad | None, memory_bytes: int | None, code: OperatorCode | None
 ) -> ComposedModel:
-    """The model, or what its handler alone serves. Raises: as `build_served_model`."""
+    """The model, or only its handler. Raises: as `build_served_model`."""
     try:
         if loading is None:
             lacks = missing_tokenizer(config.model_dir) or what_lacks(config.model_dir)
@@ -190,7 +189,7 @@ async def _build(
     except ModelError as error:
         if code is None or code.runtime is None:
             raise
-        if loading is not None:  # a handler may serve what the engine cannot
+        if loading is not None:  # a handler may serve a model that the engine cannot
             logger.warning("model %s is served by its handler only: %s", config.name, error)
         return _build_handler_only(config, code, str(error))
 
@@ -288,7 +287,7 @@ def _build_pooling(
 
 
 def late_writing(rule: LateRule, tokenizer: HfTokenizer) -> LateWriting:
-    """The tokens that late interaction puts around texts. Raises: ModelError if there is no mask token."""
+    """The tokens around texts in late interaction. Raises: ModelError if there is no mask token."""
 
     def prefix(text: str) -> tuple[int, ...]:
         found = next((one for one in map(tokenizer.token_to_id, (text, text.strip())) if one is not None), None)
@@ -331,7 +330,7 @@ def _pooling_facts(recipe: Recipe, built: BuiltEngine, capabilities: Capabilitie
 
 
 def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> ComposedModel:
-    """A model whose LMI routes the operator's handler answers; all others say that nothing can be generated."""
+    """A model with only the operator's handler on LMI's routes; other routes answer that nothing can be generated."""
     dialects = set_up_all(model_profile(config, code))
     served = _served(config, NoGeneration(config.name, reason), NoEngine(), dialects, "")
     facts = ("its own handler only, on the LMI routes",)
@@ -339,7 +338,7 @@ def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> Comp
 
 
 def _service_limits(config: Config, engine: Engine) -> ServiceLimits:
-    """The operator's bounds on one request. Raises: ConfigError for one that the engine cannot keep."""
+    """The operator's bounds on one request. Raises: ConfigError for one that the engine does not support."""
     if config.server.queue_timeout is not None and not engine.capabilities.queue_timeout:
         problem = f"engine {config.engine.engine} does not tell when a request begins; leave it out"
         raise ConfigError([f"{config.cite('queue_timeout')}: {problem}"])
@@ -355,7 +354,7 @@ def _service_limits(config: Config, engine: Engine) -> ServiceLimits:
 
 
 def _thinking_bounds(config: Config, engine: Engine) -> ThinkingBounds:
-    """The operator's bounds on reasoning. Raises: ConfigError for one that the engine cannot keep, or that is none."""
+    """The operator's bounds on reasoning. Raises: ConfigError for an unsupported or malformed one."""
     reasoning = config.reasoning
     budget = None if reasoning.reasoning_budget == UNBOUNDED else reasoning.reasoning_budget
     if budget is not None and not engine.capabilities.has_budgets:
@@ -418,7 +417,7 @@ def engine_tools(
 
 
 def _extensions(text: _Text, tools: EngineTools) -> Extensions:
-    """Grammars, and the model's ways of writing tool calls and reasoning."""
+    """The service's extensions: grammars, and the model's formats of tool calls and reasoning."""
     output = text.output
     return Extensions(
         tools.compile_grammar,
@@ -466,7 +465,7 @@ def model_profile(
 
 
 def _abilities(text: _Text, *, sees: bool) -> frozenset[Ability]:
-    """The abilities that a model has by its template and tokenizer, besides completing a text."""
+    """The model's abilities by its template and tokenizer, besides completing a text."""
     template = text.chat_template
     has_tools = template is not None and any("tools" in source for source in template.sources.values())
     able: dict[Ability, bool] = {
@@ -505,7 +504,7 @@ def _proposer_kind(config: Config) -> ProposerKind | None:
 
 
 def _merged_name(config: Config) -> tuple[str, ...]:
-    """The name of the adapter that is part of the model, by which it may be called as well."""
+    """The name of a merged adapter, which is another name of the model."""
     return (config.adapters.lora[0].partition("=")[0],) if config.adapters.merge_lora else ()
 
 
@@ -552,13 +551,13 @@ def _load_text(config: Config) -> _Text:
         tokenizer = load_tokenizer(config.model_dir)
         template = find_chat_template(config, tokenizer)
         output = _output_format(config, template, tokenizer)
-        _ = tokenizer.max_token_chars  # while the model loads: it looks at every token
+        _ = tokenizer.max_token_chars  # done during the load, as it visits every token
         return _Text(tokenizer, template, output, _turn_end_ids(template, tokenizer, output))
     except ValueError as error:
         if not has_model(config):
             raise ModelError(what_lacks(config.model_dir)) from error
         raise ModelError(str(error)) from error
-    except InvalidRequest as error:  # of the texts with which template and tokenizer are tried
+    except InvalidRequest as error:  # of the texts that try template and tokenizer
         raise ModelError(f"{config.model_dir} cannot be used: {error}") from error
 
 
@@ -579,5 +578,5 @@ def _turn_end_ids(
     if template is None:
         return frozenset()
     if isinstance(output, HarmonyOutput):
-        return output.end_ids  # messages end with a token of their own, and others follow
+        return output.end_ids  # messages end with their own token, and others follow
     return turn_end_ids(template, tokenizer, output.marker_ids)

@@ -1,4 +1,4 @@
-"""Several coroutines as one: all of them are done, or none of them goes on.
+"""Runs several coroutines as one: all finish, or none continues.
 
 Does: run them together on the event loop, end the others when one fails. Does not: limit how many. Called by engines that
 make several requests of one, and by those who ask for several answers at once.
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 async def together(works: Iterable[Awaitable[Result]]) -> list[Result]:
     """The results of all, in the order of `works`.
 
-    Raises: what the first that fails does, or CancelledError; the others have ended before it is told.
+    Raises: the first error, or CancelledError, after the others have ended.
     """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

@@ -16,7 +16,7 @@ _FORM = re.compile(rf"[-+]?(?:(?:{_PART.pattern})+|\d+(?:\.\d+)?)", re.ASCII)
 
 
 def seconds_of(text: str) -> float:
-    """The seconds of a duration, which may be negative. Raises: ValueError for what is none."""
+    """The seconds of a duration, which may be negative. Raises: ValueError for another form."""
     if _FORM.fullmatch(text) is None:
         raise ValueError(text)
     sign, bare = (-1.0 if text.startswith("-") else 1.0), text.lstrip("+-")

@@ -58,7 +58,7 @@ class ServerError(Exception):
         return _restored, (type(self), self.args, self.__dict__)
 
     def of(self, label: str) -> Self:
-        """The same error, saying whose it is where a call holds several prompts."""
+        """The same error, naming its request in a call with several prompts."""
         twin = copy(self)
         twin.message = f"{self.message} ({label})"
         twin.args = (twin.message,)
@@ -84,7 +84,7 @@ class InvalidPayload(InvalidRequest):
 
 
 class UnsupportedCoding(InvalidPayload):
-    """The body is packed in a way that is not taken; `taken`: the ways that are, as HTTP's header lists them."""
+    """The body has an unsupported coding; `taken`: the supported ones, in the form of HTTP's header."""
 
     def __init__(self, message: str, taken: str = "") -> None:
         super().__init__(message)
@@ -104,7 +104,7 @@ class UnsupportedFeature(InvalidRequest):
 
 
 class TextOnly(UnsupportedFeature):
-    """A picture for a model that takes text only; of the same kind, but some APIs have a text of their own for it."""
+    """A picture for a model that only takes text; of the same kind, but some APIs have their own text for it."""
 
 
 class NotFound(ServerError):
@@ -114,17 +114,17 @@ class NotFound(ServerError):
 
 
 class UnknownModel(NotFound):
-    """No model of that name is served; of the same kind, but it may have come to the models directory meanwhile."""
+    """No model of that name is served; of the same kind, but the models directory may have it by now."""
 
 
 class Conflict(ServerError):
-    """The thing to be made exists already, or another request makes or ends it now."""
+    """The object exists already, or another request is creating or ending it."""
 
     kind = "conflict"
 
 
 class NoMemory(ServerError):
-    """A model does not fit into the memory that is left; the message holds the needed and the available bytes."""
+    """A model does not fit into the free memory; the message has the needed and available bytes."""
 
     kind = "no_memory"
 
@@ -152,7 +152,7 @@ class Unauthorized(ServerError):
 
 
 class BadSignature(Unauthorized):
-    """An AWS client's signature does not hold; of the same kind, but AWS clients know a name of its own for it."""
+    """An AWS client's signature is wrong; of the same kind, but AWS clients know another name for it."""
 
 
 class Forbidden(ServerError):
@@ -178,13 +178,13 @@ class Overloaded(ServerError):
 
 
 class Unavailable(Overloaded):
-    """The server takes no requests now, however few there are: it is loading or shutting down."""
+    """The server takes no requests now: it is loading or shutting down."""
 
     kind = "unavailable"
 
 
 class NotLoaded(Unavailable):
-    """The model is there and has to be loaded first, which calls that generate do: `name`, as its owner knows it."""
+    """The model must be loaded first, by a generating call. `name`: its owner's name for it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Model {name} is not loaded; a call that generates with it loads it", param="model")
@@ -192,11 +192,11 @@ class NotLoaded(Unavailable):
 
 
 class QueueTimeout(Overloaded):
-    """The request had not begun when the time was over that the operator lets requests wait."""
+    """The request waited longer than the operator allows."""
 
 
 class RateLimited(Overloaded):
-    """The caller has used up its share of requests or tokens for now, however few others there are."""
+    """The caller has used up its requests or tokens for now."""
 
     kind = "rate_limited"
 
@@ -208,7 +208,7 @@ class RequestTimeout(ServerError):
 
 
 class DeadlineTooShort(RequestTimeout):
-    """The time could not suffice, so nothing was begun. `needed_s`: seconds until its first token, at the least."""
+    """The time cannot suffice, so the request was not begun. `needed_s`: the least seconds until its first token."""
 
     def __init__(self, message: str, *, param: str | None = None, needed_s: float = 0.0) -> None:
         super().__init__(message, param=param)
@@ -224,7 +224,7 @@ class Cancelled(ServerError):
 class CapacityError(ServerError):
     """The request can never fit; the message holds the needed and the available number.
 
-    The numbers, in tokens, are there for dialects with a text of their own; None where they do not apply.
+    The numbers, in tokens, are for dialects with their own text; None = not applicable.
     """
 
     kind = "capacity"
@@ -251,7 +251,7 @@ class EngineFailed(ServerError):
 
 
 class EngineDead(ServerError):
-    """The engine has stopped: its requests fail, and so do later ones where no other engine takes its place."""
+    """The engine has stopped: its requests fail, and later ones too unless another engine replaces it."""
 
     kind = "engine_dead"
 
@@ -274,9 +274,9 @@ ALL_KINDS: tuple[str, ...] = tuple(
 
 
 class ModelError(ValueError):
-    """The model directory cannot be served; the message, one line, says which file and key, and what is supported.
+    """The model directory cannot be served; the message, one line, names the file, the key, and what is supported.
 
-    What a file says may be quoted in it, in any length; the line is cut.
+    It may quote a file at any length; the line is cut.
     """
 
     def __init__(self, message: str) -> None:

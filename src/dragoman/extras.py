@@ -1,6 +1,6 @@
-"""The command that installs what an optional part needs.
+"""The command that installs an optional part.
 
-Does: one sentence. Does not: look what is installed. Used where a package is found to be missing.
+Does: word it. Does not: check what is installed. Used where a package is missing.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ SECONDS = (
     *(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5),
     *(0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
-_MANY = 64  # values; for fewer, what numpy does once takes longer than counting them
+_MANY = 64  # values; with fewer, counting them is faster than numpy
 COUNTS = tuple(float(1 << power) for power in range(18))
 
 
 class Example(NamedTuple):
-    """The last value of a bucket that belongs to a trace. `at_s`: since the epoch."""
+    """A bucket's last value with a trace. `at_s`: since the epoch."""
 
     trace_id: str
     value: float
@@ -41,7 +41,7 @@ class Histogram:
         self.examples: dict[int, Example] = {}  # by place in `counts`
 
     def add(self, value: float, trace_id: str = "") -> None:
-        """Count a value, which is an example for the trace if there is one."""
+        """Count a value; with a trace it becomes the bucket's example."""
         place = bisect_left(self.bounds, value)
         self.counts[place] += 1
         self.total += value
@@ -49,7 +49,7 @@ class Histogram:
             self.examples[place] = Example(trace_id, value, time())
 
     def add_all(self, values: Sequence[float], trace_id: str = "") -> None:
-        """Count many: quicker than one after the other where there are dozens."""
+        """Count many values, fast for dozens of them."""
         if len(values) < _MANY:
             for value in values:
                 self.add(value, trace_id)
@@ -64,7 +64,7 @@ class Histogram:
                 self.examples[place] = Example(trace_id, value, now_s)
 
     def merge(self, other: Histogram) -> None:
-        """Count what another one with the same bounds has counted."""
+        """Add the counts of another histogram with the same bounds."""
         self.counts = [mine + more for mine, more in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
         self.examples |= other.examples

@@ -1,7 +1,7 @@
-"""Names that an operator's own file may import from dragoman: the decorators, and the objects that its functions see.
+"""The names that an operator's file may import from dragoman: decorators, and the objects that its functions get.
 
-Does: name them. Does not: do anything; LMI's API does (`server.apis.lmi.hooks`), whose clients such files are written for.
-Imported by operators' files only.
+Does: export them. Does not: implement them; LMI's API does (`server.apis.lmi.hooks`), which such files are written for.
+Imported only by operators' files.
 """
 
 from dragoman.server.apis.lmi.hooks import (

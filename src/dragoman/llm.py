@@ -128,7 +128,7 @@ class LLM:
         return self._run(self._generate_all([request]))[0]
 
     def close(self) -> None:
-        """Abort what runs and give all memory back; calling it again does nothing."""
+        """Abort running requests and free all memory; a second call does nothing."""
         if self._is_closed:
             return
         self._run(self._model.engine.shutdown(0.0))
@@ -150,7 +150,7 @@ class LLM:
         return await together(self._model.service.generate(request) for request in requests)
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run `work` on the own loop and wait for it; a Ctrl-C while waiting cancels it."""
+        """Run `work` on this object's loop and wait for it; Ctrl-C cancels it."""
         if self._is_closed:
             work.close()
             raise RuntimeError("this LLM is closed")
@@ -188,4 +188,4 @@ def _prompt(prompt: str | Sequence[int]) -> Prompt:
 
 
 def _no_progress(stage: str, fraction: float) -> None:
-    """Nobody watches."""
+    """Ignore progress."""

@@ -1,8 +1,7 @@
-"""The log of a server: lines that hold nothing of what clients sent, written so that nobody waits for who reads them.
+"""The log of a server: lines without clients' data, written without waiting for their reader.
 
-Does: form lines, leave out the messages of exceptions, write on a thread, count what is dropped. Does not: decide what is
-logged. Set up by `dragoman serve`, by the processes of memory nodes and by replicas on Ray Serve; loggers are used from any
-thread.
+Does: form lines, omit messages of exceptions, write on a thread, count dropped lines. Does not: decide what is logged. Set
+up by `dragoman serve`, by the processes of memory nodes and by replicas on Ray Serve; loggers are used from any thread.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-MAX_WAITING_CHARS = 1_048_576  # of lines that nobody has read yet; further ones are dropped and counted
+MAX_WAITING_CHARS = 1_048_576  # of unread lines; further ones are dropped and counted
 CLOSE_TIMEOUT_S = 1.0
 DROPPED = "%d lines of the log were dropped: they were not read, or could not be written\n"
 
@@ -44,9 +43,8 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 class OperatorFormatter(logging.Formatter):
     """Log lines with time and level; failures that the operator can mend come without a traceback.
 
-    A message is one line whatever names and paths of clients are in it, and moves no terminal's cursor. Exceptions that
-    requests may have led to are told by their types and places. `expected`: those whose message explains them. `name`:
-    stands in each line.
+    A message is one line whatever clients' names and paths it has, without control characters. Exceptions of requests are
+    logged by type and place. `expected`: exceptions whose message explains them. `name`: in each line.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class OperatorFormatter(logging.Formatter):
 
 
 def hide_messages() -> None:
-    """Have all formatters of this process leave out the messages of exceptions, where another program chooses them."""
+    """Make all formatters of this process omit messages of exceptions, where another program chooses formatters."""
     make = logging.getLogRecordFactory()
 
     def made(*words: Any, **more: Any) -> logging.LogRecord:
@@ -110,9 +108,9 @@ def _lines_of(error: BaseException, *, is_whole: bool) -> Iterator[str]:
 
 
 class BackgroundWriter:
-    """A stream that takes text at once and writes it on a thread of its own; what is too much for it is dropped.
+    """A stream that takes text at once and writes it on a thread; excess text is dropped.
 
-    The reader of a pipe may stop, and a disk may be full: neither makes an event loop wait.
+    So neither a stopped reader of a pipe nor a full disk blocks an event loop.
     """
 
     def __init__(self, stream: TextIO, max_chars: int = MAX_WAITING_CHARS) -> None:
@@ -120,13 +118,13 @@ class BackgroundWriter:
         self._max_chars = max_chars
         self._waiting: deque[str] = deque()
         self._num_chars = 0
-        self._num_dropped = 0  # since that was last told
+        self._num_dropped = 0  # since the last report
         self._changed = threading.Condition()
         self._is_writing = False
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
     def write(self, text: str) -> int:
-        """Take the text; it is written soon, or dropped if too much waits."""
+        """Queue the text, or drop it if too much waits."""
         with self._changed:
             if self._num_chars + len(text) > self._max_chars:
                 self._num_dropped += 1
@@ -138,10 +136,10 @@ class BackgroundWriter:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: who logs does not wait."""
+        """Do nothing: loggers do not wait."""
 
     def drain(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Wait until all is written, or for so long."""
+        """Wait until all is written, at most for this time."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting and not self._is_writing, timeout_s)
 
@@ -164,7 +162,7 @@ class BackgroundWriter:
                 self._changed.notify_all()
 
     def _write(self, text: str) -> bool:
-        """False if the stream cannot be written to."""
+        """Write text; False if the stream cannot be written."""
         try:
             descriptor = self._stream.fileno()
         except (OSError, ValueError, AttributeError):
@@ -189,7 +187,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def start_logging(writer: BackgroundWriter, formatter: logging.Formatter, level: str) -> None:
-    """Have all loggers of this process write there, and those of its threads and tasks that nobody has caught."""
+    """Make all loggers of this process write there, also uncaught errors of threads and tasks."""
     handler = logging.StreamHandler(writer)
     handler.setFormatter(formatter)
     root = logging.getLogger()
@@ -207,14 +205,14 @@ def _tell_thread(told: threading.ExceptHookArgs) -> None:
 
 
 def tell_task(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error that nobody awaits; asyncio itself would print it with its message, which may hold a client's values."""
+    """Log an unawaited error; asyncio itself would print its message, which may have a client's values."""
     logging.getLogger("dragoman").error("%s", context["message"], exc_info=context.get("exception"))
 
 
 def write_to(stream: TextIO, text: str) -> str:
-    """Write a text that a program can do without; why it could not be, "" if it was.
+    """Write an optional text. Returns the reason of a failure, "" = written.
 
-    A stream that fails is led nowhere from then on, or it would fail again when the interpreter ends.
+    A failing stream is then replaced, or it would fail again when the interpreter ends.
     """
     try:
         stream.write(text)

@@ -1,7 +1,7 @@
 """Turns panics of libraries written in Rust into exceptions.
 
-Does: tell a panic, raise an ordinary exception in its place. Does not: catch anything else. Used where such libraries are
-called, and where a request's failures are caught, on any thread.
+Does: recognise a panic, raise an ordinary exception in its place. Does not: catch anything else. Used where such libraries
+are called, and where a request's failures are caught, on any thread.
 
 Python sees a panic as a BaseException, like the end of the process. So it would pass everything that catches the failures
 of one request or one file.
@@ -13,11 +13,11 @@ from types import TracebackType
 
 
 class Panicked(Exception):
-    """A library stopped in the middle; what it was working on is lost, and nothing else."""
+    """A library stopped in the middle; only its present work is lost."""
 
 
 class CatchPanics:
-    """Raises `Panicked` in the place of a panic. A context manager, which costs next to nothing."""
+    """A cheap context manager that raises `Panicked` in place of a panic."""
 
     def __enter__(self) -> None:
         return None
@@ -25,7 +25,7 @@ class CatchPanics:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is not None and kind.__module__ == "pyo3_runtime":  # each library has a type of its own for panics
+        if kind is not None and kind.__module__ == "pyo3_runtime":  # each library has its own type of panics
             raise Panicked(" ".join(str(error).split())) from error
 
 
@@ -33,7 +33,7 @@ CATCH_PANICS = CatchPanics()
 
 
 def failure_of(error: BaseException) -> Exception:
-    """The failure of a request: `error`, or what stands for a panic. Raises: `error` if it ends a task or the process."""
+    """The failure of a request: `error`, or `Panicked` for a panic. Raises: `error` if it ends a task or the process."""
     try:
         with CATCH_PANICS:
             raise error

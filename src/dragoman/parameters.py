@@ -1,7 +1,7 @@
-"""The generation parameters, once for all: their range, what they do, and when they have an effect.
+"""The generation parameters of all APIs: their ranges, effects, and conditions.
 
-Does: declare them by their neutral names, the fields of `SamplingParams` and `GenerationRequest`, which have their types and
-neutral values. Does not: read bodies or options. Each API says what it calls a parameter and what its document changes.
+Does: declare them by their neutral names, the fields of `SamplingParams` and `GenerationRequest`, which have the types and
+neutral values. Does not: read bodies or options. Each API declares its names for them and its document's changes.
 Used by the dialects, on the event loop, by what describes them, and by the options and commands of the same names.
 """
 
@@ -38,7 +38,7 @@ class Bounds:
     note: str = ""  # a further remark about the allowed values
 
     def problem(self, value: float) -> Literal["negative", "low", "high"] | None:
-        """The side on which `value` is out, None if it is inside. "negative": "low", where no negative number is allowed."""
+        """The side on which `value` is out of bounds, None if inside. "negative": "low" where only that is forbidden."""
         if self.low is not None and (value < self.low or (self.is_low_open and value == self.low)):
             return "negative" if value < 0 <= self.low else "low"
         if self.high is not None and (value > self.high or (self.is_high_open and value == self.high)):
@@ -55,7 +55,7 @@ class Bounds:
 
 
 class Need(StrEnum):
-    """The condition under which a parameter has an effect; elsewhere it is reported as ignored."""
+    """The condition of a parameter's effect; otherwise it is reported as ignored."""
 
     NOTHING = "always"
     SAMPLING = "when sampling"
@@ -63,7 +63,7 @@ class Need(StrEnum):
     XTC = "when sampling with xtc_probability"
     BEAMS = "in a beam search"
     DETAILS = "with details"
-    ONE_ANSWER = "when not streaming"  # several sequences per prompt have no place in a stream
+    ONE_ANSWER = "when not streaming"  # a stream has only one sequence per prompt
     ROLLING = "not in dynamic batch mode"
     ADAPTERS = "if there are adapters"
     THINKING = "if the model's reasoning can be separated from its answer"
@@ -73,9 +73,9 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter. `bounds` None = it is not a number. `limit`: the operator's limit that is its largest value.
+    """One parameter. `bounds` None = not a number. `limit`: the operator's limit on its value.
 
-    `aliases`: other names that clients use for it.
+    `aliases`: clients' other names for it.
     """
 
     effect: str
@@ -183,7 +183,7 @@ ALIASES: Mapping[str, str] = {alias: name for name, one in PARAMETERS.items() fo
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
-    """The parameters of samplers as bodies have them, by the same names in several APIs' documents; None = not given."""
+    """The samplers' parameters in bodies, with equal names in several APIs; None = not given."""
 
     dry_multiplier: float | None = None
     dry_base: float | None = None
@@ -210,7 +210,7 @@ Asked = tuple[str, str, Need, Any]
 
 
 def idle_parameters(asked: Iterable[Asked], lacking: Collection[Need]) -> dict[str, str]:
-    """Those without effect as conditions are `lacking`, by the client's names, and why."""
+    """The parameters without effect because of `lacking` conditions, by the client's names, with reasons."""
     return {
         name: f"it acts only {needs}"
         for name, parameter, needs, value in asked
@@ -219,7 +219,7 @@ def idle_parameters(asked: Iterable[Asked], lacking: Collection[Need]) -> dict[s
 
 
 def asks_for_something(parameter: str, value: Any) -> bool:
-    """False for a value that is neutral, and for a temperature that is itself the reason why nothing is drawn."""
+    """False for a neutral value, and for a temperature that itself makes the request greedy."""
     if parameter in ("top_k", "top_n_sigma"):
         return (value or 0) > 0
     if parameter in PARAMETERS and parameter not in ("temperature", "logprobs"):
@@ -228,7 +228,7 @@ def asks_for_something(parameter: str, value: Any) -> bool:
 
 
 def lacking_needs(sampling: SamplingParams, *, thinks: bool, proposer: str | None = None) -> set[Need]:
-    """The conditions that do not hold. `thinks`: the model can. `proposer`: the kind that guesses tokens, if any."""
+    """The conditions that do not hold. `thinks`: the model has reasoning. `proposer`: the kind of speculation, if any."""
     is_drawn = sampling.temperature > 0.0 and sampling.num_beams == 1
     is_guessed = proposer is not None and sampling.num_beams == 1 and sampling.prompt_logprobs is None
     holds = {
@@ -244,14 +244,14 @@ def lacking_needs(sampling: SamplingParams, *, thinks: bool, proposer: str | Non
 
 
 def neutral_value(name: str) -> Any:
-    """The neutral value of a parameter, or of an alias, as in JSON."""
+    """The neutral value of a parameter or alias, as in JSON."""
     name = ALIASES.get(name, name)
     value = getattr(NEUTRAL_SAMPLING if hasattr(NEUTRAL_SAMPLING, name) else _NEUTRAL_REQUEST, name)
     return list(value) if isinstance(value, tuple) else value
 
 
 def bounds_of(*names: str, **renamed: str) -> dict[str, Bounds]:
-    """The ranges of parameters: by their names, or by those that an API has for them (its name = the parameter's)."""
+    """The ranges of parameters, by their names or an API's (its name = the parameter's)."""
     asked = {**dict(zip(names, names, strict=True)), **renamed}
     found = {name: PARAMETERS[ALIASES.get(neutral, neutral)].bounds for name, neutral in asked.items()}
     return {name: bounds for name, bounds in found.items() if bounds is not None}

@@ -6,7 +6,7 @@ Does not: validate, tokenise, or know any wire format. Imported by everyone; imp
     bytes -> dialect.parse -> GenerationRequest -> service -> EngineRequest -> engine -> EngineOutput
           -> detokenizer -> GenerationEvent -> dialect encoder -> bytes
 
-What is made for every call or token is a Struct: as a frozen dataclass it would cost up to ten times as much to make.
+Values of every call or token are Structs, which are up to ten times as cheap to make as frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class FinishReason(StrEnum):
     ABORT = "abort"  # cancelled before it ended
 
 
-LOWEST_LOGPROB = -9999.0  # stands for minus infinity, which JSON cannot say; vLLM's clients know the number
+LOWEST_LOGPROB = -9999.0  # represents minus infinity, which JSON lacks; vLLM's clients know the number
 BLOCK_TOKENS = 32  # engines share whole blocks of prompts
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds on what one call may ask, in every dialect; each is the largest value allowed, but for the priority.
+    """The bounds on one call in every dialect: largest values, except for the priority.
 
-    The first six are the operator's. The others are far beyond use, and keep a body from becoming minutes of work.
+    The first six are the operator's. The others are far beyond normal use, and prevent bodies that cost minutes of work.
     """
 
     max_best_of: int = 20  # bounds n, best_of and the beam width. 20: best_of_limit of OpenVINO Model Server
@@ -47,7 +47,7 @@ class Limits:
     max_stop_strings: int = 64
     max_prompts: int = 1024  # of a call
     max_prompt_tokens: int | None = None  # None = what fits
-    min_priority: int = 0  # the smallest goes first, so that clients may only let others go before
+    min_priority: int = 0  # the smallest goes first: clients may only lower their own
     max_messages: int = 10_000  # of a conversation; also bounds the parts and the tool calls in all of them
     max_tools: int = 1024
     max_bad_words: int = 1024
@@ -59,7 +59,7 @@ class Limits:
 
 
 def id_outside(token_ids: Collection[int], vocab_size: int) -> int | None:
-    """An id among these that a vocabulary of this size does not have, None if it has all; quick, as there may be many."""
+    """An id outside a vocabulary of this size, None if all are inside; fast for many ids."""
     extremes = (min(token_ids), max(token_ids)) if token_ids else ()
     return next((one for one in extremes if not 0 <= one < vocab_size), None)
 
@@ -85,7 +85,7 @@ class Picture(msgspec.Struct, frozen=True, weakref=True):
 class PictureSpan(msgspec.Struct, frozen=True):
     """The place of a picture in a prompt: `length` tokens from `begin` on.
 
-    Among them is the model's placeholder, as often as the picture has embeddings.
+    They contain one placeholder per embedding of the picture.
     """
 
     picture: Picture
@@ -131,10 +131,10 @@ class TokenPrompt(msgspec.Struct, frozen=True):
 class ChatPrompt(msgspec.Struct, frozen=True):
     """A conversation; the service renders it with the model's chat template.
 
-    `messages` are as the template sees them: `role`, `content` (string, or list of parts), and optionally `name`,
-    `tool_calls`, `tool_call_id`. `tools` are OpenAI-shaped tool objects. `template_kwargs` reach the template as is.
-    A part of type `image_url` holds `{"url": …, "detail": …}`; `pictures` are those of all such parts, in their order, once
-    they are fetched. `before_ids`: tokens that come before the conversation, where it has no pictures.
+    `messages` in the template's form: `role`, `content` (string, or list of parts), and optionally `name`, `tool_calls`,
+    `tool_call_id`. `tools` are OpenAI-shaped tool objects. `template_kwargs` reach the template unchanged. A part of type
+    `image_url` holds `{"url": …, "detail": …}`; `pictures`: the fetched pictures of all such parts, in order. `before_ids`:
+    tokens before a conversation without pictures.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -146,19 +146,19 @@ class ChatPrompt(msgspec.Struct, frozen=True):
 
 
 class MixedPrompt(msgspec.Struct, frozen=True):
-    """A prompt of texts and token ids, one after the other. Before a text in the first place come the tokens that the model
-    expects there; later texts go on from what is before them.
+    """A prompt of consecutive texts and token ids.
+
+    A text in the first place gets the model's usual first tokens; later texts continue what is before them.
     """
 
     parts: tuple[str | int, ...]
 
 
 class InfillPrompt(msgspec.Struct, frozen=True):
-    """Code with a gap, which the model fills: what stands before and behind it, and how the gap begins.
+    """Code with a gap for the model to fill: the code before and after it, and the gap's beginning.
 
-    None of their texts becomes a control token, but those of `begun`. `files`: names and texts of other code of interest,
-    the most important last. What does not fit beside `num_answer_tokens` loses files first, the first ones before others,
-    then the beginning of `before` and the end of `behind`.
+    Only `begun` may have control tokens. `files`: names and texts of other code, the most important last. A prompt that
+    leaves no room for `num_answer_tokens` loses the first files, then the beginning of `before` and the end of `behind`.
     """
 
     before: str
@@ -172,10 +172,10 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt | MixedPrompt | InfillPrompt
 
 
 class TraceContext(msgspec.Struct, frozen=True):
-    """The trace that a client's call belongs to, as its header fields tell it. Source: W3C Trace Context.
+    """The trace of a client's call, from its header fields. Source: W3C Trace Context.
 
-    `trace_id`: 32 hexadecimal digits. `state`: its `tracestate`, "" if there is none. `span_id`: 16 hexadecimal digits, the
-    span that is recorded for the call; "" = none is.
+    `trace_id`: 32 hexadecimal digits. `state`: its `tracestate`, "" = none. `span_id`: 16 hexadecimal digits of the call's
+    recorded span, "" = none.
     """
 
     trace_id: str
@@ -191,10 +191,10 @@ class TraceContext(msgspec.Struct, frozen=True):
 class Grammar:
     """A constraint on the output text. `source` is a JSON text for json_schema, a JSON array text for choice.
 
-    `frame`: a Lark grammar in which this one stands as `@output`, for text around it; "" = there is none.
-    `covers_tool_calls`: every tool call in the output follows the grammar, so that none can turn out to be malformed.
-    `needs_frame`: the output begins with other text, which the grammar alone would have to be. `param`: the parameter that
-    it came in. `passed_over`: the parts of a schema that it does not hold the output to, and why.
+    `frame`: a Lark grammar for the text around this one, which it contains as `@output`; "" = none. `covers_tool_calls`:
+    every tool call in the output follows the grammar, so none can be malformed. `needs_frame`: the output begins with other
+    text, which only a frame allows. `param`: the grammar's parameter. `passed_over`: unenforced parts of a schema, with
+    reasons.
     """
 
     kind: Literal["json_schema", "json_object", "regex", "lark", "choice"]
@@ -207,9 +207,9 @@ class Grammar:
 
 
 class RepetitionDetection(msgspec.Struct, frozen=True):
-    """The rule for a text that repeats itself: it ends with the same `period` tokens, several times in a row.
+    """The rule for repetitions: a text ends with the same tokens several times in a row.
 
-    `max_pattern_size` 0 = that is not looked for. Names: vLLM's sampling parameters.
+    `max_pattern_size` 0 = off. Names: vLLM's sampling parameters.
     """
 
     max_pattern_size: int = 0
@@ -227,7 +227,7 @@ class FurtherSampling(msgspec.Struct, frozen=True, kw_only=True):
     dry_multiplier: float = 0.0
     dry_base: float = 1.75
     dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1  # tokens that are searched; -1 = all, 0 = none
+    dry_penalty_last_n: int = -1  # searched tokens; -1 = all, 0 = none
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     top_n_sigma: float = 0.0
     xtc_probability: float = 0.0
@@ -254,7 +254,7 @@ class SamplingParams(FurtherSampling, frozen=True):
     allowed_token_ids: tuple[int, ...] | None = None
     min_tokens: int = 0  # end-of-sequence and stop tokens are banned until then
     ignore_eos: bool = False
-    infill: bool = False  # for gaps in code: tokens that are hardly likely are not drawn, the answer ends instead
+    infill: bool = False  # for gaps in code: the answer ends instead of an unlikely token
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None  # None = the service draws one
     n: int = 1  # sequences returned
@@ -266,10 +266,10 @@ class SamplingParams(FurtherSampling, frozen=True):
     early_stopping: bool | Literal["never"] = False
     logprobs: int | None = None  # None = none; 0 = the chosen token's; N = also the N most likely
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
-    post_sampling_probs: bool = False  # `logprobs` of what the token was drawn from, after all that shapes that
+    post_sampling_probs: bool = False  # `logprobs` are of the final distribution, after penalties, bias and masks
     grammar: Grammar | None = None
-    thinking_token_budget: int | None = None  # of reasoning, which is ended then; -1 = no bound, None = the server's
-    repetition_detection: RepetitionDetection | None = None  # of the content, which ends then; also of the reasoning
+    thinking_token_budget: int | None = None  # of reasoning, which then ends; -1 = no bound, None = the server's
+    repetition_detection: RepetitionDetection | None = None  # in content, which then ends, and in reasoning
     num_assistant_tokens: int | None = None  # draft tokens per step, where a draft model guesses
     assistant_confidence_threshold: float | None = None
     max_ngram_size: int | None = None
@@ -291,10 +291,10 @@ class SamplingParams(FurtherSampling, frozen=True):
 
 
 class LineLimits(msgspec.Struct, frozen=True):
-    """Bounds on an answer's lines: at one of them it ends as if it had reached its length.
+    """Bounds on an answer's lines, which end it like its length limit.
 
-    `min_indent`: before the text of a line that has fewer blanks and tabs in front. `max_s`: at the first end of a line
-    that comes more seconds than that after the first token, None = no bound.
+    `min_indent`: it ends before the text of a line with fewer leading blanks and tabs. `max_s`: it ends at the first line
+    end later than this after the first token, None = no bound.
     """
 
     min_indent: int = 0
@@ -306,12 +306,12 @@ ToolChoice = Literal["auto", "none", "required", "named"]
 
 
 class GenerationRequest(msgspec.Struct, frozen=True):
-    """One prompt and everything the client asked about it, in neutral words. Made by `dialect.parse`.
+    """One prompt with all its parameters, in neutral words. Made by `dialect.parse`.
 
-    `max_tokens` None = up to the context length. `on_overflow`: what to do when prompt + max_tokens exceed the context:
-    `refuse` (OpenAI, OVMS, TGI) or `clip` (LMI, text service: generate what fits, finish with length). Where the server
-    shifts contexts, neither is done if `may_shift`: `n_keep` tokens of the prompt stay then (-1 = all), besides its
-    begin-of-sequence token, and `n_discard` of the others go (0 = half).
+    `max_tokens` None = up to the context length. `on_overflow`: the action when prompt + max_tokens exceed the context:
+    `refuse` (OpenAI, OVMS, TGI) or `clip` (LMI, text service: generate what fits, finish with length). On a server that
+    shifts contexts, `may_shift` replaces both: then `n_keep` prompt tokens stay (-1 = all), besides begin-of-sequence, and
+    `n_discard` of the others go (0 = half).
     """
 
     request_id: str
@@ -325,17 +325,17 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     truncate_prompt_tokens: int | None = None  # keep the last N prompt tokens
     on_overflow: Literal["refuse", "clip"] = "refuse"
     model: str | None = None  # None = the default model
-    adapter: str | None = None  # None = the one that `model` names, if it is one's name; "" = none
+    adapter: str | None = None  # None = the adapter that `model` names, if any; "" = none
     parse_tool_calls: bool = False  # split the text into content, reasoning and tool calls (chat with `tools`)
     parse_reasoning: bool = False
     tool_choice: ToolChoice | None = None  # None = no tools
-    called_tool: str = ""  # with the choice `named`, the one tool to call
-    parallel_tool_calls: bool = True  # more than one tool may be called at a time
-    priority: int = 0  # of requests that wait, those with the highest go first
-    cache_salt: str = ""  # cached prompts are shared with requests of the same salt only
-    cache_keep_s: float | None = None  # as `EngineRequest` has it
+    called_tool: str = ""  # with the choice `named`: the tool to call
+    parallel_tool_calls: bool = True  # several calls at once are allowed
+    priority: int = 0  # the highest waiting request goes first
+    cache_salt: str = ""  # only requests with the same salt share cached prompts
+    cache_keep_s: float | None = None  # see `EngineRequest`
     cache_key: str = ""  # requests with equal keys and beginnings go to the same of several replicas
-    passed_over: Mapping[str, str] = msgspec.field(default_factory=dict)  # of the tools' schemas, as of a grammar's
+    passed_over: Mapping[str, str] = msgspec.field(default_factory=dict)  # of the tools' schemas; see `Grammar`
     biased_texts: Mapping[str, float] = msgspec.field(default_factory=dict)  # a logit bias for each token of each text
     lines: LineLimits | None = None
     may_shift: bool = True
@@ -347,16 +347,16 @@ class GenerationRequest(msgspec.Struct, frozen=True):
 
 
 class StopCriterion(Protocol):
-    """A text-level stop test in token terms, so that engines that rank sequences can end them without text."""
+    """A test for stop strings over tokens, for engines that rank sequences without seeing text."""
 
     def __call__(self, token_ids: Sequence[int]) -> bool: ...
 
 
 class Foreseen(NamedTuple):
-    """Tokens of a text that a grammar forces, in the spelling that the tokenizer gives it; all are allowed.
+    """Tokens of a forced text, in the tokenizer's spelling; all are allowed.
 
-    The first `num_forced` are the only ones allowed in their places. `is_open`: what may follow could also be spelled with
-    a longer token in the place of the last one.
+    The first `num_forced` are the only ones allowed in their places. `is_open`: with the following text, a longer token
+    could replace the last one.
     """
 
     token_ids: list[int]
@@ -372,9 +372,9 @@ SLOW_MASK_S = 0.004
 
 
 class TokenMasker(Protocol):
-    """Per-sequence state of a compiled grammar: tells which tokens may come next. Used by one thread at a time.
+    """A sequence's state in a compiled grammar, which gives the next allowed tokens. Used by one thread at a time.
 
-    `last_s`: processor seconds that its last token has taken; `total_s`: that all of the request's have.
+    `last_s`: processor seconds of its last token; `total_s`: of all the request's tokens.
     """
 
     last_s: float
@@ -398,15 +398,15 @@ class TokenMasker(Protocol):
         ...
 
     def foresee(self, limit: int) -> Foreseen:
-        """At most `limit` tokens of the text that is forced from here, none if several may follow; no change of state."""
+        """At most `limit` tokens of the text forced from here, none if several may follow; the state does not change."""
         ...
 
     def advance(self, token_id: int) -> bool:
-        """Consume a chosen token; False if the grammar does not allow it. Raises: ServerError if it cannot be followed."""
+        """Consume a chosen token; False if the grammar forbids it. Raises: ServerError if the grammar cannot be followed."""
         ...
 
     def validate(self, token_ids: Sequence[int]) -> int:
-        """The number of these draft tokens, from the front, that the grammar allows; the state does not change."""
+        """The number of leading draft tokens that the grammar allows; the state does not change."""
         ...
 
     @property
@@ -416,9 +416,9 @@ class TokenMasker(Protocol):
 
 
 class Unsearched(msgspec.Struct, frozen=True):
-    """A part of the answer where stop strings do not count: from one mark to the other, or to the end where that is "".
+    """A part of the answer without stop strings: from one mark to the other, or to the end if that is "".
 
-    `inside`: the mark that ends such a part in which the answer begins, "" = it begins in none.
+    `inside`: the end mark of such a part in which the answer begins, "" = it begins outside.
     """
 
     marks: tuple[tuple[str, str], ...]
@@ -426,9 +426,9 @@ class Unsearched(msgspec.Struct, frozen=True):
 
 
 class AnswerWatch(Protocol):
-    """Per-sequence state of what ends its reasoning, or its content where that repeats itself. Used by one thread at a time.
+    """A sequence's state for ending its reasoning, or repetitive content. Used by one thread at a time.
 
-    `forced_ids`: the tokens that have to come next, () = any may. `is_over`: nothing is left to watch for.
+    `forced_ids`: the required next tokens, () = any. `is_over`: nothing is left to watch.
     """
 
     forced_ids: Sequence[int]
@@ -439,22 +439,22 @@ class AnswerWatch(Protocol):
         ...
 
     def advance(self, token_id: int) -> None:
-        """Take in a token that was chosen."""
+        """Take in a chosen token."""
         ...
 
     def ends_with(self, token_id: int) -> bool:
-        """True if this as the next token makes the content a loop; the state does not change."""
+        """True if this next token would make the content a loop; the state does not change."""
         ...
 
     def num_possible(self, token_ids: Sequence[int]) -> int:
-        """The number of these draft tokens, from the front, that may come; the state does not change."""
+        """The number of allowed leading draft tokens; the state does not change."""
         ...
 
 
 class StopStrings(msgspec.Struct, frozen=True):
-    """Texts that end a sequence: at the token that completes the first, which is still part of it.
+    """Texts that end a sequence at the token that completes the first; this token still belongs to it.
 
-    Matches within the first `SamplingParams.min_tokens` tokens do not count. `skip_special_tokens`: their text is unseen.
+    Matches within the first `SamplingParams.min_tokens` tokens do not count. `skip_special_tokens`: their text is ignored.
     """
 
     strings: tuple[str, ...]
@@ -463,10 +463,10 @@ class StopStrings(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """The standing of a caller among others. `priority`: the highest of its requests; None = what each asks for.
+    """A caller's standing. `priority`: the highest for its requests; None = as each requests.
 
-    `share`: while requests wait, a caller of share 3 is given three times as much as one of share 1.
-    `is_background`: they are work that can wait.
+    `share`: while requests wait, a caller of share 3 gets three times as much as one of share 1. `is_background`: its work
+    can wait.
     """
 
     priority: int | None = None
@@ -474,7 +474,7 @@ class Standing(msgspec.Struct, frozen=True):
     is_background: bool = False
 
     def priority_of(self, asked: int) -> int:
-        """The priority of a request that asks for one, 0 if it asks for none; the highest goes first."""
+        """The priority of a request by its own choice, 0 = none; the highest goes first."""
         if self.priority is None:
             return asked
         return min(asked, self.priority) if asked else self.priority
@@ -492,12 +492,12 @@ class SequenceBreaker(msgspec.Struct, frozen=True):
 
 
 class Thinking(msgspec.Struct, frozen=True):
-    """The place of an answer's reasoning, and when an engine ends it: it then takes the closing tokens for the next ones.
+    """The place of an answer's reasoning, and its bounds. To end it, an engine forces the closing tokens.
 
-    `begin`, `ends`: the marks before and after it, as text. `is_open`: the answer begins within it; else it may begin with
-    the mark, or, if it `recurs`, have it anywhere and again. `budget`: tokens of all of it, None = no bound; a character of
-    several tokens is completed. `repetition`: what counts as a loop, which ends it, too. `reclosing_ids`: follow where it
-    begins once more after that.
+    `begin`, `ends`: the marks before and after it, as text. `is_open`: the answer begins within it; else the mark may come
+    first, or, if it `recurs`, anywhere and repeatedly. `budget`: its tokens in total, None = no bound; a character of
+    several tokens is completed. `repetition`: a loop that also ends it. `reclosing_ids`: forced if it begins again after
+    that.
     """
 
     begin: str
@@ -521,9 +521,9 @@ class ContextShift(msgspec.Struct, frozen=True):
     num_dropped: int = 0
 
     def dropped(self) -> range:
-        """The places of the tokens that are left out. The last token, which the model has not read yet, always stays.
+        """The places of the dropped tokens. The last token, which the model has not read yet, always stays.
 
-        As llama.cpp has it: at least three tokens before the last one are not kept, and at least one is left out.
+        As in llama.cpp, at least three tokens before the last one are not kept, and at least one is dropped.
         """
         begin = min(self.num_kept, max(self.longest - 4, 0))
         num_others = self.longest - 1 - begin
@@ -531,25 +531,23 @@ class ContextShift(msgspec.Struct, frozen=True):
 
 
 class EngineRequest(msgspec.Struct, frozen=True):
-    """A request as engines take it: token ids, complete, legal, seed resolved. Pure data: it survives JSON and msgpack.
+    """A request for engines: token ids, complete, legal, seed resolved. Pure data, for JSON and msgpack too.
 
-    Legal: every value is within the range that its type allows, and every token id within the vocabulary. Whether this
-    engine can run it, the engine decides (`engine.base`). `max_tokens` >= 0 (0 = only the prompt's log-probabilities).
-    `stop`: an engine must watch for them where it ranks sequences, because nobody sees their text before; elsewhere it may.
-    None where an answer is taken apart and only the service can tell its content, in which alone they count.
-    `adapter`: one of the engine's, None = the model as it is. `cache_salt`: requests share cached prompts only with those of
-    the same salt and owner; `cache_owner`: no client chooses it, "" = all are one. `cache_keep_s`: how long at least the
-    prompt is kept where a later start of the engine finds it, within the caller's share of that place; 0 = in memory only,
-    None = as long as there is room. `cache_key`: requests with equal keys and beginnings go to the same of several
-    replicas. `priority`: of the requests that wait, those with the highest are admitted first. `caller`: who asks; engines
-    that can share what they have fairly among callers, in proportion to `share`. `is_background`: work that can wait, for
-    which others lose hardly any time. `deadline_s`: when the engine gives the request up, in seconds since the epoch, as
-    it may have been made on another machine; `start_by_s`: when it gives it up unless its first step has begun; None =
-    never.
-    `dry_breakers`: of the texts in `dry_sequence_breakers`, where DRY is on.
-    `pictures`: in the order of their places in the prompt, which do not overlap. `trace`: the client's, which servers that
-    an engine asks are to continue; None = it has named none. `thinking`: None = no reasoning is ended; engines elsewhere go
-    by `SamplingParams.thinking_token_budget` instead. `shift`: None = prompt and answer fit into the context together.
+    Legal: every value is within its range, and every token id within the vocabulary. The engine decides whether it can run
+    the request (`engine.base`). `max_tokens` >= 0 (0 = only the prompt's log-probabilities).
+    `stop`: an engine that ranks sequences must watch for these, as their text is unseen before; others may. None if only
+    the service can tell an answer's content, where they count.
+    `adapter`: one of the engine's, None = none. `cache_salt`, `cache_owner`: requests share cached prompts only with equal
+    ones; the client chooses the salt, not the owner, "" = common. `cache_keep_s`: the least time to keep the prompt on disk,
+    within the caller's share; 0 = in memory only, None = while there is room. `cache_key`: requests with equal keys and
+    beginnings go to the same replica. `priority`: the highest waiting request is admitted first. `caller`: engines may
+    share fairly among callers, in proportion to `share`. `is_background`: work that can wait, and hardly delays others.
+    `deadline_s`: when the engine gives the request up, in seconds since the epoch, as other machines may run it;
+    `start_by_s`: when it gives up a request that has not started; None = never.
+    `dry_breakers`: for the texts in `dry_sequence_breakers`, if DRY is on.
+    `pictures`: in the order of their places in the prompt, without overlap. `trace`: the client's, for upstream servers to
+    continue; None = none. `thinking` None = reasoning is not bounded; remote engines use
+    `SamplingParams.thinking_token_budget`. `shift` None = prompt and answer fit into the context.
     """
 
     request_id: str
@@ -579,19 +577,19 @@ class EngineRequest(msgspec.Struct, frozen=True):
 
     @property
     def cache_partition(self) -> str:
-        """The key that requests with shared cached prompts have in common; no choice of a salt makes it another owner's."""
+        """The common key of requests that share cached prompts; no salt makes it another owner's."""
         if not self.cache_owner:
             return self.cache_salt
         return f"{blake2b(self.cache_owner.encode(), digest_size=16).hexdigest()}:{self.cache_salt}"
 
     @property
     def is_watched(self) -> bool:
-        """True if something besides its tokens' number may end its reasoning, or its answer for repeating itself."""
+        """True if its reasoning or a repetition is watched."""
         return self.thinking is not None or self.sampling.repetition_detection is not None
 
     @property
     def is_ranked(self) -> bool:
-        """True if more sequences are drawn than returned: the best come out whole, when all have ended."""
+        """True if more sequences are drawn than returned: the best are returned whole, after all have ended."""
         return self.sampling.num_sequences > self.sampling.n
 
 
@@ -605,12 +603,11 @@ class Logprob(msgspec.Struct, frozen=True):
 class EngineOutput(msgspec.Struct):
     """The tokens that one step (or, for ranked sequences, the whole generation) added to one sequence.
 
-    `index`: 0..n-1, the sequence. `token_ids` holds the new tokens, end-of-sequence included. `logprobs` is aligned with
-    it when asked for; `top_logprobs[i]` lists the N most likely, best first. `prompt_logprobs` (aligned with the prompt,
-    first entry None), `num_cached_tokens`, `num_stored_tokens` (of these, those read from disk) and `queue_s` (seconds
-    before its first step; None = not known) come with the request's first output; a number of cached tokens that is known
-    only later comes with one that ends a sequence.
-    `cumulative_logprob` and `num_preemptions` (of the sequence) are set at the end.
+    `index`: 0..n-1, the sequence. `token_ids`: the new tokens, with end-of-sequence. `logprobs`: aligned with it, if
+    requested; `top_logprobs[i]`: the N most likely, best first. Set in the request's first output: `prompt_logprobs`
+    (aligned with the prompt, first entry None), `num_cached_tokens`, `num_stored_tokens` (of these, read from disk),
+    `queue_s` (seconds before its first step; None = unknown). A later known number of cached tokens comes with a sequence's
+    end. `cumulative_logprob` and `num_preemptions` (of the sequence) are set at the end.
     """
 
     request_id: str
@@ -630,9 +627,9 @@ class EngineOutput(msgspec.Struct):
 
 
 class PromptLogprob(msgspec.Struct, frozen=True):
-    """The log-probability the model gave to one prompt token, and the most likely alternatives, best first.
+    """A prompt token's log-probability, and the most likely alternatives, best first.
 
-    `rank`: one more than there are tokens that are likelier than it; None = not known.
+    `rank`: 1 for the most likely token; None = unknown.
     """
 
     logprob: float
@@ -655,10 +652,9 @@ class TopToken(msgspec.Struct, frozen=True):
 class TokenOutput(msgspec.Struct, frozen=True):
     """One generated or prompt token.
 
-    `text` is what this token adds to the text: "" while a character is incomplete (the completing token carries it whole)
-    and for tokens swallowed by a stop string or hidden as special. The concatenated texts equal the sequence's text.
-    `token_text` decodes the token alone, whatever happened to its text; `bytes` are its own bytes.
-    `rank`: of a prompt token, one more than there are likelier ones.
+    `text`: the token's addition to the text; "" while a character is incomplete (its last token has it whole), within a stop
+    string, and for hidden special tokens. The texts join to the sequence's text. `token_text`: the token decoded alone;
+    `bytes`: its bytes. `rank`: of a prompt token, 1 for the most likely.
     """
 
     id: int
@@ -682,10 +678,9 @@ class ToolCallDelta:
 
 
 class PromptInfo(msgspec.Struct, frozen=True):
-    """Facts about the prompt as it was taken in. `tokens` is filled only when prompt log-probabilities were asked for.
+    """Facts about the prompt. `tokens`: only with prompt log-probabilities.
 
-    `num_kept_tokens`: of those that the request wants to have kept, how many another prompt can begin with, found ones
-    included; 0 = it wants none.
+    `num_kept_tokens`: tokens kept on request that another prompt can begin with, found ones included; 0 = not requested.
     """
 
     text: str
@@ -699,9 +694,9 @@ class PromptInfo(msgspec.Struct, frozen=True):
 class GenerationEvent(msgspec.Struct, frozen=True):
     """The text that one step added to one sequence. `text` == "".join(token.text for token in tokens).
 
-    `prompt` comes with the request's first event only. `num_cached_tokens`: of the prompt, if they are told later than that.
-    `content` is the part of `text` that belongs to the answer when reasoning or tool calls are split off (else equal to
-    `text`). It ends before a stop string; where anything is split off, `text` is all that the model wrote.
+    `prompt`: only in the request's first event. `num_cached_tokens`: of the prompt, if known later. `content`: the answer's
+    part of `text` if reasoning or tool calls are split off, else `text`. It ends before a stop string; if anything is split
+    off, `text` is the model's whole output.
     """
 
     index: int
@@ -764,12 +759,11 @@ class GenerationResult:
 
 @dataclass(frozen=True, slots=True)
 class PooledText:
-    """One text, or pair of texts, of which a model makes one vector or one score.
+    """One text, or pair of texts, for one vector or score.
 
-    `second_from`: where the second text of a pair begins, 0 = there is but one. `num_prompt_tokens`: at its beginning, of
-    what goes before the text itself. `num_seen`: the first tokens, which all tokens see; those behind them read and are not
-    read; 0 = all are seen. `wants_tokens`: a vector of each token is wanted. `task`: what it is for, the number of one of
-    the model's adapters; -1 = nothing of the kind.
+    `second_from`: the beginning of a pair's second text, 0 = a single text. `num_prompt_tokens`: of the prompt before the
+    text itself. `num_seen`: the first tokens that all tokens attend to; later ones attend and are not attended to; 0 =
+    all. `wants_tokens`: a vector per token. `task`: the number of the model's adapter; -1 = none.
     """
 
     token_ids: Sequence[int]

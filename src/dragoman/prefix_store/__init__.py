@@ -1,7 +1,7 @@
 """Blocks of the key/value cache that outlive memory: a directory of files, within a budget, shared by processes.
 
-Does: keep a block's bytes under a key, find and read them, check that they are what was written, delete what was not used
-longest. Does not: know engines, models or HTTP, or what is in a block. The rolling engine reads and writes; `dragoman store`
+Does: keep a block's bytes under a key, find and read them, verify them, delete the least recently used. Does not: know
+engines, models or HTTP, or a block's content. The rolling engine reads and writes; `dragoman store`
 lists and deletes.
 
     store = BlockStore.open(Path("~/.cache/dragoman/prefixes").expanduser(), 20 << 30)   # StoreError says in a line why not

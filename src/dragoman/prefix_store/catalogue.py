@@ -1,11 +1,11 @@
-"""The contents of the directory as far as known: its segments and, by the index, their blocks.
+"""The known contents of the directory: its segments and, by the index, their blocks.
 
-Does: load segments, follow what other processes append, add and delete, write down uses, delete for want of room.
-Does not: read contents, or append. Called by `store`, on any thread.
+Does: load segments, follow other processes' changes, record uses, delete to make room. Does not: read contents, or append.
+Called by `store`, on any thread.
 
-Locks, in the order in which they are taken. `listing`: one thread at a time compares memory with the directory, or adds to
-it. The directory's: one process at a time adds and deletes segments. `changing`: for the index and the segments in memory;
-never held during a wait for the disk, since `touch` takes it.
+Locks, in the order of taking them. `listing`: one thread at a time compares memory with the directory, or adds to it. The
+directory's: one process at a time adds and deletes segments. `changing`: for the index and the segments in memory; never
+held while waiting for the disk, since `touch` takes it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from dragoman.prefix_store.segment import Block, NotYet, Segment, Unknown
 logger = logging.getLogger("dragoman.prefix_store")
 
 LOCK_WAIT_S = 2.0
-_WRITE_USE_AFTER_S = 30.0  # last use and leases go to the disk no more often
-_SAME_TROUBLE_S = 60.0  # the log repeats no reason sooner
-_CLOCK_TICK_NS = 2_000_000_000  # file systems' times may be as coarse
+_WRITE_USE_AFTER_S = 30.0  # between two writes of last use and leases
+_SAME_TROUBLE_S = 60.0  # before the log repeats a reason
+_CLOCK_TICK_NS = 2_000_000_000  # file systems' times may be this coarse
 
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """All bytes in the directory, and what may be deleted: segments, and files that cannot be used as such."""
+    """All bytes in the directory, and what may be deleted: segments and unusable files."""
 
     total: int
     segments: list[Segment]
@@ -55,24 +55,24 @@ class Catalogue:
         self._clock = clock
         self._segments: dict[int, Segment] = {}
         self._numbers: dict[str, int] = {}  # of segments by name
-        self._unknown: set[str] = set()  # names of files that cannot be read: of other versions, or damaged
+        self._unknown: set[str] = set()  # names of unreadable files: of other versions, or damaged
         self._next_number = 0
-        self._listed_ns = 0  # the directory's time of change when it was last listed; 0: list it again
+        self._listed_ns = 0  # the directory's time of change at the last listing; 0 = list it again
         self._told: dict[str, float] = {}
 
     # in memory
 
     def segments(self) -> list[Segment]:
-        """All segments, as they are now."""
+        """All segments now."""
         with self.changing:
             return list(self._segments.values())
 
     def unknown(self) -> list[str]:
-        """The names of files that cannot be used: of other versions, or damaged at their beginning."""
+        """The names of unusable files: of other versions, or damaged at their beginning."""
         return sorted(self._unknown)
 
     def holds(self, known: Segment) -> bool:
-        """True if the segment is still there, as far as is known."""
+        """True if the segment is known to exist."""
         return known.number in self._segments
 
     def find(self, key: Key) -> tuple[Segment, Block] | None:
@@ -99,7 +99,7 @@ class Catalogue:
                     self.index.forget(block.key, place(holder.number, block.position))
 
     def mark_used(self, used: Segment, keep_until: float | None = None, group: bytes = b"") -> None:
-        """Note that a segment was used now, and a lease. Call with `changing`."""
+        """Note a use of the segment now, and a lease. Call with `changing`."""
         used.use.used_at = self._clock()
         used.is_use_unwritten = True
         if keep_until is not None:
@@ -124,20 +124,20 @@ class Catalogue:
     # what is in the directory
 
     def open(self, budget_bytes: int) -> None:
-        """Load everything, end what killed processes have left, delete what is beyond the budget. Raises: OSError."""
+        """Load everything, finish segments of killed processes, delete down to the budget. Raises: OSError."""
         with self.listing:
             try:
                 with self.directory.lock(LOCK_WAIT_S):
                     self._list()
                     self._finish_abandoned()
                     self._make_room(0, budget_bytes)
-            except Busy:  # the next start will do that
+            except Busy:  # the next start will do it
                 self._list()
 
     def refresh(self) -> None:
-        """See what other processes have written and deleted, and write down what was used here. Raises: OSError."""
+        """Take in other processes' changes, and record uses of this one. Raises: OSError."""
         if not self.listing.acquire(blocking=False):
-            return  # another thread is about it
+            return  # another thread is doing it
         try:
             if self.directory.changed_ns() != self._listed_ns:
                 self._list()
@@ -149,10 +149,10 @@ class Catalogue:
             self.listing.release()
 
     def _list(self) -> None:
-        """Take in the segments that are new, and forget those that are gone. Call with `listing`. Raises: OSError."""
+        """Take in new segments, and forget deleted ones. Call with `listing`. Raises: OSError."""
         known = self.segments()
         changed_ns = self.directory.changed_ns()
-        is_settled = abs(time.time_ns() - changed_ns) > _CLOCK_TICK_NS  # else a later change could leave the same time
+        is_settled = abs(time.time_ns() - changed_ns) > _CLOCK_TICK_NS  # else a later change could have the same time
         names = self.directory.names()
         there = set(names)
         for each in known:
@@ -165,7 +165,7 @@ class Catalogue:
         self._listed_ns = changed_ns if is_settled else 0
 
     def _load(self, name: str) -> bool:
-        """False if that is to be tried again: the file's process has not written its header yet."""
+        """Load a segment; False to try again later: its process has not written the header yet."""
         try:
             self._add(segment.load(self.directory, name, self._new_number()))
         except FileNotFoundError:
@@ -179,7 +179,7 @@ class Catalogue:
         return True
 
     def _load_growth(self, growing: Segment) -> None:
-        """Take in what another process has appended."""
+        """Take in blocks that another process has appended."""
         try:
             grown = segment.load_growth(self.directory, growing)
         except FileNotFoundError:
@@ -195,7 +195,7 @@ class Catalogue:
                 self.index.add(growing.number, growing.entries, first)
 
     def _finish_abandoned(self) -> None:
-        """Seal what killed processes have left, so that it need not be scanned again. Call with the directory's lock."""
+        """Seal segments of killed processes, to avoid further scans. Call with the directory's lock."""
         for name in self.directory.names():
             if name not in self._numbers and name not in self._unknown:  # its header was never written
                 with suppress(OSError):
@@ -208,8 +208,8 @@ class Catalogue:
     def _finish(self, abandoned: Segment) -> None:
         file = self.directory.open(abandoned.name, writes=True)
         if not file.try_lock():
-            return  # its process lives
-        self._load_growth(abandoned)  # it may have ended just now
+            return  # its process is alive
+        self._load_growth(abandoned)  # it may have just ended
         if not abandoned.num_blocks:
             self.directory.delete(abandoned.name)
             self.drop(abandoned)
@@ -217,7 +217,7 @@ class Catalogue:
             segment.seal(self.directory, abandoned, file, sync=False)
 
     def begin(self, header: Header, budget_bytes: int) -> Segment | None:
-        """A new segment of this process, or None if it has no room. Raises: OSError."""
+        """A new segment of this process, or None without room. Raises: OSError."""
         with self.listing, self.directory.lock(LOCK_WAIT_S):
             if not self._make_room(header.capacity, budget_bytes):
                 return None
@@ -228,7 +228,7 @@ class Catalogue:
     # use
 
     def write_uses(self, *, after_s: float = _WRITE_USE_AFTER_S) -> None:
-        """Write down last use and leases of the segments for which that was not done in the last `after_s`."""
+        """Write last use and leases of segments to the disk, at most every `after_s` for each."""
         now = self._clock()
         due = [each for each in self.segments() if each.is_use_unwritten and now - each.use_written_at >= after_s]
         if due:
@@ -237,7 +237,7 @@ class Catalogue:
                     self.write_use(each)
 
     def write_use(self, used: Segment) -> None:
-        """Write down last use and leases of a segment, which is for a better choice only: trouble does not matter."""
+        """Write last use and leases of a segment. Errors do not matter, as this only improves deletion."""
         now = self._clock()
         with self.changing:
             used.is_use_unwritten = False
@@ -250,14 +250,14 @@ class Catalogue:
     # room
 
     def make_room(self, budget_bytes: int, *, everything: bool = False) -> None:
-        """Delete what is beyond the budget, or `everything`. Raises: OSError."""
+        """Delete down to the budget, or `everything`. Raises: OSError."""
         with self.listing, self.directory.lock(LOCK_WAIT_S):
             self._make_room(0, budget_bytes, everything=everything)
 
     def _make_room(self, num_bytes: int, budget_bytes: int, *, everything: bool = False) -> bool:
-        """Delete until `num_bytes` fit into the budget. False, and nothing is deleted, if they cannot.
+        """Delete until `num_bytes` fit into the budget. False, without a deletion, if they never can.
 
-        A segment that a process is writing counts in the size that it may grow to, and stays, unless `everything` goes.
+        A segment that a process is writing counts with its capacity, and stays, except for `everything`.
         Call with `listing` and the directory's lock. Raises: OSError.
         """
         survey = self._survey(spare_written=not everything)
@@ -267,7 +267,7 @@ class Catalogue:
         victims += first_to_go(uses, budget_bytes, self._clock())
         left = survey.total
         if num_bytes and num_bytes > budget_bytes - left + sum(victim.size for victim in victims):
-            return False  # nothing is deleted in vain
+            return False  # delete nothing in vain
         for victim in victims:
             if left + num_bytes <= budget_bytes and not everything:
                 break
@@ -301,7 +301,7 @@ class Catalogue:
         return _Survey(total, segments, unknown)
 
     def _take_use(self, known: Segment, facts: Facts) -> None:
-        """Take in when other processes have used a segment, and their leases. Raises: OSError."""
+        """Take in other processes' last use and leases of a segment. Raises: OSError."""
         is_changed = facts.st_mtime_ns != known.seen_ns
         leases = segment.read_leases(self.directory, known.name) if is_changed else {}
         with self.changing:
@@ -314,7 +314,7 @@ class Catalogue:
                 known.use.leases[group] = max(until, known.use.leases.get(group, 0.0))
 
     def _is_written(self, name: str) -> bool:
-        """True if a process, maybe this one, holds the file to append to it. Raises: FileNotFoundError."""
+        """True if a process, perhaps this one, is appending to the file. Raises: FileNotFoundError."""
         try:
             return not self.directory.open(name).try_lock()
         except FileNotFoundError:
@@ -323,7 +323,7 @@ class Catalogue:
             return False
 
     def tell(self, what: str) -> None:
-        """Log a line, unless the same was logged a short time ago."""
+        """Log a line, unless it was logged shortly before."""
         now = time.monotonic()
         with self.changing:
             if now - self._told.get(what, -_SAME_TROUBLE_S) < _SAME_TROUBLE_S:
@@ -334,5 +334,5 @@ class Catalogue:
 
 
 def reason_of(error: OSError) -> str:
-    """The system's words for it, without number and path."""
+    """The system's message of an error, without number and path."""
     return error.strerror or str(error)

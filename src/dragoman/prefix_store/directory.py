@@ -1,10 +1,10 @@
-"""The store's directory on disk: who may use it, its lock, its files.
+"""The store's directory on disk: its owner, its lock, its files.
 
-Does: make or check the directory, lock it, list, create, open and delete segments by name within it. Does not: know what
-is in them. Called by `store` and `segment`, on any thread.
+Does: create or check the directory, lock it, list, create, open and delete segments by name. Does not: know their
+content. Called by `store` and `segment`, on any thread.
 
-Everything goes through one descriptor of the directory and follows no symbolic link: what was checked is what is used,
-whatever the path means by then.
+Everything uses one descriptor of the directory and follows no symbolic link: the checked directory is the used one, whatever
+its path means later.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class StoreError(Exception):
-    """The directory cannot be used; one line says why and what to do."""
+    """The directory cannot be used; one line with the reason and advice."""
 
 
 class OpenFile:
-    """A `StoreFile` of the system."""
+    """A `StoreFile` on disk."""
 
     __slots__ = ("descriptor",)
 
@@ -71,7 +71,7 @@ class OpenFile:
 
 
 class Directory:
-    """A `StoreDirectory` of this user, for it alone, which holds segments and a lock and nothing else."""
+    """A private `StoreDirectory` of this user, with only segments and a lock."""
 
     def __init__(self, path: Path, *, create: bool) -> None:
         """Raises: StoreError."""
@@ -124,7 +124,7 @@ class Directory:
 
     def _names(self) -> list[str]:
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._file.descriptor)
-        try:  # a descriptor for each listing: threads would move each other's place in a common one
+        try:  # a descriptor per listing, as threads would move a shared one's position
             return os.listdir(descriptor)
         finally:
             os.close(descriptor)
@@ -184,4 +184,4 @@ class Directory:
             is_it = os.path.samestat(self.stat(_LOCK), file.stat())
         except FileNotFoundError:
             is_it = False
-        return file if is_it else None  # another process has deleted the one that is locked
+        return file if is_it else None  # another process has deleted the locked file

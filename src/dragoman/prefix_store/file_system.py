@@ -1,6 +1,6 @@
-"""The seam to the file system: what the store asks of its directory and its files.
+"""The store's interface to the file system.
 
-Does: define protocols. Does not: reach a disk (`directory` does, and what tests put in its place). Used by the other
+Does: define protocols. Does not: access a disk (`directory` does, and its replacements in tests). Used by the other
 modules here, on any thread.
 """
 
@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class Facts(Protocol):
-    """Facts about a file, as `os.stat_result` has them."""
+    """Facts about a file, as in `os.stat_result`."""
 
     @property
     def st_size(self) -> int: ...
@@ -29,7 +29,7 @@ class Facts(Protocol):
 
 
 class StoreFile(Protocol):
-    """An open file, which is closed, and whose lock ends, when nobody holds it any more. All but `try_lock` as in `os`."""
+    """An open file, closed and unlocked with its last reference. Methods except `try_lock` as in `os`."""
 
     def pread(self, num_bytes: int, offset: int) -> bytes:
         """Raises: OSError, as all of these do."""
@@ -46,7 +46,7 @@ class StoreFile(Protocol):
     def stat(self) -> Facts: ...
 
     def try_lock(self) -> bool:
-        """Lock the file for as long as it is open; False if another process has locked it."""
+        """Lock the file while it is open; False if another process has locked it."""
         ...
 
 
@@ -57,7 +57,7 @@ class StoreDirectory(Protocol):
     def path(self) -> Path: ...
 
     def changed_ns(self) -> int:
-        """The time at which a name was last added or taken away. Raises: OSError, as all of these do."""
+        """The time of the last change of names. Raises: OSError, as all of these do."""
         ...
 
     def names(self) -> list[str]:
@@ -65,7 +65,7 @@ class StoreDirectory(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Bytes that may still be written."""
+        """The free bytes."""
         ...
 
     def stat(self, name: str) -> Facts:
@@ -73,15 +73,15 @@ class StoreDirectory(Protocol):
         ...
 
     def open(self, name: str, *, writes: bool = False) -> StoreFile:
-        """A segment. Raises: OSError, also if another user can have written it."""
+        """An open segment. Raises: OSError, also if another user can have written it."""
         ...
 
     def create(self) -> tuple[str, StoreFile]:
-        """A new segment, to be written, under a name that no process has used."""
+        """A new segment for writing, with an unused name."""
         ...
 
     def delete(self, name: str) -> None:
-        """Take a name away; who has the file open still reads it. No error if it is gone already."""
+        """Delete a name, if it exists; open files stay readable."""
         ...
 
     def set_time(self, name: str, seconds: float) -> None:
@@ -89,12 +89,12 @@ class StoreDirectory(Protocol):
         ...
 
     def lock(self, wait_s: float) -> AbstractContextManager[None]:
-        """Keeps other processes, and other threads, from adding and deleting segments.
+        """Hold the lock against other processes and threads that add or delete segments.
 
-        Raises: Busy after `wait_s`, so that a process that stands still does not make the others stand; OSError.
+        Raises: Busy after `wait_s`, so that a hanging process does not block the others; OSError.
         """
         ...
 
 
 class Busy(OSError):
-    """Another process holds the lock, and goes on holding it."""
+    """Another process holds the lock for too long."""

@@ -1,6 +1,6 @@
-"""Open files of segments, the last used of them, so that a store of 1,600 segments does not have as many open.
+"""The most recently used segment files, kept open, so that a store of 1,600 segments needs few descriptors.
 
-Called by `store`, on any thread: a file that is no longer kept here is closed when the last thread that reads it lets it go.
+Called by `store`, on any thread: a dropped file is closed when its last reader has finished.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class OpenFiles:
 
     def __init__(self, directory: StoreDirectory) -> None:
         self._directory = directory
-        self._files: dict[str, StoreFile] = {}  # the last used last
+        self._files: dict[str, StoreFile] = {}  # the most recently used last
         self._lock = threading.Lock()
 
     def open(self, name: str) -> StoreFile:
-        """The file, for reading. Raises: OSError."""
+        """The file, open for reading. Raises: OSError."""
         with self._lock:
             file = self._files.pop(name, None) or self._directory.open(name)
             self._files[name] = file
@@ -30,7 +30,7 @@ class OpenFiles:
         return file
 
     def forget(self, name: str) -> None:
-        """Close it as soon as nobody reads it."""
+        """Drop a file, which closes after its last reader."""
         with self._lock:
             self._files.pop(name, None)
 

@@ -1,7 +1,7 @@
-"""The index in memory: which segment holds a block, and where in it.
+"""The index in memory: the segment of each block, and its position there.
 
-Does: find a block by its key, forget one, take a segment's blocks in and out. Does not: read files. Called by `store`, which
-sees to it that one thread at a time changes it; any thread may ask whether a key is in it.
+Does: find a block by key, forget one, add and remove a segment's blocks. Does not: read files. Called by `store`, which lets
+one thread at a time change it; any thread may look up keys.
 
 A place is one integer, so that 500,000 blocks (100 GB) cost 80 MB and a quarter of a second. A block that two segments
 hold is found in the one added last, or in the other when that one is gone or damaged.
@@ -17,7 +17,7 @@ _NUMBER_SHIFT = 32  # a place is a segment's number and the block's position in 
 
 
 def place(number: int, position: int) -> int:
-    """The place of a block. `number`: its segment's."""
+    """The place of a block. `number`: of its segment."""
     return number << _NUMBER_SHIFT | position
 
 
@@ -31,7 +31,7 @@ class Index:
 
     def __init__(self) -> None:
         self._places: dict[Key, int] = {}
-        self._others: dict[Key, list[int]] = {}  # further places of the same blocks, rarely any
+        self._others: dict[Key, list[int]] = {}  # further places of the same blocks, usually none
 
     def __contains__(self, key: Key) -> bool:
         return key in self._places
@@ -44,7 +44,7 @@ class Index:
         return self._places.get(key)
 
     def add(self, number: int, entries: bytes | bytearray, first: int = 0) -> None:
-        """Take in a segment's blocks from position `first` on."""
+        """Add a segment's blocks from position `first` on."""
         keys = _keys(entries, first)
         begin = place(number, first)
         if not self._places.keys().isdisjoint(keys):
@@ -61,7 +61,7 @@ class Index:
             self.forget(key, position)
 
     def forget(self, key: Key, lost: int) -> None:
-        """Forget that a block is at this place; another one that holds it takes over."""
+        """Remove this place of a block; another place of it takes over."""
         others = self._others.get(key)
         if self._places.get(key) == lost:
             if others:

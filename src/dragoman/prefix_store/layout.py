@@ -10,7 +10,7 @@ locks or memory. Called by `segment` and `store`, on any thread. docs/prefix_sto
     footer   40 bytes: mark, the index's offset, number of blocks, checksum of both
 
 A content's checksum has 128 bits (XXH3, which is as fast as memory). 32 bits would pass one of four billion damaged blocks,
-and a wrong block is a wrong answer that nobody notices. It withstands accidents, not forgers: nobody else may write to the
+and a wrong block silently gives wrong answers. It protects from accidents, not forgery: only this user may write to the
 directory.
 """
 
@@ -61,7 +61,7 @@ _Transfer = Callable[[Sequence[memoryview], int], int]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The facts of a segment that never change. `capacity`: bytes that it may grow to, index and all."""
+    """The constant facts of a segment. `capacity`: its largest size in bytes, with the index."""
 
     capacity: int
     namespace: bytes = bytes(KEY_BYTES)
@@ -77,7 +77,7 @@ def pack_header(header: Header) -> bytes:
 
 
 def unpack_header(data: bytes) -> Header | None:
-    """The header, or None if these are not the first bytes of a segment of this version."""
+    """The header, or None for other bytes or another version."""
     facts = data[:_CHECKED_BYTES]
     if len(data) < HEADER_BYTES or xxhash.xxh3_128_digest(facts) != data[_CHECKED_BYTES:_LEASES_OFFSET]:
         return None
@@ -89,13 +89,13 @@ def unpack_header(data: bytes) -> Header | None:
 
 
 def group_digest(group: bytes) -> bytes:
-    """The 8 bytes by which leases name a group."""
+    """The 8 bytes that name a group in leases."""
     digest: bytes = xxhash.xxh3_64_digest(group)
     return digest
 
 
 def unpack_leases(header: bytes) -> list[tuple[bytes, float] | None]:
-    """Group and end of the lease in each slot of a segment's first bytes; None where a slot is empty or torn."""
+    """The group and end of the lease in each slot of a segment's first bytes; None for an empty or torn slot."""
     leases: list[tuple[bytes, float] | None] = []
     for offset in lease_offsets():
         slot = header[offset : offset + _LEASE.size]
@@ -112,12 +112,12 @@ def pack_lease(group: bytes, until: float) -> bytes:
 
 
 def lease_offsets() -> range:
-    """The slots' places in a segment."""
+    """The slots' offsets in a segment."""
     return range(_LEASES_OFFSET, _LEASES_OFFSET + NUM_LEASES * _LEASE_BYTES, _LEASE_BYTES)
 
 
 def flat_parts(content: Content) -> list[memoryview]:
-    """A block's content as flat views of its bytes, nothing copied. Raises: ValueError if an array is not contiguous."""
+    """A block's content as flat views of its bytes, without copies. Raises: ValueError if an array is not contiguous."""
     return [_flat(part) for part in content] if isinstance(content, list | tuple) else [_flat(content)]  # type: ignore[arg-type]
 
 
@@ -131,7 +131,7 @@ def _flat(part: Part) -> memoryview:
 
 
 def pack_block_header(key: Key, parts: Sequence[memoryview]) -> bytes:
-    """The header that stands before these contents: it is the same if, and only if, the contents are."""
+    """The header for these contents; equal headers mean equal contents."""
     length = sum(part.nbytes for part in parts)
     digest = xxhash.xxh3_128()
     for part in parts:
@@ -141,7 +141,7 @@ def pack_block_header(key: Key, parts: Sequence[memoryview]) -> bytes:
 
 
 def unpack_block_header(data: bytes) -> tuple[Key, int] | None:
-    """Key and length of the block behind this header, or None if it is none."""
+    """The key and length in a block's header, None for other bytes."""
     if len(data) != BLOCK_HEADER_BYTES or xxhash.xxh3_64_digest(data[: _BLOCK.size]) != data[_BLOCK.size :]:
         return None
     mark, key, length, _ = _BLOCK.unpack_from(data)
@@ -149,7 +149,7 @@ def unpack_block_header(data: bytes) -> tuple[Key, int] | None:
 
 
 def pack_index(entries: bytes | bytearray, offset: int) -> bytes:
-    """The end of a sealed segment: index and footer. `offset`: where it begins."""
+    """The end of a sealed segment: index and footer. `offset`: its beginning."""
     footer = _FOOTER.pack(_FOOTER_MARK, offset, len(entries) // ENTRY.size)
     digest = xxhash.xxh3_128(entries)
     digest.update(footer)
@@ -162,7 +162,7 @@ def index_bytes(num_blocks: int) -> int:
 
 
 def read_index(file: StoreFile, size: int) -> tuple[bytearray, int] | None:
-    """The entries of a sealed segment's index and its offset; None if it does not end in a whole one. Raises: OSError."""
+    """The entries of a sealed segment's index and its offset; None without a complete index. Raises: OSError."""
     begin = max(size - _TAIL_BYTES, 0)
     tail = file.pread(size - begin, begin)
     if len(tail) < max(FOOTER_BYTES, size - begin):
@@ -183,7 +183,7 @@ _TAIL_BYTES = 32 << 10  # the index of 64 MB of blocks of 64 kB and more is read
 
 
 def scan(file: StoreFile, begin: int, size: int) -> tuple[bytearray, int]:
-    """The entries of all blocks from `begin` on that lie whole within `size`, and the end of the last. Raises: OSError."""
+    """The entries of all complete blocks between `begin` and `size`, and the end of the last. Raises: OSError."""
     entries = bytearray()
     while begin + BLOCK_HEADER_BYTES <= size:
         found = unpack_block_header(file.pread(BLOCK_HEADER_BYTES, begin))
@@ -195,7 +195,7 @@ def scan(file: StoreFile, begin: int, size: int) -> tuple[bytearray, int]:
 
 
 def read_all(file: StoreFile, views: Sequence[memoryview], offset: int) -> int:
-    """Fill the views from a file; return how many bytes could be read. Raises: OSError if it fails at the first."""
+    """Fill the views from a file. Returns the number of bytes read. Raises: OSError if the first read fails."""
     return _transfer(file.preadv, views, offset, partly=True)
 
 
@@ -205,7 +205,7 @@ def write_all(file: StoreFile, views: Sequence[memoryview], offset: int) -> None
 
 
 def _transfer(call: _Transfer, views: Sequence[memoryview], offset: int, *, partly: bool) -> int:
-    """The bytes that went through. `partly`: an error behind the first bytes ends it, and is not raised."""
+    """The number of transferred bytes. `partly`: an error after the first bytes ends the transfer, and is not raised."""
     waiting = [view for view in reversed(views) if view.nbytes]
     total = 0
     while waiting:

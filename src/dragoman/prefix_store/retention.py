@@ -2,9 +2,9 @@
 
 Does: decide by last use and leases. Does not: delete. Called by `store`, on any thread.
 
-A lease keeps a group's (a caller's) segment beyond its turn until it ends, within bounds: leases never hold more than half
-of the budget, and each group with leases has an equal part of that half. The segments used last are held first. A segment
-with leases of several groups costs each of them its part. What leases cannot hold goes by last use, as what has none.
+A lease keeps a segment of a group (a caller) beyond its turn until the lease ends, within bounds. Leases hold at most half
+of the budget, and each group with leases has an equal part of that half. The most recently used segments are held first. A
+segment with leases of several groups costs each of them its share. Other segments go by last use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LEASED_PART = 0.5  # of the budget
 
 @dataclass(slots=True)
 class Use:
-    """The uses of a segment. `leases`: the end of each group's lease; groups are digests by `layout.group_digest`."""
+    """The uses of a segment. `leases`: the end of each group's lease, by `layout.group_digest`."""
 
     name: str
     size: int
@@ -25,12 +25,12 @@ class Use:
     leases: dict[bytes, float] = field(default_factory=dict)
 
     def copy(self) -> Use:
-        """One that stays as this is now."""
+        """An independent copy."""
         return Use(self.name, self.size, self.used_at, dict(self.leases))
 
 
 def first_to_go(uses: Iterable[Use], budget_bytes: int, now: float) -> list[Use]:
-    """All segments, in the order in which they are to be deleted."""
+    """All segments in the order of deletion."""
     oldest_first = sorted(uses, key=lambda use: (min(use.used_at, now), use.name))
     held = _held(oldest_first, budget_bytes * _LEASED_PART, now)
     return [use for use in oldest_first if use.name not in held] + [use for use in oldest_first if use.name in held]

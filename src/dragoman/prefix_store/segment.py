@@ -1,10 +1,10 @@
-"""A segment: one file that one process appends blocks to and all processes read.
+"""A segment: one file, to which one process appends blocks, and which all processes read.
 
-Does: load what a file holds, begin one, append, seal, read and check blocks, write down leases. Does not: decide which are
-kept, or know other segments. Called by `store`, which sees to it that one thread at a time changes a segment.
+Does: load a file, create one, append, seal, read and check blocks, write leases. Does not: decide what is kept, or know
+other segments. Called by `store`, which lets one thread at a time change a segment.
 
-A block is written in one call. It is synced to the disk only when its segment is sealed: what a process wrote survives the
-process, and what a machine loses with its power is seen by the checksums. The sync bounds what is lost then.
+A block is written in one call, and synced to the disk only when its segment is sealed. Written blocks survive the process;
+after a power failure the checksums show lost ones. The sync bounds that loss.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dragoman.prefix_store.retention import Use
 
 
 class NotYet(Exception):
-    """A file is too short to have a header: its process is about to write it, or died before."""
+    """A file is too short for a header: its process is about to write it, or died before."""
 
 
 class Unknown(Exception):
@@ -43,7 +43,7 @@ class Block:
 
 @dataclass(slots=True)
 class Segment:
-    """The known state of a segment. `end`: of its last whole block; `writer`: its open file in the process that appends."""
+    """The known state of a segment. `end`: of its last complete block; `writer`: the open file of the appending process."""
 
     number: int
     header: Header
@@ -51,9 +51,9 @@ class Segment:
     entries: bytearray
     end: int
     is_sealed: bool
-    seen_ns: int = 0  # the file's time of change when leases and last use were last read from it
+    seen_ns: int = 0  # the file's time of change at the last read of leases and last use
     writer: StoreFile | None = None
-    is_use_unwritten: bool = False  # last use and leases are not yet on the disk
+    is_use_unwritten: bool = False  # last use and leases are not on the disk yet
     use_written_at: float = 0.0
     appended_at: float = 0.0  # by this process
 
@@ -66,12 +66,12 @@ class Segment:
         return len(self.entries) // ENTRY.size
 
     def block(self, position: int) -> Block:
-        """The block at a position of its entries."""
+        """The block at a position."""
         key, offset, length = ENTRY.unpack_from(self.entries, position * ENTRY.size)
         return Block(key, offset, length, position)
 
     def take(self, growth: Growth) -> None:
-        """Take in what another process has appended."""
+        """Take in another process' blocks."""
         self.entries += growth.entries
         self.end = growth.end
         self.use.size = growth.size
@@ -90,7 +90,7 @@ def smallest_capacity(num_bytes: int) -> int:
 
 
 def load(directory: StoreDirectory, name: str, number: int) -> Segment:
-    """The segment in a file, by its index or else by its blocks' headers. Raises: NotYet, Unknown, OSError."""
+    """The segment in a file, by its index, else by its blocks' headers. Raises: NotYet, Unknown, OSError."""
     file = directory.open(name)
     facts = file.stat()
     first = file.pread(HEADER_BYTES, 0)
@@ -116,7 +116,7 @@ class Growth:
 
 
 def load_growth(directory: StoreDirectory, known: Segment) -> Growth | None:
-    """Blocks that another process has appended since, or None. Raises: OSError."""
+    """Newly appended blocks of another process, or None. Raises: OSError."""
     size = directory.stat(known.name).st_size
     if size == known.use.size:
         return None
@@ -126,7 +126,7 @@ def load_growth(directory: StoreDirectory, known: Segment) -> Growth | None:
 
 
 def read_leases(directory: StoreDirectory, name: str) -> dict[bytes, float]:
-    """The leases that a file holds. Raises: OSError."""
+    """The leases in a file. Raises: OSError."""
     file = directory.open(name)
     return _leases(file.pread(HEADER_BYTES, 0))
 
@@ -155,7 +155,7 @@ def write_use(directory: StoreDirectory, use: Use, now: float) -> int:
 
 
 def begin(directory: StoreDirectory, number: int, header: Header, now: float) -> Segment:
-    """A new segment of this process, which holds its lock. Raises: OSError, and then leaves no file."""
+    """A new segment, locked by this process. Raises: OSError, without leaving a file."""
     name, file = directory.create()
     try:
         file.try_lock()
@@ -168,13 +168,13 @@ def begin(directory: StoreDirectory, number: int, header: Header, now: float) ->
 
 
 def append(segment: Segment, key: Key, parts: Sequence[memoryview]) -> None:
-    """Write a block behind the others. Raises: OSError, and then the segment is as before."""
+    """Append a block. Raises: OSError; the segment is unchanged then."""
     assert segment.writer is not None
     try:
         header = layout.pack_block_header(key, parts)
         layout.write_all(segment.writer, [memoryview(header), *parts], segment.end)
     except OSError:
-        with suppress(OSError):  # the rest is not a whole block, and is written over
+        with suppress(OSError):  # an incomplete block at the end is overwritten
             segment.writer.truncate(segment.end)
         raise
     length = sum(part.nbytes for part in parts)
@@ -184,7 +184,7 @@ def append(segment: Segment, key: Key, parts: Sequence[memoryview]) -> None:
 
 
 def seal(directory: StoreDirectory, segment: Segment, file: StoreFile, *, sync: bool = True) -> None:
-    """Write the index behind the blocks. Raises: OSError, and then the segment is as before."""
+    """Write the index after the blocks. Raises: OSError; the segment is unchanged then."""
     try:
         file.truncate(segment.end)
         index = layout.pack_index(segment.entries, segment.end)
@@ -201,7 +201,7 @@ def seal(directory: StoreDirectory, segment: Segment, file: StoreFile, *, sync: 
 
 
 def read_blocks(file: StoreFile, blocks: Sequence[Block], into: Sequence[Sequence[memoryview]]) -> tuple[int, str]:
-    """Reads blocks that lie one behind the other. Returns how many arrived whole and intact, and why the next did not.
+    """Read consecutive blocks. Returns the number of intact ones, and the next one's problem.
 
     Raises: OSError.
     """

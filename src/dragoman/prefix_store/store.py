@@ -4,8 +4,8 @@ Does: find, read, write, lease and delete blocks. Does not: know engines or mode
 `touch` on any thread; `read`, `write`, `refresh` and `close` wait for the disk and belong on threads for that. `dragoman
 store` lists, verifies, trims and empties with it.
 
-Trouble with the disk never reaches the caller: a block that cannot be read, or is not what was written, is not found; one
-that cannot be written is not kept; a line in the log says so.
+Errors of the disk never reach the caller: an unreadable or damaged block is not found, an unwritable one is not kept, and
+the log has a line.
 
 `_writing` lets one thread at a time write; it is taken before all locks of the `catalogue`.
 """
@@ -33,13 +33,13 @@ UNLIMITED = 1 << 62
 
 _RUN_BYTES = 8 << 20  # read and checked at once
 _FETCH_BYTES = 1 << 20  # stays in a core's cache
-_IDLE_S = 600.0  # then a segment is sealed as it is, so that others have the room that is reserved for it
-_MAX_ACTIVE = 8  # segments that one process appends to: for each model, one with leases and one without
+_IDLE_S = 600.0  # then an idle segment is sealed, which frees its reserved room
+_MAX_ACTIVE = 8  # open segments of one process: per model, one with leases and one without
 _LARGEST_SEGMENT = 64 << 20
 _SMALLEST_SEGMENT = 8 << 20
-_NO_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # errors that say nothing of the file
+_NO_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # errors that do not concern the file
 
-_Kind = tuple[bytes, str, bool]  # namespace, label, with leases: what a segment has in common
+_Kind = tuple[bytes, str, bool]  # namespace, label, with leases: common to a segment's blocks
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of the store's contents, and of what this process has read, written and deleted since it opened it."""
+    """Counts of the store's contents, and of this process' reads, writes and deletions."""
 
     bytes: int
     budget_bytes: int
@@ -75,7 +75,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """A segment, for people to read. `keep_until`: the end of its last lease, 0.0 without one."""
+    """Facts about a segment, for people. `keep_until`: the end of its last lease, 0.0 = none."""
 
     name: str
     label: str
@@ -88,7 +88,7 @@ class SegmentFacts:
 
 
 class Damage(NamedTuple):
-    """A block that is not what was written, or a file that cannot be used (`offset` 0)."""
+    """A damaged block, or an unusable file (`offset` 0)."""
 
     segment: str
     offset: int
@@ -97,7 +97,7 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Blocks that lie one behind the other."""
+    """Consecutive blocks."""
 
     segment: Segment
     blocks: list[Block]
@@ -118,7 +118,7 @@ class BlockStore:
         self._segment_bytes = segment_bytes
         self._clock = clock
         self._catalogue = Catalogue(directory, clock)
-        self._active: dict[_Kind, Segment] = {}  # what this process appends to; the last written last
+        self._active: dict[_Kind, Segment] = {}  # this process' open segments; the last written last
         self._counts = _Counts()
         self._is_closed = False
         self._writing = threading.Lock()
@@ -133,10 +133,10 @@ class BlockStore:
         create: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> BlockStore:
-        """The store in a directory, which is made if need be, with all that earlier processes have left there.
+        """The store in a directory, created if missing, with the blocks of earlier processes.
 
-        `budget_bytes` is for all processes together; what is beyond it is deleted. Without `segment_bytes`, a segment has
-        a 64th of it, from 8 to 64 MB. Raises: StoreError.
+        `budget_bytes`: for all processes together; more is deleted. Without `segment_bytes`, a segment has a 64th of it,
+        from 8 to 64 MB. Raises: StoreError.
         """
         usual = min(max(budget_bytes // 64, min(_SMALLEST_SEGMENT, budget_bytes // 8)), _LARGEST_SEGMENT)
         if isinstance(directory, Path):
@@ -167,9 +167,9 @@ class BlockStore:
     # reading
 
     def read(self, keys: Sequence[Key], into: Sequence[Content]) -> int:
-        """Fill the contents of the first n blocks that are there, whole and true; return n.
+        """Fill `into` with the first n blocks, up to a missing or damaged one. Returns n.
 
-        What `into` has beyond the first n may hold anything then. A block that is not what was written is forgotten.
+        Later entries of `into` may then have any content. A damaged block is forgotten.
         """
         begin_s = time.perf_counter()
         views = [layout.flat_parts(content) for content in into]
@@ -192,22 +192,22 @@ class BlockStore:
         return count
 
     def fetch(self, keys: Sequence[Key]) -> None:
-        """Have the system's page cache hold blocks that are read soon, which waits for the disk.
+        """Load blocks that are read soon into the system's page cache; waits for the disk.
 
-        Blocks that are not there are passed over.
+        Skips missing blocks.
         """
         buffer, position = memoryview(bytearray(_FETCH_BYTES)), 0
         while position < len(keys):
             run = self._run(keys[position:], _RUN_BYTES)
             position += 1 if run is None else len(run.blocks)
             if run is not None:
-                with suppress(OSError):  # reading them will fail, too
+                with suppress(OSError):  # reading them will fail too
                     file = self._catalogue.files.open(run.segment.name)
                     for begin in range(run.blocks[0].offset, run.end, _FETCH_BYTES):
                         file.preadv([buffer[: run.end - begin]], begin)
 
     def _run(self, keys: Sequence[Key], most_bytes: int) -> _Run | None:
-        """The first block and those that lie behind it, of no more bytes but for the first; None if it is not there."""
+        """The first block and consecutive ones, up to a size; None if the first is missing."""
         with self._catalogue.changing:
             first = self._catalogue.find(keys[0])
             if first is None:
@@ -225,7 +225,7 @@ class BlockStore:
             return _Run(first[0], blocks)
 
     def _read_run(self, run: _Run, into: list[list[memoryview]]) -> int:
-        """Reads the blocks of a run. Returns how many were filled; the next one is forgotten if it is at fault."""
+        """Read the blocks of a run. Returns the number of filled ones; forgets the next one if it is damaged."""
         sizes = [sum(part.nbytes for part in parts) for parts in into]
         fits = [block.length == size for block, size in zip(run.blocks, sizes, strict=True)]
         num_fitting = fits.index(False) if False in fits else len(fits)
@@ -249,13 +249,13 @@ class BlockStore:
         return count
 
     def _is_elsewhere(self, run: _Run, position: int) -> bool:
-        """True if a block that could not be read here is found in another segment."""
+        """True if an unreadable block is in another segment too."""
         with self._catalogue.changing:
             found = self._catalogue.find(run.blocks[position].key)
         return found is not None and found[0] is not run.segment
 
     def _forget_damaged(self, holder: Segment, block: Block, reason: str) -> None:
-        """Forget a block and, if the file has lost its end, all others that lay there."""
+        """Forget a block and, in a truncated file, all blocks beyond its end."""
         try:
             size = self._directory.stat(holder.name).st_size
         except OSError:
@@ -279,11 +279,11 @@ class BlockStore:
         label: str = "",
         namespace: bytes = b"",
     ) -> bool:
-        """Keep a block; return False if that cannot be.
+        """Keep a block; False if it cannot be kept.
 
-        `keep_until`, in the clock's seconds, is a lease of the group (the caller's), see `retention`. `label` and
-        `namespace` tell people who list the store of which model the block is; blocks of one model lie together.
-        Raises: ValueError for a key that does not have 16 bytes, or an array that is not contiguous.
+        `keep_until`, in the clock's seconds: a lease of the group (the caller), see `retention`. `label` and `namespace`
+        name the block's model in lists; blocks of one model lie together. Raises: ValueError for a key of other than 16
+        bytes, or an array that is not contiguous.
         """
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key must have {KEY_BYTES} bytes, got {len(key)}")
@@ -325,13 +325,13 @@ class BlockStore:
             return False
         with self._catalogue.changing:
             if not self._catalogue.holds(active):
-                return False  # another process has deleted it meanwhile
+                return False  # deleted by another process
             self._catalogue.index.add(active.number, active.entries, active.num_blocks - 1)
             self._catalogue.mark_used(active, keep_until, group)
         return True
 
     def _active_segment(self, kind: _Kind, num_bytes: int) -> Segment | None:
-        """The segment to append to, with room for a block; None, and a line in the log, if there can be none.
+        """The segment to append to, with room for a block; None with a line in the log if there is none.
 
         Raises: OSError.
         """
@@ -353,7 +353,7 @@ class BlockStore:
         return begun
 
     def _seal(self, active: Segment) -> None:
-        """Let no more be appended. An empty file is deleted, one that cannot be sealed is scanned at the next start."""
+        """Seal a segment. An empty file is deleted; one that cannot be sealed is scanned at the next start."""
         is_intact = _is_intact(active)
         file, active.writer = active.writer, None
         assert file is not None
@@ -371,14 +371,14 @@ class BlockStore:
     # use, and other processes
 
     def touch(self, keys: Sequence[Key], keep_until: float | None = None, group: bytes = b"") -> None:
-        """Note that blocks were used again. `keep_until` is a lease of the group, see `retention`. Waits for no disk."""
+        """Note a use of blocks. `keep_until`: a lease of the group, see `retention`. Does not wait for the disk."""
         with self._catalogue.changing:
             found = [self._catalogue.find(key) for key in keys]
             for used in {each[0].number: each[0] for each in found if each is not None}.values():
                 self._catalogue.mark_used(used, keep_until, group)
 
     def refresh(self) -> None:
-        """See what other processes have written and deleted, and tell them what was used. A few calls to the system."""
+        """Take in other processes' changes, and record uses for them. Costs a few system calls."""
         try:
             self._catalogue.refresh()
         except OSError as error:
@@ -388,7 +388,7 @@ class BlockStore:
                 now = self._clock()
                 for kind, active in list(self._active.items()):
                     is_idle = now - active.appended_at > _IDLE_S
-                    if is_idle or not _is_intact(active):  # what was deleted takes room until it is closed
+                    if is_idle or not _is_intact(active):  # deleted files take room until they are closed
                         self._seal(self._active.pop(kind))
             finally:
                 self._writing.release()
@@ -396,7 +396,7 @@ class BlockStore:
     # for people
 
     def stats(self) -> Stats:
-        """The counts of the store's contents, and of reads and writes."""
+        """The counts of contents, reads and writes."""
         segments = self._catalogue.segments()
         with self._catalogue.changing:
             return Stats(
@@ -409,7 +409,7 @@ class BlockStore:
             )
 
     def segments(self) -> list[SegmentFacts]:
-        """All segments, the last used first."""
+        """All segments, the most recently used first."""
         facts = [
             SegmentFacts(
                 each.name,
@@ -426,7 +426,7 @@ class BlockStore:
         return sorted(facts, key=lambda each: -each.used_at)
 
     def verify(self) -> Iterator[Damage]:
-        """Read every block of every segment; yield what is damaged, and forget it."""
+        """Read every block; yields damaged ones, and forgets them."""
         for name in self._catalogue.unknown():
             yield Damage(name, 0, "it is of another version, or damaged at its beginning")
         for holder in self._catalogue.segments():
@@ -447,7 +447,7 @@ class BlockStore:
         self._make_room(num_bytes, everything=False)
 
     def empty(self) -> None:
-        """Delete everything, also segments that processes are writing: they notice and begin again. Raises: StoreError."""
+        """Delete everything, also open segments: their processes notice and begin again. Raises: StoreError."""
         self._make_room(0, everything=True)
 
     def _make_room(self, num_bytes: int, *, everything: bool) -> None:
@@ -457,7 +457,7 @@ class BlockStore:
             raise StoreError(f"{self._directory.path} cannot be emptied: {reason_of(error)}") from error
 
     def close(self) -> None:
-        """Seal what this process was writing, and write down what was used. Nothing is written afterwards."""
+        """Seal this process' segments, and record uses. Nothing is written afterwards."""
         with self._writing:
             self._is_closed = True
             while self._active:
