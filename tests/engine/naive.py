@@ -69,12 +69,13 @@ def naive_sequence(request: EngineRequest, index: int, vocab_size: int, model: F
         if (top := sampled.top_logprobs[0]) is not None:
             result.top_logprobs.append(top)
         # Before `min_tokens` an end is banned; what closes the reasoning comes all the same, and ends nothing then.
-        may_end = len(result.token_ids) >= sampling.min_tokens or state.masker is not None
+        is_long = len(result.token_ids) >= sampling.min_tokens
+        may_end = is_long or state.masker is not None
         if may_end and token_id in request.eos_token_ids and not sampling.ignore_eos:
             result.finish_reason = FinishReason.EOS
         elif may_end and token_id in sampling.stop_token_ids:
             result.finish_reason = FinishReason.STOP_TOKEN
-        elif is_loop:
+        elif is_long and is_loop:
             result.finish_reason = FinishReason.REPETITION
     return result
 

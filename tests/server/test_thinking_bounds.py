@@ -192,6 +192,9 @@ LOOP = {"max_pattern_size": 2, "min_count": 4}
 def test_content_that_repeats_itself_ends_where_that_is_asked_for() -> None:
     off = {"enable_thinking": False}
     assert chat(**AS, chat_template_kwargs=off, repetition_detection=LOOP) == [("", "aaaa", "repetition")]
+    assert chat(**AS, chat_template_kwargs=off, repetition_detection=LOOP, min_tokens=7) == [
+        ("", "a" * 7, "repetition")
+    ]
     assert chat(**AS, chat_template_kwargs=off)[0][1:] == ("a" * 80, "length")
 
     async def ask() -> None:

@@ -59,11 +59,12 @@ def naive_beams(request: EngineRequest, model: FakeModel) -> list[Generated]:
     finished: dict[int, tuple[NaiveBeam, FinishReason]] = {}
 
     def end_reason(slot: int, token_id: int) -> FinishReason | None:
-        if len(beams[slot].token_ids) + 1 < params.min_tokens and params.grammar is None:
-            return None
+        is_long = len(beams[slot].token_ids) + 1 >= params.min_tokens
+        if token_id in ends and (is_long or params.grammar is not None):
+            return ends[token_id]
         watch = beams[slot].state.watch
         is_loop = watch is not None and watch.ends_with(token_id)
-        return ends.get(token_id) or (FinishReason.REPETITION if is_loop else None)
+        return FinishReason.REPETITION if is_long and is_loop else None
 
     while not search.is_finished:
         candidates: list[BeamCandidates | None] = [None] * params.num_beams

@@ -171,12 +171,10 @@ class Sequence:
         group = self.group
         reason = group.end_reasons.get(token_id)
         # The sampler bans end tokens before `min_tokens`; one that still comes was all that a grammar left.
-        if reason is not None:
-            num_generated = self.num_generated_tokens + 1
-            if num_generated >= group.request.sampling.min_tokens or self.sampler_state.masker is not None:
-                return reason
+        if reason is not None and (self._may_end or self.sampler_state.masker is not None):
+            return reason
         watch = self.sampler_state.watch
-        if watch is not None and watch.ends_with(token_id):
+        if watch is not None and watch.ends_with(token_id) and self._may_end:
             return FinishReason.REPETITION
         criterion = group.stop_criterion
         if criterion is None:
@@ -184,6 +182,11 @@ class Sequence:
         generated_ids = self.generated_ids
         generated_ids.append(token_id)
         return FinishReason.STOP_STRING if criterion(generated_ids) else None
+
+    @property
+    def _may_end(self) -> bool:
+        """True if it has `min_tokens` with the next token."""
+        return self.num_generated_tokens + 1 >= self.group.request.sampling.min_tokens
 
     def extend_digests(self, block_size: int, num_blocks: int) -> None:
         """Let `digests` name at least the first `num_blocks` full blocks."""
