@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.anthropic.parameters import ANTHROPIC
@@ -44,14 +44,6 @@ _WEB_ADDRESS = re.compile(r"https?://\S", re.IGNORECASE)
 Part = dict[str, Any]
 
 
-class Conversation(NamedTuple):
-    """`continues`: the answer goes on from the last message. `ignored`: names of what was left out."""
-
-    messages: tuple[dict[str, Any], ...]
-    continues: bool
-    ignored: tuple[str, ...] = ()
-
-
 @dataclass(slots=True)
 class _Turn:
     """One message of a template in the making. `only`: the entries that it has besides its content."""
@@ -80,8 +72,8 @@ def refuse_unoffered_blocks(raw: Mapping[str, Any]) -> None:
             _refuse_in(message.get("content"), f"messages[{position}].content")
 
 
-def conversation(body: PromptBody, limits: Limits) -> Conversation:
-    """The conversation as templates take it. Raises: InvalidRequest."""
+def conversation(body: PromptBody, limits: Limits) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
+    """The messages as templates take them, and the names of what was left out. Raises: InvalidRequest."""
     messages = body.messages
     if messages is None:
         raise ANTHROPIC.missing("messages", "an array of messages")
@@ -94,12 +86,11 @@ def conversation(body: PromptBody, limits: Limits) -> Conversation:
     for position, message in enumerate(messages):
         for turn in _turns(message, f"messages[{position}]", names):
             _append(turns, turn)
-    last = messages[-1]
-    if last.role == "assistant" and turns[-1].calls:
+    if messages[-1].role == "assistant" and turns[-1].calls:
         path = f"messages[{len(messages) - 1}].content"
         message_text = f"{path} must not end the conversation: the results of its tool_use blocks have to follow"
         raise ANTHROPIC.fault(path, "calls", message_text)
-    return Conversation(tuple(turn.message() for turn in turns), last.role == "assistant", ignored)
+    return tuple(turn.message() for turn in turns), ignored
 
 
 def _append(turns: list[_Turn], turn: _Turn) -> None:

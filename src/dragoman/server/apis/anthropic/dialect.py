@@ -61,8 +61,9 @@ def prompt_of(
 ) -> PromptOfBody:
     """The prompt and tools that a body holds. Raises: InvalidRequest."""
     kwargs = thinking_kwargs(body, max_tokens, betas)
-    said, tools = conversation(body, limits), tool_use(body, raw)
-    return PromptOfBody(ChatPrompt(said.messages, tools.tools, said.continues, kwargs), tools, said.ignored)
+    messages, ignored = conversation(body, limits)
+    tools, continues = tool_use(body, raw), messages[-1]["role"] == "assistant"
+    return PromptOfBody(ChatPrompt(messages, tools.tools, continues, kwargs), tools, ignored)
 
 
 class MessagesDialect(PureDialect):
