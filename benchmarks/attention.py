@@ -103,7 +103,7 @@ class Layers:
         caches, results = [], []
         nodes = {name: node.output(0) for name, node in inputs.items()}
         for number in range(2 * count):
-            shape = [-1, *layout.block_shapes[0]]
+            shape = [-1, *layout.block_shapes[number % 2]]
             caches.append(ops.parameter(shape, np.uint8) if kind == "own" else cache_parameter(f"cache.{number}"))
         for pair in zip(caches[::2], caches[1::2], strict=True):
             rows = [node.output(0) for node in qkv]

@@ -61,8 +61,9 @@ struct Plan {
 
 // What a thread computes with.
 struct Memory {
-    std::vector<float> q, q_sums, slopes, distances, scores, widened, minima, most, sums, mixed, joined, state;
-    std::vector<int32_t> begins, ends;
+    std::vector<float> q, q_scales, slopes, distances, scores, widened, most, sums, mixed, joined, state;
+    std::vector<uint16_t> q_codes;
+    std::vector<int32_t> q_sums, begins, ends;
 };
 
 Memory& memory() {
@@ -256,19 +257,29 @@ private:
     int64_t head_of(int64_t row) const { return kv_head_ * group_ + row % group_; }
 
     void fill_queries() {
-        float *q = held(memory_.q, rows_ * how_.head), *sums = held(memory_.q_sums, rows_);
+        const int64_t head = how_.head, step = (head + kPadding - 1) / kPadding * kPadding;
+        float* q = held(memory_.q, rows_ * step);
         held(memory_.slopes, rows_);
         for (int64_t row = 0; row < rows_; ++row) {
-            const int64_t place = (token(row / group_).index * how_.heads + head_of(row)) * how_.head;
-            float* to = q + row * how_.head;
-            for (int64_t i = 0; i < how_.head; ++i) to[i] = queries_[place + i] * how_.scale;
-            if (how_.type == CacheType::u8) {  // spread numbers add up to their count times the first one before
-                float sum = 0;
-                for (int64_t i = 0; i < how_.head; i += how_.spread()) sum += step_.q[place + i];
-                sums[row] = sum * (static_cast<float>(how_.spread()) * how_.scale);
-            }
+            const float* from = queries_ + (token(row / group_).index * how_.heads + head_of(row)) * head;
+            float* to = q + row * step;
+            for (int64_t i = 0; i < head; ++i) to[i] = from[i] * how_.scale;
+            std::fill(to + head, to + step, 0.0f);
             if (how_.slopes) memory_.slopes[row] = how_.slopes[head_of(row)];
         }
+        reading_.how = &how_;
+        reading_.num_rows = rows_;
+        reading_.q_step = step;
+        reading_.q = q;
+        reading_.slopes = how_.slopes ? memory_.slopes.data() : nullptr;
+        if (how_.together() == 1) return;
+        uint16_t* codes = held(memory_.q_codes, (rows_ + 1) * step);
+        float* scales = held(memory_.q_scales, rows_);
+        int32_t* sums = held(memory_.q_sums, rows_);
+        kernels_.round_queries(reading_, codes, scales, sums);
+        reading_.q_codes = codes;
+        reading_.q_scales = scales;
+        reading_.q_sums = sums;
     }
 
     void start_states() {
@@ -283,16 +294,12 @@ private:
 
     // Reads a part; false if nobody sees any of it.
     bool read(int64_t part) {
-        PartOfRows reading{};
-        reading.how = &how_;
-        reading.num_rows = rows_;
-        reading.q = memory_.q.data();
-        reading.q_sums = memory_.q_sums.data();
-        reading.slopes = how_.slopes ? memory_.slopes.data() : nullptr;
+        PartOfRows& reading = reading_;
         float* distances = held(memory_.distances, rows_);
         int32_t *begins = held(memory_.begins, rows_), *ends = held(memory_.ends, rows_);
         const int64_t start = part * kPartTokens;
         reading.begin = kPartTokens;
+        reading.end = 0;
         const Token* longest = &token(0);
         for (int64_t index = 0; index < task_.count; ++index) {
             const Token& seeing = token(index);
@@ -311,7 +318,7 @@ private:
         reading.begins = begins;
         reading.ends = ends;
         const int64_t key_bytes = how_.key_bytes(), value_bytes = how_.value_bytes();
-        const uint8_t *keys[kBlocks + 1] = {}, *values[kBlocks] = {};
+        const uint8_t *keys[kBlocks] = {}, *values[kBlocks] = {};
         const int64_t first = reading.begin / kSlots, last = (reading.end + kSlots - 1) / kSlots;
         const auto place = [&](int64_t block) {
             return longest->blocks[part * kBlocks + block - longest->passed] * how_.kv_heads;
@@ -320,18 +327,30 @@ private:
             keys[block] = step_.key_cache + (place(block) + kv_head_) * key_bytes;
             values[block] = step_.value_cache + (place(block) + kv_head_) * value_bytes;
         }
-        const bool goes_on = last == kBlocks && (part + 1) * kPartTokens < longest->end;
-        reading.next = goes_on ? step_.key_cache + (place(kBlocks) + kv_head_) * key_bytes : keys[last - 1];
+        const uint8_t* next[kBlocks] = {keys[last - 1]};
+        reading.num_next = part + 1 < task_.end            ? find_keys(task_, part + 1, kv_head_, next)
+                           : kv_head_ + 1 < how_.kv_heads  ? find_keys(task_, task_.begin, kv_head_ + 1, next)
+                           : &task_ == &plan_.tasks.back() ? 1
+                                                           : find_keys((&task_)[1], (&task_)[1].begin, 0, next);
+        reading.next_keys = next;
         reading.keys = keys;
         reading.values = values;
         reading.scores = held(memory_.scores, rows_ * kPartTokens);
         reading.widened = held(memory_.widened, kSlots * std::max(how_.head, padded_));
-        reading.minima = held(memory_.minima, rows_);
         reading.most = held(memory_.most, rows_);
         reading.sums = held(memory_.sums, rows_);
         reading.mixed = held(memory_.mixed, rows_ * padded_);
         kernels_.read(reading);
         return true;
+    }
+
+    // The blocks of keys of a part, as far as a task's first token has some; their number, or 1.
+    int64_t find_keys(const Task& task, int64_t part, int64_t kv_head, const uint8_t** keys) const {
+        const Token& first = plan_.tokens[plan_.order[task.first]];
+        int64_t count = 0;
+        for (int64_t block = first.first_block(part); block < first.end_block(part); ++block)
+            keys[count++] = step_.key_cache + (first.blocks[block - first.passed] * how_.kv_heads + kv_head) * how_.key_bytes();
+        return std::max<int64_t>(count, 1);
     }
 
     const AttentionKernels& kernels_;
@@ -343,6 +362,7 @@ private:
     const int64_t kv_head_, group_, padded_, rows_;
     float* partials_;
     Memory& memory_;
+    PartOfRows reading_{};
 };
 
 void write(const AttentionKernels& kernels, const Attention& how, const AttentionStep& step, const Plan& plan, int64_t index) {

@@ -1,12 +1,14 @@
 // Attention of a step's tokens over block tables, for whoever makes graph operations of it.
 //
 // Keys and values lie in blocks of 32 tokens. A block holds, for each head of keys, what lies at `key_bytes` and `value_bytes`: keys
-// [head][32], one number of 32 tokens after the other, so that tokens are lanes of vectors; values [32][padded], token by token. In 8
-// bits each token has a scale and a minimum, f32 [32] each behind the codes. Memory of slots that nobody has written is never used.
+// [head][32], one number of 32 tokens after the other, so that tokens are lanes of vectors; values [32][padded], token by token. Numbers
+// that are multiplied at once lie side by side: keys [head / 2][32][2] and values [16][padded][2] in bf16, four at a time in 8 bits. In 8
+// bits each token has a scale and a middle, which the code 128 stands for, f32 [32] each behind the codes. Memory of slots that nobody
+// has written is never used.
 //
 // Keys in 8 bits: some models add hundreds to a few numbers of every key, and steps over such a range lose all that is in the others. So
 // keys are spread by Hadamard's matrix, as queries are, which leaves scores as they are and makes of one large number many smaller ones.
-// Then codes tell how a key differs from the first one of its block, which lies behind the minima as bf16 [head] and zeros. A sequence
+// Then codes tell how a key differs from the first one of its block, which lies behind the middles as bf16 [head] and zeros. A sequence
 // writes slot 0 of a block before all others, and whoever shares a block shares its first key.
 //
 // Bits: a sequence's tokens are divided into parts of 256 by their positions. What a token reads of a part is computed in one order of
@@ -42,7 +44,9 @@ struct Attention {
     int64_t group() const { return heads / kv_heads; }
     int64_t padded() const { return (value + kPadding - 1) / kPadding * kPadding; }
     int64_t number_bytes() const { return type == CacheType::f32 ? 4 : type == CacheType::u8 ? 1 : 2; }
-    int64_t key_codes() const { return head * kSlots * number_bytes(); }
+    // Numbers that lie side by side.
+    int64_t together() const { return type == CacheType::u8 ? 4 : type == CacheType::bf16 ? 2 : 1; }
+    int64_t key_codes() const { return (head + together() - 1) / together() * together() * kSlots * number_bytes(); }
     int64_t value_codes() const { return padded() * kSlots * number_bytes(); }
     int64_t scale_bytes() const { return type == CacheType::u8 ? 2 * kSlots * 4 : 0; }
     int64_t first_key_bytes() const { return type == CacheType::u8 ? (2 * head + 63) / 64 * 64 : 0; }

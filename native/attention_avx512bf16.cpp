@@ -13,18 +13,8 @@ struct Avx512Bf16 : Avx512Vnni {
     static Flt add_pairs(Flt sums, Int first, Int second) {
         return _mm512_dpbf16_ps(sums, reinterpret_cast<__m512bh>(first), reinterpret_cast<__m512bh>(second));
     }
-    // Sixteen pairs of a number in each of two places; null = zeros.
-    static Int pairs_of(const uint8_t* first, const uint8_t* second) {
-        return _mm512_or_si512(wide(first), _mm512_slli_epi32(wide(second), 16));
-    }
     static void store_bf16(uint16_t* to, Flt values) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values)));
-    }
-
-private:
-    static Int wide(const uint8_t* from) {
-        if (from == nullptr) return _mm512_setzero_si512();
-        return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
     }
 };
 

@@ -9,17 +9,21 @@ namespace dragoman {
 struct PartOfRows {
     const Attention* how;
     int64_t num_rows;
-    const float* q;                // [rows, head], scaled, and spread as keys are
-    const float* q_sums;           // [rows], of these numbers
+    int64_t q_step;                // from a row's queries to the next ones: a multiple of 16
+    const float* q;                // [rows, head and zeros], scaled, and spread as keys are
+    const uint16_t* q_codes;       // [rows, head and zeros], of those that are multiplied in pairs
+    const float* q_scales;         // [rows], of codes, where the cache has 8 bits
+    const int32_t* q_sums;         // [rows], of these
     const float* slopes;           // [rows], null = there are none
     const float* distances;        // [rows]: from the row's token to the part's first slot
     const int32_t *begins, *ends;  // [rows]: the slots of the part that a row sees
     int32_t begin, end;            // those that any row sees
     const uint8_t* const* keys;    // by blocks of the part; those outside of these slots are never read
     const uint8_t* const* values;
-    const uint8_t* next;  // keys that are read next, or any others
-    // Memory. `scores` [rows, kPartTokens], `widened` [32 * max(head, padded)], `minima` [rows].
-    float *scores, *widened, *minima;
+    const uint8_t* const* next_keys;  // blocks that the thread reads next, most likely: at least one
+    int64_t num_next;
+    // Memory. `scores` [rows, kPartTokens], `widened` [32 * max(head, padded)].
+    float *scores, *widened;
     // Results. The highest score, [rows], minus infinity where a row sees nothing; the sum of exponentials, [rows]; values mixed by
     // these, [rows, padded].
     float *most, *sums, *mixed;
@@ -38,6 +42,8 @@ struct AttentionKernels {
     void (*finish)(const RowState& state, int64_t value, float* y);
     // Spreads a token's queries [heads, head] as keys are spread.
     void (*spread_queries)(const Attention& how, const float* q, float* spread);
+    // Queries of the part's rows as they are multiplied in pairs. `codes` has room for 16 more.
+    void (*round_queries)(const PartOfRows& part, uint16_t* codes, float* scales, int32_t* sums);
     // Writes keys and values of a token and a head into their slot. In 8 bits slot 0 comes before all others of its block.
     void (*write)(const Attention& how, const float* k, const float* v, int64_t slot, uint8_t* keys, uint8_t* values);
 };

@@ -20,6 +20,7 @@ struct One {
     using Int = int32_t;
     using Flt = float;
     static constexpr int lanes = 1, registers = 16, attention_rows = 2, attention_units = 4;
+    static constexpr int code_rows = 2, code_units = 4;
 
     static Flt load(const float* from) { return *from; }
     static void store(float* to, Flt value) { *to = value; }
@@ -31,6 +32,8 @@ struct One {
         std::memcpy(reinterpret_cast<uint8_t*>(&bits) + 2, from, 2);
         return of_bits(bits);
     }
+    static Flt even_bf16(const uint8_t* from) { return from_bf16(from); }
+    static Flt odd_bf16(const uint8_t* from) { return from_bf16(from + 2); }
     static Flt from_halves(const uint8_t* from) {
         uint16_t half;
         std::memcpy(&half, from, 2);
@@ -51,7 +54,7 @@ struct One {
     static Flt most(Flt first, Flt second) { return first > second ? first : second; }
     static Flt absolute(Flt value) { return std::fabs(value); }
     static Flt where_negative(Flt value, Flt then, Flt otherwise) { return std::signbit(value) ? then : otherwise; }
-    static Int nearest(Flt value) { return static_cast<Int>(std::nearbyint(value)); }
+    static Int nearest(Flt value) { return std::fabs(value) < 2e9f ? static_cast<Int>(std::nearbyint(value)) : 0; }
     static Flt to_floats(Int value) { return static_cast<Flt>(value); }
     static Flt of_bits(uint32_t bits) {
         float value;
@@ -65,6 +68,25 @@ struct One {
         std::memcpy(&value, &bits, 4);
         return value;
     }
+
+    static Flt sum(Flt value) { return value; }
+    static Int sum(Int value) { return value; }
+    static Flt highest(Flt value) { return value; }
+    static Int broadcast(Int value) { return value; }
+    static Int add(Int first, Int second) { return first + second; }
+
+    // Sums of products of four codes of 8 bits, less 128, with factors of 16 bits.
+    using CodeSums = Int;
+    static CodeSums start(int32_t) { return 0; }
+    template <int Pair>
+    static Int codes_at(const uint8_t* from) {
+        return from[Pair] | from[Pair + 2] << 16;
+    }
+    template <int>
+    static void add_codes(CodeSums& sums, Int codes, Int factors) {
+        sums += ((codes & 255) - 128) * static_cast<int16_t>(factors & 0xFFFF) + ((codes >> 16) - 128) * (factors >> 16);
+    }
+    static void store_codes(uint16_t* to, Int value) { *to = static_cast<uint16_t>(value); }
 
     // The scale of 32 floats, whose codes and the sums of 16 of these each are written.
     static float quantise(const float* values, int8_t* codes, int32_t* sums) {

@@ -13,7 +13,7 @@ struct Vectors256 {
     using Flt = __m256;
     static constexpr int lanes = 8, units = 2, registers = 16;
     static constexpr bool has_two_rows = false;
-    static constexpr int attention_rows = 3, attention_units = 4;
+    static constexpr int attention_rows = 3, attention_units = 4, code_rows = 4, code_units = 2;
 
     static Int load(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const Int*>(from)); }
     static Flt load(const float* from) { return _mm256_loadu_ps(from); }
@@ -25,6 +25,7 @@ struct Vectors256 {
     static Int nothing() { return _mm256_setzero_si256(); }
     static Flt zero() { return _mm256_setzero_ps(); }
     static Int broadcast(int32_t value) { return _mm256_set1_epi32(value); }
+    static Int add(Int first, Int second) { return _mm256_add_epi32(first, second); }
     static Int negative(Int values) { return _mm256_sub_epi32(_mm256_setzero_si256(), values); }
     template <int Bits>
     static Int left32(Int values) {
@@ -103,6 +104,36 @@ struct Vectors256 {
         Int normal = _mm256_slli_epi32(_mm256_sub_epi32(exponents, _mm256_set1_epi32(1)), 23);
         Int small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), exponents);
         return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), exponents)));
+    }
+
+    // Halves are added up, and so on.
+    static float sum(Flt values) {
+        const __m128 four = _mm_add_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps(values, 1));
+        const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+    }
+    static int32_t sum(Int values) { return sum_of(values); }
+    static float highest(Flt values) {
+        const __m128 four = _mm_max_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps(values, 1));
+        const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+    }
+
+    // Sums of products of codes of 8 bits, less 128, four of which a lane has, with factors of 16 bits.
+    using CodeSums = Int;
+    static CodeSums start(int32_t sum_of_factors) { return broadcast(-128 * sum_of_factors); }
+    template <int Pair>
+    static Int codes_at(const uint8_t* from) {
+        if constexpr (Pair == 0) return _mm256_and_si256(load(from), _mm256_set1_epi32(0x00FF00FF));
+        if constexpr (Pair == 1) return _mm256_srli_epi16(load(from), 8);
+    }
+    template <int>
+    static void add_codes(CodeSums& sums, Int codes, Int factors) {
+        sums = _mm256_add_epi32(sums, _mm256_madd_epi16(codes, factors));
+    }
+    static void store_codes(uint16_t* to, Int values) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                         _mm_packs_epi32(_mm256_castsi256_si128(values), _mm256_extracti128_si256(values, 1)));
     }
 
     // The scale of 32 floats, whose codes and the sums of 16 of these each are written.

@@ -18,7 +18,7 @@ struct Avx512Vnni {
     static constexpr const char* name = "avx512vnni";
     static constexpr int lanes = 16, units = 2, registers = 32;
     static constexpr bool has_dot = true, flips = true, has_two_rows = false;
-    static constexpr int attention_rows = 8, attention_units = 2;
+    static constexpr int attention_rows = 8, attention_units = 2, code_rows = 8, code_units = 2;
     static constexpr int few_rows = 4, most_few = 32, many_rows = 6;
 
     static Int load(const uint8_t* from) { return _mm512_loadu_si512(from); }
@@ -31,6 +31,8 @@ struct Avx512Vnni {
     static Int nothing() { return _mm512_setzero_si512(); }
     static Flt zero() { return _mm512_setzero_ps(); }
     static Int broadcast(int32_t value) { return _mm512_set1_epi32(value); }
+    static Int add(Int first, Int second) { return _mm512_add_epi32(first, second); }
+    static Int both(Int first, Int second) { return _mm512_and_si512(first, second); }
     static Int negative(Int values) { return _mm512_sub_epi32(_mm512_setzero_si512(), values); }
     template <int Bits>
     static Int left32(Int values) {
@@ -116,6 +118,32 @@ struct Avx512Vnni {
     template <bool Signed>
     static Int add_dot(Int sums, Int codes, Int x) {
         return _mm512_dpbusd_epi32(sums, codes, x);
+    }
+
+    // Halves are added up, and so on.
+    static float sum(Flt values) {
+        const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(values), _mm512_extractf32x8_ps(values, 1));
+        const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+        const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+    }
+    static int32_t sum(Int values) { return _mm512_reduce_add_epi32(values); }
+    static float highest(Flt values) { return _mm512_reduce_max_ps(values); }
+
+    // Sums of products of codes of 8 bits, less 128, four of which a lane has, with factors of 16 bits.
+    using CodeSums = Int;
+    static CodeSums start(int32_t sum_of_factors) { return broadcast(-128 * sum_of_factors); }
+    template <int Pair>
+    static Int codes_at(const uint8_t* from) {
+        if constexpr (Pair == 0) return _mm512_and_si512(load(from), _mm512_set1_epi32(0x00FF00FF));
+        if constexpr (Pair == 1) return _mm512_srli_epi16(load(from), 8);
+    }
+    template <int>
+    static void add_codes(CodeSums& sums, Int codes, Int factors) {
+        sums = _mm512_dpwssd_epi32(sums, codes, factors);
+    }
+    static void store_codes(uint16_t* to, Int values) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(values));
     }
 
     // The scale of 32 floats, whose codes and the sums of 16 of these each are written.

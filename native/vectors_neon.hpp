@@ -13,7 +13,7 @@ struct VectorsNeon {
     using Flt = float32x4_t;
     static constexpr int lanes = 4, units = 4, registers = 32;
     static constexpr bool has_dot = true, flips = false;
-    static constexpr int attention_rows = 4, attention_units = 4;
+    static constexpr int attention_rows = 4, attention_units = 4, code_rows = 4, code_units = 2;
 
     static Int load(const uint8_t* from) { return vreinterpretq_s32_u8(vld1q_u8(from)); }
     static Flt load(const float* from) { return vld1q_f32(from); }
@@ -25,6 +25,7 @@ struct VectorsNeon {
     static Int nothing() { return vdupq_n_s32(0); }
     static Flt zero() { return vdupq_n_f32(0); }
     static Int broadcast(int32_t value) { return vdupq_n_s32(value); }
+    static Int add(Int first, Int second) { return vaddq_s32(first, second); }
     template <int Bits>
     static Int left32(Int values) {
         return vshlq_n_s32(values, Bits);
@@ -109,6 +110,39 @@ struct VectorsNeon {
         const uint32x4_t normal = vshlq_n_u32(vsubq_u32(exponents, vdupq_n_u32(1)), 23);
         const uint32x4_t small = vshlq_u32(vdupq_n_u32(0x00200000), vreinterpretq_s32_u32(exponents));
         return vreinterpretq_f32_u32(vbslq_u32(vcltq_u32(exponents, vdupq_n_u32(2)), small, normal));
+    }
+
+    // Halves are added up, and so on.
+    static float sum(Flt values) {
+        const float32x2_t two = vadd_f32(vget_low_f32(values), vget_high_f32(values));
+        return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+    }
+    static int32_t sum(Int values) { return vaddvq_s32(values); }
+    static float highest(Flt values) { return vmaxvq_f32(values); }
+
+    // Sums of products of codes of 8 bits, less 128, four of which a lane has, with factors of 16 bits: those of the factors' upper
+    // bytes, and those of the lower ones.
+    struct CodeSums {
+        Int upper, lower;
+    };
+    static CodeSums start(int32_t) { return {nothing(), nothing()}; }
+    template <int>
+    static Int codes_at(const uint8_t* from) {
+        return veorq_s32(load(from), vreinterpretq_s32_u8(vdupq_n_u8(0x80)));
+    }
+    template <int Byte>
+    static void add_codes(CodeSums& sums, Int codes, Int factors) {
+        Int& sum = Byte == 0 ? sums.upper : sums.lower;
+        sum = vdotq_s32(sum, vreinterpretq_s8_s32(codes), vreinterpretq_s8_s32(factors));
+    }
+    static Flt to_floats(CodeSums sums) { return to_floats(vaddq_s32(vshlq_n_s32(sums.upper, 8), sums.lower)); }
+    // Four upper bytes, then four lower ones, in the order that a cache's codes have.
+    static void store_codes(uint16_t* to, Int values) {
+        const Int upper = vshrq_n_s32(vaddq_s32(values, vdupq_n_s32(128)), 8);
+        const Int lower = vsubq_s32(values, vshlq_n_s32(upper, 8));
+        static const uint8_t kPlaces[8] = {0, 8, 4, 12, 16, 24, 20, 28};
+        const uint8x16x2_t both = {{vreinterpretq_u8_s32(upper), vreinterpretq_u8_s32(lower)}};
+        vst1_u8(reinterpret_cast<uint8_t*>(to), vqtbl2_u8(both, vld1_u8(kPlaces)));
     }
 
     // The scale of 32 floats, whose codes and the sums of 16 of these each are written.
