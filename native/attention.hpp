@@ -14,7 +14,7 @@
 // Bits: a sequence's tokens are divided into parts of 256 by their positions. What a token reads of a part is computed in one order of
 // operations, whatever else is computed beside it, and parts are joined in their order. So a token's result depends neither on other
 // tokens of the step, nor on threads, on how a prompt was cut, or on whether sequences share blocks, nor on the instruction
-// set; but that processors with products of bf16 round queries and weights to bf16 where the cache is bf16. Tokens that read the same blocks
+// set: in 8 bits queries and weights are rounded to 16 bits, and sums of products are exact integers. But processors with products of bf16 round queries and weights to bf16 where the cache is bf16. Tokens that read the same blocks
 // are computed together, and read them once.
 #pragma once
 

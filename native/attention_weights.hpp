@@ -115,15 +115,16 @@ DRAGOMAN_INLINE void each_weight(float* scores, int64_t from, int64_t to, int64_
 template <class Isa>
 DRAGOMAN_INLINE void round_codes(const float* numbers, int64_t from, int64_t to, float highest, int64_t most, uint16_t* codes,
                                  float* scale, int32_t* sum) {
-    const auto largest = static_cast<float>(most);
-    const auto inverse = Isa::broadcast(highest > kSmallest && highest < INFINITY ? largest / highest : 0.0f);
+    const float largest = static_cast<float>(most), inverse = largest / highest;
+    const bool is_usable = inverse < INFINITY;  // neither nothing nor no number
+    const auto factor = Isa::broadcast(is_usable ? inverse : 0.0f);
     auto sums = Isa::broadcast(int32_t{0});
     for (int64_t i = from; i < to; i += Isa::lanes) {
-        const auto whole = Isa::nearest(Isa::mul(Isa::load(numbers + i), inverse));
+        const auto whole = Isa::nearest(Isa::mul(Isa::load(numbers + i), factor));
         sums = Isa::add(sums, whole);
         Isa::store_codes(codes + i, whole);
     }
-    *scale = highest > kSmallest ? highest / largest : highest - highest;  // zero, or no number
+    *scale = is_usable ? highest / largest : highest - highest;
     *sum = Isa::sum(sums);
 }
 

@@ -121,7 +121,7 @@ struct Vectors256 {
 
     // Sums of products of codes of 8 bits, less 128, four of which a lane has, with factors of 16 bits.
     using CodeSums = Int;
-    static CodeSums start(int32_t sum_of_factors) { return broadcast(-128 * sum_of_factors); }
+    static CodeSums start(int32_t sum_of_factors) { return negative(left32<7>(broadcast(sum_of_factors))); }
     template <int Pair>
     static Int codes_at(const uint8_t* from) {
         if constexpr (Pair == 0) return _mm256_and_si256(load(from), _mm256_set1_epi32(0x00FF00FF));

@@ -127,12 +127,17 @@ struct Avx512Vnni {
         const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
         return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
     }
-    static int32_t sum(Int values) { return _mm512_reduce_add_epi32(values); }
+    static int32_t sum(Int values) {  // wraps around where there is what was no number
+        const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(values), _mm512_extracti64x4_epi64(values, 1));
+        const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+        const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+        return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xB1)));
+    }
     static float highest(Flt values) { return _mm512_reduce_max_ps(values); }
 
     // Sums of products of codes of 8 bits, less 128, four of which a lane has, with factors of 16 bits.
     using CodeSums = Int;
-    static CodeSums start(int32_t sum_of_factors) { return broadcast(-128 * sum_of_factors); }
+    static CodeSums start(int32_t sum_of_factors) { return negative(left32<7>(broadcast(sum_of_factors))); }
     template <int Pair>
     static Int codes_at(const uint8_t* from) {
         if constexpr (Pair == 0) return _mm512_and_si512(load(from), _mm512_set1_epi32(0x00FF00FF));

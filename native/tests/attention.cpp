@@ -182,6 +182,27 @@ bool holds(const AttentionKernels& with, const Attention& how, const std::vector
     return is_right;
 }
 
+// Whether tokens that see a number that is none read none, and those before it do not.
+bool keeps_none(const AttentionKernels& with, CacheType kind) {
+    const Attention how = {2, 1, 6, 18, 0.4f, 0, 0, kind, nullptr, nullptr};
+    const int32_t length = 40, place = 35;
+    for (int which = 0; which < 3; ++which) {
+        Text text = {random_floats(length * how.heads * how.head),
+                     random_floats(length * how.kv_heads * how.head),
+                     random_floats(length * how.kv_heads * how.value),
+                     {0, 1},
+                     length};
+        Floats& spoiled = which == 0 ? text.q : which == 1 ? text.k : text.v;
+        spoiled[spoiled.size() / length * place] = NAN;
+        Caches caches(how, 2);
+        for (int32_t position = 0; position < length; ++position) {
+            const Floats y = read(with, how, {text}, {{0, position, position + 1}}, caches, in_turn);
+            if (std::isnan(y[0]) != (which == 0 ? position == place : position >= place)) return false;
+        }
+    }
+    return true;
+}
+
 // What is wrong with tables is told.
 int faults_missed() {
     const Attention how = {1, 1, 4, 4, 1.0f, 0.0f, 0, CacheType::f32, nullptr, nullptr};
@@ -239,6 +260,10 @@ int count_failures_of_attention() {
                 {6, 2, 5, 33, 0.3f, 0, 40, kind, sinks, nullptr},   {1, 1, 70, 17, 0.1f, 3.0f, 0, kind, nullptr, nullptr},
                 {20, 1, 4, 16, 0.5f, 0, 1, kind, nullptr, nullptr}, {4, 2, 6, 18, 0.4f, 0, 0, kind, sinks, slopes},
             };
+            if (!keeps_none(with, kind)) {
+                ++failures;
+                std::printf("kernels %d: attention to what is no number, cache %d\n", static_cast<int>(set), type);
+            }
             for (int index = 0; index < 6; ++index) {
                 const Attention& how = hows[index];
                 const bool is_long = (index + type) % 4 == 1;  // which takes time with sanitizers

@@ -117,3 +117,17 @@ def test_keys_in_u8_are_near_where_all_of_them_have_a_few_large_numbers(kernels:
     reading.step(texts, [Row(0, 0, 100)])
     exact = expected(Kind(replace(kind.layout, cache_type="f32")), texts, row)
     np.testing.assert_allclose(reading.step(texts, [row])[0], exact, atol=0.02)
+
+
+def test_small_weights_in_u8_count_beside_a_large_one_whose_values_are_small(kernels: Library) -> None:
+    """As the first token has in most models: weights are rounded, and what many of them lose must not add up."""
+    kind = Kind(AttentionLayout(1, 1, 64, 64, "u8", 0.125))
+    texts = texts_of(kind, [(255, 1, 0)], 0)
+    texts.q[0] /= 4
+    query = texts.q[0][255]
+    texts.k[0][0] = query * np.float32(72 / np.square(query).sum())  # a score of 9
+    texts.v[0][0] *= 1e-3
+    texts.v[0][1:] += 2
+    reading, row = Attending(kind, 4000), Row(0, 255, 256)
+    reading.step(texts, [Row(0, 0, 255)])
+    np.testing.assert_allclose(reading.step(texts, [row])[0], expected(kind, texts, row), rtol=3e-3)
