@@ -41,9 +41,7 @@ from dragoman.server.admission import Admission, QueueBounds
 from dragoman.server.api import Ability, Dialects, ModelProfile, ProposerKind
 from dragoman.server.apis import set_up_all
 from dragoman.server.apis.lmi.dialects import OperatorCode
-from dragoman.server.apis.lmi.hooks import (
-    Hooks,
-)
+from dragoman.server.apis.lmi.hooks.loader import Hooks
 from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
 from dragoman.server.apis.lmi.operator.loading import hook_options, load_operator_file, start_handler
 from dragoman.server.generation.extensions import Extensions

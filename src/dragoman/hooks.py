@@ -4,22 +4,22 @@ Does: export them. Does not: implement them; LMI's API does (`server.apis.lmi.ho
 Imported only by operators' files.
 """
 
-from dragoman.server.apis.lmi.hooks import (
-    Input,
-    Output,
+from dragoman.server.apis.lmi.hooks.async_utils import (
+    create_non_stream_output,
+    create_stream_chunk_output,
+    handle_streaming_response,
+)
+from dragoman.server.apis.lmi.hooks.content import decode, encode
+from dragoman.server.apis.lmi.hooks.inputs import Input
+from dragoman.server.apis.lmi.hooks.marks import input_formatter, output_formatter
+from dragoman.server.apis.lmi.hooks.outputs import Output
+from dragoman.server.apis.lmi.hooks.request_io import (
     RequestInput,
     RequestOutput,
     Sequence,
     TextGenerationOutput,
     TextInput,
     Token,
-    create_non_stream_output,
-    create_stream_chunk_output,
-    decode,
-    encode,
-    handle_streaming_response,
-    input_formatter,
-    output_formatter,
 )
 
 __all__ = [

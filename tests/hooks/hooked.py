@@ -12,7 +12,7 @@ import msgspec
 from dragoman.server.api import Dialect, Dialects, HttpCall, Runner
 from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
-from dragoman.server.apis.lmi.hooks import Hooks, load_hooks
+from dragoman.server.apis.lmi.hooks.loader import Hooks, load_hooks
 from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
 from tests.support.golden import Answer, answer
 from tests.support.real_dialects import real_dialects

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import httpx
 
-from dragoman.server.apis.lmi.hooks import HookPool, load_hooks
+from dragoman.server.apis.lmi.hooks.loader import load_hooks
+from dragoman.server.apis.lmi.hooks.pool import HookPool
 from tests.hooks.handling import handling, post
 from tests.hooks.hooked import hooked_dialects
 from tests.support.patience import PATIENCE_S

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dragoman.server.api import Call
-from dragoman.server.apis.lmi.hooks import TextGenerationOutput, TextInput, Token
+from dragoman.server.apis.lmi.hooks.request_io import TextGenerationOutput, TextInput, Token
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, SequenceResult, TokenOutput
 from tests.hooks.hooked import ECHO, ask, call_of, hooked, prompt, text_of
 from tests.support.tables import table

@@ -12,7 +12,8 @@ from dragoman.server.apis.lmi.adapters import WithAdapters
 from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS, V1_CHAT
 from dragoman.server.apis.lmi.conversations import LMI
 from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect, LmiOptions
-from dragoman.server.apis.lmi.hooks import HookPool, Hooks
+from dragoman.server.apis.lmi.hooks.loader import Hooks
+from dragoman.server.apis.lmi.hooks.pool import HookPool
 from dragoman.server.apis.lmi.negotiate import negotiate
 from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel

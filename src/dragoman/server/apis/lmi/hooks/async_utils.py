@@ -12,6 +12,8 @@ from typing import Any
 
 from dragoman.server.apis.lmi.hooks.outputs import JSON, JSONLINES, MODEL_ERROR, Output
 
+__all__ = ["create_non_stream_output", "create_stream_chunk_output", "handle_streaming_response"]
+
 logger = logging.getLogger("dragoman.hooks")
 
 

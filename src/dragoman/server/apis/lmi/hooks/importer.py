@@ -23,8 +23,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-LMI_PATH = str(Path(__file__).with_name("shims"))  # holds djl_python and nothing else
-LMI_PACKAGE = "djl_python"
+from dragoman.server.apis.lmi.hooks.lmi_package import LMI_PACKAGE, provide_lmi_package
 
 _NUMBERS = count(1)  # of the packages, one for each file that is loaded
 
@@ -41,8 +40,7 @@ class FileImporter(MetaPathFinder):
         """The module of the operator's file, run. Raises: whatever running it raises; FileNotFoundError."""
         package = self._package.__name__
         self._names.add(path.stem)
-        if LMI_PATH not in sys.path:
-            sys.path.insert(0, LMI_PATH)
+        provide_lmi_package()
         invalidate_caches()  # of directories: a file that was just written is there
         sys.modules[package] = self._package
         sys.meta_path.insert(0, self)  # before the one that would load the files as they are

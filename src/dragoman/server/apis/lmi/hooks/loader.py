@@ -18,10 +18,10 @@ from typing import Any
 from dragoman.server.apis.lmi.hooks.formatter import OutputFormatter, function_name
 from dragoman.server.apis.lmi.hooks.handler import Handler
 from dragoman.server.apis.lmi.hooks.importer import FileImporter
+from dragoman.server.apis.lmi.hooks.lmi_package import LMI_PACKAGE
 from dragoman.server.apis.lmi.hooks.marks import INPUT_MARK, OUTPUT_MARK
 
 DEFAULT_NAME = "model.py"
-BUILT_IN = "djl_python"  # option.entryPoint=djl_python.huggingface and the like mean the server's own handler
 HANDLER = "handle"  # LMI's default of option.handler
 
 
@@ -116,8 +116,8 @@ def find_file(entry_point: str | None, directories: Sequence[Path]) -> Path | No
 
 
 def is_own_entry_point(entry_point: str | None) -> bool:
-    """True if option.entryPoint names a file of the operator's, not a handler of LMI's."""
-    return entry_point is not None and entry_point.partition(".")[0] != BUILT_IN
+    """True if option.entryPoint names a file of the operator's, not a handler of LMI's such as djl_python.huggingface."""
+    return entry_point is not None and entry_point.partition(".")[0] != LMI_PACKAGE
 
 
 def _run(importer: FileImporter, path: Path) -> ModuleType:

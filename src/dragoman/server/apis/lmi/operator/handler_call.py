@@ -15,7 +15,9 @@ from typing import Any
 
 from dragoman.errors import HookError
 from dragoman.server.api import Head, Reply
-from dragoman.server.apis.lmi.hooks import Handler, Input, Output
+from dragoman.server.apis.lmi.hooks.handler import Handler
+from dragoman.server.apis.lmi.hooks.inputs import Input
+from dragoman.server.apis.lmi.hooks.outputs import Output
 from dragoman.server.apis.lmi.operator.relay import Abandoned, Broken, Piece, Relay
 from dragoman.server.apis.lmi.operator.replies import async_error_reply, error_reply, head_of, reason, reply_of
 

@@ -20,8 +20,8 @@ import msgspec
 from dragoman.errors import Cancelled, InvalidParameter
 from dragoman.server.api import Call, Encoder, HttpCall, Reply
 from dragoman.server.apis.lmi.dialect import LmiDialect
-from dragoman.server.apis.lmi.hooks import Output
 from dragoman.server.apis.lmi.hooks.formatter import OutputFormatter
+from dragoman.server.apis.lmi.hooks.outputs import Output
 from dragoman.server.apis.lmi.operator.encoder import written_by
 from dragoman.server.generation.call_events import CallEvents
 from dragoman.server.registry import GenerationService

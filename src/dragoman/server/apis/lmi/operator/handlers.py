@@ -18,7 +18,10 @@ import msgspec
 
 from dragoman.errors import EngineFailed, HookError, RequestTimeout, ServerError
 from dragoman.server.api import CallSwitches, Dialect, Dialects, Head, HttpCall, Opening, Reply, StreamedReply
-from dragoman.server.apis.lmi.hooks import Handler, HandlerLoop, HookPool, Output
+from dragoman.server.apis.lmi.hooks.handler import Handler
+from dragoman.server.apis.lmi.hooks.handler_loop import HandlerLoop
+from dragoman.server.apis.lmi.hooks.outputs import Output
+from dragoman.server.apis.lmi.hooks.pool import HookPool
 from dragoman.server.apis.lmi.operator.handler_call import HandlerCaller
 from dragoman.server.apis.lmi.operator.items import handler_input
 from dragoman.server.apis.lmi.operator.relay import Broken, End, Piece, Relay

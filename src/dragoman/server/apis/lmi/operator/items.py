@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from dragoman.errors import InvalidPayload
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.lmi.hooks import Input
+from dragoman.server.apis.lmi.hooks.inputs import Input
 from dragoman.server.apis.lmi_wire.body import FORM, form_fields
 from dragoman.server.http.multipart import MULTIPART, read_parts
 

@@ -15,17 +15,11 @@ from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.several import COMMAND_LINE
 from dragoman.errors import HookError
 from dragoman.models.config import read_config
-from dragoman.server.apis.lmi.hooks import (
-    HandlerLoop,
-    HookLoadError,
-    HookPool,
-    Hooks,
-    HookTokenizer,
-    StartRefused,
-    is_own_entry_point,
-    load_hooks,
-    own_traceback,
-)
+from dragoman.server.apis.lmi.hooks.handler import StartRefused
+from dragoman.server.apis.lmi.hooks.handler_loop import HandlerLoop
+from dragoman.server.apis.lmi.hooks.loader import HookLoadError, Hooks, is_own_entry_point, load_hooks, own_traceback
+from dragoman.server.apis.lmi.hooks.pool import HookPool
+from dragoman.server.apis.lmi.hooks.tokenizer import HookTokenizer
 from dragoman.server.apis.lmi.operator.formatters import HookOptions
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime
 from dragoman.tokenizer.chat_template import ChatTemplate

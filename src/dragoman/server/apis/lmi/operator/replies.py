@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dragoman.errors import HookError, ServerError
 from dragoman.server.api import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, Head, Reply, jsonline, sse
 from dragoman.server.apis.lmi.errors import MODEL_ERROR
-from dragoman.server.apis.lmi.hooks import Output
+from dragoman.server.apis.lmi.hooks.outputs import Output
 
 logger = logging.getLogger("dragoman.hooks")
 

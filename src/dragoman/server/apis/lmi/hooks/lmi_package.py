@@ -1,0 +1,53 @@
+"""LMI's package `djl_python` as operators' files import it: our objects under LMI's names.
+
+Does: make its modules. Does not: read files. Called by the importer before it runs an operator's file.
+Source of the names: the imports in LMI's documentation and examples, v0.23 to v0.31, and v0.36 for `async_utils`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from dragoman.server.apis.lmi.hooks import async_utils, request_io
+from dragoman.server.apis.lmi.hooks.content import decode, encode
+from dragoman.server.apis.lmi.hooks.inputs import Input
+from dragoman.server.apis.lmi.hooks.marks import input_formatter, output_formatter
+from dragoman.server.apis.lmi.hooks.outputs import Output
+from dragoman.server.apis.lmi.hooks.service import Service
+
+LMI_PACKAGE = "djl_python"
+
+_OBJECTS = {name: getattr(request_io, name) for name in request_io.__all__}
+_SUBMODULES: Mapping[str, Mapping[str, Any]] = {
+    "async_utils": {name: getattr(async_utils, name) for name in async_utils.__all__},
+    "deepspeed": {"DeepSpeedService": Service},
+    "encode_decode": {"decode": decode, "encode": encode},
+    "fastertransformer": {"FasterTransformerService": Service},
+    "huggingface": {"HuggingFaceService": Service},
+    "input_parser": {**_OBJECTS, "Input": Input, "input_formatter": input_formatter},
+    "inputs": {"Input": Input},
+    "output_formatter": {**_OBJECTS, "output_formatter": output_formatter},
+    "outputs": {"Output": Output},
+    "request_io": _OBJECTS,
+    "tensorrt_llm": {"TRTLLMService": Service},
+    "transformers_neuronx": {"TransformersNeuronXService": Service},
+}
+
+
+def _module(name: str, contents: Mapping[str, Any]) -> ModuleType:
+    module = ModuleType(name, f"LMI's `{name}`.")
+    vars(module).update(contents, __all__=[*contents])
+    return module
+
+
+_MODULES = {name: _module(f"{LMI_PACKAGE}.{name}", contents) for name, contents in _SUBMODULES.items()}
+_PACKAGE = _module(LMI_PACKAGE, {"Input": Input, "Output": Output})
+vars(_PACKAGE).update(_MODULES, __path__=[])  # a path makes it a package, and an empty one has no other modules
+
+
+def provide_lmi_package() -> None:
+    """Let `import djl_python` and its modules find these."""
+    sys.modules.update({module.__name__: module for module in (_PACKAGE, *_MODULES.values())})
