@@ -139,6 +139,13 @@ def test_the_search_finds_words_without_a_server(site: Path) -> None:
     assert "speculation.html" in index
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    """The strict build refuses a page that is not."""
+    named = re.findall(r"^ +- [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    written = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(named) == sorted([*written, "changelog.md", "examples.md"])
+
+
 def test_the_files_in_the_picture_of_a_request_exist() -> None:
     picture = (ROOT / "docs" / "images" / "request.svg").read_text(encoding="utf-8")
     names = " ".join(re.findall(r'class="file"[^>]*>([^<]*)<', picture)).split()
