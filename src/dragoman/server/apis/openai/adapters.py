@@ -1,7 +1,6 @@
-"""Adapters that come and go while the server runs, by the operations that vLLM has beside OpenAI's.
+"""Adapters that come and go while the server runs: vLLM's `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`.
 
-Does: read their bodies, answer in vLLM's words. Does not: load adapters (`server.adapters` does). On the event loop.
-Source: vLLM's `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`.
+Reads bodies, answers in vLLM's words; `server.adapters` loads. On the event loop.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The operations between text and tokens as vLLM has them beside OpenAI's: `/tokenize`, `/detokenize`, `/tokenizer_info`.
+"""The operations between text and tokens that vLLM has beside OpenAI's: `/tokenize`, `/detokenize`, `/tokenizer_info`.
 
-Does: read their bodies, ask the model's service. Does not: tokenise itself, or generate. Evaluation harnesses use them to
-count as the server does. On the event loop; long texts are tokenised on the service's threads.
-Bodies with `content` are llama.cpp's. Sources: vLLM's tokenizer endpoints; llama.cpp, tools/server/README.md.
+The model's service tokenises, long texts on its threads. On the event loop. Bodies with `content` are llama.cpp's.
+Sources: vLLM's tokenizer endpoints; llama.cpp, tools/server/README.md.
 """
 
 from __future__ import annotations

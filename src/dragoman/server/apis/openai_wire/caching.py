@@ -1,7 +1,6 @@
 """Caching fields of OpenAI's routes: how long to keep a prompt, and the key to find it again.
 
-Does: check `prompt_cache_key`, `prompt_cache_retention` and `prompt_cache_options`, turn them into seconds, name those that
-have no effect. Does not: keep anything. Called by the dialects that share their parameters, on the event loop.
+Checks them, turns them into seconds, names those without effect; keeps nothing. Called by the dialects, on the event loop.
 Source: OpenAI API reference, chat and responses, and its guide to prompt caching.
 """
 

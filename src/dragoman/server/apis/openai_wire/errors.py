@@ -1,8 +1,6 @@
-"""Errors of the APIs that speak OpenAI's wire format: OpenAI's own, and what such an API has to say.
+"""Errors in OpenAI's wire format: the status of each kind, the complete answer, and the form inside a stream.
 
-Does: what differs from the usual statuses, the complete answer, the in-band form inside a stream.
-Does not: decide which shape a call has. Called by the completions and chat dialects, on the event loop.
-Source: OpenAI API reference, error codes.
+Called by the dialects, on the event loop. Source: OpenAI API reference, error codes.
 """
 
 from __future__ import annotations

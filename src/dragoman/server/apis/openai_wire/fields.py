@@ -1,7 +1,6 @@
-"""Reads a JSON body into a Struct and checks its numbers, with errors that name the parameter.
+"""Reads a JSON body into a Struct and checks its values; errors name the parameter, the value and what is allowed.
 
-Does: tell what is wrong, where, with the value and what is allowed, in the profile's words.
-Does not: know what the parameters mean. Called by the completions and chat dialects, on the event loop.
+Does not know what the parameters mean. Called by the dialects, on the event loop.
 """
 
 from __future__ import annotations

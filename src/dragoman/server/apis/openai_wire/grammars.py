@@ -1,9 +1,8 @@
-"""Reads the parameters that constrain the output text into a neutral grammar, for every dialect.
+"""Reads every way of asking for structured output into a neutral grammar, for every dialect.
 
-Does: accept every way clients have of asking for structured output, refuse what is malformed and two constraints at once.
-Does not: compile grammars; the service does, and reports what only a compiler can find.
-Called by `sampling`, `chat.messages` and `lmi_wire.parameters`, on the event loop. Sources: OpenAI API reference, structured
-outputs; vLLM guided decoding; Text Generation Inference's `grammar`, and its `response_format`, which huggingface_hub sends.
+Refuses what is malformed, and two constraints at once. The service compiles, and reports what only a compiler can find.
+Called on the event loop. Sources: OpenAI API reference, structured outputs; vLLM guided decoding; TGI's `response_format`,
+which huggingface_hub sends.
 """
 
 from __future__ import annotations
@@ -104,9 +103,8 @@ def _constraints(body: GrammarFields, profile: Profile) -> Iterator[tuple[str, G
 # --- one parameter each: every reader raises InvalidRequest -------------------------------------------------------------
 
 
-def read_response_format(param: str, value: Any, profile: Profile) -> Grammar | None:
-    """The grammar of a `response_format`, as its Struct or as plain JSON; None for plain text."""
-    asked = _as_format(param, value, profile)
+def read_response_format(param: str, asked: ResponseFormat, profile: Profile) -> Grammar | None:
+    """The grammar of a `response_format`; None for plain text."""
     match asked.type:
         case "text":
             return None
@@ -183,23 +181,13 @@ def read_schema_or_object(param: str, value: dict[str, Any], profile: Profile) -
     return read_json_schema(param, value, profile) if value else Grammar("json_object", param=param)
 
 
-def read_choice(param: str, value: Any, profile: Profile) -> Grammar:
+def read_choice(param: str, value: list[str], profile: Profile) -> Grammar:
     """The grammar that allows exactly one of the given texts."""
-    if not _are_texts(value) or not value or "" in value:
+    if not value or "" in value:
         raise profile.fault(param, "value", f"{param} must be a list of non-empty strings, got {shown(value)}")
     if len(value) > MAX_CHOICES:
         raise profile.fault(param, "value", f"{param} must have at most {MAX_CHOICES} strings, got {len(value)}")
     return Grammar("choice", msgspec.json.encode(value).decode(), param=param)
-
-
-def _as_format(param: str, value: Any, profile: Profile) -> ResponseFormat:
-    if isinstance(value, ResponseFormat):
-        return value
-    try:
-        return msgspec.convert(value, ResponseFormat)
-    except msgspec.ValidationError as error:
-        allowed = "an object with type text, json_object, json_schema, json or regex"
-        raise profile.fault(param, "value", f"{param} must be {allowed}, got {shown(value)}") from error
 
 
 def _schema_of(param: str, asked: ResponseFormat) -> tuple[str, Any]:

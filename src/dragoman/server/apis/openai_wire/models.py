@@ -1,6 +1,5 @@
-"""The served models as OpenAI's API lists them, and OpenVINO Model Server after it.
+"""The bodies of model lists, as OpenAI's API has them, and OpenVINO Model Server's after it.
 
-Does: build the bodies of GET /v1/models and /v3/models and of their /{name} forms. Called on the event loop.
 Source: OpenAI API reference, models; vLLM's `max_model_len`.
 """
 

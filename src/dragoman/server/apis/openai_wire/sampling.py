@@ -1,7 +1,7 @@
 """The parameters that completions and chat share, and how they become neutral ones.
 
-Does: define the shared wire schema, validate across parameters, fill in the profile's defaults, name what had no effect.
-Does not: read prompts, messages or logprobs. Called by the completions and chat dialects, on the event loop.
+Checks across parameters, fills in the profile's defaults, names what had no effect; reads no prompts, messages or logprobs.
+Called by the dialects, on the event loop.
 Sources: OVMS v2025.0, completions API (`/v3`), OpenAI API reference (`/v1`), vLLM SamplingParams (the extensions).
 """
 

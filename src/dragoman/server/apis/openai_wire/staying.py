@@ -1,7 +1,6 @@
-"""`ttl` of OpenAI's bodies, as LM Studio has it: how long a model that was loaded for a call stays after its last one.
+"""`ttl` of OpenAI's bodies: how long a model that was loaded for a call stays after its last one.
 
-Does: read it, say whether it has an effect. Does not: unload: the model's owner does. Called by the dialects of OpenAI's
-shape, on the event loop. Source: LM Studio's documentation, idle TTL.
+Tells the model's owner, who unloads. Called by the dialects, on the event loop. Source: LM Studio's documentation, idle TTL.
 """
 
 from __future__ import annotations

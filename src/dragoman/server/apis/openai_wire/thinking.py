@@ -1,7 +1,6 @@
 """Limits on reasoning and on repetition, under the names that servers and clients use.
 
-Does: read the fields, report those without effect. Does not: end anything. Called by the dialects of OpenAI's shape, on
-the event loop. Sources: vLLM SamplingParams; OpenRouter, reasoning tokens; llama.cpp's server.
+Called by the dialects, on the event loop. Sources: vLLM SamplingParams; OpenRouter, reasoning tokens; llama.cpp's server.
 """
 
 from __future__ import annotations

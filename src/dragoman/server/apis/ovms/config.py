@@ -1,8 +1,7 @@
 """OpenVINO Model Server's configuration operations: the status of all models, and reloading what is configured.
 
-Does: tell the status of every model as that server does; make what is served equal to what the model store holds.
-Does not: load or unload (`hosting` does). Operations of its API, on the event loop.
-Source: OVMS's REST API, Config Status and Config Reload; the model store stands for its config file.
+Makes what is served equal to what the model store holds, which stands for its config file; `hosting` loads and unloads.
+On the event loop. Source: OVMS's REST API, Config Status and Config Reload.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One model as the clients of OpenVINO Model Server ask for it: by KServe's v2 protocol, and by TensorFlow Serving's.
 
-Does: tell whether a model is ready, what it is, and the state of one of its versions. Does not: infer by tensors: models
-here take texts, on `/v3`. Operations of its API, on the event loop; they never wait.
+Does not infer by tensors: models here take texts, on `/v3`. On the event loop; the operations never wait.
 Source: KServe's Open Inference Protocol (REST); OVMS's REST APIs, KServe and TensorFlow Serving.
 """
 

@@ -1,7 +1,7 @@
 """The operation between text and tokens as OpenVINO Model Server has it: `/v3/tokenize`.
 
-Does: read its body, ask the model's service, cut and pad. Does not: tokenise itself. On the event loop; long texts are
-tokenised on the service's threads. Source: OpenVINO Model Server, tokenize endpoint.
+The model's service tokenises, long texts on its threads; this cuts and pads. On the event loop.
+Source: OpenVINO Model Server, tokenize endpoint.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Errors as OpenVINO Model Server tells them: one string.
 
-Does: status and text of every kind. Does not: frame them (`openai_wire.errors` does). Used on the event loop.
-Source: OVMS v2025.0, HTTP status map and texts.
+`openai_wire.errors` frames them. Used on the event loop. Source: OVMS v2025.0, HTTP status map and texts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""OpenVINO Model Server's words for embeddings and reranking.
+"""OpenVINO Model Server's words for embeddings and reranking, as two profiles.
 
-Does: hold them as two profiles. Does not: parse or encode. Sources: OVMS, embeddings and rerank endpoints; OVMS HEAD,
-embeddings_api.cpp and rerank_utils.cpp (texts).
+Sources: OVMS, embeddings and rerank endpoints; OVMS HEAD, embeddings_api.cpp and rerank_utils.cpp (texts).
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""OpenVINO Model Server's `/v3`: the OpenAI dialects with that server's defaults, limits and words.
+"""OpenVINO Model Server's `/v3`: the OpenAI dialects with that server's defaults, limits and words, as two profiles.
 
-Does: hold what differs as two profiles. Does not: parse or encode; the completions and chat dialects do, with these.
 Sources: OVMS v2025.0, completions API (defaults, limits); OVMS HEAD 7e4df0c7, openai_completions.cpp (texts).
 """
 

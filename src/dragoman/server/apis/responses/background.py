@@ -1,8 +1,7 @@
-"""Responses that are made while nobody waits: begun by one call, looked after by others.
+"""Responses that are made while nobody waits: begun by one call, followed by others.
 
-Does: run a call with `background: true` as if its client stayed, keep its events, let readers follow them from any
-number on.
-Does not: generate or store responses. One per server (`server.shared`), on the event loop.
+Runs a call with `background: true` as if its client stayed, and keeps its events, which readers follow from any number on.
+One per server (`server.shared`), on the event loop.
 Source: OpenAI API reference, responses, `background` and `starting_after`.
 """
 

@@ -1,7 +1,7 @@
-"""Responses on `/v1` and `/v3`: turns a body into one GenerationRequest, and what goes before it into its conversation.
+"""Responses on `/v1` and `/v3`: turns a body, and what goes before it, into one GenerationRequest.
 
-Does: read the body, look up what it goes on from, note the response that begins. Does not: encode; `encoder` does.
-Set up per served model and route; called on the event loop.
+Looks up what it goes on from, notes the response that begins; `encoder` encodes. One per served model and route; called on
+the event loop.
 """
 
 from __future__ import annotations

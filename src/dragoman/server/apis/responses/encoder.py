@@ -1,7 +1,6 @@
-"""Encodes responses: whole ones, and the events of a stream with their numbers.
+"""Encodes responses: whole ones, and the events of a stream with their numbers; says when one has ended.
 
-Does: everything that is shown while and when a response is made; says when it has ended. Does not: parse or keep anything.
-One encoder per call, on the event loop; `event` runs once per step, so it stays cheap where there is only more text.
+Does not parse or keep anything. One encoder per call, on the event loop; `event` runs once per step, so it stays cheap.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Makes a conversation fit the context, for `truncation: auto`: the oldest of what may go goes first.
 
-Does: say what may go, and find how much has to. Does not: tokenise (the model's service does) or cut texts.
-Called by the dialect before it parses a call, on the event loop. Source: OpenAI API reference, responses, truncation.
+The model's service tokenises. Called by the dialect before it parses a call, on the event loop.
+Source: OpenAI API reference, responses, truncation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Turns the items of a conversation into the messages that chat templates see, and into the form that is stored.
 
-Does: check items and their parts, refuse by name what is not offered, put what the assistant did in one turn together.
-Does not: look anything up (the dialect resolves references) or fetch pictures. Called by the dialect, on the event loop.
+Refuses by name what is not offered; the dialect resolves references. Called by the dialect, on the event loop.
 Source: OpenAI API reference, responses, input items.
 """
 

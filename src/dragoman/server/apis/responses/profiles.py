@@ -1,6 +1,5 @@
-"""Differences between Responses on `/v1` and on `/v3`: texts and defaults of OpenVINO Model Server.
+"""Differences between Responses on `/v1` and on `/v3`: texts and defaults of OpenVINO Model Server, as two values.
 
-Does: hold the differences as two values. Does not: parse or encode. Used by the dialect, on the event loop.
 Source: OVMS 2026.2, openai_responses.cpp (texts), and its page on the endpoint.
 """
 

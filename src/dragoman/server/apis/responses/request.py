@@ -1,7 +1,6 @@
 """Checks what Responses has beside the conversation: text, reasoning, include, truncation, tools, and what is refused.
 
-Does: one function for each, with errors that name the parameter. Does not: read items. Called by the dialect, on the
-event loop. Source: OpenAI API reference, responses, create.
+Called by the dialect, on the event loop. Source: OpenAI API reference, responses, create.
 """
 
 from __future__ import annotations

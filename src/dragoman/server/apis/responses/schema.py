@@ -1,6 +1,5 @@
-"""The wire schema of Responses: request body, items that go in and come out, the response itself, the events of a stream.
+"""The Structs of Responses: request body, items, the response, the events of a stream. Only types are checked here.
 
-Does: define Structs. Does not: validate beyond types. Used by this API only.
 Sources: OpenAI API reference, responses; OVMS 2026.2, responses endpoint, for the extensions.
 """
 

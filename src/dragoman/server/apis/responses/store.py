@@ -1,8 +1,7 @@
 """Keeps responses: running ones, so that they can be cancelled, and stored ones, so that others can continue them.
 
-Does: keep a bounded number and size for a bounded time, each for its caller; make ids that show later
-whether a response has gone or never was. Does not: know HTTP. Where the server keeps files, stored responses outlive it
-(`disk`). One per server (`server.shared`), on the event loop.
+Bounds their number, size and age; keeps callers apart; makes ids that show later whether a response has gone or never was.
+Where the server keeps files, stored responses outlive it (`disk`). One per server (`server.shared`), on the event loop.
 """
 
 from __future__ import annotations

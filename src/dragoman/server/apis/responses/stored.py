@@ -1,7 +1,6 @@
 """The operations on responses that exist: fetch, list what they were made of, delete, cancel; and count an input's tokens.
 
-Does: look up the caller's own responses, end the call that makes one. Does not: generate. On the event loop.
-Source: OpenAI API reference, responses, retrieve, input_items, delete, cancel, input_tokens.
+On the event loop. Source: OpenAI API reference, responses, retrieve, input_items, delete, cancel, input_tokens.
 """
 
 from __future__ import annotations

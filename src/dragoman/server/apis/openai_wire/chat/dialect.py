@@ -1,7 +1,6 @@
-"""Chat on `/v1`, `/v3` and, for bodies with `messages`, `/invocations`: OpenAI's shape and LMI's over one implementation.
+"""Conversations in OpenAI's shape and in LMI's: turns a body into one GenerationRequest.
 
-Does: choose the shape of a call, turn its body into one GenerationRequest. Does not: encode; `encoder` does.
-Built by the composition root, one per served model and route; called on the event loop.
+Does not encode answers (`encoder` does). One per served model and route; called on the event loop.
 """
 
 from __future__ import annotations

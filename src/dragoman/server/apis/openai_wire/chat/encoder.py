@@ -1,7 +1,6 @@
-"""Encodes chat: messages, tool calls, reasoning, logprobs, chunks, usage; in OpenAI's shape or in LMI's.
+"""Encodes chat, whole answers and streams: messages, tool calls, reasoning, logprobs, usage; in OpenAI's shape or in LMI's.
 
-Does: everything the answer shows, for whole answers and streams alike.
-Does not: parse. One encoder per call, on the event loop; `event` runs once per step and sequence, so it stays cheap.
+Does not parse. One encoder per call, on the event loop; `event` runs once per step and sequence, so it stays cheap.
 """
 
 from __future__ import annotations

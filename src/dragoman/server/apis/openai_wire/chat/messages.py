@@ -1,8 +1,7 @@
 """Turns a conversation and its tools from the wire into the form that chat templates see.
 
-Does: check messages, parts, tool calls and tool choices; put texts and images into one form.
-Does not: fetch or decode images, or render templates; the service does. Called by the chat dialect, on the event loop:
-addresses may have megabytes, of which only the beginning is looked at.
+Checks messages, parts, tool calls and tool choices; does not fetch images or render templates (the service does).
+Called by the chat dialect, on the event loop; of an image's address, which may have megabytes, it reads the beginning only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The wire schema of chat: request body, messages, tools, choices, chunks.
+"""The Structs of chat: request body, messages, tools, choices, chunks. Only types are checked here.
 
-Does: define Structs. Does not: validate beyond types. Used by the chat dialect only.
 Sources: OpenAI API reference, chat; LMI 0.30, chat completions API schema; vLLM for the extensions.
 """
 

@@ -1,7 +1,6 @@
-"""OpenAI completions on `/v1`, `/v3` and, for bodies with `prompt`, `/invocations`.
+"""Completions in OpenAI's shape: turns a body into one GenerationRequest per prompt.
 
-Does: turn a body into one GenerationRequest per prompt. Does not: encode answers; `encoder` does.
-Built by the composition root, one per served model and route; called on the event loop.
+Does not encode answers (`encoder` does). One per served model and route; called on the event loop.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.errors import ServerError
 from dragoman.parameters import UINT32_MAX, Bounds
-from dragoman.server.api import Call, HttpCall, PureDialect, Reply
+from dragoman.server.api import Call, HttpCall, PureDialect
 from dragoman.server.apis.openai_wire.common import OpenAiOptions
 from dragoman.server.apis.openai_wire.completions.encoder import CompletionEncoder
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
@@ -52,8 +50,8 @@ class CompletionsDialect(PureDialect):
     """Implements `Dialect` for completions. `clock` returns Unix time in seconds."""
 
     def __init__(self, options: CompletionsOptions, clock: Callable[[], float] = time.time) -> None:
-        self._options = options
         self._clock = clock
+        self.errors = options.profile.errors
         self._reading = Reading(with_echo(options.profile), options)
 
     def parse(self, http: HttpCall) -> Call:
@@ -74,10 +72,6 @@ class CompletionsDialect(PureDialect):
             reasons=reasons_of(ignored, body, self._reading),
             wants_progress=tells_progress(body, self._reading),
         )
-
-    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The error in this route's shape."""
-        return self._reading.profile.errors.reply(error)
 
     def _check(self, body: CompletionBody) -> None:
         profile = self._reading.profile

@@ -1,7 +1,6 @@
-"""Encodes completions: choices, their logprobs, chunks, usage.
+"""Encodes completions, whole answers and streams: choices, their logprobs, usage.
 
-Does: everything the answer shows, for whole answers and streams alike, on `/v1`, `/v3` and `/invocations`.
-Does not: parse. One encoder per call, on the event loop; `event` runs once per step and sequence, so it stays cheap.
+Does not parse. One encoder per call, on the event loop; `event` runs once per step and sequence, so it stays cheap.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The wire schema of completions: request body, choices, chunks.
+"""The Structs of completions: request body, choices, chunks. Only types are checked here.
 
-Does: define Structs. Does not: validate beyond types. Used by the completions dialect only.
 Sources: OpenAI API reference, completions; OVMS v2025.0, completions API; vLLM for the extensions.
 """
 

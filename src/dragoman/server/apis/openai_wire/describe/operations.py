@@ -1,7 +1,6 @@
-"""Operations that several APIs have in the OpenAI wire format: conversations and model lists.
+"""Operations that several APIs have in OpenAI's wire format: conversations and model lists, as data.
 
-Does: put descriptions together. Does not: decide dialects, or paths and errors but for `V1_MODELS`; each API does.
-Used when APIs are imported.
+Each API decides dialects, paths and errors, but for `V1_MODELS`. Used when APIs are imported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Meaning and default of each parameter in bodies of OpenAI's shape, and by these names of other APIs.
+"""Meaning and default of each parameter in bodies of OpenAI's shape, and of the same names in other APIs.
 
-Does: hold the words and the defaults that a schema cannot derive from the Structs that parse. Does not: hold types or
-ranges (`bodies` takes those from the Structs and the tables that check them).
-Used when the document is built. A default stands here only where sending it equals leaving the parameter out.
+Types and ranges are not here: `bodies` takes those from the Structs and the tables that check. A default stands here only
+where sending it equals leaving the parameter out. Used when the document is built.
 """
 
 from __future__ import annotations

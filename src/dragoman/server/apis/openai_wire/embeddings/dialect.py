@@ -1,6 +1,6 @@
-"""Embeddings in OpenAI's wire format: a body becomes a question to the model's service, the vectors an answer.
+"""Embeddings in OpenAI's wire format: checks a body, asks the model's service, writes the vectors.
 
-Does: check, ask, write. Does not: tokenise or compute. Called by `pooling.dialect`, on the event loop.
+Called by `pooling.dialect`, on the event loop.
 """
 
 from __future__ import annotations

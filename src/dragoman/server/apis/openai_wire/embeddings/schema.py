@@ -1,6 +1,5 @@
-"""The bodies and answers of embeddings in OpenAI's wire format, and their schemas.
+"""The bodies and answers of embeddings in OpenAI's wire format, and their schemas; `dialect` checks values.
 
-Does: name the fields. Does not: check values (`dialect` does). Used on the event loop, and when the document is built.
 Sources: OpenAI API reference, embeddings; vLLM's embeddings (`truncate_prompt_tokens`, `add_special_tokens`, `normalize`).
 """
 

@@ -1,7 +1,4 @@
-"""Writes vectors as JSON without holding up other calls.
-
-Does: encode some rows, let others go on, encode more. Does not: know an answer's shape. On the event loop.
-"""
+"""Writes vectors as JSON without holding up other calls: some rows at a time, on the event loop."""
 
 from __future__ import annotations
 

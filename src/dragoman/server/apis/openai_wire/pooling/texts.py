@@ -1,7 +1,6 @@
-"""Reads the texts that clients want to have embedded or ranked, and tells the service's errors by the clients' names.
+"""Reads the texts to embed or rank, and tells the service's errors by the clients' names.
 
-Does: strings, token ids and lists of them; the length that texts are cut to. Does not: tokenise, or know one API.
-Called by the dialects of APIs that embed or rank, on the event loop.
+Does not tokenise, or know one API. Called by the dialects of APIs that embed or rank, on the event loop.
 """
 
 from __future__ import annotations

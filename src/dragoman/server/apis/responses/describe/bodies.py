@@ -1,7 +1,6 @@
-"""The request bodies of Responses, and what stands in their paths and queries.
+"""The request bodies of Responses, and what stands in their paths and queries: the words that the Structs do not have.
 
-Does: hold the words and defaults that the Structs which parse do not; put schemas together. Does not: describe answers.
-Called when the document is built. A default stands here only where sending it equals leaving the parameter out.
+Used when the document is built. A default stands here only where sending it equals leaving the parameter out.
 """
 
 from __future__ import annotations
