@@ -1,9 +1,8 @@
 """One step of the rolling engine: the loop's body, without the thread.
 
-Does: take in new and aborted requests, schedule, run the model, sample, apply the result, make outputs; contain failures
-to the requests they touch. Does not: own a thread, know asyncio, or decide anything that its parts decide. Called by
-`engine.RollingEngine` on the engine thread, or by a test in a plain loop; commands for it are put into its inbox on any
-thread.
+Does: take in new and aborted requests, schedule, run the model, sample, apply the result, make outputs; let a failure reach
+only the requests that it concerns. Does not: own a thread, use asyncio, or take the decisions of its parts. Called by
+`engine.RollingEngine` on the engine thread, or by a test in a plain loop. Any thread may put commands into its inbox.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 def due_on(clock: Callable[[], float], request: EngineRequest) -> Due:
-    """The request's times by another clock than that on the wall, which may be set."""
+    """The request's times by `clock`: unlike the wall clock, it is never set."""
     if request.deadline_s is None and request.start_by_s is None:
         return None, None
     ahead_s = clock() - time()
@@ -58,14 +57,14 @@ def due_on(clock: Callable[[], float], request: EngineRequest) -> Due:
 
 
 class AbortRequest(msgspec.Struct, frozen=True):
-    """Stop the request added with `key`, if it still runs, and free its blocks."""
+    """Abort the request added with `key`, if it still runs, and free its blocks."""
 
     key: int
 
 
 @dataclass(frozen=True, slots=True)
 class RunBetween:
-    """Call this on the engine thread, between two steps. It does not raise."""
+    """Call `action` on the engine thread between two steps. It must not raise."""
 
     action: Callable[[], None]
 
@@ -74,9 +73,9 @@ Command = AddRequest | AbortRequest | RunBetween
 
 
 class Inbox:
-    """A thread-safe queue of commands, which can be closed.
+    """A thread-safe queue of commands that can be closed.
 
-    `put` and `close` are called on any thread, everything else on the engine thread.
+    `put` and `close` are for any thread, the rest for the engine thread.
     """
 
     def __init__(self) -> None:
@@ -85,7 +84,7 @@ class Inbox:
         self._is_closed = False
 
     def put(self, command: Command) -> bool:
-        """Hand over a command; False if the inbox is closed and nobody will read it."""
+        """Add a command; False if the inbox is closed."""
         with self._condition:
             if self._is_closed:
                 return False
@@ -95,7 +94,7 @@ class Inbox:
 
     def drain(self) -> list[Command]:
         """All commands since the last call, in order."""
-        if not self._commands:  # unlocked: a command that slips by is seen in the next step
+        if not self._commands:  # without the lock: the next step finds a command that is missed here
             return []
         with self._condition:
             commands, self._commands = self._commands, []
@@ -108,14 +107,14 @@ class Inbox:
             return not self._is_closed
 
     def close(self) -> None:
-        """Refuse further commands and let `wait` return False."""
+        """Refuse further commands and make `wait` return False."""
         with self._condition:
             self._is_closed = True
             self._condition.notify_all()
 
     @property
     def num_pending_requests(self) -> int:
-        """Requests that the engine thread has not seen yet."""
+        """The number of requests in the inbox."""
         with self._condition:
             return sum(isinstance(command, AddRequest) for command in self._commands)
 
@@ -124,7 +123,7 @@ class Inbox:
 
 
 class EngineCore:
-    """The step loop's state. `inbox` is the only part that other threads may touch."""
+    """The step loop's state. Other threads may use `inbox` only."""
 
     def __init__(
         self,
@@ -137,12 +136,13 @@ class EngineCore:
         turn: AbstractContextManager[None] | None = None,
         storage: Storage | None = None,
     ) -> None:
-        """`proposers`: who guesses for speculative decoding; none = nobody. `clock`, in seconds, times the steps and the
-        requests' deadlines.
+        """Build the parts. `proposers`: propose drafts for speculative decoding.
 
-        `is_disturbed`: whether something else computes now, so that steps take longer than they would; on this thread.
-        `turn`: within which steps are planned and computed, where others compute as well. `storage`: where prefixes are
-        kept on disk; None = they are not.
+        `clock`, in seconds, times the steps and the requests' deadlines.
+
+        `is_disturbed`: called on the engine thread; True while other work on this machine slows the steps down. `turn`:
+        entered to plan and compute each step, where other engines compute too. `storage`: the prefix store; None = prefixes
+        stay in memory.
         """
         self.inbox = Inbox()
         self.stats = RollingStats()
@@ -176,13 +176,13 @@ class EngineCore:
         self._buffers = BatchBuffers(config.max_batch_tokens, max_model_len, num_kinds, has_regimes=has_regimes)
         self._clock = clock
         self._turn = turn or nullcontext()
-        # A heap of (clock, key, whether only its beginning is concerned); may name requests that have ended.
+        # A heap of (time on `clock`, key, True for a deadline to begin); may name requests that have ended.
         self._deadlines: list[tuple[float, int, bool]] = []
         self._arrivals = count()
-        self._deliveries: list[Delivery] = []  # of this step, so far
+        self._deliveries: list[Delivery] = []  # of the current step
 
     def step(self) -> list[Delivery]:
-        """Run one forward pass over what is scheduled; returns what clients get from it, [] if nothing."""
+        """Run one forward pass over the scheduled tokens; returns the outputs for clients."""
         self._drain_inbox()
         if self._deadlines:
             self._end_overdue()
@@ -196,20 +196,20 @@ class EngineCore:
         return self._publish()
 
     def has_work(self) -> bool:
-        """True if the next step would run something even if no command comes in."""
+        """True if the next step would run something, even without new commands."""
         return self._scheduler.has_work
 
     def has_chores(self) -> bool:
-        """True if a step would do something useful though there is no request."""
+        """True if there are no requests, but a step would still do useful work."""
         return self._stored is not None and not self._scheduler.groups and self._stored.keeper.has_work
 
     @property
     def is_reading(self) -> bool:
-        """True while blocks are read from disk, for any request."""
+        """True while blocks are read from disk for a request."""
         return self._stored is not None and self._stored.loads.is_reading
 
     def close(self, *, is_whole: bool = True) -> None:
-        """Stop what the step loop started; nothing runs afterwards. `is_whole`: no step has left its state in pieces."""
+        """Stop everything that the step loop started. `is_whole`: no step was interrupted halfway."""
         self._sampler.close()
         if self._stored is not None:
             self._stored.close(is_whole=is_whole)
@@ -219,7 +219,7 @@ class EngineCore:
         return bool(self._scheduler.running)
 
     def _post(self, action: Callable[[], None]) -> bool:
-        """Have something done in the next step, which then comes; on any thread. False if there is none any more."""
+        """Run `action` on the engine thread, and wake it for this; any thread. False if the inbox is closed."""
         return self.inbox.put(RunBetween(action))
 
     @property
@@ -228,19 +228,19 @@ class EngineCore:
         return self._scheduler.progress
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if the scheduler's and the block manager's books contradict each other; for tests."""
+        """Raises AssertionError if the scheduler and the block manager contradict each other; for tests."""
         self._scheduler.check_integrity()
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
     def _drain_inbox(self) -> None:
-        """Take in new requests and aborts."""
+        """Carry out the commands in the inbox."""
         for command in self.inbox.drain():
             match command:
                 case AddRequest():
                     try:
                         self._add(command)
-                    except Exception as error:  # only this request is wrong, or its grammar
+                    except Exception as error:  # only this request or its grammar is wrong
                         self._deliveries.append(Delivery(command.key, failure_of(error)))
                 case AbortRequest(key):
                     self._scheduler.remove(key)
@@ -266,14 +266,14 @@ class EngineCore:
             heappush(self._deadlines, (begin_by_s, command.key, True))
 
     def _check_deadline(self, group: SequenceGroup, left_s: float) -> None:
-        """Raises: DeadlineTooShort, the group forgotten, if it could not have its first token in time."""
+        """Raises: DeadlineTooShort, after removing the group, if its first token would surely be late."""
         needed_s = self._scheduler.least_wait_s(group, left_s) if left_s > 0 else None
         if needed_s is not None:
             self._scheduler.remove(group.key)
             raise DeadlineTooShort(f"the request's deadline is {left_s:.3g} s away", needed_s=needed_s)
 
     def _end_overdue(self) -> None:
-        """Remove requests whose deadlines have passed, or which have not begun by when they had to; clients are told."""
+        """Remove requests that are past their deadline, or their deadline to begin, and report this to their clients."""
         while self._deadlines and self._deadlines[0][0] <= self._clock():
             _, key, concerns_beginning = heappop(self._deadlines)
             group = self._scheduler.groups.get(key)
@@ -288,7 +288,7 @@ class EngineCore:
     # --- run ----------------------------------------------------------------------------------------------------------
 
     def _forward(self, batch: ScheduledBatch) -> FloatArray | None:
-        """Logits [R, V] for the batch's rows; None if it is empty, or failed and its requests were told."""
+        """Logits [R, V] for the batch's rows; None if the batch is empty, or failed and the errors have been reported."""
         if not batch:
             return None
         self.stats.num_steps += 1
@@ -304,7 +304,7 @@ class EngineCore:
             return None
 
     def _sample(self, batch: ScheduledBatch, logits: FloatArray | None) -> StepResult | None:
-        """The samples of the rows; None if there are none, or sampling failed and the requests that broke it were told."""
+        """The rows' samples; None if there are none, or if sampling failed and the errors have been reported."""
         if logits is None:
             return None
         try:
@@ -314,12 +314,14 @@ class EngineCore:
             return None
 
     def _fail(self, batch: ScheduledBatch, error: Exception, *, is_copied: bool = True) -> None:
-        """Remove the groups that the failure of a step is due to; their clients get it.
+        """Remove the groups that caused a step's failure, and report the error to their clients.
 
-        A group may fail when it is sampled alone (its grammar is broken), or when its blocks are copied alone. Then only
-        such groups are removed. The others were not updated, so their tokens are scheduled and computed again. Otherwise all
-        groups of the batch are computed again from the beginning, each alone, and those that fail then are removed. If that
-        finds none, every group of the batch is removed. `is_copied`: blocks have been copied as the batch says.
+        A group may fail even when it is sampled alone (its grammar is broken), or when its blocks are copied alone. Then
+        only such groups are removed. The others were not updated, so their tokens are scheduled and computed again.
+
+        Otherwise all groups of the batch are computed again from the beginning, each alone, and those that fail then are
+        removed. If none does, the next such failure removes every group of the batch. `is_copied`: the batch's block copies
+        were made.
         """
         broken = [entry for entry in batch.entries if not self._batch_sampler.can_sample(entry)]
         if not is_copied:
@@ -332,14 +334,14 @@ class EngineCore:
         for key in groups:
             self._scheduler.remove(key)
             failure = EngineFailed(f"generation failed: {type(error).__name__}: {error}")
-            self._deliveries.append(Delivery(key, failure))  # one each: raising an error changes it
+            self._deliveries.append(Delivery(key, failure))  # one error per group: raising an error changes it
         if not self._config.repeats_steps or not is_copied:
             for entry in batch.entries:
                 if entry.sequence.status is SequenceStatus.RUNNING:
                     self._scheduler.preempt(entry.sequence)
 
     def _can_copy(self, batch: ScheduledBatch, entry: ScheduledSequence) -> bool:
-        """False if a copy that the sequence needs fails alone, too. The caller computes all again."""
+        """False if one of the sequence's block copies fails alone, too. The caller computes everything again."""
         try:
             for kind, pairs in batch.copies:
                 own = set(self._blocks.table(entry.sequence.sequence_id, kind))
@@ -351,12 +353,12 @@ class EngineCore:
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def _update(self, batch: ScheduledBatch, result: StepResult | None) -> None:
-        """Apply the result to the batch's sequences; None = there is none, and they are scheduled again."""
+        """Apply the result to the batch's sequences; with None they are scheduled again."""
         if result is not None:
             self._deliveries += self._updater.update(batch, result)
 
     def _publish(self) -> list[Delivery]:
-        """Set the gauges that other threads read; returns what clients get from this step."""
+        """Set the gauges that other threads read; returns the step's outputs for clients."""
         stats, scheduler = self.stats, self._scheduler
         stats.num_running_requests = len({sequence.group.key for sequence in scheduler.running})
         stats.num_waiting_requests = len(scheduler.groups) - stats.num_running_requests

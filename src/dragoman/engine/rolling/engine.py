@@ -1,10 +1,11 @@
-"""The rolling engine as the server sees it: the Engine protocol over a step loop on its own thread.
+"""The rolling engine as the server uses it: the Engine protocol over a step loop on its own thread.
 
-Does: own the engine thread, route each step's outputs to the requests' event loops, abort what is closed, survive
-and report failure. Does not: schedule or compute (`core` does). `generate`, `health`, `start` and
-`shutdown` run on event loops; `_run_loop` and what it calls on the engine thread.
+Does: own the engine thread, deliver each step's outputs to the requests' event loops, abort requests whose streams are
+closed, survive and report failures. Does not: schedule or compute (`core` does). `generate`, `health`, `start` and
+`shutdown` run on event loops; `_run_loop` and its callees on the engine thread.
 
-A key, new for every call of `generate`, identifies a request inside the engine; two calls may carry the same request id.
+Each call of `generate` gets a new key, which identifies the request inside the engine: two calls may have the same request
+id.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class _Stream:
         return self._num_unfinished == 0
 
     def put(self, item: _Item) -> None:
-        """Hand over an output, or fail. Whatever goes wrong with it is the failure of this request alone."""
+        """Deliver an output or an error. An exception in here fails this request alone."""
         if self.ended.done():
             return
         if isinstance(item, ServerError):
@@ -77,7 +78,7 @@ class _Stream:
             wants_more = self._take(item)
         except (
             BaseException
-        ) as error:  # panics of libraries do not derive from Exception; the request's task tells them
+        ) as error:  # libraries' panics do not derive from Exception; the request's task reports them
             self.ended.set_exception(error)
         else:
             if not wants_more or self._num_unfinished == 0:
@@ -98,11 +99,12 @@ class RollingEngine:
         adapters: AdapterTable | None = None,
         storage: Storage | None = None,
     ) -> None:
-        """`proposers`: who guesses for speculative decoding, none = nobody. `tools` None = nothing that concerns texts: see
-        `Capabilities`.
+        """Build the engine. `proposers`: propose drafts for speculative decoding.
 
-        `embedder` None = no pictures. The engine closes it. `adapters` None = there are none. `storage`: where
-        prefixes are kept on disk; None = they are not. The engine closes it.
+        `tools` None = no features that need texts: see `Capabilities`.
+
+        `embedder` None = no pictures; the engine closes it. `adapters` None = no adapters. `storage`: the prefix store, None
+        = prefixes stay in memory; the engine closes it.
         """
         config = config or RollingConfig()
         self._runner = runner
@@ -113,7 +115,7 @@ class RollingEngine:
         self._embedder = embedder
         self._adapters = adapters
         self._step_log: AbstractContextManager[None] = nullcontext()
-        self._changes: set[Future[None]] = set()  # that wait for the engine thread
+        self._changes: set[Future[None]] = set()  # calls that wait for the engine thread
         turn = None if embedder is None else embedder.turns.steps
         self._core = EngineCore(
             runner, sampler, config, proposers, is_disturbed=self._is_disturbed, turn=turn, storage=storage
@@ -125,7 +127,7 @@ class RollingEngine:
         )
         self._keys = count()
         self._streams: dict[int, _Stream] = {}
-        self._keys_by_id: dict[str, int] = {}  # of those that run; the newest of those that have the same
+        self._keys_by_id: dict[str, int] = {}  # of running requests; of several with the same request id, the newest
         self._streams_changed = threading.Condition()  # guards writes to `_streams`
         self._life = OnThread("dragoman-engine")
 
@@ -134,7 +136,7 @@ class RollingEngine:
         return self._embedder is not None and self._embedder.num_waiting > 0
 
     def log_steps(self, log: AbstractContextManager[None]) -> None:
-        """Have every step run within `log`, on the engine thread. To be called before the start; its maker closes it."""
+        """Run every step within `log`, on the engine thread. Call this before `start`; the caller closes the log."""
         self._step_log = log
 
     @property
@@ -145,11 +147,11 @@ class RollingEngine:
         return self._capabilities
 
     async def start(self) -> None:
-        """Start the engine thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure."""
+        """Start the engine thread, if it does not run. Raises: EngineDead after a shutdown or a failure."""
         self._life.begin(self._run_loop, self._fail)
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
-        """Outputs as they are made, until each of the `n` sequences has finished; see `base.Engine`."""
+        """Outputs as they are made, until all `n` sequences have finished; see `base.Engine`."""
         waiting: deque[EngineOutput] = deque()
         has_news = asyncio.Event()
 
@@ -173,7 +175,7 @@ class RollingEngine:
             self._end(stream)
 
     async def deliver(self, request: EngineRequest, take: Take) -> None:
-        """See `base.Delivering`: a step's outputs come to all its requests in one turn of the event loop."""
+        """See `base.Delivering`: a step's outputs reach all its requests in one turn of the event loop."""
         stream = await self._begin(request, take)
         try:
             await stream.ended
@@ -181,13 +183,14 @@ class RollingEngine:
             self._end(stream)
 
     async def _begin(self, request: EngineRequest, take: Take) -> _Stream:
-        """Have the engine thread run the request. Raises: as `generate`."""
+        """Send the request to the engine thread. Raises: as `generate`."""
         self.capabilities.check(request)
-        # Looked up now: what comes before the inbox may take long, and the clock on the wall may be set meanwhile.
+        # Computed now: preparing the request may take long, and the wall clock may be set meanwhile.
         due = due_on(perf_counter, request)
         masker = await self._compile(request)
         pictures = await self._embed(request)
-        # Its sequences refer to each other, so that what they know lives on for a while: not the pixels, which are large.
+        # The command and its sequences are in a reference cycle, which lives on for a while; the pixels are too large for
+        # that.
         if request.pictures:
             request = msgspec.structs.replace(request, pictures=())
         stream = self._open_stream(request, take, masker, pictures, due)
@@ -195,11 +198,11 @@ class RollingEngine:
         return stream
 
     def _end(self, stream: _Stream) -> None:
-        """Forget the request, which is aborted if it still runs."""
+        """Forget the request, and abort it if it still runs."""
         if self._keys_by_id.get(stream.request_id) == stream.key:
             del self._keys_by_id[stream.request_id]
         if stream.ended.done() and not stream.ended.cancelled():
-            stream.ended.exception()  # seen, even if its task was cancelled meanwhile: asyncio logs those that were not
+            stream.ended.exception()  # even if its task was cancelled meanwhile: asyncio logs unretrieved exceptions
         self._close_stream(stream)
 
     def check(self, request: EngineRequest) -> None:
@@ -245,7 +248,7 @@ class RollingEngine:
         return replace(totals, num_pictures=embedder.num_pictures, num_picture_hits=embedder.num_hits)
 
     async def shutdown(self, drain_s: float) -> None:
-        """Refuse new requests, wait up to `drain_s` seconds for the others, cancel what is left, close the runner."""
+        """Refuse new requests, wait up to `drain_s` seconds for the running ones, cancel the rest, close the runner."""
         await self._life.drain(self._wait_until_idle, drain_s)
         self._core.inbox.close()
         self._deliver([Delivery(key, Cancelled("the server is shutting down")) for key in list(self._streams)])
@@ -256,7 +259,7 @@ class RollingEngine:
         await asyncio.to_thread(self._close, is_whole)
 
     def _close(self, is_whole: bool) -> None:
-        """Release what the engine owns; not on an event loop, as giving gigabytes back takes a while."""
+        """Release everything that the engine owns. Not for an event loop: freeing gigabytes takes a while."""
         self._core.close(is_whole=is_whole)
         self._runner.close()
         for proposer in self._proposers:
@@ -275,7 +278,10 @@ class RollingEngine:
         return await asyncio.to_thread(self._tools.compile_grammar, grammar)
 
     async def _embed(self, request: EngineRequest) -> PromptPictures | None:
-        """The request's pictures, beside the step loop. Raises: InvalidRequest, Overloaded, EngineFailed, Cancelled."""
+        """The request's pictures, embedded beside the step loop.
+
+        Raises: InvalidRequest, Overloaded, EngineFailed, Cancelled.
+        """
         if not request.pictures or self._embedder is None:
             return None
         self._life.check_open()
@@ -298,7 +304,7 @@ class RollingEngine:
         stream = _Stream(next(self._keys), request, take, adapter)
         with self._streams_changed:
             self._streams[stream.key] = stream
-        # The stream is registered first: when the inbox is closed, it is found and answered.
+        # The stream is registered first, so that closing the inbox finds and answers it.
         command = AddRequest(stream.key, request, masker, criterion, pictures, adapter, watch, due)
         if not self._core.inbox.put(command):
             self._forget_stream(stream)
@@ -318,7 +324,7 @@ class RollingEngine:
             self._adapters.release(stream.adapter)
 
     def _run_between_steps(self, action: Callable[[], None]) -> Future[None]:
-        """Have something done on the engine thread; what comes of it. Raises: EngineDead, Overloaded."""
+        """The result of `action`, run on the engine thread between steps. Raises: EngineDead, Overloaded."""
         done: Future[None] = Future()
 
         def run() -> None:
@@ -333,7 +339,7 @@ class RollingEngine:
                 done.set_result(None)
 
         self._changes.add(done)
-        if not self._life.has_begun:  # nothing runs yet
+        if not self._life.has_begun:  # the thread does not run yet
             run()
         elif not self._core.inbox.put(RunBetween(run)):
             self._changes.discard(done)
@@ -341,7 +347,7 @@ class RollingEngine:
         return done
 
     def _end_changes(self) -> None:
-        """Tell those that wait for the engine thread that it has ended."""
+        """Fail the calls that wait for the engine thread: it has ended."""
         while self._changes:
             change = self._changes.pop()
             if change.set_running_or_notify_cancel():
@@ -362,22 +368,22 @@ class RollingEngine:
         return self._core.has_work() or self._core.has_chores()
 
     def _fail(self, error: EngineDead) -> None:
-        """Answer everybody, now and from now on: a closed inbox takes nothing."""
+        """Fail all requests, now and from now on: a closed inbox takes nothing."""
         self._core.inbox.close()
         self._end_changes()
         self._deliver([Delivery(key, error) for key in list(self._streams)])
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
-        """Hand a step's outputs to their event loops, one hop per loop."""
+        """Send a step's outputs to their event loops, with one callback per loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, _Item]]] = {}
         for key, item in deliveries:
             stream = self._streams.get(key)
-            if stream is not None:  # else it was closed meanwhile, and its abort is in the inbox
+            if stream is not None:  # else the stream was closed meanwhile, and its abort is in the inbox
                 by_loop.setdefault(stream.loop, []).append((stream, item))
         for loop, items in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_put_all, items)
-            except RuntimeError:  # the loop was closed without closing its streams: nobody is left to read them
+            except RuntimeError:  # the loop was closed without closing its streams: nothing reads them any more
                 self._abandon(loop)
 
     def _abandon(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -388,7 +394,7 @@ class RollingEngine:
 def _capabilities(
     runner: ModelRunner, config: RollingConfig, proposers: Rows[Proposer], tools: EngineTools | None
 ) -> Capabilities:
-    """The abilities of the engine with these: a sequence must fit the context and the whole cache."""
+    """The engine's abilities. A sequence must fit both the context and the whole cache."""
     lengths = (context_length(runner, config), cache_length(runner))
     return Capabilities(
         max_model_len=min(length for length in lengths if length is not None),
@@ -408,6 +414,6 @@ def _capabilities(
 
 
 def _put_all(items: list[tuple[_Stream, _Item]]) -> None:
-    """Hand a step's outputs over, on the event loop of their requests."""
+    """Put a step's outputs into their streams, on the requests' event loop."""
     for stream, item in items:
         stream.put(item)

@@ -1,7 +1,7 @@
-"""Samples what a step computed, applies it to its sequences, and makes the outputs.
+"""Samples a step's logits, applies the result to the sequences, and makes the outputs.
 
-Does: find the sampler state of each row, and have rows sampled; advance computed tokens, append sampled tokens, decide what
-has finished and why, fork groups at the prompt's end, rank sequences. Does not: schedule, or turn logits into tokens (the
+Does: find each row's sampler state, call the sampler; advance computed tokens, append sampled tokens, decide which sequences
+have finished and why, fork groups at the prompt's end, rank sequences. Does not: schedule, or turn logits into tokens (the
 sampler does). Called by `core` around every forward, on the engine thread only.
 """
 
@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 class StepResult:
     """The results of the model and the sampler in a step.
 
-    `sampled` has a row per sampling row, None if there was none; `beams` what the rows of beams were reduced to, by row;
-    `prompt_logprobs` a list per entry with prompt rows.
+    `sampled` has a row per sampling row, None without such rows. `beams`: the candidates of beam rows, by row.
+    `prompt_logprobs`: a list per entry with prompt rows.
     """
 
     sampled: Sampled | None = None
@@ -50,15 +50,15 @@ class BatchSampler:
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._states: list[SamplerState] = []  # of the rows to sample from, in their order
+        self._states: list[SamplerState] = []  # of the rows to sample from, in order
 
     def prepare(self, batch: ScheduledBatch) -> None:
-        """Begin what sampling this batch will need while its forward runs."""
+        """Start preparations for sampling this batch while its forward runs."""
         self._states = [state for entry in batch.entries for state in _states_of(entry)]
         self._sampler.prefetch(self._states)
 
     def sample(self, batch: ScheduledBatch, logits: FloatArray) -> StepResult:
-        """Tokens, candidates and log-probabilities of the batch that was prepared.
+        """Tokens, candidates and log-probabilities of the prepared batch.
 
         Shapes: logits [R, V], first the rows to sample from, then those for prompt log-probabilities. Mutates: logits.
         """
@@ -76,7 +76,7 @@ class BatchSampler:
         return result
 
     def can_sample(self, entry: ScheduledSequence) -> bool:
-        """True if the sampler can handle the entry's states by themselves; sampling does not change them."""
+        """True if the sampler can sample the entry alone; does not change its states."""
         if not entry.num_sample_rows:
             return True
         try:
@@ -87,14 +87,14 @@ class BatchSampler:
         return True
 
     def _prompt_logprobs(self, batch: ScheduledBatch, logits: FloatArray) -> list[list[PromptLogprob]]:
-        """The log-probabilities for the rows that `batch` placed behind the sampled ones, a list per entry with rows."""
+        """Prompt log-probabilities, a list per entry with such rows; `logits` holds these rows only."""
         found, row = [], 0
         for entry in batch.entries:
             if not entry.num_prompt_rows:
                 continue
             group = entry.sequence.group
             assert group.prompt_logprobs is not None
-            first = len(group.prompt_logprobs)  # row p is about token p + 1, and entry p + 1 of the list
+            first = len(group.prompt_logprobs)  # row p is about token p + 1, which is entry p + 1 of the list
             targets = group.request.prompt_ids[first : first + entry.num_prompt_rows]
             rows = logits[row : row + entry.num_prompt_rows]
             found.append(self._sampler.prompt_logprobs(rows, targets, group.request.sampling.prompt_logprobs or 0))
@@ -115,7 +115,7 @@ def _states_of(entry: ScheduledSequence) -> list[SamplerState]:
 
 
 def _beam_widths(batch: ScheduledBatch) -> list[int]:
-    """For each sampled row the number of beam candidates it is reduced to, 0 for a row to sample from."""
+    """The number of beam candidates for each sampled row; 0 = sample from the row."""
     widths: list[int] = []
     for entry in batch.entries:
         beams = entry.sequence.group.beams
@@ -127,14 +127,14 @@ def _beam_widths(batch: ScheduledBatch) -> list[int]:
 
 
 class Delivery(NamedTuple):
-    """Something for the client of group `key`; an error is the last thing it gets."""
+    """An output or error for the client of group `key`; an error is the last delivery."""
 
     key: int
     item: EngineOutput | ServerError
 
 
 class Updater:
-    """Changes sequences after a step, through the scheduler where blocks or queues are concerned."""
+    """Updates sequences after a step; blocks and queues through the scheduler."""
 
     def __init__(self, scheduler: Scheduler, stats: RollingStats) -> None:
         self._scheduler = scheduler
@@ -142,15 +142,15 @@ class Updater:
         self._stats = stats
 
     def update(self, batch: ScheduledBatch, result: StepResult) -> list[Delivery]:
-        """Take in a step's result; returns what the clients get from it.
+        """Apply a step's result; returns the outputs for clients.
 
-        A group whose own parts fail here (its grammar, its stop criterion) is removed and told, no other.
+        If a group's own grammar or stop criterion fails here, only that group is removed, with an error to its client.
         """
         self._scheduler.end_step(batch)
         deliveries: list[Delivery] = []
         prompt_logprobs = iter(result.prompt_logprobs)
         row = 0
-        # The one loop over sequences of updating.
+        # The only loop over sequences in updating.
         for entry in batch.entries:
             group = entry.sequence.group
             if entry.num_prompt_rows:
@@ -159,7 +159,7 @@ class Updater:
             try:
                 self._update_entry(entry, result, row, deliveries)
             except Exception as error:
-                if not isinstance(error, ServerError):  # else the client is told all of it
+                if not isinstance(error, ServerError):  # else the client gets the whole message
                     logger.exception("request %s failed while its tokens were taken in", group.request.request_id)
                 self._scheduler.remove(group.key)
                 deliveries.append(Delivery(group.key, failure_of(error)))
@@ -203,7 +203,7 @@ class Updater:
         deliveries: list[Delivery],
         draft_ids: Rows[int] = (),
     ) -> None:
-        """Append the token of a row, and of those after it while the drafts hold; finish the sequence; report it."""
+        """Append a row's token, and further rows' tokens while drafts are confirmed; finish and report the sequence."""
         group = sequence.group
         end = self._take_rows(sequence, sampled, row, draft_ids)
         logprobs = [logprob for logprob in sampled.logprobs[row:end] if logprob is not None]
@@ -237,9 +237,9 @@ class Updater:
             self._scheduler.shift(sequence)
 
     def _take_rows(self, sequence: Sequence, sampled: Sampled, row: int, draft_ids: Rows[int]) -> int:
-        """Append the tokens of the rows from `row` on, up to the first that is not the draft; returns the row after it.
+        """Append the rows' tokens up to the first that differs from its draft; returns the row after it.
 
-        Row i was sampled as if the first i drafts were tokens of the sequence, so it counts as long as they are.
+        Row i was sampled as if the first i drafts were part of the sequence: valid only if all of these are confirmed.
         Mutates: the sequence, its `finish_reason` included. Source: see `speculation`.
         """
         first, num_known = row, sequence.num_computed_tokens
@@ -270,7 +270,7 @@ class Updater:
         self._stats.num_accepted_tokens += num_accepted
 
     def _finish_without_tokens(self, group: SequenceGroup, deliveries: list[Delivery]) -> None:
-        """End a group that wanted nothing but its prompt computed (`max_tokens` 0)."""
+        """End a group that only computes its prompt (`max_tokens` 0)."""
         for sequence in group.sequences:
             sequence.finish_reason = FinishReason.LENGTH
             self._scheduler.finish(sequence)
@@ -278,7 +278,7 @@ class Updater:
             self._report(group, EngineOutput(group.request.request_id, index, [], FinishReason.LENGTH), deliveries)
 
     def _deliver_ranked(self, group: SequenceGroup, deliveries: list[Delivery]) -> None:
-        """Report the best n sequences whole, best first; the earlier drawn one of equals first."""
+        """Report the best n sequences whole, best first; of equal ones the one with the lower index first."""
         sampling = group.request.sampling
         ranked = sorted(group.sequences, key=lambda sequence: -sequence.cumulative_logprob)
         for index, sequence in enumerate(ranked[: sampling.n]):
@@ -308,7 +308,10 @@ class Updater:
 
 
 def _limit_reached(sequence: Sequence) -> FinishReason | None:
-    """LENGTH if the sequence may not become longer, None if it may. It fits into the context, or that is shifted."""
+    """LENGTH if the sequence has reached `max_tokens`, else None.
+
+    The context never is the limit: it suffices, or is shifted.
+    """
     return FinishReason.LENGTH if sequence.num_generated_tokens >= sequence.group.request.max_tokens else None
 
 
@@ -319,7 +322,7 @@ def _num_equal(token_ids: Rows[int], draft_ids: Rows[int]) -> int:
 
 
 def failure_of(error: Exception) -> ServerError:
-    """The error for the client of a failed request: the error itself if it is a ServerError, else EngineFailed."""
+    """The client's error for an exception that ended a request: a ServerError itself, else EngineFailed."""
     if isinstance(error, ServerError):
         return error
     return EngineFailed(f"generation failed: {type(error).__name__}: {error}")
