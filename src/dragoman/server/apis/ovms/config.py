@@ -97,11 +97,11 @@ def versions_of(server: Server, name: str) -> ModelVersions:
 
 
 def _of_status(status: ModelStatus) -> ModelVersions:
-    error = VersionError("UNKNOWN", status.reason) if status.state is ModelState.FAILED else VersionError()
-    return _of(status.state, status.version, error)
+    return _of(status.state, status.version, status.reason)
 
 
-def _of(state: ModelState, version: str, error: VersionError = VersionError()) -> ModelVersions:  # noqa: B008
+def _of(state: ModelState, version: str, reason: str = "") -> ModelVersions:
+    error = VersionError("UNKNOWN", reason) if state is ModelState.FAILED else VersionError()
     return ModelVersions([VersionStatus(version or ONLY_VERSION, _STATES[state], error)])
 
 

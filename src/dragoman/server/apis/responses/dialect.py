@@ -100,6 +100,7 @@ class ResponsesDialect:
     ) -> None:
         self._options = options
         self._profile = options.profile
+        self._reading = Reading(options.profile.wire, options)
         self._clock = clock
         self._new_id = new_id
 
@@ -127,7 +128,7 @@ class ResponsesDialect:
             stream=bool(body.stream),
             ignored=tuple(ignored),
             reasons={
-                **reasons_of(ignored, body, Reading(self._profile.wire, self._options)),
+                **reasons_of(ignored, body, self._reading),
                 **{name: IGNORED[name] for name in ignored if name in IGNORED},
             },
         )
@@ -138,12 +139,12 @@ class ResponsesDialect:
 
     def understood(self, http: HttpCall, asking: Asking) -> Parsed:
         """The parsed body; records nothing. Raises: InvalidRequest."""
-        profile, options = self._profile.wire, self._options
+        reading = self._reading
+        profile, options = reading.profile, reading.options
         raw = decode_object(http, profile)
         check_refused(raw)
         check_items(raw.get("input"), profile, options.limits)
         body = read_struct(raw, ResponsesBody, profile)
-        reading = Reading(profile, options)
         check_options(body, self._profile)
         if body.max_output_tokens is not None:
             body.max_tokens = body.max_output_tokens
@@ -287,7 +288,7 @@ class ResponsesDialect:
     def without_effect(self, parsed: Parsed) -> list[str]:
         """Names of what a body says and that changes nothing."""
         body, raw = parsed.body, parsed.raw
-        names = without_effect(raw, body, parsed.request, Reading(self._profile.wire, self._options))
+        names = without_effect(raw, body, parsed.request, self._reading)
         if isinstance(body.input, list):
             names += [
                 f"input[{position}].encrypted_content"

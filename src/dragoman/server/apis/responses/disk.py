@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -70,26 +71,24 @@ class ResponseDisk:
 
     def put(self, document: ResponseDocument, encoded: bytes) -> None:
         """Keep it, soon. `encoded`: the same as JSON."""
-        self._writer.submit(self._write, document, encoded)
+        self._submit(document.id, "is not kept on disk", lambda records: records.put(document, encoded))
 
     def drop(self, response_id: str) -> None:
         """Forget it, soon."""
-        self._writer.submit(self._delete, response_id)
+        self._submit(response_id, "stays on disk", lambda records: records.drop(response_id))
 
     def close(self) -> None:
         """Return once everything is written."""
         self._writer.shutdown(wait=True)
 
-    def _write(self, document: ResponseDocument, encoded: bytes) -> None:
-        assert self._records is not None
-        try:
-            self._records.put(document, encoded)
-        except OSError as error:
-            logger.error("response %s is not kept on disk: %s", document.id, error)
+    def _submit(self, response_id: str, fault: str, work: Callable[[Records[ResponseDocument]], None]) -> None:
+        """Have `work` done on the writer's thread; `fault`: what is logged if the disk refuses."""
 
-    def _delete(self, response_id: str) -> None:
-        assert self._records is not None
-        try:
-            self._records.drop(response_id)
-        except OSError as error:
-            logger.error("response %s stays on disk: %s", response_id, error)
+        def write() -> None:
+            assert self._records is not None
+            try:
+                work(self._records)
+            except OSError as error:
+                logger.error("response %s %s: %s", response_id, fault, error)
+
+        self._writer.submit(write)
