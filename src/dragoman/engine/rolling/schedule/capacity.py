@@ -1,12 +1,12 @@
-"""The room for requests: what could never run is refused, and who starts is expected to be able to stay.
+"""Capacity for requests: refuses those that can never run, and forecasts whether a sequence can run without preemptions.
 
-Does: compare a new request with the model's context, the cache and the number of sequences that run at once; learn how
-long answers become, and say whether one more sequence fits for as long as it is expected to run, in every cache kind. Does
-not: choose sequences, take blocks, or promise anything: one that outgrows the forecast may cost another a preemption.
-Called by `core` for every new request and by the scheduler, on the engine thread only.
+Does: compare a new request with the model's context, the cache and the limit of running sequences. Learn the usual length of
+answers. Forecast whether one more sequence fits until it ends, in every cache kind. Does not: choose sequences, take blocks,
+or guarantee anything: a sequence that outgrows the forecast may preempt another. Called by `core` for every new request and
+by the scheduler, on the engine thread only.
 
-Admission by what is free now lets in sequences that all grow at once. Most are then preempted, and their tokens computed
-a second time. Reserving `max_tokens` for each leaves most of the cache idle, because few answers become that long.
+Admission by the free blocks of the moment admits sequences that all grow at once. Most are then preempted, and their tokens
+computed a second time. Reserving `max_tokens` for each leaves most of the cache idle, because few answers become that long.
 Source: the past-future scheduler, arXiv:2507.10150.
 """
 
@@ -35,15 +35,15 @@ from dragoman.types import EngineRequest
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-_WINDOW = 512  # finished answers that are remembered
-_FEWEST = 8  # of them, before they count
+_WINDOW = 512  # the last finished answers that count
+_FEWEST = 8  # answers needed before they count
 
 
 # --- refusing what could never run ------------------------------------------------------------------------------------
 
 
 def check_capacity(request: EngineRequest, runner: ModelRunner, config: RollingConfig) -> None:
-    """Raises CapacityError, with both numbers, if the request can never run to its end; InvalidRequest for no prompt."""
+    """Raises CapacityError, with both numbers, if the request can never run to its end; InvalidRequest without a prompt."""
     if not request.prompt_ids:
         raise InvalidRequest("prompt_ids is empty, must hold at least 1 token", param="prompt")
     num_prompt, num_max = len(request.prompt_ids), request.max_tokens
@@ -78,23 +78,23 @@ def check_capacity(request: EngineRequest, runner: ModelRunner, config: RollingC
 
 
 def cache_length(runner: ModelRunner) -> int | None:
-    """The tokens of the longest sequence that the cache holds when it is alone; None = of any length."""
+    """The tokens of the longest sequence that fits into the cache alone; None = any length."""
     lengths = [longest_sequence(pool, runner.block_size) for pool in runner.pools]
     return min((length for length in lengths if length is not None), default=None)
 
 
 def context_length(runner: ModelRunner, config: RollingConfig) -> int:
-    """The most tokens of one sequence, prompt and answer, whatever the cache holds."""
+    """The most tokens of one sequence, prompt and answer, whatever the size of the cache."""
     longest = runner.max_model_len
     return longest if config.max_model_len is None else min(longest, config.max_model_len)
 
 
 def num_beam_blocks(request: EngineRequest, runner: ModelRunner, config: RollingConfig) -> list[int]:
-    """Of each kind, the blocks with which the request's beams can always run side by side, as each waits for the others.
+    """The blocks of each kind that let the request's beams run side by side, as each waits for the others.
 
-    They share the prompt's full blocks, but for one that would leave a single token behind it, and may have nothing else in
-    common. They may not even share those where there are windows: after a preemption none may be left to go on from. Nor may
-    they where they cross into the long regime, because they begin again there. The last token is never computed.
+    They share the prompt's full blocks, but not one that would leave a single token after it, and perhaps nothing else. With
+    windows they may not even share these blocks, which may be gone after a preemption. The same holds if they cross into the
+    long regime, where they start again. The last token is never computed.
     """
     num_beams, num_prompt, size = request.sampling.num_beams, len(request.prompt_ids), runner.block_size
     if request.max_tokens < 2:  # the search ends with the prompt's own candidates
@@ -103,7 +103,7 @@ def num_beam_blocks(request: EngineRequest, runner: ModelRunner, config: Rolling
     boundary = runner.long_context_from
     crosses = boundary is not None and num_prompt <= boundary < num_tokens
     num_shared = 0 if crosses or any(pool.window for pool in runner.pools) else num_prompt // size
-    if num_shared * size == num_prompt - 1:  # the prompt's last token is never computed alone: see the scheduler
+    if num_shared * size == num_prompt - 1:  # the prompt's last token is never computed alone: see `prompts`
         num_shared = max(num_shared - 1, 0)
     longest = blocks_for(num_tokens, size)
     needed = []
@@ -119,9 +119,9 @@ def num_beam_blocks(request: EngineRequest, runner: ModelRunner, config: Rolling
 
 @dataclass(frozen=True, slots=True)
 class Growing:
-    """A sequence, or several that start as one: `num_copies` of them.
+    """A sequence, or `num_copies` of them that start together.
 
-    `num_held` blocks are in its table, `num_released` of them become free when it finishes.
+    `num_held` blocks are in its table; `num_released` of them become free when it finishes.
     """
 
     num_tokens: int
@@ -133,24 +133,24 @@ class Growing:
 
 
 class Forecast:
-    """Knows the lengths of the last answers. `first_guess` counts as their length until there are some."""
+    """Predicts the length of answers from the last ones; until there are enough, from `first_guess`."""
 
     def __init__(self, block_size: int, first_guess: int) -> None:
         self._block_size = block_size
         self._first_guess = first_guess
         self._lengths: deque[int] = deque(maxlen=_WINDOW)
-        self._sorted: Array | None = None  # of the lengths; None = to be made
-        self._means: Array = np.zeros(0)  # entry i: of the sorted lengths from i on
+        self._sorted: Array | None = None  # the sorted lengths; None = outdated
+        self._means: Array = np.zeros(0)  # entry i: the mean of the sorted lengths from i on
 
     def note(self, num_generated: int) -> None:
-        """An answer has ended with this many tokens."""
+        """Record the length of a finished answer."""
         self._lengths.append(num_generated)
         self._sorted = None
 
     def fits(self, newcomer: Growing, running: Rows[Growing], num_spare: int, most: int | None = None) -> bool:
-        """True if the blocks should suffice while `newcomer` runs; it holds its first ones, `num_spare` are free then.
+        """True if the blocks should suffice while `newcomer` runs. It holds its first ones; `num_spare` others are free.
 
-        `most`: the blocks of a sequence, however long it becomes; None = it needs blocks for all its tokens.
+        `most`: the bound of one sequence's blocks; None = it needs blocks for all its tokens.
         """
         everyone = [newcomer, *running]
         tokens = np.array([one.num_tokens for one in everyone])
@@ -158,24 +158,24 @@ class Forecast:
         copies = np.array([one.num_copies for one in everyone])
         released = np.array([one.num_released for one in everyone])
         remaining = self._remaining(everyone)
-        # The demand is highest just before a sequence finishes: at these steps, as far as the newcomer is still there.
+        # Demand peaks just before a sequence finishes: look at these steps, until the newcomer itself finishes.
         steps = np.unique(remaining[remaining <= remaining[0]])[:, None]
         num_slots = tokens + steps - 1  # the newest token is not computed yet
         wanted = -(-num_slots // self._block_size)
-        # Copies share what they begin with; but what they share their windows pass.
+        # Copies share their first blocks; with windows they soon pass these.
         growth = (wanted - held) * copies if most is None else np.minimum(wanted, most) * copies - held
         growth += copies - 1  # a copy that writes needs a block of its own
         demand = np.where(remaining >= steps, growth, -released).sum(axis=1)
         return bool(demand.max() <= num_spare)
 
     def remaining(self, everyone: Rows[Growing]) -> list[int]:
-        """As `_remaining`, as numbers."""
+        """The results of `_remaining` as a list."""
         return [int(one) for one in self._remaining(everyone)]
 
     def _remaining(self, everyone: Rows[Growing]) -> Array:
-        """The tokens that each is expected to generate yet, at least 1: an answer becomes as long as others of its age did.
+        """The expected number of tokens that each has still to generate, at least 1.
 
-        A sequence longer than all that are remembered is expected to become twice as long.
+        An answer is expected to reach the mean of the longer ones; if it is the longest, twice its length.
         """
         generated = np.array([one.num_generated for one in everyone])
         limit = np.array([one.max_generated for one in everyone])
@@ -197,13 +197,13 @@ class Forecast:
 
 
 class Admission:
-    """Says who may start. Knows the blocks, and the lengths of the last answers."""
+    """Decides whether a sequence may start, by the blocks and the lengths of the last answers."""
 
     def __init__(self, config: RollingConfig, blocks: BlockPools) -> None:
         self._blocks = blocks
         self._forecast = Forecast(blocks.block_size, config.assumed_output_tokens)
-        # Of each kind: what a sequence holds at most while it decodes, None = as much as it grows; and how much is left free
-        # for pieces of prompts that are longer than the window.
+        # For each kind: the most blocks that a decoding sequence holds, None = unbounded; and the blocks to keep free for
+        # pieces of prompts that are longer than the window.
         self._most: list[int | None] = []
         self._reserves: list[int] = []
         for pool in blocks.pools:
@@ -212,17 +212,17 @@ class Admission:
             self._reserves.append(reserve)
 
     def note(self, num_generated: int) -> None:
-        """An answer has ended with this many tokens."""
+        """Record the length of a finished answer."""
         self._forecast.note(num_generated)
 
     def remaining(self, running: Rows[Sequence]) -> list[int]:
-        """The tokens that each of these is expected to generate yet."""
+        """The expected number of tokens that each has still to generate."""
         return self._forecast.remaining([_growing(one, 0) for one in running])
 
     def can_stay(self, sequence: Sequence, prefix: Prefix, end: int, running: Rows[Sequence]) -> bool:
-        """True if the blocks of `sequence` are there beside those of `running`, and are expected to be while it runs.
+        """True if there are blocks for `sequence` beside `running`, and probably will be until it ends.
 
-        It starts behind `prefix`, and its first step ends before position `end`.
+        It starts after `prefix`, and its first step ends before position `end`.
         """
         spares = self._blocks.num_spare_blocks(sequence.num_tokens, prefix, end)
         if min(spares) < 0 or not running:
@@ -243,7 +243,7 @@ class Admission:
         return _growing(sequence, blocks_for(wanted, self._blocks.block_size) - num_passed)
 
     def _reserve(self, kind: int, everyone: Rows[Sequence]) -> int:
-        """Blocks that pieces of these sequences' tokens may take besides their windows."""
+        """The blocks that pieces of these sequences' prompts may need beyond their windows."""
         most, reserve = self._most[kind], self._reserves[kind]
         if most is None or not reserve:
             return 0
@@ -253,7 +253,7 @@ class Admission:
     def _suffices(self, kind: int, newcomer: Growing, running: Rows[Sequence], num_spare: int) -> bool:
         manager: BlockManager = self._blocks.managers[kind]
         most = self._most[kind]
-        # Without what finishing sequences release, which takes longer to count, and usually does not matter.
+        # First without the blocks that finishing sequences release: counting them takes longer, and rarely matters.
         others = [_growing(one, manager.num_held_blocks(one.sequence_id)) for one in running]
         if self._forecast.fits(newcomer, others, num_spare, most):
             return True

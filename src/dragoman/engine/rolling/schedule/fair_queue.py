@@ -1,13 +1,14 @@
-"""Orders requests that have not begun: by priority, and within one shared fairly among those who ask.
+"""Orders requests that have not begun: by priority, and within a priority shared fairly among the callers.
 
-Does: know who waits and whose turn it is, count what each caller was given. Does not: know blocks, steps, or requests that
-have begun (those go first, the scheduler has them). Called by the scheduler, on the engine thread only.
+Does: hold the waiting requests, choose the next one, count the tokens of each caller. Does not: know blocks, steps, or
+requests that have begun (the scheduler has them, and prefers them). Called by the scheduler, on the engine thread only.
 
-Each caller has a counter of the tokens that were computed for it, divided by its share, and the one with the lowest is
-next; its requests are in order of arrival. A caller that was away is lifted to the lowest counter of those that wait, so
-that no caller saves up. Hence a thousand waiting requests of a caller hold up another one no longer than a few would, and
-nothing is held back for anybody: who is alone gets everything. Source: the virtual token counter, arXiv:2401.00588, with its
-weights.
+Each caller has a counter of its computed tokens, divided by its share. The caller with the lowest counter is next; its
+requests are in order of arrival. A caller that returns is lifted to the lowest counter of those that wait, so that it cannot
+save up.
+
+Hence a thousand waiting requests of one caller delay another caller no longer than a few would. Nothing is reserved: a
+caller alone gets everything. Source: the virtual token counter, arXiv:2401.00588, with its weights.
 """
 
 from __future__ import annotations
@@ -19,37 +20,37 @@ from heapq import heapify, heappop, heapreplace
 
 from dragoman.engine.rolling.sequence import SequenceGroup
 
-PROMPT_WEIGHT, COMPLETION_WEIGHT = 1, 2  # of a token that was computed, and of one that was generated
+PROMPT_WEIGHT, COMPLETION_WEIGHT = 1, 2  # of a computed token, and of a generated one
 
 
 class Shares:
-    """The weighted tokens that each caller was given, divided by its share.
+    """The weighted tokens of each caller, divided by its share.
 
-    `pending`: the tokens that were generated for those who run, and are not charged yet; asked only when callers compete.
+    `pending`: generated tokens of running sequences that are not charged yet; called only when callers compete.
     """
 
     def __init__(self, pending: Callable[[], Mapping[str, int]]) -> None:
         self._pending = pending
         self._charged: dict[str, float] = {}
-        self._share: dict[str, int] = {}  # of those that have another than 1
+        self._share: dict[str, int] = {}  # callers whose share is not 1
         self._last = ""  # the caller that waited last, when no other did
 
     def charge(self, caller: str, *, num_prompt: int = 0, num_generated: int = 0) -> None:
-        """Charge a caller that has waited before for tokens that were computed and generated."""
+        """Charge a caller, which has waited before, for computed and generated tokens."""
         tokens = PROMPT_WEIGHT * num_prompt + COMPLETION_WEIGHT * num_generated
         self._charged[caller] += self.of(caller, tokens)
 
     def of(self, caller: str, tokens: int) -> float:
-        """Weighted tokens as they count for a caller."""
+        """The caller's weighted tokens, divided by its share."""
         return tokens / self._share.get(caller, 1)
 
     def set_share(self, caller: str, share: int) -> None:
-        """From now on the caller is given `share` times as much as one of share 1 while both wait."""
+        """Set a caller's share: with 2 it gets twice as much as a caller with 1 while both wait."""
         if share != self._share.get(caller, 1):
             self._share[caller] = share
 
     def enter(self, caller: str, others: Collection[str]) -> None:
-        """A caller begins to wait beside `others`: what it did not use while it was away is lost."""
+        """Let a caller wait beside `others`; it cannot save up tokens while away."""
         others = others or (self._last,)
         if caller not in self._charged:
             self._charged[caller] = 0
@@ -60,15 +61,15 @@ class Shares:
         self._charged[caller] += max(least - counters[caller], 0)
 
     def leave(self, caller: str) -> None:
-        """Nobody waits any more, and this one did so last."""
+        """Note that the queue is empty, and that this caller waited last."""
         self._last = caller
 
     def choose(self, callers: Iterable[str]) -> str:
-        """The caller of these that was given least; the first of several."""
+        """The caller with the lowest counter; of equal ones the first."""
         return min(callers, key=self.counters().__getitem__)
 
     def counters(self) -> dict[str, float]:
-        """The weighted tokens that each caller was given until now."""
+        """The weighted tokens of each caller so far."""
         counters = dict(self._charged)
         for caller, num_generated in self._pending().items():
             counters[caller] += COMPLETION_WEIGHT * num_generated / self._share.get(caller, 1)
@@ -76,18 +77,18 @@ class Shares:
 
 
 class FairQueue:
-    """Requests that wait for their first step. The request that was chosen as next stays it until it is taken out.
+    """Requests that wait for their first step. The chosen next request stays next until it is removed.
 
-    So a large request that does not fit yet is not overtaken by small ones of its priority for ever.
+    So smaller requests of its priority cannot overtake it for ever.
     """
 
     def __init__(self, pending: Callable[[], Mapping[str, int]]) -> None:
         self.shares = Shares(pending)
-        self._levels: dict[int, dict[str, deque[SequenceGroup]]] = {}  # by priority, by caller; nothing in it is empty
-        self._priorities: list[int] = []  # of the levels, ascending
-        self._num_waiting: dict[str, int] = {}  # of those callers that wait
+        self._levels: dict[int, dict[str, deque[SequenceGroup]]] = {}  # by priority, by caller; without empty entries
+        self._priorities: list[int] = []  # the priorities, ascending
+        self._num_waiting: dict[str, int] = {}  # of callers that wait
         self._length = 0
-        self._next: SequenceGroup | None = None  # None = not known
+        self._next: SequenceGroup | None = None  # None = not chosen yet
 
     def __len__(self) -> int:
         return self._length
@@ -100,11 +101,11 @@ class FairQueue:
 
     @property
     def priority(self) -> int:
-        """The highest priority of the requests that wait; there must be one."""
+        """The highest priority of the waiting requests; there must be one."""
         return self._priorities[-1]
 
     def add(self, group: SequenceGroup) -> None:
-        """A request begins to wait, behind all others of its caller and priority."""
+        """Add a request, behind all others of its caller and priority."""
         priority, caller = group.priority, group.request.caller
         self.shares.set_share(caller, group.request.share)
         if caller not in self._num_waiting:
@@ -119,7 +120,7 @@ class FairQueue:
         self._length += 1
 
     def head(self) -> SequenceGroup:
-        """The request that is next; there must be one."""
+        """The next request; there must be one."""
         if self._next is None:
             level = self._levels[self._priorities[-1]]
             caller = next(iter(level)) if len(self._num_waiting) == 1 else self.shares.choose(level)
@@ -127,10 +128,10 @@ class FairQueue:
         return self._next
 
     def remove(self, group: SequenceGroup) -> None:
-        """A request waits no longer: it begins, or was given up."""
+        """Remove a request that begins, or was given up."""
         priority, caller = group.priority, group.request.caller
         level = self._levels[priority]
-        level[caller].remove(group)  # at once where it is the first
+        level[caller].remove(group)  # fast if it is the first
         if not level[caller]:
             del level[caller]
         if not level:
@@ -146,9 +147,9 @@ class FairQueue:
             self._next = None
 
     def in_order(self) -> Iterator[SequenceGroup]:
-        """All requests in the order in which they will begin, as far as that can be told: with what was given until now.
+        """All requests in the expected order of beginning, by the counters so far.
 
-        Prompts are charged as they come, answers are not foreseen.
+        Prompts are charged in passing; future answers are not.
         """
         counters = self.shares.counters()
         first = self._next
@@ -161,7 +162,7 @@ class FairQueue:
             }
             turns = [(counters[caller], place, caller) for place, caller in enumerate(level) if level[caller]]
             heapify(turns)
-            numbers = dict.fromkeys(level, 0)  # of those that have begun
+            numbers = dict.fromkeys(level, 0)  # of callers whose requests were passed
             while turns:
                 _, place, caller = turns[0]
                 group = level[caller][numbers[caller]]
@@ -178,7 +179,7 @@ class FairQueue:
         counters[caller] += self.shares.of(caller, PROMPT_WEIGHT * group.sequences[0].num_prompt_tokens)
 
     def ahead_of(self, group: SequenceGroup) -> Iterator[SequenceGroup]:
-        """Those that surely begin before a request which waits: the more urgent ones, and older ones of its caller."""
+        """The requests that surely begin before this one: more urgent ones, and older ones of its caller."""
         priority, caller = group.priority, group.request.caller
         for level in reversed(self._priorities):
             if level <= priority:

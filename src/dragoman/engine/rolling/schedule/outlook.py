@@ -1,11 +1,11 @@
-"""Tells whether a request can have its first token in time, so that a deadline that cannot be met is refused at once.
+"""Estimates whether a request can have its first token in time, so that a hopeless deadline is refused at once.
 
-Does: add up the prompt tokens that have to be computed before, and what they take at the best. Does not: refuse, or forecast
-answers. Called by the scheduler, on the engine thread only.
+Does: add up the prompt tokens to compute before it, and their least time. Does not: refuse, or forecast answers. Called by
+the scheduler, on the engine thread only.
 
-It errs on the side of the request: tokens cost what they did in the quickest of the last full steps, whatever decodes beside
-them; blocks that are cached, in memory or on disk, or that several prompts have in common, cost nothing; of those that wait
-only those count that surely go before. That those who were taken on leave again is not foreseen.
+It errs in favour of the request. Tokens cost as little as in the quickest of the last full steps, whatever decodes beside
+them. Blocks that are cached, in memory or on disk, or that several prompts share, cost nothing. Of the waiting requests only
+those count that surely begin before it. It does not foresee that requests end early.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
 
 
 class Outlook:
-    """Looks at what runs and waits now; `running` and `queue` are the scheduler's own."""
+    """Estimates from the running and waiting requests; `running` and `queue` belong to the scheduler."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Outlook:
         queue: FairQueue,
         match_stored: Callable[[Rows[bytes]], int] | None = None,
     ) -> None:
-        """`match_stored`: of how many blocks the longest prefix is that is cached or on disk; None = nothing is there."""
+        """`match_stored`: the length in blocks of the longest prefix that is cached or on disk; None = neither exists."""
         self._finds_prefixes = config.prefix_cache != "off"
         self._blocks = blocks
         self._running = running
@@ -38,13 +38,13 @@ class Outlook:
         self._match_stored = match_stored
 
     def tokens_beyond(self, group: SequenceGroup, most: float) -> int | None:
-        """Prompt tokens to compute before the first token of a group that waits, if surely more than `most`; else None.
+        """Prompt tokens to compute before a waiting group's first token, if surely more than `most`; else None.
 
-        Counting ends as soon as they are more.
+        The count stops as soon as it exceeds `most`.
         """
         ahead = [one.sequences[0] for one in self._queue.ahead_of(group)]
         prompts = [*self._prefilling(group.priority), *ahead, group.sequences[0]]
-        if sum(_num_left(sequence) for sequence in prompts) <= most:  # as nearly always
+        if sum(_num_left(sequence) for sequence in prompts) <= most:  # the usual case
             return None
         return self._more_than(most, prompts)
 
@@ -60,7 +60,7 @@ class Outlook:
         return None
 
     def _num_new(self, sequence: Sequence, seen: set[bytes]) -> int:
-        """The tokens that nobody has computed, nor computes before; their blocks are `seen` from now on."""
+        """The tokens that neither are computed nor will be for an earlier request; adds their blocks to `seen`."""
         num_left = _num_left(sequence)
         if not self._finds_prefixes:
             return num_left

@@ -1,10 +1,10 @@
-"""Tells those who wait how far they are: their place in the queue, the part of their prompt that is read, the time left.
+"""The progress of waiting requests: place in the queue, computed part of the prompt, time left.
 
-Does: when asked, write down all requests without a token, a few times a second at most. Does not: schedule, measure, or
-promise anything. Written by the scheduler on the engine thread; `ask` and `rows` are for any thread.
+Does: on demand, record the progress of all requests without a token, a few times a second at most. Does not: schedule,
+measure, or guarantee anything. The scheduler writes on the engine thread; `ask` and `rows` are for any thread.
 
-The time until the first token is a forecast. It assumes that prompts are read in the queue's order at the pace of the last
-steps. Where all places are taken, answers become as long as others did.
+The time until the first token is a forecast. It assumes that prompts are computed in the queue's order at the pace of the
+last steps. If all places are taken, running answers are assumed to become as long as earlier ones.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dragoman.engine.rolling.schedule.fair_queue import FairQueue
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.sequence import Sequence
 
-_LEAST_S = 0.25  # between two looks
-_SHARE = 50  # a look costs a fiftieth of the time at most, however long the queue is
+_LEAST_S = 0.25  # between two updates
+_SHARE = 50  # an update takes a fiftieth of the time at most, however long the queue is
 
 
 class ProgressBoard:
-    """`rows`: by a group's key, as of the last look. `is_asked`: the next step is to look.
+    """`rows`: progress by a group's key, at the last update. `is_asked`: the next step updates them.
 
-    `running`, `queue` and `pacer` are the scheduler's own.
+    `running`, `queue` and `pacer` belong to the scheduler.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class ProgressBoard:
         self.rows: Mapping[int, PromptProgress] = {}
 
     def ask(self) -> None:
-        """Have the next step look; any thread."""
+        """Request an update by the next step; any thread."""
         self.is_asked = True
 
     def look(self, returning: Rows[Sequence]) -> None:
-        """Write the rows, which were asked for since the last time, if that was a while ago.
+        """Update the requested rows, unless the last update was just now.
 
-        `returning`: those that have begun and do not run.
+        `returning`: requests that have begun but do not run.
         """
         now_s = self._clock()
         if now_s < self._next_s:
@@ -59,7 +59,7 @@ class ProgressBoard:
         self._next_s = now_s + max(_LEAST_S, _SHARE * (self._clock() - now_s))
 
     def _rows(self, now_s: float, returning: Rows[Sequence]) -> Iterator[tuple[int, PromptProgress]]:
-        num_tokens = 0  # of prompts that are read before the request's first token
+        num_tokens = 0  # of prompts that are computed before the request's first token
         for sequence in self._running:
             if sequence.is_decoding or sequence.num_generated_tokens:
                 continue
@@ -97,7 +97,10 @@ class ProgressBoard:
         return None if token_s is None else num_tokens * token_s
 
     def _ends_s(self, *, is_stuck: bool) -> Callable[[int], float | None]:
-        """The seconds until a number of further sequences have places, as a function. `is_stuck`: they wait for blocks."""
+        """A function from a number of further sequences to the seconds until they have places.
+
+        `is_stuck`: they wait for blocks.
+        """
         num_free = 0 if is_stuck and self._running else self._max_num_seqs - len(self._running)
         left = sorted(self._admission.remaining(self._running)) if self._running else []
 

@@ -1,7 +1,7 @@
-"""Prompts in steps: the computed blocks that one may begin with, and the pieces into which the rest is cut.
+"""Prompts in steps: finds computed blocks for a prompt's start, and cuts the rest into pieces.
 
-Does: look for a prefix among a sequence's siblings, in the prefix cache, and on disk; say how many tokens of a sequence may
-run in a step, and where one may be cut. Does not: choose sequences, take blocks, or load any. Called by the scheduler, on
+Does: look for a prefix among a sequence's siblings, in the prefix cache, and on disk; compute how many tokens of a sequence
+may run in a step, and where it may be cut. Does not: choose sequences, take blocks, or load any. Called by the scheduler, on
 the engine thread only.
 """
 
@@ -23,7 +23,7 @@ class Pieces:
     def __init__(self, config: RollingConfig, blocks: BlockPools) -> None:
         self._config = config
         self._block_size = blocks.block_size
-        # A longer piece of a prompt could want more blocks than other sequences' windows leave; None = it cannot.
+        # A longer piece could need more blocks than other sequences' windows leave free; None = no limit.
         self._max_chunk = None
         if blocks.have_windows:
             self._max_chunk = min(
@@ -31,7 +31,7 @@ class Pieces:
             )
 
     def check_pictures(self, pictures: PromptPictures) -> None:
-        """Raises: CapacityError for a picture that has to be computed in one step, and is longer than a step can be."""
+        """Raises: CapacityError for a picture that must be computed in one step, but is too long for one."""
         most = min(self._max_chunk or self._config.max_batch_tokens, self._config.max_batch_tokens) - 2
         if pictures.longest_span > most:
             problem = (
@@ -40,10 +40,9 @@ class Pieces:
             raise CapacityError(f"{problem} (max_batch_tokens)", param="messages")
 
     def num_cuttable(self, sequence: Sequence, num_blocks: int) -> int:
-        """The most blocks, up to `num_blocks`, behind which the sequence may be cut without cutting a picture.
+        """The most blocks, up to `num_blocks`, after which the sequence may be cut without cutting a picture.
 
-        Nor may a prompt's last token be left alone: it would go through another attention kernel than it does in a longer
-        row, and get other bits.
+        Nor may a prompt's last token be left alone: another attention kernel would compute it, with different bits.
         """
         pictures, size = sequence.group.pictures, self._block_size
         if num_blocks * size == sequence.num_prompt_tokens - 1:
@@ -63,10 +62,10 @@ class Pieces:
             budget = min(budget, batch.prefill_budget - batch.num_prefill_tokens)
         remaining = sequence.num_tokens - begin
         if begin < sequence.num_prompt_tokens:
-            # Rows of decoded tokens do not see what a prompt's row writes in the same step.
+            # Rows of decoded tokens cannot see what a prompt's row writes in the same step.
             remaining = sequence.num_prompt_tokens - begin
         elif self._config.has_states:
-            # States go from token to token: what was decoded is computed again one by one, so that no bit differs.
+            # States go from token to token: generated tokens are computed again one by one, so that no bit differs.
             remaining = min(remaining, 1)
         if self._max_chunk is not None and not sequence.is_decoding:
             budget = min(budget, self._max_chunk)
@@ -77,9 +76,9 @@ class Pieces:
         return remaining if remaining <= budget else self._chunk(sequence, begin, budget)
 
     def _budget_for_pictures(self, sequence: Sequence, begin: int, budget: int, batch: ScheduledBatch) -> int:
-        """The budget, or what the picture at `begin` needs that has to be computed whole: one in a step is not paced.
+        """The budget, or more for a picture at `begin` that must be computed whole: one per step is exempt from pacing.
 
-        A token alone before or behind it comes along, as none may run alone.
+        It includes a single token before or after the picture, as a token may not run alone.
         """
         assert sequence.group.pictures is not None
         end = sequence.group.pictures.cut_from(begin + 2)
@@ -93,9 +92,9 @@ class Pieces:
         return end - begin if not batch.num_prefill_tokens and end - begin <= room else 0
 
     def _chunk(self, sequence: Sequence, begin: int, budget: int) -> int:
-        """The longest legal part of what exceeds the budget.
+        """The longest permitted piece of tokens that exceed the budget.
 
-        A prompt token never runs alone (see `num_cuttable`), so neither the chunk nor the remainder may hold just one.
+        A prompt token never runs alone (see `num_cuttable`), so neither the piece nor the remainder may hold just one.
         """
         ends = [begin + budget, begin + budget - 1]
         num_prompt = sequence.num_prompt_tokens
@@ -109,9 +108,9 @@ class Pieces:
 
 
 class Prefixes:
-    """Finds the computed blocks that a waiting sequence may begin with.
+    """Finds the computed blocks that a waiting sequence may start from.
 
-    `loads`: of prefixes on disk; None = there are none.
+    `loads`: loads prefixes from disk; None = there is no prefix store.
     """
 
     def __init__(self, config: RollingConfig, blocks: BlockPools, pieces: Pieces, loads: Loads | None) -> None:
@@ -121,11 +120,11 @@ class Prefixes:
         self._loads = loads
 
     def shared_prompt(self, sequence: Sequence) -> Prefix | None:
-        """A running sibling's blocks for the prompt, as far as they are full; None while it computes them.
+        """A running sibling's full blocks of the prompt; None while it computes them.
 
-        Siblings share the prompt whatever is cached, as they do when they fork, so that beams which were preempted need no
-        more blocks than before; unless the sibling is in another regime, its windows have passed the prompt, or one of both
-        was shifted.
+        Siblings share the prompt even without a prefix cache, as after a fork, so that preempted beams need no more blocks
+        than before. They cannot if they are in different regimes, if the sibling's windows have passed the prompt, or if one
+        of them was shifted.
         """
         siblings = sequence.group.sequences
         if len(siblings) == 1:
@@ -139,7 +138,7 @@ class Prefixes:
         return self._blocks.shared_prefix(sibling.sequence_id, num_shared)
 
     def match(self, sequence: Sequence, shared: Prefix) -> Prefix:
-        """Computed blocks to start from, leaving enough to compute: the shared ones, or more that are cached.
+        """The computed blocks to start from: shared with a sibling, or cached ones if these are more.
 
         At least one token must run, to have logits.
         """
@@ -154,7 +153,7 @@ class Prefixes:
                 return prefix
 
     def num_loadable(self, sequence: Sequence) -> int:
-        """The blocks of the longest prefix, in memory or on disk, that leaves enough to compute (see `match`)."""
+        """The blocks of the longest usable prefix, in memory or on disk; at least one token must run (see `match`)."""
         assert self._loads is not None
         num_blocks = self._most_blocks(sequence)
         while True:
@@ -164,7 +163,7 @@ class Prefixes:
                 return length
 
     def _most_blocks(self, sequence: Sequence) -> int:
-        """The most that leave a token to compute."""
+        """The most blocks that leave a token to compute."""
         return (sequence.num_tokens - 1) // self._blocks.block_size
 
 
