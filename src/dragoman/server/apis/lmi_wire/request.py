@@ -21,7 +21,7 @@ from dragoman.server.apis.openai_wire.sampling import shared_request
 from dragoman.types import GenerationRequest, Limits, SamplingParams, TextPrompt
 
 SAMPLING_TARGETS = ("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability")
-_OF_DRAWING = (*SAMPLING_TARGETS, "xtc_threshold")
+_OF_DRAWING = frozenset({*SAMPLING_TARGETS, "xtc_threshold"})
 MAX_PROMPTS = Limits().max_prompts
 
 
@@ -120,7 +120,7 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
     ids = [f"{request_id}-{i}" for i in range(len(prompts.texts))] if prompts.is_array else [request_id]
     try:
         first = shared_request(
-            _as_decided(values, decoding, rules),
+            _as_decided(parsed, decoding, rules),
             parsed.reading,
             request_id=ids[0],
             prompt=TextPrompt(prompts.texts[0]),
@@ -140,9 +140,10 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
 
 def _with_grammar_as_sent(request: GenerationRequest, parsed: Parsed) -> GenerationRequest:
     """The request, whose grammar has the name that the client knows: errors tell it, and what is passed over."""
-    grammar, name = request.sampling.grammar, parsed.name_of("response_format")
-    if grammar is None or not grammar.param.startswith("response_format") or name == "response_format":
+    grammar = request.sampling.grammar
+    if grammar is None or not grammar.param.startswith("response_format"):
         return request
+    name = parsed.name_of("response_format")
     passed_over = {place.replace("response_format", name, 1): why for place, why in grammar.passed_over.items()}
     grammar = replace(grammar, param=grammar.param.replace("response_format", name, 1), passed_over=passed_over)
     return msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, grammar=grammar))
@@ -196,11 +197,11 @@ def _is_sampled(parsed: Parsed, rules: Rules) -> bool:
     return _wants_sampling(parsed, rules) and not is_greedy_by_value
 
 
-def _as_decided(values: LmiBody, decoding: Decoding, rules: Rules) -> LmiBody:
+def _as_decided(parsed: Parsed, decoding: Decoding, rules: Rules) -> LmiBody:
     """The parameters in the words of all APIs; those of sampling are left out unless it samples."""
-    body = copy(values)
+    body = copy(parsed.values)
     if decoding.mode != "sampling":
-        for name in _OF_DRAWING:
+        for name in _OF_DRAWING.intersection(parsed.fields):
             setattr(body, name, None)
     if decoding.mode == "greedy":
         body.temperature = 0.0

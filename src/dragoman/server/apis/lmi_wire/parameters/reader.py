@@ -7,14 +7,14 @@ of all APIs. Does not: decide how parameters act together (`request`). Called by
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
 
 from dragoman.errors import InvalidRequest
-from dragoman.parameters import PARAMETERS, Bounds
+from dragoman.parameters import PARAMETERS, Bounds, neutral_value
 from dragoman.server.apis.lmi_wire.parameters.table import TABLE, Param, rows_for
 from dragoman.server.apis.openai_wire.common import OpenAiOptions
 from dragoman.server.apis.openai_wire.fields import check_bounds, read_struct
@@ -48,11 +48,13 @@ class Sent(NamedTuple):
 
 
 class Parsed(msgspec.Struct, frozen=True):
-    """The content of a `parameters` object, defaults filled in. `unused`: names that are unknown, or that another name for
-    the same overrode. `documented`: the fields' names here.
+    """The content of a `parameters` object, defaults filled in. `fields`: the names of those that have a value.
+
+    `unused`: names that are unknown, or overridden by another name for the same. `documented`: the fields' names here.
     """
 
     values: LmiBody
+    fields: Collection[str]
     reading: Reading
     documented: Mapping[str, str]
     sent: tuple[Sent, ...] = ()
@@ -89,7 +91,8 @@ class ParameterReader:
         self._defaults: dict[str, Any] = {}
         for row in self._rows.values():
             default = row.default_for(profile, version)
-            if default is not None:
+            is_neutral = row.field in PARAMETERS and default == neutral_value(row.field)
+            if default and not is_neutral:  # the others are what a request without them has
                 self._defaults.setdefault(row.field, default)
         self._defaults |= defaults or {}
         words = profile_of(self._rows, limits)
@@ -109,15 +112,16 @@ class ParameterReader:
                 value = [*given.get(row.field, ()), *(value if isinstance(value, list) else [value])]
             given[row.field] = value
             sent.append(Sent(row, name))
+        filled = {**self._defaults, **given}
         try:
-            body = read_struct({**self._defaults, **given}, LmiBody, self._reading.profile)
+            body = read_struct(filled, LmiBody, self._reading.profile)
             check_bounds(given, body, self._reading.profile)
         except InvalidRequest as error:
             name_as_sent(error, self._documented, sent)
             raise
         if body.stop and sum(one.row.field == "stop" for one in sent) > 1:
             body.stop = list(dict.fromkeys(body.stop))  # the same under several names
-        return Parsed(body, self._reading, self._documented, tuple(sent), tuple(unused))
+        return Parsed(body, filled.keys(), self._reading, self._documented, tuple(sent), tuple(unused))
 
     def _present(self, raw: Mapping[str, Any]) -> Iterator[tuple[str, Param]]:
         """The known parameters of `raw` in the order of the table: of two names for one target the first wins."""
