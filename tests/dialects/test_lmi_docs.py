@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.server.apis.lmi_wire.docs import BEGIN, END, parameter_section
 from dragoman.server.apis.lmi_wire.parameters.table import TABLE
+from tests.dialects.lmi_page import BEGIN, END, parameter_section
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "dialects" / "lmi.md"
 

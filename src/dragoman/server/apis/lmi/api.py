@@ -14,8 +14,7 @@ from dragoman.server.api import (
 )
 from dragoman.server.apis.lmi.choose import INPUTS, V1_CHAT, dialect_of_body, sole_model_if_unknown
 from dragoman.server.apis.lmi.conversations import LMI
-from dragoman.server.apis.lmi.describe.bodies import request_bodies
-from dragoman.server.apis.lmi.describe.operations import (
+from dragoman.server.apis.lmi.describe import (
     ANSWERS,
     BODIES,
     DEFERRED,
@@ -25,6 +24,7 @@ from dragoman.server.apis.lmi.describe.operations import (
     POLLING,
     REFUSED_BY_FRONT,
     TEXT_OF_ALL,
+    request_bodies,
 )
 from dragoman.server.apis.lmi.dialects import options_of, set_up
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, LmiShortError

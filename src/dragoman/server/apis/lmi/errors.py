@@ -122,6 +122,17 @@ def front_end_body(error: ServerError) -> FrontError:
     return FrontError(STATUSES[error.kind], FRONT_END[error.kind], error.message)
 
 
+def front_reply(error: ServerError) -> Reply:
+    """The answer to a call that the front end refuses before a model is asked."""
+    if error.kind in FRONT_END:
+        return json_reply(STATUSES[error.kind], front_end_body(error))
+    return (
+        front_error(500, "InternalServerException", error.message)
+        if error.kind == "engine_failed"
+        else bad_request(error.message)
+    )
+
+
 def front_error(status: int, error_type: str, message: str) -> Reply:
     """An error of LMI's front end."""
     return json_reply(status, FrontError(status, error_type, message))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from dragoman.errors import ALL_KINDS, Forbidden, RateLimited
-from dragoman.server.api import JSON_MEDIA_TYPE, Dialect, HttpCall, model_of_query_or_header
+from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, model_of_query_or_header
 from dragoman.server.apis.lmi.api import schemas as lmi_schemas
 from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body
-from dragoman.server.apis.lmi.describe.operations import (
+from dragoman.server.apis.lmi.describe import (
     BODIES,
     CONTENT,
     DEFERRED,
@@ -17,8 +18,8 @@ from dragoman.server.apis.lmi.describe.operations import (
     TEXT_OF_ALL,
     answered,
 )
-from dragoman.server.apis.lmi.describe.operations import HEADERS as LMI_HEADERS
-from dragoman.server.apis.lmi.describe.operations import PARAMETERS as LMI_PARAMETERS
+from dragoman.server.apis.lmi.describe import HEADERS as LMI_HEADERS
+from dragoman.server.apis.lmi.describe import PARAMETERS as LMI_PARAMETERS
 from dragoman.server.apis.lmi.front.polling import POLLING_FIELDS, Polling
 from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
 from dragoman.server.apis.sagemaker.envelope import (
@@ -59,14 +60,6 @@ _EVENT_STREAM: Mapping[str, Schema] = {
 }
 
 
-def _whole(inner: Dialect) -> Dialect:
-    return SageMakerDialect(inner)
-
-
-def _streamed(inner: Dialect) -> Dialect:
-    return SageMakerDialect(inner, is_stream=True)
-
-
 def _model_of_endpoint(http: HttpCall, server: Server) -> str | None:
     """The model an AWS client means: the target model or component it names, else the one called like the endpoint.
 
@@ -100,7 +93,7 @@ def _operation(path: str, summary: str, content: Content, *, is_stream: bool, te
         dialect=dialect_of_body,
         model=_model_of_endpoint,
         borrow=borrow_target,
-        wrap=_streamed if is_stream else _whole,
+        wrap=partial(SageMakerDialect, is_stream=is_stream),
         before=Polling(model_error),
         before_fields=POLLING_FIELDS,
         also_pools=True,

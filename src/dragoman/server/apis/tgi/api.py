@@ -15,10 +15,11 @@ from dragoman.server.api import (
     model_of_query_or_header,
 )
 from dragoman.server.apis.lmi_wire.body import FORM
+from dragoman.server.apis.lmi_wire.describe import form, parameters
 from dragoman.server.apis.lmi_wire.objects import LMI_RESULTS, LmiResult, LmiResultOfSeveral, TgiLine
+from dragoman.server.apis.lmi_wire.parameters.table import TGI, rows_for
 from dragoman.server.apis.tei_wire.dialect import root_dialect, tei_info
 from dragoman.server.apis.tei_wire.schema import TeiInfo, TeiRank
-from dragoman.server.apis.tgi.describe import schemas
 from dragoman.server.apis.tgi.dialect import (
     LIST_PATH,
     STREAM_PATH,
@@ -30,7 +31,16 @@ from dragoman.server.apis.tgi.dialect import (
 )
 from dragoman.server.describe.answers import LOADING, Answer, Content, merged
 from dragoman.server.describe.components import BY_NAME, GENERATED, QUESTION, VERSIONED
-from dragoman.server.describe.json_schema import TEXT, ref
+from dragoman.server.describe.json_schema import (
+    LENIENT_BOOLEAN,
+    NON_EMPTY_TEXT,
+    TEXT,
+    Schema,
+    an_object,
+    described,
+    nullable,
+    ref,
+)
 from dragoman.server.http.multipart import MULTIPART
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
 from dragoman.server.registry import ServedModel
@@ -70,6 +80,21 @@ def tgi_info(model: ServedModel) -> TgiInfo:
     )
 
 
+def schemas(profile: ModelProfile) -> dict[str, Schema]:
+    """The components of its bodies."""
+    return {
+        **parameters("TgiParameters", rows_for(TGI), TGI, "", profile.limits),
+        "TgiRequest": an_object(
+            {"inputs": described(NON_EMPTY_TEXT, "the prompt")},
+            {
+                "parameters": nullable(ref("TgiParameters")),
+                "stream": described(nullable(LENIENT_BOOLEAN), "on `/` only: stream the answer", False),
+            },
+        ),
+        "LmiForm": form(),
+    }
+
+
 _EXAMPLE = {"inputs": QUESTION, "parameters": {"max_new_tokens": 32, "details": True}}
 _STREAM: Content = {SSE_MEDIA_TYPE: (TgiLine, TgiError)}
 
@@ -102,7 +127,7 @@ API = Api(
     owns=("/", "/generate", "/generate_stream", "/info"),
     set_up=set_up,
     teller=lambda dialects: dialects[NAME],
-    schemas=lambda profile: schemas(profile.limits),
+    schemas=schemas,
     operations=(
         _operation(
             LIST_PATH,

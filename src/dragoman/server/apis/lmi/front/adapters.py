@@ -6,7 +6,7 @@ Source: djl-serving's adapter management API.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from dragoman.server.apis.lmi.errors import (
     LmiShortError,
     bad_request,
     front_error,
+    front_reply,
 )
 from dragoman.server.apis.lmi.front.manage import Done
 from dragoman.server.apis.lmi.front.models import page_of
@@ -29,10 +30,8 @@ from dragoman.server.changes import Changes
 from dragoman.server.describe.answers import LOADING, Answers, json_answer, merged
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT
-from dragoman.server.operations import AnswerOperation, Server
+from dragoman.server.operations import AnswerCall, AnswerOperation, Server
 from dragoman.server.security.scopes import Scope
-
-NO_LORA = bad_request("LoRA is not enabled.")  # LMI's own answer where adapters are off
 
 
 class ListedAdapter(msgspec.Struct, frozen=True):
@@ -51,14 +50,10 @@ class AdapterPage(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     next_page_token: str | UnsetType = UNSET
 
 
-class _Off(Exception):
-    """The model takes no adapters."""
-
-
 def _adapters(http: HttpCall, server: Server) -> ServedAdapters:
     found = server.models.find(http.path_params.get("name")).adapters
     if found is None:
-        raise _Off
+        raise InvalidRequest("LoRA is not enabled.")  # LMI's own words
     return found
 
 
@@ -122,23 +117,17 @@ def _model_error(message: str) -> Reply:
     return json_reply(MODEL_ERROR, LmiShortError(message, MODEL_ERROR))
 
 
-def _told(answer: Any) -> Any:
-    """The same, with what is wrong with the call told as the front end does."""
+def _told(answer: AnswerCall) -> AnswerCall:
+    """The same operation, with errors of the call in the front end's form: no model was asked."""
 
+    @wraps(answer)
     async def told(http: HttpCall, server: Server) -> Any:
         try:
             return await answer(http, server)
-        except _Off:
-            return NO_LORA
-        except NotFound as error:
-            kind = "ModelNotFoundException" if error.param == "model" else "AdapterNotFoundException"
-            return front_error(404, kind, error.message)
-        except Conflict as error:
-            return front_error(409, "ConflictException", error.message)
-        except NoMemory as error:
-            return front_error(507, "InsufficientMemoryException", error.message)
-        except InvalidRequest as error:
-            return bad_request(error.message)
+        except (NotFound, Conflict, NoMemory, InvalidRequest) as error:
+            if isinstance(error, NotFound) and error.param != "model":
+                return front_error(404, "AdapterNotFoundException", error.message)
+            return front_reply(error)
 
     return told
 

@@ -24,7 +24,7 @@ from dragoman.errors import (
     Unavailable,
 )
 from dragoman.server.api import JSON_MEDIA_TYPE, HttpCall, Reply, json_reply
-from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, bad_request, front_error
+from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, front_reply
 from dragoman.server.apis.lmi.front.models import DEFAULT_PAGE_SIZE, ModelPage, Workflow, lmi_model, lmi_models
 from dragoman.server.apis.lmi.front.registration import Registration, read_registration
 from dragoman.server.apis.lmi.front.scheduled import Scheduled
@@ -55,10 +55,8 @@ def in_front_shape(answer: AnswerCall) -> AnswerCall:
     async def told(http: HttpCall, server: Server) -> Any:
         try:
             return await answer(http, server)
-        except InvalidRequest as error:
-            return bad_request(error.message)
-        except EngineFailed as error:
-            return front_error(500, "InternalServerException", error.message)
+        except (InvalidRequest, EngineFailed) as error:
+            return front_reply(error)
 
     return told
 

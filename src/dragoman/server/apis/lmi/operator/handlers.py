@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -23,19 +22,12 @@ from dragoman.server.apis.lmi.hooks.handler_loop import HandlerLoop
 from dragoman.server.apis.lmi.hooks.outputs import Output
 from dragoman.server.apis.lmi.hooks.pool import HookPool
 from dragoman.server.apis.lmi.operator.handler_call import HandlerCaller
+from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.items import handler_input
 from dragoman.server.apis.lmi.operator.relay import Broken, End, Piece, Relay
 from dragoman.server.apis.lmi.operator.replies import reply_of, stream_error
 
 logger = logging.getLogger("dragoman.hooks")
-
-
-class ModelAccess(Protocol):
-    """The model as a handler may use it, during one call."""
-
-    def close(self) -> None:
-        """Abort what the call still generates."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +43,7 @@ class HandlerRuntime:
     timeout_s: float | None
     pool: HookPool
     loop: HandlerLoop
-    make_access: Callable[[HttpCall], ModelAccess] | None = None
+    make_access: Callable[[HttpCall], HandlerModel] | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # what runs on behind an answer that is complete
 
     async def start(self) -> None:
@@ -103,7 +95,7 @@ class HandlerDialect:
 
     def open(self, http: HttpCall) -> Opening:
         """The call as `inner` opens it, but the handler is asked before."""
-        return msgspec.structs.replace(self._inner.open(http), answer=partial(self.answer, http))
+        return msgspec.structs.replace(self._inner.open(http), answer=partial(self._answer, http))
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """LMI's answer to a handler that failed; all else is `inner`'s."""
@@ -111,7 +103,7 @@ class HandlerDialect:
             return reply_of(Output().error(error.message))
         return self._inner.error_reply(error, http)
 
-    async def answer(self, http: HttpCall, switches: CallSwitches) -> Reply | StreamedReply | None:
+    async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply | StreamedReply | None:
         """The handler's answer; None = it leaves the call to generation. Raises: ServerError."""
         run = _Run(self._runtime, http)
         try:

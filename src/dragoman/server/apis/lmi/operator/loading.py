@@ -80,13 +80,8 @@ def _handler_properties(config: Config) -> dict[str, str]:
     }
     del named["batch_size"]  # of a request, it would say that this is a batch
     where = {"model_dir": str(config.directory.resolve()), "model_id": str(config.model_dir.resolve())}
-    return {**config.own_options, **named, **where, "device_id": "-1", **_degree(config)}
-
-
-def _degree(config: Config) -> dict[str, str]:
-    """On how many devices the model is spread, by LMI's name."""
-    name = "tensor_parallel_degree"
-    return {name: config.engine_options.get(name, "1")}
+    degree = config.engine_options.get("tensor_parallel_degree", "1")
+    return {**config.own_options, **named, **where, "device_id": "-1", "tensor_parallel_degree": degree}
 
 
 def hook_options(config: Config, tokenizer: HfTokenizer, template: ChatTemplate | None) -> HookOptions:

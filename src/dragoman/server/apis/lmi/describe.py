@@ -1,4 +1,4 @@
-"""Shared descriptions of the operations on LMI's routes; SageMaker's wrap the same bodies and answers.
+"""Descriptions of the operations on LMI's routes; SageMaker's wrap the same bodies and answers.
 
 Does: hold answers, bodies, words and components. Does not: answer. Used when the APIs are imported.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dragoman.server.api import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
+from dragoman.server.apis.lmi.dialect import LmiOptions
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, LmiBatchError, LmiShortError, LmiStreamFailure
 from dragoman.server.apis.lmi_wire.body import FORM
+from dragoman.server.apis.lmi_wire.describe import form, parameters
 from dragoman.server.apis.lmi_wire.objects import (
     LMI_RESULTS,
     LmiBatch,
@@ -18,13 +20,26 @@ from dragoman.server.apis.lmi_wire.objects import (
     LmiResult,
     LmiResultOfSeveral,
 )
+from dragoman.server.apis.lmi_wire.parameters.table import rows_for
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion, ChatCompletionChunk
 from dragoman.server.apis.openai_wire.completions.schema import Completion, CompletionChunk
 from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.errors import OpenAiError
 from dragoman.server.describe.answers import Answer, Answers, Content, json_answer, merged
 from dragoman.server.describe.components import GENERATED, QUESTION, header, parameter
-from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, any_of, array, ref
+from dragoman.server.describe.json_schema import (
+    BOOLEAN,
+    LENIENT_BOOLEAN,
+    NON_EMPTY_TEXT,
+    TEXT,
+    Schema,
+    an_object,
+    any_of,
+    array,
+    described,
+    nullable,
+    ref,
+)
 from dragoman.server.http.multipart import MULTIPART
 
 EXAMPLE = {"inputs": QUESTION, "parameters": {"max_new_tokens": 32, "details": True}, "stream": True}
@@ -122,3 +137,30 @@ HEADERS = {
     "X-Amzn-SageMaker-Custom-Attributes": header("`x-next-token=TOKEN`, which SageMaker's runtime hands on"),
 }
 """The headers of answers."""
+
+
+def request_bodies(options: LmiOptions) -> dict[str, Schema]:
+    """The components of the bodies of LMI's routes."""
+    rows = rows_for(options.profile, with_tgi_names=options.tgi_compat)
+    return {
+        **parameters("LmiParameters", rows, options.profile, options.lmi_version, options.limits),
+        "LmiRequest": _request(options),
+        "LmiForm": form(),
+    }
+
+
+def _request(options: LmiOptions) -> Schema:
+    return an_object(
+        {
+            "inputs": described(
+                any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT, minItems=1, maxItems=options.limits.max_prompts)),
+                "the prompt, or several",
+            )
+        },
+        {
+            "parameters": nullable(ref("LmiParameters")),
+            "stream": described(nullable(LENIENT_BOOLEAN), "send the answer token by token", False),
+            "model_name": described({}, "tolerated: the model is chosen by path, query or header"),
+        },
+        text=f"Profile {options.profile}, LMI version {options.lmi_version}.",
+    )

@@ -1,1 +1,0 @@
-"""Schemas of what LMI's routes carry."""
