@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.cli.banner import BannerFacts, banner, base_url
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.lmi.negotiate import negotiate
+from dragoman.server.apis.lmi.conversations import negotiate
 from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
 from dragoman.server.pooling import PoolingKind
 

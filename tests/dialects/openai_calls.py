@@ -11,8 +11,7 @@ import pytest
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import Call, Dialect, HttpCall
 from dragoman.server.apis.lmi import dialects as lmi
-from dragoman.server.apis.lmi.conversations import LMI
-from dragoman.server.apis.lmi.negotiate import negotiate
+from dragoman.server.apis.lmi.conversations import LMI, negotiate
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
 from dragoman.server.apis.openai_wire.common import ServedNames
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions

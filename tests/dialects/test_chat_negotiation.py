@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.lmi.negotiate import negotiate
+from dragoman.server.apis.lmi.conversations import negotiate
 from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
 from tests.dialects.openai_calls import ROUTES, chats, http_call, refusal
 from tests.support.tables import Rows, table

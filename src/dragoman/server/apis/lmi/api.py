@@ -29,8 +29,7 @@ from dragoman.server.apis.lmi.describe import (
 from dragoman.server.apis.lmi.dialects import options_of, set_up
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, LmiShortError
 from dragoman.server.apis.lmi.front import adapters, manage
-from dragoman.server.apis.lmi.front.deferred import CUSTOM_ATTRIBUTES
-from dragoman.server.apis.lmi.front.polling import POLLING_FIELDS, Polling
+from dragoman.server.apis.lmi.front.deferred import CUSTOM_ATTRIBUTES, POLLING_FIELDS, Polling
 from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
 from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS, ChatDialect
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk

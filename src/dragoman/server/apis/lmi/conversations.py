@@ -1,17 +1,26 @@
 """Conversations and completions as LMI answers them: OpenAI's parameters, LMI's errors, finish reasons and overflow rule.
 
-Does: hold what differs as profiles of the OpenAI wire format. Does not: parse or encode.
+Does: hold what differs as profiles of the OpenAI wire format, and choose one for a call: `/v1/chat/completions` is in
+OpenAI's and in LMI's documents. Does not: parse or encode.
 Used by the dialects of the LMI routes and of `/v1/chat/completions`, on the event loop.
 Source: LMI 0.31, chat completions schema and inference API schema, error responses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from dragoman.errors import ServerError
+from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, HttpCall
 from dragoman.server.apis.lmi.errors import FRONT_END, STATUSES, FrontError, LmiShortError, front_end_body, short_body
 from dragoman.server.apis.lmi_wire.objects import LMI_FINISH
+from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
 from dragoman.server.apis.openai_wire.errors import ErrorShape
-from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.apis.openai_wire.profile import V1, Profile
+from dragoman.server.security.gate import KEY_HEADERS
+
+_KEYS = ("authorization", *KEY_HEADERS)
 
 
 def _body(error: ServerError) -> FrontError | LmiShortError:
@@ -26,3 +35,33 @@ LMI = Profile(
     name="lmi", errors=ERRORS, finish_words=LMI_FINISH, ignores_model=True, clips_overflow=True, fixes_defaults=True
 )
 """A completion or a conversation in LMI's shape."""
+
+_OPENAI = replace(V1, ignores_model=True, clips_overflow=True, fixes_defaults=True)
+
+
+def lmi_route(options: ChatOptions, http: HttpCall) -> Profile:
+    """The profile of a conversation on LMI's routes: LMI's unless server-sent events are asked for."""
+    return _OPENAI if SSE_MEDIA_TYPE in http.accept else LMI
+
+
+def negotiate(options: ChatOptions, http: HttpCall) -> Profile:
+    """The profile that answers this call, errors included.
+
+    In `auto` it is LMI's for a server configured like LMI's containers, and for plain curl, the example in LMI's document.
+    All others get OpenAI's.
+    """
+    if JSONLINES_MEDIA_TYPE in http.accept:
+        return LMI
+    if options.chat_format != "auto":
+        return LMI if options.chat_format == "lmi" else V1
+    if SSE_MEDIA_TYPE in http.accept:
+        return V1
+    return LMI if options.has_lmi_signs or _is_plain_curl(http.headers) else V1
+
+
+def _is_plain_curl(headers: Mapping[str, str]) -> bool:
+    """True for curl, or a client that does not name itself, without a key."""
+    agent = headers.get("user-agent", "").strip().lower()
+    if agent and not agent.startswith("curl/"):
+        return False
+    return not any(headers.get(name, "").strip() for name in _KEYS)

@@ -19,7 +19,7 @@ from dragoman.server.apis.lmi_wire.body import ADAPTERS, Payload, read_boolean, 
 from dragoman.server.apis.lmi_wire.encode import Framing, OutputsEncoder, TokenEncoder
 from dragoman.server.apis.lmi_wire.objects import Shape
 from dragoman.server.apis.lmi_wire.parameters.reader import ParameterReader, Parsed
-from dragoman.server.apis.lmi_wire.request import AnswerPlan, Rules, joined_names, make_plan, read_prompts
+from dragoman.server.apis.lmi_wire.request import AnswerPlan, Rules, make_plan, read_prompts
 from dragoman.types import Limits
 
 FORMATTERS = ("json", "jsonlines", "sse")
@@ -107,8 +107,8 @@ class LmiDialect(PureDialect):
             requests=requests,
             encoder=self._encoder(plan.answer, framing, is_stream=is_stream),
             stream=is_stream,
-            ignored=joined_names((*unknown, *plan.ignored), _overruled(payload, parsed, is_stream=is_stream)),
-            reasons=plan.reasons,
+            ignored=tuple(dict.fromkeys((*unknown, *plan.ignored, *_overruled(payload, parsed, is_stream=is_stream)))),
+            reasons=plan.ignored,
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:

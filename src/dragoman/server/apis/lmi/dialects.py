@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dragoman.server.api import SSE_MEDIA_TYPE, Dialect, Dialects, HttpCall, ModelProfile
+from dragoman.server.api import Dialect, Dialects, ModelProfile
 from dragoman.server.apis.lmi.adapters import WithAdapters
 from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS, V1_CHAT
-from dragoman.server.apis.lmi.conversations import LMI
+from dragoman.server.apis.lmi.conversations import LMI, lmi_route, negotiate
 from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect, LmiOptions
 from dragoman.server.apis.lmi.hooks.loader import Hooks
 from dragoman.server.apis.lmi.hooks.pool import HookPool
-from dragoman.server.apis.lmi.negotiate import negotiate
 from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
@@ -22,15 +21,7 @@ from dragoman.server.apis.lmi.pooling import LmiPoolingDialect
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
 from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
-from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.registry import GenerationService
-
-_OPENAI = replace(V1, ignores_model=True, clips_overflow=True, fixes_defaults=True)
-
-
-def lmi_route(options: ChatOptions, http: HttpCall) -> Profile:
-    """The profile of a conversation on LMI's routes: LMI's unless server-sent events are asked for."""
-    return _OPENAI if SSE_MEDIA_TYPE in http.accept else LMI
 
 
 @dataclass(frozen=True, slots=True)

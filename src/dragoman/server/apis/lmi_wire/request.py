@@ -6,7 +6,7 @@ Does not: read values (`parameters.reader`) or encode answers. Called by the LMI
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -78,8 +78,7 @@ class Plan(NamedTuple):
 
     requests: tuple[GenerationRequest, ...]
     answer: AnswerPlan
-    ignored: tuple[str, ...]
-    reasons: Mapping[str, str]
+    ignored: Mapping[str, str]
 
 
 def read_prompts(inputs: Any) -> Prompts:
@@ -134,8 +133,8 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
         first = msgspec.structs.replace(first, adapter=values.adapter_id)
     others = zip(ids[1:], prompts.texts[1:], strict=True)
     more = (msgspec.structs.replace(first, request_id=one, prompt=TextPrompt(text)) for one, text in others)
-    reasons = ineffective(parsed, first.sampling, answer, rules, is_one_answer=is_one_answer)
-    return Plan((first, *more), answer, tuple(reasons), reasons)
+    ignored = ineffective(parsed, first.sampling, answer, rules, is_one_answer=is_one_answer)
+    return Plan((first, *more), answer, ignored)
 
 
 def _with_grammar_as_sent(request: GenerationRequest, parsed: Parsed) -> GenerationRequest:
@@ -244,8 +243,3 @@ def ineffective(
 
 def _is_greedy_by_filters(values: LmiBody) -> bool:
     return values.top_p == 0 and (values.top_k or 0) <= 0
-
-
-def joined_names(names: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
-    """Both lists without repetition, in order."""
-    return tuple(dict.fromkeys((*names, *more)))

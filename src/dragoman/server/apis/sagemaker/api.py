@@ -20,7 +20,7 @@ from dragoman.server.apis.lmi.describe import (
 )
 from dragoman.server.apis.lmi.describe import HEADERS as LMI_HEADERS
 from dragoman.server.apis.lmi.describe import PARAMETERS as LMI_PARAMETERS
-from dragoman.server.apis.lmi.front.polling import POLLING_FIELDS, Polling
+from dragoman.server.apis.lmi.front.deferred import POLLING_FIELDS, Polling
 from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
 from dragoman.server.apis.sagemaker.envelope import (
     FRONT_ERRORS,

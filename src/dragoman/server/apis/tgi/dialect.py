@@ -19,7 +19,7 @@ from dragoman.server.apis.lmi_wire.encode import TokenEncoder
 from dragoman.server.apis.lmi_wire.objects import Shape
 from dragoman.server.apis.lmi_wire.parameters.reader import ParameterReader, Parsed
 from dragoman.server.apis.lmi_wire.parameters.table import TGI
-from dragoman.server.apis.lmi_wire.request import Rules, joined_names, make_plan, read_prompts
+from dragoman.server.apis.lmi_wire.request import Rules, make_plan, read_prompts
 from dragoman.server.describe.answers import json_errors
 from dragoman.server.error_kinds import INVALID, statuses
 from dragoman.types import Limits
@@ -81,8 +81,8 @@ class TgiDialect(PureDialect):
             requests=plan.requests,
             encoder=TokenEncoder("sse", error_body, self._shape, plan.answer, is_list=is_list),
             stream=is_stream,
-            ignored=joined_names((*payload.unknown, *useless), plan.ignored),
-            reasons=plan.reasons,
+            ignored=tuple(dict.fromkeys((*payload.unknown, *useless, *plan.ignored))),
+            reasons=plan.ignored,
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:

@@ -1,7 +1,7 @@
 """Answers that are fetched later: a call with `x-synchronous: false` is answered at once, with a token to poll with.
 
-Does: run such a call as if its client waited, record what it is answered, hand the record out piece by piece.
-Does not: know routes, models or dialects: `polling` brings the work. Used by `polling`, on the event loop.
+Does: run such a call as if its client waited, record its answer, hand the record out piece by piece; refuse to have the
+handler overridden. Does not: know routes, models or dialects. `Polling` is `before` of the operations of LMI's routes.
 Source: LMI's front end, asynchronous results (`x-synchronous`, `x-next-token`, `x-starting-token`, `x-max-items`).
 """
 
@@ -13,20 +13,25 @@ import re
 import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dragoman.errors import Overloaded
-from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE, HttpCall, Reply
+from dragoman.server.api import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE, Head, HttpCall, Reply
 from dragoman.server.apis.lmi.errors import bad_request, front_error
 from dragoman.server.http.exchange import Exchange, Message
 from dragoman.server.http.protocol import CUT_EXTENSION
+from dragoman.server.operations import Proceed, Server
 
 SYNCHRONOUS = "x-synchronous"
 STARTING_TOKEN = "x-starting-token"
 MAX_ITEMS = "x-max-items"
 NEXT_TOKEN = "x-next-token"
+HANDLER = "handler"
+POLLING_FIELDS = frozenset({SYNCHRONOUS, STARTING_TOKEN, HANDLER})
+"""Header fields of calls that are polling's concern."""
+
 CUSTOM_ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"
 
 MAX_RECORDS = 1000  # as many as LMI's job queue takes by default
@@ -39,8 +44,6 @@ _CONNECTION_HEADERS = ("content-length", "x-request-id", "content-type", "traile
 _ITEM_END: Mapping[str, bytes] = {JSONLINES_MEDIA_TYPE: b"\n", SSE_MEDIA_TYPE: b"\n\n"}
 
 logger = logging.getLogger("dragoman.server")
-
-Work = Callable[[Exchange], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -109,7 +112,7 @@ class DeferredAnswers:
         """Those of one server."""
         return cls()
 
-    def start(self, exchange: Exchange, work: Work) -> Reply:
+    def start(self, exchange: Exchange, work: Proceed) -> Reply:
         """Begin `work` on a detached exchange; the answer is empty and carries the first token.
 
         Raises: Overloaded if too many such calls run, or their answers take too much memory.
@@ -152,7 +155,7 @@ class DeferredAnswers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, record: _Record, work: Work, exchange: Exchange) -> None:
+    async def _run(self, record: _Record, work: Proceed, exchange: Exchange) -> None:
         try:
             await work(exchange)
         except Exception:  # request boundary, as in the app: a defect must not leave a record that never ends
@@ -187,14 +190,37 @@ class DeferredAnswers:
         return None
 
 
-def wants_deferral(http: HttpCall) -> bool:
-    """True if the call asks to be answered later."""
-    return http.headers.get(SYNCHRONOUS, "").lower() == "false"
+def _as_is(reply: Reply) -> Reply:
+    return reply
 
 
-def is_poll(http: HttpCall) -> bool:
-    """True if the call asks for an earlier call's answer."""
-    return bool(http.headers.get(STARTING_TOKEN))
+@dataclass(frozen=True, slots=True)
+class Polling:
+    """The step before a call. `wrap_refusal`: the shape that the operation gives to the front end's refusals."""
+
+    wrap_refusal: Callable[[Reply], Reply] = _as_is
+
+    async def __call__(self, exchange: Exchange, http: HttpCall, server: Server, proceed: Proceed) -> bool:
+        """Answer a poll, or start a call whose answer is polled for; False for a call that is to take its common path."""
+        deferred = server.shared(DeferredAnswers.of)
+        if http.headers.get(STARTING_TOKEN):
+            await self._send_polled(exchange, deferred.poll(http, exchange.caller))
+        elif HANDLER in http.headers:
+            refusal = bad_request("The handler can't be overridden in a request")
+            await exchange.send_reply(self.wrap_refusal(refusal))
+        elif http.headers.get(SYNCHRONOUS, "").lower() == "false":
+            await exchange.send_reply(deferred.start(exchange, proceed))
+        else:
+            return False
+        return True
+
+    async def _send_polled(self, exchange: Exchange, polled: Polled) -> None:
+        reply = polled.reply
+        if not polled.is_cut:
+            return await exchange.send_reply(self.wrap_refusal(reply) if polled.is_refused else reply)
+        await exchange.send_head(Head(reply.media_type, reply.status, reply.headers))
+        await exchange.send_chunk(reply.body)
+        return await exchange.cut()
 
 
 def _token(token: str, position: int) -> str:
