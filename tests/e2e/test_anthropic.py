@@ -139,6 +139,7 @@ def test_no_tool_is_called_when_none_may_be(client: anthropic.Anthropic) -> None
     assert uses(ask(client, tools=[WEATHER], tool_choice={"type": "none"}, max_tokens=5)) == []
 
 
+@pytest.mark.needs("thinking_token_budget")
 def test_thinking_is_a_block_of_its_own_and_can_be_sent_back(client: anthropic.Anthropic) -> None:
     message = ask(client, "What is 2+2?", thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=1100)
     thinking, text = message.content

@@ -177,6 +177,7 @@ def test_llama_vscode_counts_the_tokens_of_a_conversation(client: httpx.Client) 
     assert client.get("/health").json()["status"] == "ok"
 
 
+@pytest.mark.needs("post_sampling_probs")
 def test_probabilities_after_sampling_are_those_of_what_could_be_drawn(client: httpx.Client) -> None:
     body = {
         "prompt": "This is",
