@@ -10,8 +10,7 @@ import pytest
 
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import Call, Dialect, HttpCall
-from dragoman.server.apis.lmi import dialects as lmi
-from dragoman.server.apis.lmi.conversations import LMI, negotiate
+from dragoman.server.apis.lmi.conversations import LMI, lmi_route, negotiate
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
 from dragoman.server.apis.openai_wire.common import ServedNames
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
@@ -26,7 +25,7 @@ PROFILES: Mapping[str, Profile] = {"v1": V1, "v3": V3, "lmi": LMI}
 ROUTES: Mapping[str, ChatRoute] = {
     "v1": negotiate,
     "v3": lambda options, http: V3_CHAT,
-    "invocations": lmi.lmi_route,
+    "invocations": lmi_route,
 }
 
 NOW_S = 1_716_825_108.75
