@@ -1,15 +1,16 @@
-"""Chooses which tokens run in the next forward pass.
+"""Chooses the tokens that run in the next forward pass.
 
-Does: admission, the token budget, the pace of prompts, chunked prefill, preemption by recompute, forking, removal; asks
-speculation for drafts. Does not: touch tensors, sample, or decide when a sequence is finished (`update` does).
-Called by `core` and `update`, on the engine thread only.
+Does: admission, the token budget, the pace of prompts, chunked prefill, preemption by recompute, forking, removal; gets
+drafts from speculation. Does not: touch tensors, sample, or decide when a sequence is finished (`update` does). Called by
+`core` and `update`, on the engine thread only.
 
 There are no prefill and decode phases: a sequence has tokens and computed tokens, and a step computes some of the
-difference. Sequences are ranked by their request's priority, and within one priority in the order in which their requests
-began: there those that have begun go before those that have not, among which `fair_queue` chooses. The first of all is never
-preempted, so it always gets on. Sequences in the background rank behind all others, give way to them, and are computed
-beside them as far as `background` has room.
-Source: iteration-level scheduling, Orca (OSDI 2022); chunked prefill, arXiv:2403.02310.
+difference. Sequences are ranked by their request's priority, then by the order in which the requests began. Requests that
+have begun precede the others of their priority; among the others `fair_queue` chooses.
+
+The first sequence is never preempted, so it always advances. Sequences in the background rank behind all others, make room
+for them, and use what `background` leaves of each step. Source: iteration-level scheduling, Orca (OSDI 2022); chunked
+prefill, arXiv:2403.02310.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _RANK = attrgetter("rank")
 
 
 class Scheduler:
-    """Plans steps over the sequences it was given. The blocks are its own; nobody else changes them."""
+    """Plans steps over its sequences. Only the scheduler allocates and frees blocks."""
 
     def __init__(
         self,
@@ -56,20 +57,22 @@ class Scheduler:
         long_context_from: int | None = None,
         stored: StoredPrefixes | None = None,
     ) -> None:
-        """`speculation` None = no drafts. `pacer` None = prompts are not paced. `clock`, in seconds, times the steps.
+        """Build an empty schedule. `speculation` None = no drafts. `pacer` None = prompts are not paced.
 
-        `long_context_from`: see `ModelRunner`. `stored`: prefixes on disk; None = there are none.
+        `clock`, in seconds, times the steps.
+
+        `long_context_from`: see `ModelRunner`. `stored`: prefixes on disk; None = no prefix store.
         """
         self._config = config
         self._speculation = speculation
-        self._computes_prompts = False  # the last step did
-        self._num_prompts = 0  # to be computed, when the last step was planned
+        self._computes_prompts = False  # whether the last step decoded
+        self._num_prompts = 0  # prompts to compute when the last step was planned
         self._pacer = pacer or Pacer(max_slowdown=0)
         self._clock = clock
         self._mask_turns = MaskTurns(clock)
-        self._has_grammars = False  # once there was one, masks may take turns
+        self._has_grammars = False  # once there was a grammar, masks may take turns
         self._background = BackgroundAccount()
-        self._has_background = False  # once there was a request of it
+        self._has_background = False  # once there was a request in the background
         self._long_context_from = long_context_from
         self._blocks = blocks
         self._stats = stats
@@ -82,7 +85,7 @@ class Scheduler:
         self.queue = FairQueue(self._pending)
         self._stored = stored
         self._loading: list[Sequence] = []  # of requests that have begun: they wait for blocks from disk
-        self._is_stalled = False  # nobody can go on before a load has ended
+        self._is_stalled = False  # no sequence can run before a load has ended
         self._beginnings = count()
         match_stored = None if stored is None else stored.loads.match
         self._outlook = Outlook(config, blocks, self.running, self.queue, match_stored)
@@ -90,23 +93,26 @@ class Scheduler:
             config.max_num_seqs, self.running, self.queue, self._admission, self._pacer, clock
         )
         self._suspects = Suspects()
-        self._has_suspects = False  # then nobody else runs, and nobody begins
-        self._parked: list[Sequence] = []  # while there are suspects: begun sequences but those of the current one
+        self._has_suspects = False  # its group alone runs, and no other begins
+        self._parked: list[Sequence] = []  # while there are suspects: begun sequences of other groups
 
     def note_progress(self) -> None:
-        """Write down the progress of all requests, if it was asked for."""
+        """Record the progress of all requests, if requested."""
         if self.progress.is_asked:
             self.progress.look((*self.returning, *self._loading))
 
     @property
     def has_work(self) -> bool:
-        """True while any group is unfinished, and not all that could go on wait for loads."""
+        """True while there is an unfinished group, unless all that could run wait for loads."""
         return bool(self.groups) and not self._is_stalled
 
     # --- groups come and go -------------------------------------------------------------------------------------------
 
     def add(self, group: SequenceGroup) -> None:
-        """Queue a group behind all others of its caller. Its key must be new, and it must fit the cache when alone."""
+        """Queue a group behind all others of its caller.
+
+        Its key must be new, and the cache must be large enough for it alone.
+        """
         group.arrival_s = self._clock()
         self._has_grammars |= group.sequences[0].sampler_state.masker is not None
         self._has_background |= group.is_background
@@ -114,9 +120,9 @@ class Scheduler:
         self.queue.add(group)
 
     def least_wait_s(self, group: SequenceGroup, most_s: float) -> float | None:
-        """Seconds until the first token of a group that waits, at the least, if they are surely more than `most_s`.
+        """The least seconds until a waiting group's first token, if surely more than `most_s`.
 
-        None if they may be fewer, or if it is not known how long prompts take.
+        None if they may be fewer, or if the cost of prompts is unknown.
         """
         token_s = self._pacer.least_prompt_token_s
         if token_s is None:
@@ -128,7 +134,7 @@ class Scheduler:
         return None if num_tokens is None else num_tokens * token_s
 
     def remove(self, key: int) -> SequenceGroup | None:
-        """Forget a group, finished or not, and free its blocks; None if there is none of that key."""
+        """Forget a group, finished or not, and free its blocks; None if the key is unknown."""
         group = self.groups.pop(key, None)
         if group is None:
             return None
@@ -139,7 +145,7 @@ class Scheduler:
         return group
 
     def finish(self, sequence: Sequence) -> None:
-        """Stop a sequence whose `finish_reason` was set; with the last one its group is forgotten."""
+        """Stop a sequence whose `finish_reason` is set; the last one removes its group."""
         self._dequeue(sequence)
         self._admission.note(sequence.num_generated_tokens)
         if self._speculation is not None:
@@ -174,7 +180,7 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def _pending(self) -> Counter[str]:
-        """The tokens generated for each caller in sequences that have not ended."""
+        """Each caller's generated tokens in unfinished sequences."""
         tally: Counter[str] = Counter()
         for sequence in chain(self.running, self.returning, self._loading, self._parked):
             tally[sequence.group.request.caller] += sequence.num_generated_tokens
@@ -183,9 +189,9 @@ class Scheduler:
     # --- after a step that failed -------------------------------------------------------------------------------------
 
     def isolate(self, groups: list[SequenceGroup]) -> bool:
-        """Compute the groups of a failed step alone, one after the other, and nobody else meanwhile.
+        """Compute the groups of a failed step alone, one after the other, with all other groups paused.
 
-        False if that would tell nothing: there is one group, or it was tried just now, and none was at fault.
+        False if this would find nothing: there is only one group, or a recent attempt found no group at fault.
         """
         if not self._suspects.begin(groups, self._stats.num_steps):
             return False
@@ -194,14 +200,14 @@ class Scheduler:
         return True
 
     def _clear_suspects(self) -> None:
-        """Let the next suspect have its turn once the current one has shown that it is not at fault, or is gone."""
+        """Go on to the next suspect once the current one is cleared, or gone."""
         while self._suspects and self._suspects.is_cleared(self._suspects.current_key in self.groups):
             self._suspects.go_on(self._stats.num_steps)
             self._has_suspects = bool(self._suspects)
             self._share_out()
 
     def _share_out(self) -> None:
-        """Nobody runs; of the sequences that have begun, those of the current suspect return, or all of them."""
+        """Stop all sequences; queue those of the current suspect, or without suspects all that have begun."""
         for sequence in reversed(self.running):
             self.preempt(sequence)
         sequences = [*self._parked, *self.returning]
@@ -213,9 +219,9 @@ class Scheduler:
         return self._has_suspects and sequence.group.key != self._suspects.current_key
 
     def fork(self, group: SequenceGroup) -> None:
-        """Start the group's other sequences: the first one has computed the prompt, whose blocks all now share.
+        """Start the group's other sequences, which share the blocks of the prompt that the first one has computed.
 
-        Sequences beyond `max_num_seqs` go back to the queue instead and compute the prompt again when there is room.
+        Sequences beyond `max_num_seqs` go back to the queue instead, and compute the prompt again when there is room.
         """
         group.is_forked = True
         parent, *children = group.sequences
@@ -232,10 +238,10 @@ class Scheduler:
             self._enqueue(child)
 
     def refork(self, parent: Sequence, child: Sequence) -> None:
-        """Make `child`, whatever it was, a copy of its sibling `parent`, sharing its blocks if both run.
+        """Make `child` a copy of its sibling `parent`, whatever its state, with shared blocks if both run.
 
-        Otherwise the child computes its tokens again, in its place in the running list or when it is admitted. It begins
-        behind the prompt's blocks, which it shares, or at the start if its windows have passed them.
+        Otherwise the child computes its tokens again, in its place in the running list or when it is admitted. It starts
+        after the prompt's blocks, which it shares, or at the beginning if its windows have passed them.
         """
         size, num_computed = self._blocks.block_size, child.num_computed_tokens
         child.copy_progress(parent)
@@ -249,9 +255,9 @@ class Scheduler:
             child.num_computed_tokens = self._blocks.truncate(child.sequence_id, num_prompt_blocks) * size
 
     def commit(self, sequence: Sequence, begin: int) -> None:
-        """Make the tokens computed since `begin` final: their blocks may be found, and those out of sight are given up.
+        """Make the tokens computed since `begin` final: offer their blocks to the prefix cache, free blocks behind windows.
 
-        Full blocks are offered to the prefix cache as far as the mode allows.
+        The cache mode decides which full blocks are offered.
         """
         end, mode, size = sequence.num_computed_tokens, self._config.prefix_cache, self._blocks.block_size
         num_full = (min(end, sequence.num_prompt_tokens) if mode == "prompt" else end) // size
@@ -273,7 +279,7 @@ class Scheduler:
     def schedule(self) -> ScheduledBatch:
         """The next step: running sequences first, then as many waiting ones as fit. Empty only if there is no work.
 
-        Mutates: drafts, block tables, queues; nothing is computed yet. `end_step` is told when the step has been.
+        Mutates: drafts, block tables, queues; computes nothing. Call `end_step` after the step.
         """
         self._is_stalled = False
         if self._loading:
@@ -288,7 +294,7 @@ class Scheduler:
         num_decoding, num_prompts = self._count_kinds()
         num_rows = num_decoding
         if self._speculation is not None:
-            # As the last step did; or a request has come that will hardly have to wait.
+            # As the last step decoded; or the step is for a new request that will hardly have to wait.
             computes_prompts = self._computes_prompts or num_prompts > self._num_prompts
             self._num_prompts = num_prompts
             self._speculation.set_drafts(self.running, self._pacer.prompt_token_s if computes_prompts else None)
@@ -296,7 +302,7 @@ class Scheduler:
                 num_rows += sum([sequence.num_draft_tokens for sequence in self.running])
         prefill_budget = self._pacer.prompt_budget(num_rows, num_prompts)
         batch = self._schedule(prefill_budget)
-        if not batch and prefill_budget is not None:  # the sequences that decoded were preempted
+        if not batch and prefill_budget is not None:  # the decoding sequences were preempted
             batch = self._schedule(None)
         if not batch and self._has_grammars and self._mask_turns.release():
             batch = self._schedule(None)
@@ -315,7 +321,7 @@ class Scheduler:
         return batch
 
     def end_step(self, batch: ScheduledBatch) -> None:
-        """The batch was computed and sampled just now: its duration paces the next ones."""
+        """Record the step's duration, which paces the next ones; call this right after sampling."""
         duration_s = self._clock() - batch.begin_s
         self._pacer.observe(batch.num_decode_rows, batch.num_prefill_tokens, duration_s)
         if self._has_background:
@@ -329,7 +335,7 @@ class Scheduler:
         self._stats.step_sequences.add(len(batch.entries))
 
     def _settle_regime(self, sequence: Sequence) -> None:
-        """Let a sequence that has outgrown the short regime begin again in the long one; if it runs, in its place."""
+        """Restart a sequence that has outgrown the short regime in the long one; a running one keeps its place."""
         boundary = self._long_context_from
         if boundary is not None and sequence.num_tokens > boundary and not sequence.is_long:
             sequence.become_long()
@@ -337,9 +343,9 @@ class Scheduler:
                 self._blocks.truncate(sequence.sequence_id, 0)
 
     def _count_kinds(self) -> tuple[int, int]:
-        """(sequences that decode, sequences whose prompt is to be computed, or computed again).
+        """(decoding sequences, sequences with a prompt to compute, or to compute again).
 
-        Those in the background count only where there are no others.
+        Those in the background count only if there are no others.
         """
         running, num_waiting = self.running, self._num_waiting
         if self._has_background:
@@ -358,15 +364,15 @@ class Scheduler:
 
     @property
     def _beginners(self) -> FairQueue | tuple[()]:
-        """Requests that may begin: none beside suspects."""
+        """Requests that may begin; none while there are suspects."""
         return () if self._has_suspects else self.queue
 
     def _can_yield(self) -> bool:
-        """True if the last running sequence ranks behind a waiting one: beams may have to make room for others' beams."""
+        """True if the last running sequence ranks behind a waiting one: beams may have to yield to other beams."""
         return bool(self.running and self._num_waiting) and self.running[-1].rank > self._next_waiting().rank
 
     def _next_waiting(self) -> Sequence:
-        """The sequence to admit next, if one waits: the first that has begun before, unless another is more urgent."""
+        """The next sequence to admit, if any: the first that has begun before, unless another is more urgent."""
         if self._beginners and not (self.returning and -self.returning[0].rank[0] >= self.queue.priority):
             return self.queue.head().sequences[0]
         return self.returning[0]
@@ -381,22 +387,22 @@ class Scheduler:
         return batch
 
     def _schedule_part(self, batch: ScheduledBatch, *, is_background: bool) -> None:
-        """Plan the sequences of the background, or all others."""
+        """Plan either the sequences of the background or all others."""
         self._schedule_running(batch, is_background=is_background)
-        if not batch.num_preempted:  # what was just taken from one sequence is not given to another
+        if not batch.num_preempted:  # blocks taken from one sequence are not given to another in the same step
             self._admit_waiting(batch, is_background=is_background)
 
     def _make_room_for_background(self, batch: ScheduledBatch) -> None:
-        """Say how much of the step sequences in the background may have."""
+        """Set the part of the step for sequences in the background."""
         token_s = self._pacer.prompt_token_s
         if batch:
             batch.background = self._background.room_beside(batch.num_decode_rows, token_s)
-            batch.prefill_budget = None  # what others' prompts leave is theirs
+            batch.prefill_budget = None  # they get what other prompts leave
         else:
             batch.background = self._background.room_alone(token_s)
 
     def _schedule_running(self, batch: ScheduledBatch, *, is_background: bool) -> None:
-        """Plan running sequences, first in rank first; one that lacks a block preempts the last, in the end itself."""
+        """Plan running sequences by rank; one that lacks a block preempts the last one, if need be itself."""
         position = 0
         while position < len(self.running):
             sequence = self.running[position]
@@ -426,14 +432,14 @@ class Scheduler:
             batch.add(self._plan(sequence, num_new))
 
     def _drop_costly_drafts(self, sequence: Sequence, batch: ScheduledBatch) -> None:
-        """Drop the sequence's drafts unless budget and blocks suffice for all of them and a token of everybody else."""
+        """Drop the sequence's drafts unless all of them fit, together with a token of every other sequence."""
         begin, end = sequence.num_computed_tokens, sequence.num_tokens
         has_budget = end - begin + len(self.running) <= self._config.max_batch_tokens - batch.num_tokens
         if not has_budget or not self._blocks.append(sequence.sequence_id, begin, end):
             sequence.drop_drafts()
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take all blocks from a running sequence; it will be recomputed."""
+        """Free all blocks of a running sequence; it will be recomputed."""
         self.running.remove(sequence)
         self._blocks.free(sequence.sequence_id)
         sequence.reset()
@@ -442,9 +448,9 @@ class Scheduler:
         sequence.num_preemptions += 1
 
     def shift(self, sequence: Sequence) -> None:
-        """Have a sequence whose context is full go on with fewer tokens, in its place in the running list if it runs.
+        """Continue a sequence whose context is full with fewer tokens; a running one keeps its place.
 
-        Its caller is charged for what is computed again: all but the front of its prompt, where that was kept.
+        Its caller is charged for the recomputed tokens: all but the front of its prompt, if that is cached.
         """
         num_same, size = sequence.shift(), self._blocks.block_size
         if sequence.status is not SequenceStatus.RUNNING:  # it was forked from a prompt that nearly fills the context
@@ -460,7 +466,7 @@ class Scheduler:
             self._speculation.forget(sequence)
 
     def _admit_waiting(self, batch: ScheduledBatch, *, is_background: bool) -> None:
-        """Let waiting sequences run, one after the other: nobody overtakes the one that does not fit."""
+        """Admit waiting sequences, one after the other; none overtakes one that does not fit."""
         while self._num_waiting and self._may_admit(is_background=is_background):
             sequence = self._next_waiting()
             if sequence.group.is_background is not is_background:
@@ -491,16 +497,16 @@ class Scheduler:
             batch.add(self._plan(sequence, num_new))
 
     def _may_admit(self, *, is_background: bool) -> bool:
-        """False with all places taken: the choice can wait, as a request with a better claim may come."""
+        """False if all places are taken: the choice can wait, as a more urgent request may come."""
         num_holders = len(self.running) + len(self._loading)
         if not num_holders or num_holders < self._config.max_num_seqs:
             return True
         return not is_background and bool(self.running) and self.running[-1].group.is_background
 
     def _push_back(self, sequence: Sequence) -> bool:
-        """Preempt the last sequence of the background for one that is not of it; False if there is none.
+        """Preempt the last background sequence for another request; False if there is none.
 
-        The background is planned last, so that nothing of it is part of the step yet.
+        The background is planned last, so none of its sequences is part of the step yet.
         """
         if sequence.group.is_background or not self.running or not self.running[-1].group.is_background:
             return False
@@ -508,7 +514,7 @@ class Scheduler:
         return True
 
     def _take_out(self, sequence: Sequence) -> None:
-        """It waits for its turn no longer."""
+        """Remove the sequence from its queue."""
         group = sequence.group
         if group.has_begun:
             self.returning.popleft()
@@ -517,14 +523,14 @@ class Scheduler:
         group.begin(next(self._beginnings))
 
     def _charge(self, sequence: Sequence, num_computed: int) -> None:
-        """Its caller is charged for the prompt, once: not for what a preempted one computes again."""
+        """Charge its caller for the prompt, once: not again after a preemption."""
         group = sequence.group
         if not group.is_charged:
             group.is_charged = True
             self.queue.shares.charge(group.request.caller, num_prompt=sequence.num_prompt_tokens - num_computed)
 
     def _has_room_for(self, group: SequenceGroup) -> bool:
-        """True if the group's sequences fit `max_num_seqs`, or if nobody else has a place."""
+        """True if the group's sequences fit `max_num_seqs`, or if no other group has a place."""
         holders = [*self.running, *self._loading]
         num_promised = len(holders) + sum(sequence.group.num_unforked for sequence in holders)
         return not holders or num_promised + 1 + group.num_unforked <= self._config.max_num_seqs
@@ -532,9 +538,9 @@ class Scheduler:
     # --- prefixes on disk ---------------------------------------------------------------------------------------------
 
     def _waits_for_load(self, sequence: Sequence, prefix: Prefix, shared: Prefix) -> bool:
-        """Have a waiting sequence wait for more of its beginning than its `prefix` in memory, if that is on disk.
+        """Start loading more of a waiting sequence's prefix than is in memory, if it is on disk.
 
-        It keeps its place, and others go on meanwhile. False if there is no more, no room, or no gain.
+        The sequence keeps its rank, and others run meanwhile. False if there is no more, no room, or no gain.
         """
         assert self._stored is not None
         loads = self._stored.loads
@@ -552,7 +558,7 @@ class Scheduler:
         return True
 
     def _take_loaded(self) -> None:
-        """Those whose loads have ended wait for their turn again, in the order in which they began."""
+        """Queue sequences again whose loads have ended, in order of their beginning."""
         assert self._stored is not None
         ended = [one for one in self._loading if not self._stored.loads.is_loading(one)]
         for sequence in ended:
@@ -560,11 +566,11 @@ class Scheduler:
             self._enqueue(sequence)
 
     def _give_back_loaded(self) -> bool:
-        """Let go of blocks that were loaded for a request that cannot run yet; False if there are none."""
+        """Free blocks that were loaded for a request that cannot run yet; False if there are none."""
         return self._stored is not None and self._stored.loads.give_back()
 
     def _note_found(self, sequence: Sequence, num_cached: int) -> None:
-        """A sequence begins, or begins again, behind a cached prefix."""
+        """Record that a sequence starts, for the first time or again, from a cached prefix."""
         assert self._stored is not None
         self._stored.loads.leave(sequence)
         if num_cached:
@@ -583,7 +589,7 @@ class Scheduler:
         sequence.num_computed_tokens = num_cached
         sequence.status = SequenceStatus.RUNNING
         insort(self.running, sequence, key=_RANK)
-        if not sequence.num_generated_tokens:  # it begins; else it was preempted
+        if not sequence.num_generated_tokens:  # it begins; otherwise it was preempted
             sequence.group.num_cached_tokens = num_cached
         if sequence.group.queue_s is None:
             sequence.group.queue_s = self._clock() - sequence.group.arrival_s
@@ -601,12 +607,12 @@ class Scheduler:
             num_sample_rows = sequence.num_draft_tokens + 1 if group.is_forked else group.num_prompt_end_rows
         if group.prompt_logprobs is None or not group.needs_prompt_logprobs:
             return ScheduledSequence(sequence, num_new, num_sample_rows)
-        # Row p holds the log-probability of token p + 1; those collected before a preemption are kept.
+        # Row p holds the log-probability of token p + 1; those collected before a preemption stay.
         num_wanted = min(end, sequence.num_prompt_tokens - 1) - (len(group.prompt_logprobs) - 1)
         return ScheduledSequence(sequence, num_new, num_sample_rows, max(num_wanted, 0))
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if the queues contradict each other or the block manager; for tests, after every step."""
+        """Raises AssertionError if queues and block manager contradict each other; for tests, after every step."""
         self._blocks.check_integrity()
         begun = (*self.running, *self.returning)
         assert all(self._is_parked(sequence) for sequence in self._parked), "a sequence is kept from running"
@@ -616,7 +622,7 @@ class Scheduler:
         assert all(sequence.group.has_begun for sequence in begun), "a sequence runs whose request has not begun"
         for queue in (self.running, self.returning):
             assert list(queue) == sorted(queue, key=_RANK), "the sequences are not in the order of their rank"
-        for priority in {rank[0] for rank in ranks} if self._stored is None else ():  # else loads were overtaken
+        for priority in {rank[0] for rank in ranks} if self._stored is None else ():  # otherwise loads were overtaken
             peers = [rank for rank in ranks if rank[0] == priority]
             assert peers == sorted(peers), "the sequences of one priority do not run in the order in which they began"
         if self._stored is not None:

@@ -1,1 +1,1 @@
-"""Speculative decoding: who guesses, how far, and when it is left alone."""
+"""Speculative decoding: the proposers, the number of their guesses, and the pauses when they do not pay."""

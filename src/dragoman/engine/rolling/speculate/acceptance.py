@@ -1,10 +1,10 @@
-"""Learns how often guesses hold from what sequences went on with, whether or not a guess was verified.
+"""Learns how often guesses hold, by comparing them with the sequences' next tokens, verified or not.
 
-Does: keep the share of guesses that held, by what they rested on, and how far each sequence does better or worse. Does not:
-guess, or know what a step costs (`row_costs`). Called by `speculation`, on the engine thread only.
+Does: record the share of guesses that held by their evidence, and how far each sequence deviates. Does not: guess, or know a
+step's costs (`row_costs`). Called by `speculation`, on the engine thread only.
 
-A guess need not be verified to be judged: the sequence goes on in any case, and then it shows. So it costs nothing to notice
-that a text has begun to repeat itself, or has ceased to.
+A guess can be judged without verification, once the sequence has its next tokens. So it costs nothing to notice that a text
+begins or stops to repeat itself.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections.abc import Collection
 
 from dragoman.engine.rolling.speculate.proposer import NUM_STRENGTHS, Basis
 
-_MEMORY = 0.98  # of what is known, when a guess of the same evidence is judged
-_PRIOR_WEIGHT = 4.0  # judged guesses that the first estimates count as
-_SEQUENCE_MEMORY = 0.88  # of a sequence: texts change their nature
+_MEMORY = 0.98  # weight of earlier judgements, per guess with the same evidence
+_PRIOR_WEIGHT = 4.0  # judged guesses that the prior counts as
+_SEQUENCE_MEMORY = 0.88  # weight per sequence: texts change their nature
 _SEQUENCE_WEIGHT = 1.5
-_MOST = 0.995  # nothing but a forced token is certain
+_MOST = 0.995  # only a forced token is certain
 
 
-# Shares of copied guesses that held, by the number of equal tokens before them, over texts of five kinds: chat, summaries,
-# edits, JSON, tool calls. Kinds differ by as much as strengths do, so that these count little.
+# Shares of copied guesses that held, by the number of equal tokens before them, over five kinds of text: chat, summaries,
+# edits, JSON, tool calls. Kinds differ as much as strengths do, so the prior counts little.
 _OWN_TEXT = ((1, 0.45), (2, 0.5), (3, 0.7), (4, 0.8), (8, 0.87), (16, 0.92), (31, 0.97))
 _RECENT_TEXT = ((1, 0.35), (2, 0.3), (3, 0.5), (4, 0.65), (8, 0.77), (16, 0.85), (31, 0.92))
-_GRAMMAR = ((0, 0.65), (1, 0.97))  # whether the last of the forced tokens may be the beginning of a longer one, or not
+_GRAMMAR = ((0, 0.65), (1, 0.97))  # by whether the last forced token may be the start of a longer one
 
 
 def _prior(basis: int, strength: int) -> float:
-    """Before anything is known."""
+    """The share before anything is known."""
     if basis == Basis.FORCED:
         return 1.0
     if basis == Basis.DRAFT_MODEL:
@@ -38,18 +38,18 @@ def _prior(basis: int, strength: int) -> float:
 
 
 class Acceptance:
-    """Shares of guesses that held, by `proposer.evidence`, for the whole engine and beside it for each sequence."""
+    """Shares of guesses that held, by `proposer.evidence`: for the engine, and relative to it for each sequence."""
 
     def __init__(self) -> None:
         kinds = [(basis, strength) for basis in range(len(Basis)) for strength in range(NUM_STRENGTHS)]
         self._held = [_PRIOR_WEIGHT * _prior(*kind) for kind in kinds]
         self._judged = [_PRIOR_WEIGHT] * len(kinds)
         self._shares = [held / _PRIOR_WEIGHT for held in self._held]
-        # By sequence and basis: guesses that held, and how many would have by the shares alone; both fade.
+        # By sequence and basis: held guesses, and their expected number by the shares alone; both fade.
         self._own: dict[tuple[int, int], tuple[float, float]] = {}
 
     def factor(self, sequence_id: int, evidence: int) -> float:
-        """The factor by which guesses of such a basis hold oftener in this sequence than elsewhere; 1 = as often."""
+        """The factor by which this sequence's guesses of a basis hold more often than others; 1 = as often."""
         held, expected = self._own.get((sequence_id, evidence // NUM_STRENGTHS), (0.0, 0.0))
         return (held + _SEQUENCE_WEIGHT) / (expected + _SEQUENCE_WEIGHT)
 
@@ -60,7 +60,7 @@ class Acceptance:
         return min(self._shares[evidence] * factor, _MOST)
 
     def judge(self, sequence_id: int, evidence: int, *, holds: bool) -> None:
-        """A guess, all before which held, did so too, or did not."""
+        """Record whether a guess held, where all guesses before it did."""
         if evidence < NUM_STRENGTHS:
             return
         share = self._shares[evidence]
@@ -72,6 +72,6 @@ class Acceptance:
         self._own[key] = (held * _SEQUENCE_MEMORY + holds, expected * _SEQUENCE_MEMORY + share)
 
     def retain(self, sequence_ids: Collection[int]) -> None:
-        """Forget every sequence but these; what guesses are worth in general is kept."""
+        """Forget all other sequences, but not the engine's shares."""
         for key in [key for key in self._own if key[0] not in sequence_ids]:
             del self._own[key]

@@ -1,11 +1,10 @@
-"""A cursor in copied text: follows the passage that a sequence copies as it grows, and finds back into it.
+"""A cursor in copied text: follows the passage that a sequence copies, and returns to it after a deviation.
 
-Does: keep the place and how long both agree, and guess that they go on to. Does not: search for passages (`match_finder`)
-or know whose they are. Used by `own_text` and `recent_texts`, on the engine thread only.
+Does: hold the position and the length of agreement, and guess that the copy continues. Does not: search for passages
+(`match_finder`) or know their sequences. Used by `own_text` and `recent_texts`, on the engine thread only.
 
-A copy is often left for a few tokens, where a name was changed or a value is another one, and then goes on. So when the next
-token stands a little behind the place where a copy was left, the copy is taken up there. Elsewhere a single token tells
-nothing.
+A copy often deviates for a few tokens, at a changed name or value, and then continues. So if the next token occurs shortly
+after the place of deviation, the copy resumes there. Elsewhere a single equal token means nothing.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from typing import Protocol
 from dragoman.engine.rolling.speculate.match_finder import MAX_LENGTH, Match
 from dragoman.engine.rolling.speculate.proposer import NUM_STRENGTHS, Basis, evidence
 
-# The best of those tried, by tokens per step on edits, JSON and agent loops, where finding back gives 2, 22 and 7 % more.
-_WORTH_FINDING_BACK = 4  # tokens that had agreed when the copy was left; fewer often agree by chance
-_NUM_ASIDE = 8  # tokens after which a copy that was left is given up
-_NUM_SKIPPED = 16  # tokens of the passage among which the sequence may come back, the one before included
+# The best of the tried values, by tokens per step on edits, JSON and agent loops, where resuming gains 2, 22 and 7 %.
+_WORTH_FINDING_BACK = 4  # tokens that agreed before the deviation; fewer often agree by chance
+_NUM_ASIDE = 8  # tokens after which an interrupted copy is given up
+_NUM_SKIPPED = 16  # tokens of the passage where the copy may resume, including the one before
 
 
 class Source(Protocol):
-    """A text that is copied from, which may grow."""
+    """A text to copy from, which may grow."""
 
     values: array[int]
 
 
 class CopyCursor:
-    """A place in a text. `length`: the tokens that agree before it, at most MAX_LENGTH; 0 = no place."""
+    """A place in a text. `length`: the number of agreeing tokens before it, at most MAX_LENGTH; 0 = no place."""
 
     __slots__ = ("_left_at", "_left_source", "_num_aside", "_place", "_source", "length")
 
@@ -38,16 +37,16 @@ class CopyCursor:
         self.length = 0
         self._source: Source | None = None
         self._place = 0
-        self._left_source: Source | None = None  # of the passage that was left
+        self._left_source: Source | None = None  # of the interrupted passage
         self._left_at = 0
-        self._num_aside = 0  # tokens since then
+        self._num_aside = 0  # tokens since the deviation
 
     def is_in(self, sources: Rows[Source]) -> bool:
-        """True if it knows no text but these."""
+        """True if the cursor refers to no other texts."""
         return all(source is None or source in sources for source in (self._source, self._left_source))
 
     def follow(self, new: array[int]) -> None:
-        """The sequence has grown by `new`; move along, or leave the passage that goes on otherwise."""
+        """Advance by the sequence's `new` tokens, or leave the passage if it differs."""
         self._num_aside += len(new)
         source = self._source
         if source is None:
@@ -64,13 +63,13 @@ class CopyCursor:
         self._source, self._place, self.length = None, 0, 0
 
     def move_to(self, source: Source, match: Match) -> None:
-        """Copy from there from now on."""
+        """Copy from this place from now on."""
         self._source, self._place, self.length = source, match.end, match.length
 
     def find_back(self, value: int, end: int | None = None) -> None:
-        """If the sequence's last value stands behind the place where a passage was left, go there.
+        """Resume an interrupted copy if the sequence's last value occurs shortly after the deviation.
 
-        `end`: the passage's text counts up to there only, None = all of it.
+        `end`: ignore the passage's text from there on, None = use all of it.
         """
         source = self._left_source
         if source is None or self._num_aside > _NUM_ASIDE:
@@ -92,7 +91,7 @@ def _num_agreeing(passage: array[int], new: array[int]) -> int:
 
 
 def copied_evidence(basis: Basis, length: int, num_guesses: int) -> list[int]:
-    """The evidence of guesses behind `length` tokens that agree: each of them counts for the next."""
+    """The evidence of guesses after `length` agreeing tokens: each guess adds one for the next."""
     first, last = evidence(basis, length), evidence(basis, NUM_STRENGTHS)
-    num_rising = min(num_guesses, last - first)  # strengths are neighbouring numbers, up to the last
+    num_rising = min(num_guesses, last - first)  # strengths are consecutive numbers, up to a maximum
     return [*range(first, first + num_rising), *[last] * (num_guesses - num_rising)]

@@ -1,13 +1,15 @@
-"""A draft model: a smaller model guesses how sequences go on, greedily, one token after another.
+"""A draft model: a smaller model guesses greedily how sequences go on, token by token.
 
-Does: keep the draft's own KV cache in step with the sequences, behind the same block tables as the model's layers that keep
-every token; guess for all wishes of a step in common forward passes. Does not: own blocks, or verify. A `Proposer`, called
-by `speculation`, on the engine thread only.
+Does: keep the draft's own KV cache in step with the sequences, with the block tables of the model's layers without windows;
+guess for all sequences of a step in common forward passes. Does not: own blocks, or verify. A `Proposer`, called by
+`speculation`, on the engine thread only.
 
-The draft's cache has as many blocks of the same size, so a block number means the same tokens in both. What the draft
-has computed is known per sequence, and for full blocks by the hash of their whole prefix: a later request with the same
-prompt, or a sibling, finds the draft's blocks as it finds the model's. When the model's cache copies a block, which it does
-only to part siblings at the end of their prompt, the draft need not: it computes the tokens of that block for each of them.
+Both caches have equally many blocks of the same size, so a block number means the same tokens in both. The draft's progress
+is known per sequence, and for full blocks by the hash of their whole prefix. So later requests and siblings reuse the
+draft's blocks as they reuse the model's.
+
+The model's cache copies a block only to separate siblings at the end of their prompt. The draft does not copy it, but
+computes its tokens for each sibling.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
 from dragoman.engine.rolling.sequence import Sequence
 from dragoman.engine.rolling.speculate.proposer import NUM_STRENGTHS, Basis, Proposal, Wish, evidence
 
-# Draft tokens computed per step to get level with a sequence; longer prompts take several steps, without drafts.
+# Tokens computed per step to catch up with a sequence; longer prompts take several steps, without drafts.
 _MAX_CATCH_UP_TOKENS = 512
-_MAX_ROW_TOKENS = 32  # a sequence that is further behind catches up in a forward of its own
+_MAX_ROW_TOKENS = 32  # a sequence that is further behind catches up in a separate forward
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -35,19 +37,19 @@ FloatArray = npt.NDArray[np.float32]
 class _Progress:
     """The draft's progress in one sequence: the first `num_computed` positions are in its cache.
 
-    `draft_ids` were guessed after `num_base` tokens. Blocks with positions before `num_shared` may belong to others too.
+    `draft_ids` were guessed after `num_base` tokens. Other sequences may share blocks with positions before `num_shared`.
     """
 
     num_computed: int
     num_shared: int
     num_base: int = 0
     draft_ids: array[int] = field(default_factory=lambda: array("q"))
-    evidence: list[int] = field(default_factory=list)  # of each
+    evidence: list[int] = field(default_factory=list)  # of each token
 
     def take_back(self, token_ids: array[int]) -> None:
-        """Forget what was computed for drafts that were not accepted, and always the last token: its logits are needed.
+        """Forget the computation of rejected drafts, and always of the last token, whose logits are needed.
 
-        Drafts that nobody verified may have guessed the token that came, so that all tokens are computed already.
+        An unverified draft may equal the sampled token, so that all tokens are computed already.
         """
         num_held = 0
         for draft_id, token_id in zip(self.draft_ids, token_ids[self.num_base :], strict=False):
@@ -59,7 +61,7 @@ class _Progress:
 
 @dataclass(slots=True)
 class _Row:
-    """Tokens of one sequence for the next forward, the first of them at position `begin`."""
+    """Tokens of one sequence for the next forward, starting at position `begin`."""
 
     wish: Wish
     token_ids: array[int]
@@ -67,15 +69,15 @@ class _Row:
 
 
 class DraftModelProposer:
-    """Proposes what `runner`'s model finds most likely. Owns the runner: `close` closes it."""
+    """Proposes the most likely tokens by `runner`'s model. Owns the runner: `close` closes it."""
 
     needs_slots = True
 
     def __init__(self, runner: ModelRunner, target: ModelRunner) -> None:
-        """`target` is the model's own runner, to compare with.
+        """Build the proposer. `target`: the model's own runner, for comparison.
 
-        Raises: ValueError if the two differ in vocabulary size, or in number or size of their blocks, or if all the
-        model's layers have windows: then its tables do not go back far enough for the draft.
+        Raises: ValueError if the two differ in vocabulary size, or in number or size of their blocks. Also if all the
+        model's layers have windows, as its tables then do not go back far enough.
         """
         for name in ("vocab_size", "block_size"):
             own, other = getattr(runner, name), getattr(target, name)
@@ -92,14 +94,14 @@ class DraftModelProposer:
                     f"num_blocks of the draft model is {pool.num_blocks}, must be {full.num_blocks}, the model's value"
                 )
         self._runner = runner
-        # Beyond a boundary of its own it would have to begin again: a guess is not worth that.
+        # It would have to start again beyond a boundary of its own; guesses are not worth that.
         boundary = runner.long_context_from
         self._longest = runner.max_model_len if boundary is None else min(runner.max_model_len, boundary)
         self._progress: dict[int, _Progress] = {}
-        self._content: list[bytes | None] = [None] * full.num_blocks  # the prefix that a full block completes
+        self._content: list[bytes | None] = [None] * full.num_blocks  # by block: the prefix that a full block completes
 
     def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
-        """See `Proposer`. A sequence whose prompt the draft has not computed yet gets no drafts for some steps."""
+        """See `Proposer`. While the draft is still computing a sequence's prompt, the sequence gets no drafts."""
         budget = _MAX_CATCH_UP_TOKENS
         rows = []
         for wish in wishes:
@@ -113,7 +115,7 @@ class DraftModelProposer:
         return [Proposal(progress.draft_ids, progress.evidence) for progress in found]
 
     def retain(self, sequence_ids: Collection[int]) -> None:
-        """Forget every sequence but these. What full blocks hold is still known."""
+        """Forget all other sequences, but not the content of full blocks."""
         for sequence_id in [key for key in self._progress if key not in sequence_ids]:
             del self._progress[sequence_id]
 
@@ -127,11 +129,11 @@ class DraftModelProposer:
     # --- getting level ------------------------------------------------------------------------------------------------
 
     def _progress_of(self, wish: Wish) -> _Progress:
-        """The sequence's progress, rid of what verification refused; new ones start from the blocks that are there."""
+        """The sequence's progress without rejected drafts; a new one starts from the draft's cached blocks."""
         sequence = wish.sequence
         progress = self._progress.get(sequence.sequence_id)
         if progress is None:
-            num_shared = sequence.num_tokens - 1  # computed by the model so far, by whichever sequence
+            num_shared = sequence.num_tokens - 1  # computed by the model so far, for any sequence
             progress = _Progress(self._num_cached(wish, num_shared), num_shared)
             self._progress[sequence.sequence_id] = progress
         else:
@@ -140,7 +142,7 @@ class DraftModelProposer:
         return progress
 
     def _num_cached(self, wish: Wish, num_tokens: int) -> int:
-        """The number of the first `num_tokens` that the draft has in the sequence's blocks, counted in full blocks."""
+        """The number of tokens, up to `num_tokens`, that the draft has cached in the sequence's full blocks."""
         sequence, table, size = wish.sequence, wish.block_table, self._runner.block_size
         num_full = num_tokens // size
         sequence.extend_digests(size, num_full)
@@ -150,9 +152,9 @@ class DraftModelProposer:
         return num_full * size
 
     def _catch_up(self, wish: Wish, progress: _Progress, budget: int) -> int:
-        """Compute tokens that are far behind, or in blocks that others use too, in a forward of their own.
+        """Compute tokens far behind, or in shared blocks, in a separate forward.
 
-        Returns how many, at most `budget`. Not together with others: two rows of one forward may not write one block.
+        Returns their number, at most `budget`. Separate, as two rows of one forward may not write to the same block.
         """
         sequence = wish.sequence
         if self._is_level(wish, progress):
@@ -166,18 +168,18 @@ class DraftModelProposer:
 
     @staticmethod
     def _is_level(wish: Wish, progress: _Progress) -> bool:
-        """True if the sequence may share a forward with others from here on."""
+        """True if the sequence can share forwards with others from here on."""
         is_near = wish.sequence.num_tokens - progress.num_computed <= _MAX_ROW_TOKENS
         return is_near and progress.num_computed >= progress.num_shared
 
     def _limit(self, wish: Wish) -> int:
-        """Drafts for the wish: the last one is not computed, all before it must fit the draft's own context."""
+        """The number of drafts for the wish: all but the last must fit the draft's own context."""
         return max(min(wish.max_tokens, self._longest - wish.sequence.num_tokens + 1), 0)
 
     # --- guessing -----------------------------------------------------------------------------------------------------
 
     def _guess(self, rows: list[_Row]) -> None:
-        """Draft for all rows together, one forward for each token, until every one has enough or loses confidence."""
+        """Guess for all rows together, one forward per token, until each has enough guesses or too little confidence."""
         while rows:
             logits = self._forward(rows, True)
             token_ids = logits.argmax(axis=1).tolist()
@@ -194,14 +196,14 @@ class DraftModelProposer:
             rows = following
 
     def _forward(self, rows: Rows[_Row], wants_logits: bool) -> FloatArray:
-        """Compute the rows' tokens; logits [R, V] after each row's last one, [0, V] if nobody wants them."""
+        """Compute the rows' tokens; logits [R, V] after each row's last one, [0, V] if not needed."""
         logits = self._runner.forward(_pack(rows, self._runner.block_size, wants_logits))
         for row in rows:
             self._note(row)
         return logits
 
     def _note(self, row: _Row) -> None:
-        """Record what the blocks of a row hold now. Blocks that hold guesses must not be found as a prefix."""
+        """Record the content of a row's blocks. Blocks with guesses must not be found as a prefix."""
         sequence, table, size = row.wish.sequence, row.wish.block_table, self._runner.block_size
         end = row.begin + len(row.token_ids)
         self._progress[sequence.sequence_id].num_computed = end
@@ -212,12 +214,12 @@ class DraftModelProposer:
 
 
 def _probability(logits: FloatArray, token_id: int) -> float:
-    """The softmax of one row at its largest entry. Shapes: [V]."""
+    """The largest probability of one row, by softmax. Shapes: [V]."""
     return 1.0 / float(np.exp(logits - logits[token_id]).sum())
 
 
 def _pack(rows: Rows[_Row], block_size: int, wants_logits: bool) -> ForwardBatch:
-    """The rows as runtime inputs; shapes and meaning as in `ForwardBatch`. A row's table is cut to what it needs."""
+    """The rows as runtime inputs, as in `ForwardBatch`. Block tables are cut to the needed length."""
     lens = [len(row.token_ids) for row in rows]
     ends = [row.begin + length for row, length in zip(rows, lens, strict=True)]
     cut = [row.wish.block_table[: -(-end // block_size)] for row, end in zip(rows, ends, strict=True)]

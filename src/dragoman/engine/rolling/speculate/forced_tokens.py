@@ -1,11 +1,11 @@
-"""Jump-ahead: text that a sequence's grammar forces is proposed as it is usually spelled, and the end of reasoning as it is.
+"""Jump-ahead: proposes text that a sequence's grammar forces, in its usual tokens, and the forced end of reasoning.
 
-Does: ask the grammars, and what ends reasoning. Does not: know them, or run a model. A `Proposer`, called by `speculation`,
-on the engine thread between forwards, when nobody else uses the grammars.
+Does: query the grammars, and the watch that ends reasoning. Does not: know their content, or run a model. A `Proposer`,
+called by `speculation`, on the engine thread between forwards, when no other thread uses the grammars.
 
-Most forced text can be spelled in several ways, `{"name` also as `{`, `"`, `name`: the model chooses, so the usual tokens
-are guesses like others, and mostly right. Few tokens are the only ones allowed: control tokens, letters that no longer token
-of the text begins with.
+Most forced text can be tokenised in several ways, `{"name` also as `{`, `"`, `name`, and the model chooses. So the usual
+tokens are guesses like others, and mostly right. Few tokens are the only allowed ones: control tokens, or letters that begin
+no longer token of the text.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from dragoman.engine.rolling.sample.sampler_state import SamplerState
 from dragoman.engine.rolling.sequence import Sequence
 from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish, evidence
 
-_OPEN, _CLOSED = 0, 1  # strengths of a guess by grammar: whether a longer token may stand in its place
+_OPEN, _CLOSED = 0, 1  # strengths by grammar: whether a longer token is possible in its place
 
 
 class ForcedTokensProposer:
-    """Proposes what the sequences' grammars force. Keeps nothing."""
+    """Proposes tokens that the sequences' grammars force. Stateless."""
 
     needs_slots = False
 
     def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
-        """See `Proposer`. A grammar that breaks is given up here: sampling meets it next, and fails its request alone."""
+        """See `Proposer`. A broken grammar is skipped here: sampling finds it next, and fails its request alone."""
         return [self._proposal(wish) for wish in wishes]
 
     def retain(self, sequence_ids: Collection[int]) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no state."""
 
     def note_finished(self, sequence: Sequence) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no state."""
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no state."""
 
     @staticmethod
     def _proposal(wish: Wish) -> Proposal:
@@ -52,7 +52,7 @@ class ForcedTokensProposer:
         except Exception:
             return NOTHING
         token_ids = array("q", foreseen.token_ids)
-        if not token_ids or token_ids[0] in group.end_reasons:  # nothing comes behind the end
+        if not token_ids or token_ids[0] in group.end_reasons:  # nothing follows the end
             return NOTHING
         kinds = [evidence(Basis.GRAMMAR, _CLOSED)] * len(token_ids)
         num_sure = foreseen.num_forced if is_sure(state) else 0
@@ -63,10 +63,10 @@ class ForcedTokensProposer:
 
 
 def is_sure(state: SamplerState) -> bool:
-    """True if the only token that a grammar allows is certain to come: no other mask may ban it.
+    """True if the grammar's only allowed token must come, as no other mask may ban it.
 
-    Allowed tokens and bad words ban any; the bans until `min_tokens` concern tokens that end a sequence. If a ban leaves
-    nothing, the sequence ends instead. (So it does behind logits that are not numbers, whatever a grammar says.)
+    Allowed tokens and bad words may ban any token; the bans until `min_tokens` those that end a sequence. If a ban leaves no
+    token, the sequence ends instead, as it does after logits that are not numbers.
     """
     plan = state.plan
     has_bad_words = plan.bad_words.single_ids.size > 0 or plan.bad_words.max_context > 0
