@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.console_blocks import ConsoleBlock, console_blocks, without_varying_parts, write_answers
+from tests.support.differences import lacking
 from tests.support.server_process import ServerProcess
 from tests.support.tables import table
 
@@ -44,13 +45,16 @@ def split(answer: str) -> tuple[list[str], list[float]]:
 
 @table("block", BLOCKS, ids=block_id)
 def test_a_documented_command_answers_what_is_documented(
-    block: ConsoleBlock, server: ServerProcess, update_golden: bool
+    block: ConsoleBlock, server: ServerProcess, engine: str, update_golden: bool
 ) -> None:
     answer = block.run(server.base_url)
     if update_golden:
         blocks = console_blocks(block.page)  # read again: earlier answers have moved this one
         answers = [answer if one.command == block.command else one.answer for one in blocks]
         write_answers(block.page, answers)
+        return
+    if "/api/v0/models" in block.command and engine in lacking()["weights of its own"]:
+        assert keys_of(answer) == keys_of(block.answer)  # their format and precision are not known
         return
     words, numbers = split(without_varying_parts(answer))
     documented_words, documented_numbers = split(without_varying_parts(block.answer))
