@@ -1,17 +1,17 @@
-"""Finds where the end of a text occurred in others: the longest match, in bounded memory and time.
+"""Finds earlier occurrences of a text's end: the longest match, in bounded memory and time.
 
-Does: keep the values of a growing text, which are tokens or other values of 64 bits. Keep and walk chains of places that
-end with the same 2, 4, 8 or 16 values. Does not: know sequences, or whose text it is (`recent_texts` does). Used on the
-engine thread only.
+Does: keep the values of a growing text, which are tokens or other values of 64 bits; keep and follow chains of places that
+end with the same 2, 4, 8 or 16 values. Does not: know sequences or owners of texts (`recent_texts` does). Used on the engine
+thread only.
 
-For every size there is a table of heads: the latest place for each hash of that size. Each place has a link to the
-one before it with the same hash. The longest match is then in the chain of the largest size that finds anything; of a long
-chain only the latest places are looked at. Texts are taken in by numpy: many at once take a fifth of one by one.
-Source: the hash chains of Lempel-Ziv compressors (deflate, RFC 1951, section 4), with several sizes instead of one.
+Each size has a table of heads: the latest place for each hash of that size. Each place links to the previous one with the
+same hash. So the longest match is in the chain of the largest size that finds anything; of a long chain only the latest
+places are examined. Numpy adds texts: many at once take a fifth of the time of one by one. Source: the hash chains of
+Lempel-Ziv compressors (deflate, RFC 1951, section 4), with several sizes instead of one.
 
-Memory: 8 bytes for each value, and for each size 4 per value and 4 per head: 40 bytes per value where there are as many
-heads as values. A suffix automaton, which never misses the longest match, took 400, and four times as long for a prompt;
-with these chains 3 matches in 10,000 were shorter, on texts of five kinds.
+Memory: 8 bytes for each value, and for each size 4 per value and 4 per head: 40 bytes per value with as many heads as
+values. A suffix automaton, which never misses the longest match, took 400, and four times as long for a prompt. With these
+chains 3 matches in 10,000 were shorter, on five kinds of text.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-MAX_LENGTH = 32  # a match counts as no longer than this
-SIZES = (2, 4, 8, 16)  # a size more makes matches no longer, but everything slower by a fifth
+MAX_LENGTH = 32  # longer matches count as this long
+SIZES = (2, 4, 8, 16)  # one more size makes matches no longer, but everything slower by a fifth
 
 _MASK = (1 << 64) - 1
-_FACTOR = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: parts neighbouring values well (Knuth, volume 3, section 6.4)
+_FACTOR = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads neighbouring values well (Knuth, volume 3, section 6.4)
 _POWERS = [pow(_FACTOR, exponent, 1 << 64) for exponent in range(MAX_LENGTH + 2)]
 
 
 class Match(NamedTuple):
-    """The place behind an earlier occurrence, and how many values agree before it, at most MAX_LENGTH."""
+    """The place after an earlier occurrence, and the number of agreeing values before it, at most MAX_LENGTH."""
 
     end: int
     length: int
@@ -42,12 +42,12 @@ NO_MATCH = Match(0, 0)
 
 
 class MatchFinder:
-    """A growing text, and where the end of another text occurred in it. Matches shorter than two values are not found."""
+    """A growing text that can be searched for the end of another one. Finds no matches shorter than two values."""
 
     def __init__(self, num_heads: int, *, max_candidates: int = 16) -> None:
-        """`num_heads`: a power of two, about the number of values that are expected.
+        """Build an empty text. `num_heads`: a power of two, about the expected number of values.
 
-        `max_candidates`: how many places of a chain are looked at, the latest first.
+        `max_candidates`: the number of places examined per chain, the latest first.
         """
         self.values = array("q")
         self._max_candidates = max_candidates
@@ -58,7 +58,7 @@ class MatchFinder:
         return len(self.values)
 
     def extend(self, values: array[int]) -> None:
-        """Take in what follows the text."""
+        """Append values to the text."""
         if not values:
             return
         begin, largest = len(self.values), SIZES[-1]
@@ -72,7 +72,7 @@ class MatchFinder:
     def longest(self, tail: array[int], hashes: Rows[int], limit: int = MAX_LENGTH, longer_than: int = 0) -> Match:
         """The longest occurrence of the end of `tail`, of at most `limit` values; NO_MATCH without one.
 
-        Of equally long ones the latest, of longer ones than `limit` as well. One that is not `longer_than` counts as none.
+        Of equally long ones the latest; all longer than `limit` count as equal. The match must be `longer_than` this.
         `hashes` are those of `hashes_of(tail)`.
         """
         if not self.values:
@@ -82,10 +82,10 @@ class MatchFinder:
         return self._longest(tail[-MAX_LENGTH:], places, limit, longer_than)
 
     def holds(self, values: array[int]) -> npt.NDArray[np.bool_]:
-        """For each of `values` whether it occurs here, or earlier in `values`, behind those before it.
+        """For each of `values`: whether it occurs here, or earlier in `values`, after the same preceding values.
 
-        As far as the largest size tells. Shapes: [len(values)]; False where fewer stand before it. Hashes and two values of
-        each place are compared. So single places may be wrong, but hardly several in a row.
+        Looks back as far as the largest size. Shapes: [len(values)]; False for those with fewer values before them. Only
+        hashes and two values of each place are compared, so single results may be wrong, but hardly several in a row.
         """
         level = self._levels[-1]
         size = level.size
@@ -97,7 +97,7 @@ class MatchFinder:
         hashes = _hashes_by_size(texts.view(np.uint64), size)[-1][size - 1 :]
         heads, links = np.frombuffer(level.heads, dtype=np.int32), np.frombuffer(level.links, dtype=np.int32)
         known[size - 1 :] = True
-        known[np.unique(hashes, return_index=True)[1] + size - 1] = False  # the first of each
+        known[np.unique(hashes, return_index=True)[1] + size - 1] = False  # the first place of each hash
         places = heads[(hashes >> np.uint64(self._shift)).astype(np.intp)]
         sought = np.flatnonzero(places)
         for _ in range(self._max_candidates):
@@ -112,7 +112,7 @@ class MatchFinder:
         return known
 
     def _longest(self, tail: array[int], places: list[int], limit: int, longer_than: int) -> Match:
-        """See `longest`; `places`: for each level the latest one that may fit."""
+        """See `longest`; `places`: for each level the latest candidate."""
         best = Match(0, longer_than)
         limit = min(limit, len(tail))
         for level, latest in zip(reversed(self._levels), reversed(places), strict=True):
@@ -156,8 +156,8 @@ class _Level:
         self.links = array("i", (0,))
 
     def take_in(self, hashes: npt.NDArray[np.uint64], shift: int, begin: int, end: int) -> None:
-        """Link the places begin + 1 to end, of which these are the hashes. Shapes: hashes [end - begin]."""
-        num_short = min(max(self.size - 1 - begin, 0), end - begin)  # places with fewer values before them than `size`
+        """Link the places begin + 1 to end, which have these hashes. Shapes: hashes [end - begin]."""
+        num_short = min(max(self.size - 1 - begin, 0), end - begin)  # places with fewer than `size` values before them
         links = np.zeros(end - begin, dtype=np.int32)
         buckets = hashes[num_short:] >> np.uint64(shift)
         if len(buckets):
@@ -165,8 +165,8 @@ class _Level:
         self.links.frombytes(links.tobytes())
 
     def _linked(self, buckets: npt.NDArray[np.uint64], first: int) -> npt.NDArray[np.int32]:
-        """The links of the places from `first` on, whose hashes lie in `buckets`. Mutates: heads."""
-        # bucket and number in one integer: sorting these is several times quicker than a stable argsort
+        """The links of the places from `first` on, whose hashes are in `buckets`. Mutates: heads."""
+        # bucket and number in one integer: sorting these is several times faster than a stable argsort
         keys = np.sort((buckets << np.uint64(32)) | np.arange(len(buckets), dtype=np.uint64))
         order = (keys & np.uint64(0xFFFFFFFF)).astype(np.int32)
         buckets = (keys >> np.uint64(32)).astype(np.intp)
@@ -184,7 +184,7 @@ class _Level:
 
 
 def hashes_of(tail: array[int]) -> list[int]:
-    """The hashes of the last 0, 1, 2, ... values of a text, at most the largest of SIZES."""
+    """The hashes of the last 0, 1, 2, ... values of a text, up to the largest of SIZES."""
     hashes, total = [0], 0
     for value, power in zip(reversed(tail[-SIZES[-1] :]), _POWERS[1:], strict=False):
         total = (total + value * power) & _MASK
@@ -193,9 +193,9 @@ def hashes_of(tail: array[int]) -> list[int]:
 
 
 def _hashes_by_size(values: npt.NDArray[np.uint64], largest: int) -> list[npt.NDArray[np.uint64]]:
-    """For the sizes 1, 2, 4 ... `largest` the hash of as many values before each place. Shapes: [len(values)] each.
+    """For the sizes 1, 2, 4 ... `largest`: the hash of the values before each place. Shapes: [len(values)] each.
 
-    Before the text stand zeros. A hash is the sum of value x factor^(1 + values behind it), modulo 2^64.
+    Zeros precede the text. A hash is the sum of value x factor^(1 + number of later values), modulo 2^64.
     """
     hashes = [values * np.uint64(_FACTOR)]
     size = 1

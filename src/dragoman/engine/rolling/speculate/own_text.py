@@ -1,13 +1,12 @@
-"""A sequence's own text as the guess: what followed the longest earlier match of its end will follow again.
+"""Guesses from a sequence's own text: repeats what followed the longest earlier match of its end.
 
-Does: search the text of each sequence, and copy. Does not: run a model, or look at other sequences (`recent_texts`). A
+Does: search the text of each sequence, and copy. Does not: run a model, or search other sequences (`recent_texts`). A
 `Proposer`, called by `speculation`, on the engine thread only. Pays off where answers repeat their prompt or themselves:
 summaries, edits, quotes, code, JSON, tool calls.
 
-The text is kept as a string of one character per token, as strings are searched fastest: half a nanosecond per token, 4 us
-for 8,000, far less than the model takes to read them. An index would take as long to build as hundreds of searches.
-Memory: 4 bytes per token of each sequence.
-Source: prompt lookup (Saxena 2023), with the longest match instead of a fixed n.
+The text is a string of one character per token, as strings are searched fastest: half a nanosecond per token, 4 us for
+8,000. An index would take as long to build as hundreds of searches. Memory: 4 bytes per token of each sequence. Source:
+prompt lookup (Saxena 2023), with the longest match instead of a fixed n.
 """
 
 from __future__ import annotations
@@ -23,42 +22,42 @@ from dragoman.engine.rolling.speculate.copy_cursor import CopyCursor, copied_evi
 from dragoman.engine.rolling.speculate.match_finder import MAX_LENGTH, NO_MATCH, Match
 from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish
 
-# A single token repeats everywhere without its continuation repeating, so it is a match only for who asks for 1-grams.
+# Single tokens recur everywhere without their continuation, so they match only for wishes of 1-grams.
 _MIN_LENGTH = 2
-_BULK = 48  # tokens from which numpy is quicker than one by one
-_CHARACTERS = (1 << 20) - 1  # all of these numbers are characters; of larger ones the lower bits tell enough
+_BULK = 48  # from this many tokens on, numpy is faster
+_CHARACTERS = (1 << 20) - 1  # all smaller numbers are characters; of larger token ids the lower bits suffice
 
 
 class OwnTextProposer:
     """Proposes what followed the longest earlier occurrence of a sequence's last tokens, of equals the latest.
 
-    The passage that the previous proposal copied from goes first, unless another one agrees for longer; see `CopyCursor`
-    for one that was left. A copy that reaches the sequence's end repeats itself. A guess's strength is the number of
-    tokens that agree before it, 1 where a copy was found back by a single one.
+    The previously copied passage is preferred, unless another one agrees for longer; see `CopyCursor` for interrupted
+    copies. A copy that reaches the sequence's end repeats itself. A guess's strength is the number of agreeing tokens before
+    it, 1 if a single token resumed the copy.
     """
 
     needs_slots = False
 
     def __init__(self, max_ngram_size: int | None = None) -> None:
-        """`max_ngram_size`: for wishes that do not say it; None = however long."""
+        """`max_ngram_size`: for wishes without one; None = unlimited."""
         self._max_ngram_size = max_ngram_size
         self._texts: dict[int, _OwnText] = {}
 
     def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
-        """See `Proposer`. A sequence's first call takes in its prompt; later ones only look at new tokens."""
+        """See `Proposer`. A sequence's first call reads its prompt; later calls only read new tokens."""
         return [self._proposal(wish) for wish in wishes]
 
     def retain(self, sequence_ids: Collection[int]) -> None:
-        """Forget every sequence but these."""
+        """Forget all other sequences."""
         for sequence_id in [key for key in self._texts if key not in sequence_ids]:
             del self._texts[sequence_id]
 
     def note_finished(self, sequence: Sequence) -> None:
-        """Forget it."""
+        """Forget the sequence."""
         self._texts.pop(sequence.sequence_id, None)
 
     def close(self) -> None:
-        """Forget every sequence."""
+        """Forget all sequences."""
         self._texts.clear()
 
     def _proposal(self, wish: Wish) -> Proposal:
@@ -82,7 +81,7 @@ class _OwnText:
         self.cursor = CopyCursor()
 
     def guesses(self, token_ids: array[int], num_tokens: int) -> array[int]:
-        """Up to `num_tokens` tokens that may follow `token_ids`, which goes on what it was at the last call."""
+        """Up to `num_tokens` tokens that may follow `token_ids`, which extends those of the last call."""
         cursor, self.values = self.cursor, token_ids
         new = token_ids[len(self._text) :]
         self._text += _characters(new)
@@ -94,14 +93,14 @@ class _OwnText:
             elif not cursor.length:
                 cursor.find_back(token_ids[-1], end=len(token_ids) - 1)
         found = cursor.guesses(num_tokens)
-        while found and len(found) < num_tokens:  # what stands at the end are the guesses themselves
+        while found and len(found) < num_tokens:  # a copy that reaches the end continues with its own guesses
             found.extend(found[: num_tokens - len(found)])
         return found
 
     def _longest_match(self, longer_than: int) -> Match:
         """The longest earlier occurrence of the text's end, of equals the latest; NO_MATCH if none is `longer_than`.
 
-        From the end on, each place that agrees for longer than all behind it is found once: one pass through the text.
+        Searches backwards, each time for a longer match: one pass through the text.
         """
         text, best = self._text, NO_MATCH
         size, end = max(self._shortest, longer_than + 1), len(text) - 1
@@ -115,7 +114,7 @@ class _OwnText:
 
 
 def _characters(token_ids: array[int]) -> str:
-    """One for each token."""
+    """One character per token."""
     if len(token_ids) < _BULK:
         return "".join([chr(token_id & _CHARACTERS) for token_id in token_ids])
     numbers = np.frombuffer(token_ids, dtype=np.int64) & _CHARACTERS

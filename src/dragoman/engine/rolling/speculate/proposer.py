@@ -1,7 +1,7 @@
 """The Proposer protocol, which guesses tokens for speculation, and its values.
 
-Does: name them. Does not: guess (`own_text`, `recent_texts`, `forced_tokens`, `draft_model` do), or decide who speculates
-and how far (`speculation`). Used on the engine thread only.
+Does: define them. Does not: guess (`own_text`, `recent_texts`, `forced_tokens`, `draft_model` do), or choose which sequences
+speculate and how far (`speculation`). Used on the engine thread only.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ NUM_STRENGTHS = 32
 class Basis(IntEnum):
     """The basis of a guess."""
 
-    FORCED = 0  # the grammar allows nothing else
-    OWN_TEXT = 1  # what followed earlier in the same sequence; strength: tokens that agree before it
-    RECENT_TEXT = 2  # what followed in another request's text; strength: as above
-    GRAMMAR = 3  # the usual tokens of a text that the grammar forces, which others spell as well
-    DRAFT_MODEL = 4  # strength: the probability it gives to its guess, in steps of 1/31
+    FORCED = 0  # the grammar allows no other token
+    OWN_TEXT = 1  # copied from the same sequence; strength: the agreeing tokens before it
+    RECENT_TEXT = 2  # copied from another request's text; strength: as above
+    GRAMMAR = 3  # the usual tokens of a text that the grammar forces, but that other tokens can spell too
+    DRAFT_MODEL = 4  # strength: the draft's probability for its guess, in steps of 1/31
 
 
 def evidence(basis: Basis, strength: int = 0) -> int:
-    """One number for a basis and its strength, 0 to 31 (larger ones count as 31): guesses of the same hold equally often."""
+    """A basis and its strength, 0 to 31 (larger ones count as 31), as one number: equal ones hold equally often."""
     return basis * NUM_STRENGTHS + min(strength, NUM_STRENGTHS - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A sequence that wants at most `max_tokens` guesses, by runs of at most `max_ngram_size` equal tokens.
+    """A sequence's wish for at most `max_tokens` guesses, from matches of at most `max_ngram_size` tokens.
 
-    `max_ngram_size` None = however long. With `min_confidence` a draft model stops before the first token that it trusts
-    less than that (0 to 1). `block_table`: the sequence's blocks in order of position, for proposers that need slots.
-    `is_fixed`: the request or the operator said how many guesses there shall be, whether they pay or not.
+    `max_ngram_size` None = unlimited. With `min_confidence` a draft model stops before the first token whose probability is
+    below it (0 to 1). `block_table`: the sequence's blocks in order of position, for proposers that need slots. `is_fixed`:
+    the request or the operator set the number of guesses, whether they pay or not.
     """
 
     sequence: Sequence
@@ -52,7 +52,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Guessed tokens, the next one first, and for each what it rests on (see `evidence`)."""
+    """Guessed tokens, the next one first, each with its evidence (see `evidence`)."""
 
     token_ids: array[int]
     evidence: Rows[int]
@@ -62,29 +62,29 @@ NOTHING = Proposal(array("q"), ())
 
 
 class Proposer(Protocol):
-    """Guesses how sequences go on. Its answers change speed only, never tokens. Used on the engine thread.
+    """Guesses how sequences go on. Affects speed only, never tokens. Used on the engine thread.
 
-    `needs_slots`: it keeps a cache of its own behind the same block tables, and a guess costs it a forward pass; else
-    guesses cost next to nothing.
+    `needs_slots`: it has its own cache with the same block tables, and each guess costs a forward pass; otherwise guesses
+    cost next to nothing.
     """
 
     needs_slots: bool
 
     def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
-        """Guesses for each wish, in their order, possibly none. The sequences hold no drafts meanwhile.
+        """Guesses for each wish, in order, possibly none. The sequences hold no drafts meanwhile.
 
-        With `needs_slots` the slots of all positions up to the wished drafts are there and writable.
+        With `needs_slots`, the slots of all positions up to the wished drafts are allocated and writable.
         """
         ...
 
     def retain(self, sequence_ids: Collection[int]) -> None:
-        """Forget every sequence but these: the others have finished or lost their blocks."""
+        """Forget all other sequences: they have finished or lost their blocks."""
         ...
 
     def note_finished(self, sequence: Sequence) -> None:
-        """The sequence has ended; its tokens are complete."""
+        """Take note of a finished sequence with its complete tokens."""
         ...
 
     def close(self) -> None:
-        """Release what it holds."""
+        """Release all resources."""
         ...

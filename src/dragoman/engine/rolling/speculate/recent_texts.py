@@ -1,19 +1,20 @@
-"""Texts of requests that have ended as the guess: what followed there will follow here.
+"""Guesses from the texts of ended requests: repeats what followed a match there.
 
-Does: keep the latest prompts and answers, each caller's apart, and copy from them. Does not: run a model, or look at a
+Does: keep the latest prompts and answers, separately for each caller, and copy from them. Does not: run a model, or search a
 sequence's own text (`own_text`). A `Proposer`, called by `speculation`, on the engine thread only. Pays off where requests
 resemble each other: agents that repeat their calls, forms, the same question again.
 
-Isolation of callers: a text belongs to the caller, the adapter and the cache salt of its request. It is a guess only for
-requests with the same three. Every stored token carries the number of these in its upper half, so tokens of different
-callers are never equal.
+Isolation of callers: a text belongs to the caller, the adapter and the cache salt of its request. Only requests with the
+same three get guesses from it. Every stored token has their number in its upper half, so tokens of different owners are
+never equal.
 
-Two generations of texts are kept. New texts go into the young one; when it is full, it becomes the old one, and the old one
-is forgotten. What the young one knows already is not stored again; what only the old one knows is, so a text that keeps
-coming stays, and what has not come for the longest time goes first. Both together hold at most `max_tokens` tokens, at 40
-bytes each: 11 MB for 262,144. Texts that have ended wait until guesses are asked for, or until they are many.
-Source: SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975. Its suffix tree with counts of what
-follows made no better guesses on five kinds of text than the latest of the longest matches.
+There are two generations of texts. New texts go into the young one. When it is full, it becomes the old one, and the
+previous old one is dropped. A text is stored again unless the young generation has it. So recurring texts stay, and those
+unused for longest are dropped first. Both together hold at most `max_tokens` tokens, at 40 bytes each: 11 MB for 262,144.
+
+Ended texts are queued until guesses are needed, or until there are many. Source: SuffixDecoding, Oliaro et al. 2024,
+arXiv:2411.04975. Its suffix tree with counts of continuations made no better guesses on five kinds of text than the latest
+of the longest matches.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal,
 DEFAULT_MAX_TOKENS = 262_144
 
 _MIN_LENGTH = 2
-_MIN_TEXT = 16  # tokens; of shorter ones it cannot be told whether they are known, and they help nobody
+_MIN_TEXT = 16  # tokens; shorter texts are useless, and cannot be recognised as known
 _MIN_MAX_TOKENS = 256
-_MAX_WAITING = 4_096  # tokens of ended texts that are taken in together: alone each takes several times as long
-_NUM_JOINED = 64  # known tokens between two new parts that are stored once more, or the copies would be cut there
+_MAX_WAITING = 4_096  # tokens of ended texts that are stored together: alone each takes several times as long
+_NUM_JOINED = 64  # known tokens between two new parts that are stored again, or copies would end there
 _TAG_BITS = 32
 _TOKEN_MASK = (1 << _TAG_BITS) - 1
-_SEPARATOR = -1  # stands between two texts; no tagged token is negative
+_SEPARATOR = -1  # separates two texts; tagged tokens are never negative
 
 Owner = tuple[str, str, str]
 """Caller, key of the adapter, cache salt."""
@@ -48,14 +49,14 @@ Owner = tuple[str, str, str]
 class RecentTextsProposer:
     """Proposes what followed the longest match of a sequence's last tokens in recent texts of the same owner.
 
-    Of equally long matches the latest, but the passage that the previous proposal copied from goes first. A guess's
-    strength is the number of tokens that agree before it, 1 where a copy was found back by a single one.
+    Of equally long matches the latest; the previously copied passage is preferred. A guess's strength is the number of
+    agreeing tokens before it, 1 if a single token resumed the copy.
     """
 
     needs_slots = False
 
     def __init__(self, max_tokens: int = DEFAULT_MAX_TOKENS, *, shares_callers: bool = False) -> None:
-        """`shares_callers`: all callers are one; adapters and salts still keep texts apart.
+        """`shares_callers`: all callers count as one; adapters and salts still keep texts apart.
 
         Raises: ValueError if `max_tokens` is too small.
         """
@@ -65,14 +66,14 @@ class RecentTextsProposer:
         self._capacity = max_tokens // 2
         self._copies: dict[int, _Copy] = {}
         self._owners: dict[Owner, _Tag] = {}
-        self._num_owners = 0  # that there ever were; no number is used twice
+        self._num_owners = 0  # tags ever made; numbers are never reused
         self._generation = 0
         self._waiting: list[tuple[Owner, array[int]]] = []
         self._num_waiting = 0  # tokens
         self._young, self._old = self._new_generation(), self._new_generation()
 
     def count_tokens(self) -> int:
-        """Tokens that are kept, of all owners."""
+        """The number of stored tokens, of all owners."""
         self._take_in()
         return len(self._young) + len(self._old)
 
@@ -82,12 +83,12 @@ class RecentTextsProposer:
         return [self._proposal(wish) for wish in wishes]
 
     def retain(self, sequence_ids: Collection[int]) -> None:
-        """Forget where every sequence but these copied from; texts stay."""
+        """Forget the cursors of all other sequences, but no texts."""
         for sequence_id in [key for key in self._copies if key not in sequence_ids]:
             del self._copies[sequence_id]
 
     def note_finished(self, sequence: Sequence) -> None:
-        """Store what is new in its text: of a long one only the end, an eighth of all that is kept."""
+        """Queue the new part of its text; of a long text only the end, up to an eighth of the capacity."""
         self._copies.pop(sequence.sequence_id, None)
         token_ids = sequence.token_ids[: sequence.num_tokens - sequence.num_draft_tokens]
         if len(token_ids) < _MIN_TEXT:
@@ -115,7 +116,7 @@ class RecentTextsProposer:
         return ("" if self._shares_callers else group.request.caller, adapter, group.request.cache_salt)
 
     def _tag(self, owner: Owner) -> _Tag:
-        """The owner's tag, which is new if none of its texts is kept."""
+        """The owner's tag; a new one if none of its texts is stored."""
         tag = self._owners.get(owner)
         if tag is None:
             self._num_owners += 1
@@ -124,7 +125,7 @@ class RecentTextsProposer:
         return tag
 
     def _take_in(self) -> None:
-        """Store what is new in the texts that wait."""
+        """Store the new parts of the queued texts."""
         if not self._waiting:
             return
         waiting = []
@@ -137,7 +138,7 @@ class RecentTextsProposer:
         parts: list[array[int]] = []
         begin = 0
         for tag, values in waiting:
-            begin += 1  # behind the separator
+            begin += 1  # after the separator
             for first, end in _new_parts(known[begin : begin + len(values)]):
                 self._make_room(parts, end - first)
                 parts.append(values[first:end])
@@ -146,7 +147,7 @@ class RecentTextsProposer:
         self._young.extend(_joined(parts))
 
     def _make_room(self, parts: list[array[int]], num_tokens: int) -> None:
-        """Begin a generation if the young one cannot hold these parts and `num_tokens` more. Mutates: `parts`."""
+        """Start a generation if the young one cannot hold these parts and `num_tokens` more. Mutates: `parts`."""
         num_parts = sum(map(len, parts)) + len(parts)
         if len(self._young) + num_parts + 1 + num_tokens <= self._capacity:
             return
@@ -177,7 +178,7 @@ class RecentTextsProposer:
         return Proposal(token_ids, copied_evidence(Basis.RECENT_TEXT, copy.cursor.length, len(token_ids)))
 
     def _move(self, copy: _Copy, token_ids: array[int], longest: int) -> None:
-        """Let the copy's cursor stand where the text may go on."""
+        """Move the copy's cursor to the best match."""
         copy.forget_all_but(self._young, self._old)
         cursor = copy.cursor
         cursor.follow(copy.tag.values(token_ids[copy.num_seen :]))
@@ -196,13 +197,13 @@ class RecentTextsProposer:
 
 @dataclass(slots=True)
 class _Tag:
-    """The tag of an owner's texts: a number of their own. `generation`: in which they stored something last."""
+    """The tag of an owner's texts: a unique number. `generation`: the last one in which they stored text."""
 
     number: int
     generation: int = 0
 
     def values(self, token_ids: array[int]) -> array[int]:
-        """The tokens as they are stored."""
+        """The tokens in their stored form."""
         tag = self.number << _TAG_BITS
         if len(token_ids) <= MAX_LENGTH:
             return array("q", [token_id | tag for token_id in token_ids])
@@ -218,13 +219,13 @@ class _Copy:
     cursor: CopyCursor = field(default_factory=CopyCursor)
 
     def forget_all_but(self, *finders: MatchFinder) -> None:
-        """Begin again if the generation that was copied from is gone."""
+        """Reset the cursor if its generation was dropped."""
         if not self.cursor.is_in(finders):
             self.cursor = CopyCursor()
 
 
 def _joined(texts: Iterable[array[int]]) -> array[int]:
-    """All of them, each behind a separator."""
+    """All of them, each after a separator."""
     joined = array("q")
     for text in texts:
         joined.append(_SEPARATOR)
@@ -235,7 +236,7 @@ def _joined(texts: Iterable[array[int]]) -> array[int]:
 def _new_parts(known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Iterator[tuple[int, int]]:
     """Begin and end of each unknown part of a text, with the known tokens around it.
 
-    `known`: for each token whether it is known behind the ones before it; the first few have too few of them.
+    `known`: for each token whether it is known after the preceding ones; never for the first few.
     """
     known[: _MIN_TEXT - 1] = known[_MIN_TEXT - 1]
     new = np.flatnonzero(~known)

@@ -1,13 +1,14 @@
-"""Estimates the seconds of a step by its rows, learned from the steps' own durations.
+"""Estimates a step's seconds by its rows, learned from measured durations.
 
-Does: keep durations of steps without prompts by their rows and the context that the rows read, and estimate others.
-Does not: read a clock, or decide anything. Called by `speculation`, on the engine thread only.
+Does: record durations of steps without prompts by their rows and the context that the rows read; estimate others. Does not:
+read a clock, or decide anything. Called by `speculation`, on the engine thread only.
 
-Each row more takes the same: a step costs what a line through two points says, the fewest and the most rows that were
-measured of late. Each row also reads its sequence's context once more; and a step of other rows than the one before makes
-the runtime prepare its kernels again, which takes as long as many rows. What is slower now and then is so because something
-else computes, so the quicker durations count. Old measurements are forgotten, sooner if there were only a few, so that no
-single moment counts for ever.
+Every further row costs the same: the estimate is a line through two points, the fewest and the most rows that were measured
+recently. Each row also reads its sequence's context. A step with another number of rows than the one before makes the
+runtime prepare its kernels again, which takes as long as many rows.
+
+Slow steps are due to other work on the machine, so the quicker durations count. Old measurements are forgotten, sooner if
+they were few, so that no single moment counts for ever.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from collections import deque
 from typing import NamedTuple
 
 _NUM_KEPT = 12  # durations of each size
-_MAX_AGE = 400  # steps after which a change is forgotten, and a size that was measured fewer than
-_FEWEST = 4  # times; what was measured as often is known well, and forgotten after
-_OLDEST = 2_000  # steps
-_FRESH = 128  # steps for which a measurement does
-_SLOPE = 0.02  # of the smallest known step, for a row of which nothing is known: rather too little, so that it is tried
-_LEAST_S = 1e-6  # of a step, also where the clock stood still or the usual time of a change was more
-_LEAST_PART = 0.5  # of the smallest known step, which one of hardly any rows is taken for
-_CHANGE = 0.2  # of the smallest step: what a change of rows takes, until it is measured
-_NUM_CHANGES = 16  # of which the mean counts
+_MAX_AGE = 400  # steps after which a change is forgotten, and a size with fewer measurements than
+_FEWEST = 4  # this many; a size with more of them is forgotten after
+_OLDEST = 2_000  # this many steps
+_FRESH = 128  # steps between measurements of a well-known size
+_SLOPE = 0.02  # of the smallest known step, for a row without measurements: rather too low, so that it is tried
+_LEAST_S = 1e-6  # of a step, also if the clock stood still or the usual cost of a change was higher
+_LEAST_PART = 0.5  # of the smallest known step: the estimate for a step of hardly any rows
+_CHANGE = 0.2  # of the smallest step: the cost of a change of rows until it is measured
+_NUM_CHANGES = 16  # averaged values
 _TRIED = 8
-_FINEST = 16  # rows up to which every number is a size of its own
+_FINEST = 16  # row counts up to this are sizes of their own
 _STEPS_PER_OCTAVE = 8
-_REFRESHED = 8  # steps after which what is well known is worked out again
+_REFRESHED = 8  # steps after which the estimate of a well-known size is computed again
 _SPARING = 4  # of steps that are like the last and well known, one in this many is measured
-_SAME_CONTEXT = 0.05  # share by which the cost of contexts has to differ to count as another
+_SAME_CONTEXT = 0.05  # share by which the cost of contexts must differ to count as changed
 _LEAST_ROWS = 2  # a single row is computed as two (see `forward.openvino_runner`)
 
 
 def size_of(num_rows: int) -> int:
-    """The largest number of rows that counts as the same size: itself up to 16, then an eighth of a power of two."""
+    """The largest number of rows of the same size: itself up to 16, then in steps of an eighth of a power of two."""
     if num_rows <= _FINEST:
         return num_rows
     grain = (1 << ((num_rows - 1).bit_length() - 1)) // _STEPS_PER_OCTAVE
@@ -43,12 +44,12 @@ def size_of(num_rows: int) -> int:
 
 
 def _quicker(durations: list[float]) -> float:
-    """The duration that a quarter of them was quicker than."""
+    """The first quartile of the durations."""
     return sorted(durations)[len(durations) // 4]
 
 
 class _Measured(NamedTuple):
-    """A step: how long it took, in seconds; the tokens of context that it read; its number."""
+    """A step: its seconds, the tokens of context that it read, its number."""
 
     duration_s: float
     num_context: int
@@ -56,7 +57,7 @@ class _Measured(NamedTuple):
 
 
 class _Size:
-    """The last steps of one size. What follows from them is worked out once."""
+    """The last steps of one size, with cached results."""
 
     __slots__ = ("_quick", "_usual", "has_begun", "last", "steps")
 
@@ -76,25 +77,25 @@ class _Size:
         return len(self.steps) == _NUM_KEPT
 
     def add(self, step: _Measured) -> None:
-        """It was measured."""
+        """Add a measurement."""
         self.steps.append(step)
         self._quick = self._usual = None
 
     def forget(self, before: int) -> None:
-        """Drop what was measured before that step."""
+        """Drop measurements before that step."""
         while self.steps and self.steps[0].number < before:
             self.steps.popleft()
             self._quick = self._usual = None
 
     def usual_s(self, context_s: float) -> float:
-        """The seconds of a step without its context: a quarter of those known were quicker. Never negative."""
+        """The seconds of a step without its context: the first quartile. Never negative."""
         if self._usual is None or self._usual[0] != context_s:
             net_s = _quicker([step.duration_s - context_s * step.num_context for step in self.steps])
             self._usual = (context_s, max(net_s, 0.0))
         return self._usual[1]
 
     def quick(self) -> tuple[float, float]:
-        """The seconds of a step, its context included, and the mean context."""
+        """The first quartile of a step's seconds, with its context, and the mean context."""
         if self._quick is None:
             num_context = sum([step.num_context for step in self.steps]) / len(self.steps)
             self._quick = (_quicker([step.duration_s for step in self.steps]), num_context)
@@ -102,7 +103,7 @@ class _Size:
 
 
 class _Line(NamedTuple):
-    """The cost of steps on a line: `seconds` at one row count, and `row_s` for each row more."""
+    """The cost of steps on a line: `seconds` at one row count, and `row_s` for each further row."""
 
     rows: int
     seconds: float
@@ -113,25 +114,25 @@ class RowCosts:
     """Estimates durations of steps that only decode."""
 
     def __init__(self, context_share: float = 0.0) -> None:
-        """`context_share`: what a token of context that a row reads takes of the smallest step."""
+        """`context_share`: the cost of a token of context that a row reads, as a share of the smallest step."""
         self._context_share = context_share
         self._sizes: dict[int, _Size] = {}
         self._num_steps = self._refresh_at = self._measured_at = 0
-        self._last_rows = 0  # of the last step; 0 = it computed prompts, too
+        self._last_rows = 0  # of the last step; 0 = it included prompts
         self._changes: deque[tuple[int, float]] = deque(maxlen=_NUM_CHANGES)  # of (step, seconds)
         self._context_s = 0.0
-        self._line: _Line | None = None  # without context; None = to be made
+        self._line: _Line | None = None  # without context; None = outdated
 
     @property
     def last_rows(self) -> int:
-        """Rows of the last step, at least 2: with as many the next one takes the least. 0 = there is no such number."""
+        """Rows of the last step, at least 2: an equal number avoids the cost of a change. 0 = no such number."""
         return self._last_rows
 
     @property
     def context_s(self) -> float:
         """Seconds for each token of context that a row reads.
 
-        It follows from the sizes of cache and weights: durations vary by more than what contexts differ by.
+        Derived from the sizes of cache and weights: durations vary more than contexts change them.
         """
         self._known()
         return self._context_s
@@ -141,11 +142,11 @@ class RowCosts:
         return 0.0 if max(num_rows, _LEAST_ROWS) == self._last_rows else self._usual_change_s()
 
     def note_prompts(self) -> None:
-        """A step with prompts was computed; it tells nothing about rows."""
+        """Note a step with prompts; it says nothing about rows."""
         self._last_rows = 0
 
     def skips(self, num_rows: int) -> bool:
-        """True if a step of `num_rows` rows need not be measured, as the last ones of that size were; counts it then."""
+        """True if a step of `num_rows` rows need not be measured, as the last ones of that size were; then counts it."""
         if max(num_rows, _LEAST_ROWS) != self._last_rows or self._num_steps + 1 >= self._measured_at:
             return False
         self._num_steps += 1
@@ -154,7 +155,7 @@ class RowCosts:
     def observe(self, num_rows: int, num_context: int, duration_s: float) -> None:
         """Learn that a step of `num_rows` rows, which read `num_context` tokens of context together, took `duration_s`.
 
-        The first step of a size is not counted: the runtime chooses its kernels then.
+        The first step of a size is ignored: the runtime chooses its kernels then.
         """
         self._num_steps += 1
         is_other = max(num_rows, _LEAST_ROWS) != self._last_rows
@@ -186,25 +187,25 @@ class RowCosts:
         return size is not None and bool(size.steps)
 
     def is_stale(self, num_rows: int) -> bool:
-        """True if steps of `num_rows` rows were measured before, but not of late: their time may have changed."""
+        """True if the measurements of `num_rows` rows are old: the cost may have changed."""
         size = self._sizes.get(size_of(num_rows))
         return size is not None and self._is_old(size)
 
     def is_doubtful(self, num_rows: int) -> bool:
-        """True if steps of `num_rows` rows were measured, but not of late, or too few of them to rule out chance."""
+        """True if the measurements of `num_rows` rows are old, or too few to rule out chance."""
         size = self._sizes.get(size_of(num_rows))
         return size is not None and bool(size.steps) and (not size.is_well_known or self._is_old(size))
 
     @property
     def most_rows(self) -> int:
-        """Rows beyond which nothing can be said: twice as many as were measured, at least 8."""
+        """The most rows with an estimate: twice as many as were measured, at least 8."""
         known = [rows for rows, size in self._sizes.items() if size.steps]
         return max(2 * max(known), _TRIED) if known else 0
 
     def seconds(self, num_rows: int) -> float:
-        """Seconds of a step of `num_rows` rows after one of as many, without its context. 0 if no step was ever measured.
+        """Seconds of a step of `num_rows` rows after one with as many, without context. 0 without any measurement.
 
-        Fewer rows than were measured take down to half.
+        Fewer rows than were measured cost at least half of the smallest measured step.
         """
         line = self._known()
         if line is None:
@@ -212,7 +213,7 @@ class RowCosts:
         return max(line.seconds + line.row_s * (size_of(num_rows) - line.rows), _LEAST_PART * line.seconds)
 
     def further_row_s(self, num_rows: int) -> float | None:
-        """The seconds of each row more; None = no step of more rows was measured."""
+        """The seconds of each further row; None = no step with more rows was measured."""
         line = self._known()
         if line is None or all(rows <= num_rows for rows, size in self._sizes.items() if size.steps):
             return None
@@ -231,10 +232,10 @@ class RowCosts:
         return _CHANGE * line.seconds if line is not None else 0.0
 
     def _context_cost(self) -> float:
-        """The share of the smallest step, of whose durations contexts are a part; no more than larger steps leave for it.
+        """Seconds per token of context: a share of the smallest step, bounded by the durations of larger ones.
 
-        The share is an estimate, and too much for a small model, whose smallest step waits for more than its weights. But a
-        step of more rows never takes less than the smallest, contexts aside.
+        The share is an estimate, and too high for a small model, whose smallest step waits for more than its weights. But a
+        step with more rows never takes less than the smallest, apart from contexts.
         """
         known = sorted([(rows, size) for rows, size in self._sizes.items() if size.steps])
         if not known or not self._context_share:
@@ -251,9 +252,9 @@ class RowCosts:
         return self._context_s if abs(context_s - self._context_s) < _SAME_CONTEXT * self._context_s else context_s
 
     def _known(self) -> _Line | None:
-        """The line through the fewest and the most rows that were measured of late; None = nothing was measured.
+        """The line through the fewest and the most rows of recent measurements; None without any.
 
-        What was measured a few times only counts if there is nothing else.
+        Sizes with few measurements only count if there are no others.
         """
         if self._line is None:
             self._refresh_at = self._num_steps + _REFRESHED
@@ -276,7 +277,7 @@ class RowCosts:
         return self._line
 
     def _forget(self) -> None:
-        """Drop measurements that are too old. The last steps stay, or nothing would be known."""
+        """Drop measurements that are too old, but keep the last steps."""
         oldest = self._num_steps - _OLDEST
         for rows, size in list(self._sizes.items()):
             size.forget(oldest)

@@ -1,20 +1,19 @@
-"""Speculative decoding: has tokens guessed, which the next forward pass of the model then verifies at once.
+"""Speculative decoding: collects guesses, which the next forward pass of the model verifies all at once.
 
-Does: ask those who guess, choose whose guesses are verified and how many, keep them legal, learn how often they hold,
-contain a proposer's failures. Does not: guess (a `Proposer` does), compute or verify: drafts are tokens that the scheduler
-plans like others, and `update` accepts them. Called by the scheduler before and after each step, on the engine thread only.
+Does: call the proposers, choose the guesses to verify, keep them legal, learn how often they hold, contain a proposer's
+failures. Does not: guess (a `Proposer` does), compute or verify: drafts are tokens that the scheduler plans like others, and
+`update` accepts them. Called by the scheduler before and after each step, on the engine thread only.
 
-A proposal is certain: its proposer names one token per position. The rule of rejection sampling is: "accept draft x
-with probability p(x), else draw from the rest". Here that is the same as "draw from p and accept while the draw is the
-draft". A position's random number depends on nothing but the position, so the draw is also the one that decoding without
-speculation makes. Every draft is computed as a row of its own (`forward.batch`), as decoding computes it. So the tokens
-are the same, for greedy and for sampled requests alike.
+A proposal is deterministic: it names one token per position. The rule of rejection sampling is: "accept draft x with
+probability p(x), else draw from the rest". Here that equals "draw from p and accept while the draw is the draft". A
+position's random number depends only on the position, so decoding without speculation draws the same token. Every draft is
+computed as a separate row (`forward.batch`), as in decoding. So the tokens are the same, for greedy and for sampled requests
+alike.
 
-How many guesses a step verifies is chosen so that the expected tokens per second are the most: the surest guesses of all
-sequences first, as long as they bring more than their rows cost. A request that says how many it wants gets that number.
-Source: Leviathan et al. 2023, arXiv:2211.17192, section 2.3; which guesses of a batch to verify: Miao et al. 2023,
-arXiv:2305.09781; Liu et al. 2024, "Optimizing speculative decoding for serving large language models using goodput",
-arXiv:2406.14066.
+The number of verified guesses maximises the expected tokens per second: the surest guesses of all sequences first, as long
+as they gain more than their rows cost. A request that sets a number gets that number. Source: Leviathan et al. 2023,
+arXiv:2211.17192, section 2.3; which guesses of a batch to verify: Miao et al. 2023, arXiv:2305.09781; Liu et al. 2024,
+"Optimizing speculative decoding for serving large language models using goodput", arXiv:2406.14066.
 """
 
 from __future__ import annotations
@@ -39,30 +38,30 @@ from dragoman.types import Limits
 
 logger = logging.getLogger(__name__)
 
-MAX_DRAFT_TOKENS = Limits().max_assistant_tokens  # per step, whatever a request asks for
-MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
-_LEAST_GAIN = 0.05  # of the tokens per second; less than that is noise
-_WORTH = 1.5  # times what a look takes: less than that, guesses save by the estimates alone
-_WORTH_BESIDE_PROMPTS = 2.0  # times a row: a step that prompts need anyway is hardly saved
-_PATIENCE = 6  # looks at guesses that do not pay for looking, after which that may take
-_LOOKING = 0.005  # of the time at most,
-_LONGEST_PAUSE = 256  # steps after which guessing is tested at the latest
-_GUESSING_WEIGHT = 0.1  # of the newest measurement
-_SAVED_WEIGHT = 0.2  # of what the newest look found to be saved
-_QUICKER_WEIGHT = 0.5  # of one that took less: a look takes longer when it takes prompts in
-_SHARE_WEIGHT = 0.1  # of the newest step
-_LEAVE, _RETURN = 1.5, 0.5  # shares of a change of rows that verifying guesses, and ceasing to, is charged with
+MAX_DRAFT_TOKENS = Limits().max_assistant_tokens  # per step, whatever a request sets
+MAX_CONFIDENT_TOKENS = 16  # per step if only a confidence threshold limits them
+_LEAST_GAIN = 0.05  # of the tokens per second; less is noise
+_WORTH = 1.5  # times the cost of guessing: guesses that save less only pay by the estimates
+_WORTH_BESIDE_PROMPTS = 2.0  # times a row: prompts need the step anyway, so guesses save little of it
+_PATIENCE = 6  # unprofitable attempts, after which guessing takes
+_LOOKING = 0.005  # this part of the time at most,
+_LONGEST_PAUSE = 256  # and is tried again after this many steps at the latest
+_GUESSING_WEIGHT = 0.1  # weight of the newest measurement
+_SAVED_WEIGHT = 0.2  # weight of the newest savings
+_QUICKER_WEIGHT = 0.5  # weight of a lower measurement: an attempt takes longer when it reads prompts
+_SHARE_WEIGHT = 0.1  # weight of the newest step
+_LEAVE, _RETURN = 1.5, 0.5  # shares of the cost of a change of rows, charged for beginning and ending to verify guesses
 _ROWS = frozenset((2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512))
-_MOST_GUESSES = 128  # of all sequences, unless requests ask for more: beyond that no row of a step is free,
-_FEWEST_GUESSES = 4  # but this many of each
-_ENOUGH = 0.75  # share of the guesses wished for: if it is expected to hold, no other proposer is asked
-_BY_GRAMMAR = (Basis.FORCED, Basis.GRAMMAR)  # what these guess is allowed
-_GOOD_COPY = 0.6  # the first guess of a copy is so sure that a draft model is not asked
+_MOST_GUESSES = 128  # of all sequences, unless requests set more: beyond that every row costs time,
+_FEWEST_GUESSES = 4  # but at least this many of each
+_ENOUGH = 0.75  # share of the wished guesses; if it is expected to hold, no further proposer is called
+_BY_GRAMMAR = (Basis.FORCED, Basis.GRAMMAR)  # their guesses are allowed by the grammar
+_GOOD_COPY = 0.6  # with such a sure first guess of a copy, the draft model is not called
 
 
 @dataclass(slots=True)
 class _Candidate:
-    """A wish and the best guesses for it; `survival[j]`: how likely guess j and all before it hold."""
+    """A wish and the best guesses for it; `survival[j]`: the probability that guess j and all before it hold."""
 
     wish: Wish
     proposal: Proposal
@@ -70,7 +69,7 @@ class _Candidate:
 
     @property
     def expected(self) -> float:
-        """Guesses that are expected to hold."""
+        """The expected number of guesses that hold."""
         return sum(self.survival)
 
 
@@ -85,7 +84,7 @@ class Speculation:
         runner: ModelRunner,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """`runner`: the model's, which is only asked what it is. `clock`: in seconds, times the draft model."""
+        """`runner`: the model's, for its properties only. `clock`: in seconds, times the draft model."""
         self._proposers = list(proposers)
         self._config = config
         self._blocks = blocks
@@ -95,24 +94,24 @@ class Speculation:
         self._acceptance = Acceptance()
         self._costs = RowCosts(config.context_share)
         self._depth = DraftDepth()
-        # By sequence: how many tokens it had when these were guessed.
+        # By sequence: its number of tokens at the time of these guesses.
         self._guessed: dict[int, tuple[int, Proposal]] = {}
         self._known_ids: set[int] = set()
-        self._has_fixed = False  # a running request said how many guesses there shall be
-        self._guessing_s = 0.0  # in a step behind one that was tested as well
-        self._returning_s = 0.0  # in any other
-        self._gain_s = 0.0  # what verifying guesses is expected to save in a step; 0 where none is verified
-        self._saved_s = 0.0  # the mean of that
-        self._guessing_share = 0.0  # of the last steps, of those that only decode
-        self._num_steps = self._num_idle = 0  # in all, and looked at since looking last paid
-        self._last_look, self._next_look = -1, 0  # the steps
-        self._begin_s = 0.0  # when the last step began to be planned, guesses aside
+        self._has_fixed = False  # a running request has set its number of guesses
+        self._guessing_s = 0.0  # in a step right after another attempt
+        self._returning_s = 0.0  # in any other step
+        self._gain_s = 0.0  # the expected savings of verified guesses in a step; 0 without any
+        self._saved_s = 0.0  # their mean
+        self._guessing_share = 0.0  # share of recent decode steps with guesses
+        self._num_steps = self._num_idle = 0  # unprofitable attempts in a row
+        self._last_look, self._next_look = -1, 0  # steps so far
+        self._begin_s = 0.0  # when planning of the last step began, without guessing
         self._computed: tuple[int, int] | None = None  # its rows and their context, if they are measured
 
     def set_drafts(self, running: Rows[Sequence], prompt_token_s: float | None = None) -> None:
-        """Give drafts to those of the running sequences that speculate in the next step.
+        """Give drafts to the running sequences that speculate in the next step.
 
-        `prompt_token_s`: seconds of a prompt's token, 0 = not known, if the step computes prompts. Mutates: the sequences'
+        `prompt_token_s`: seconds per prompt token, 0 = unknown, if the step computes prompts. Mutates: the sequences'
         drafts, and block tables if a proposer needs slots. A proposer that fails is switched off for good; requests go on
         without it.
         """
@@ -123,10 +122,10 @@ class Speculation:
         self._begin_s = self._clock()
 
     def _measure(self, running: Rows[Sequence]) -> None:
-        """Learn from the last step, which is over, what its rows cost: from its plan to this one's, less the looking.
+        """Learn the cost of the last step's rows: the time from its planning to this one's, without guessing.
 
-        So it includes what each guess is planned, taken in and delivered for. If nobody has gone on, there may have been
-        nothing to do in between.
+        So it includes the cost of planning, updating and delivery. If no sequence is left running, the engine may have been
+        idle.
         """
         if self._computed is None:
             return
@@ -157,17 +156,17 @@ class Speculation:
                 candidate.wish.sequence.set_drafts(drafts)
 
     def _can_compare(self, decoding: Rows[Sequence], prompt_token_s: float | None) -> bool:
-        """False if nothing can be guessed in this step, because it is not known what guesses are held against."""
+        """False if guessing is impossible in this step, because the costs of rows are unknown."""
         costs, num_rows = self._costs, len(decoding)
         if prompt_token_s is not None:
             return prompt_token_s > 0 and costs.further_row_s(num_rows) is not None
         return costs.seconds(num_rows) > 0 and not costs.is_doubtful(num_rows)
 
     def _plan_look(self, decoding: Rows[Sequence], guessing_s: float) -> None:
-        """It was looked, which took so long: when to look again.
+        """Choose the step of the next attempt at guessing; this one took `guessing_s`.
 
-        A look that follows another takes less than one that has to take in what came since the last. So whether looking in
-        every step pays shows only in the second; it is taken where the first finds anything.
+        An attempt right after another takes less than one that has to read all tokens since the last. So only the second
+        shows whether guessing in every step pays; it follows if the first one gains anything.
         """
         follows = self._num_steps == self._last_look + 1
         self._last_look = self._num_steps
@@ -182,7 +181,7 @@ class Speculation:
         self._next_look = self._num_steps + (1 if pays_now else self._pause(decoding))
 
     def _pause(self, decoding: Rows[Sequence]) -> int:
-        """Steps to wait before testing again whether guessing pays; testing itself costs time."""
+        """Steps to wait before testing again whether guessing pays, as testing costs time."""
         if self._num_idle < _PATIENCE:
             return 1
         num_context = sum([sequence.num_tokens for sequence in decoding])
@@ -192,10 +191,10 @@ class Speculation:
         return min(int(max(self._guessing_s, self._returning_s) / (_LOOKING * step_s)) + 1, _LONGEST_PAUSE)
 
     def num_padding(self, batch: ScheduledBatch) -> int:
-        """The number of dummy rows to add to the step, as a step with as many rows as the last takes less time.
+        """The number of dummy rows to add to the step: a step with as many rows as the last takes less time.
 
-        Steps are padded while those with guesses are frequent: changing to fewer rows, and back for the next guesses, would
-        then take longer than the dummy rows until then. Mutates: how frequent they are.
+        Steps are padded while those with guesses are frequent. Changing to fewer rows, and back for the next guesses, would
+        then take longer than the dummy rows. Mutates: the record of their frequency.
         """
         if not self._config.pads_steps or batch.num_prefill_tokens:
             return 0
@@ -209,24 +208,24 @@ class Speculation:
         return costs.last_rows - num_rows if pays else 0
 
     def note_computed(self, batch: ScheduledBatch) -> None:
-        """The step was computed; its tokens are taken in next. What it took is known once the next one is planned."""
+        """Note the rows of a computed step. Its duration is known when the next one is planned."""
         if not self._proposers:
             return
-        if batch.num_prefill_tokens:  # it tells nothing about rows
+        if batch.num_prefill_tokens:  # says nothing about rows
             self._costs.note_prompts()
             return
         num_rows, entries = batch.num_tokens + batch.num_padding, batch.entries
         if self._costs.skips(num_rows):
             return
         num_context = batch.num_tokens + sum([entry.sequence.num_computed_tokens for entry in entries])
-        if batch.num_tokens > len(entries):  # a guess also sees the tokens before it that are computed in this step
+        if batch.num_tokens > len(entries):  # a guess also sees the preceding tokens of the same step
             for entry in entries:
                 num_guesses = entry.num_new_tokens - 1
                 num_context += num_guesses * entry.sequence.num_computed_tokens + num_guesses * (num_guesses + 1) // 2
         self._computed = num_rows, num_context
 
     def note_finished(self, sequence: Sequence) -> None:
-        """The sequence has ended: its text may be what others go on with."""
+        """Offer the text of a finished sequence to the proposers."""
         for proposer in list(self._proposers):
             try:
                 proposer.note_finished(sequence)
@@ -234,11 +233,11 @@ class Speculation:
                 self._switch_off(proposer)
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence's tokens are others than they were."""
+        """Forget a sequence whose tokens have been replaced."""
         self._retain_ids(self._known_ids - {sequence.sequence_id})
 
     def _retain(self, running: Rows[Sequence]) -> None:
-        """Forget sequences that have ended, and those with nothing computed, which begin again in other blocks."""
+        """Forget sequences that have ended, and those with nothing computed, which will start in other blocks."""
         ids = {sequence.sequence_id for sequence in running if sequence.num_computed_tokens}
         if ids == self._known_ids:
             return
@@ -266,7 +265,7 @@ class Speculation:
         """The sequence's wish for guesses, None if it does not speculate in this step.
 
         Only while decoding: everything but the last token is computed. Beams choose among each other's continuations, so
-        their tokens cannot be drafted, and a request that also scores its prompt is decoded plainly.
+        they get no drafts. Nor does a request while it scores its prompt.
         """
         group, sampling, config = sequence.group, sequence.group.request.sampling, self._config
         if not group.is_forked or group.beams is not None or sampling.prompt_logprobs is not None:
@@ -277,7 +276,7 @@ class Speculation:
         if wanted is None and threshold is None:
             wanted = config.num_assistant_tokens
         most = MAX_DRAFT_TOKENS if threshold is None else MAX_CONFIDENT_TOKENS
-        # The model adds one token to the accepted drafts, and that may be the last.
+        # The model adds one token to the accepted drafts, which may be the last one.
         most = min(most if wanted is None else wanted, MAX_DRAFT_TOKENS)
         is_fixed = (wanted is not None or threshold is not None) and num_running <= config.max_batch
         if not is_fixed:
@@ -291,7 +290,7 @@ class Speculation:
         return Wish(sequence, limit, size, threshold, is_fixed=is_fixed)
 
     def _affordable(self, wishes: list[Wish], num_running: int) -> list[Wish]:
-        """The wishes that leave a free block for every running sequence: guesses must not cost anybody its place."""
+        """The wishes that leave a free block for every running sequence: guesses must not preempt any."""
         num_spare = self._blocks.num_free_blocks - num_running
         affordable = []
         for wish in wishes:
@@ -303,7 +302,7 @@ class Speculation:
     # --- what is guessed ----------------------------------------------------------------------------------------------
 
     def _candidates(self, wishes: list[Wish], decoding: Rows[Sequence]) -> list[_Candidate]:
-        """The best guesses for each wish, legal ones only, without those that have none."""
+        """The best guesses for each wish, only legal ones; wishes without guesses are left out."""
         best = [_Candidate(wish, NOTHING, []) for wish in wishes]
         for proposer in [proposer for proposer in self._proposers if not proposer.needs_slots]:
             asking = [one for one in best if one.expected < _ENOUGH * one.wish.max_tokens]
@@ -317,7 +316,7 @@ class Speculation:
         return [candidate for candidate in best if candidate.survival]
 
     def _improve(self, best: list[_Candidate], proposals: Rows[Proposal]) -> None:
-        """Take these guesses where more of them are expected to hold. Mutates: `best`."""
+        """Replace guesses by these where more are expected to hold. Mutates: `best`."""
         for candidate, proposal in zip(best, proposals, strict=True):
             if not proposal.token_ids:
                 continue
@@ -334,7 +333,7 @@ class Speculation:
             return [NOTHING] * len(wishes)
 
     def _ask_model(self, proposer: Proposer, best: list[_Candidate], decoding: Rows[Sequence]) -> None:
-        """Have a draft model guess where no copy is good enough, as far as its forward passes pay. Mutates: `best`."""
+        """Let a draft model guess for wishes without a good copy, as far as its forward passes pay. Mutates: `best`."""
         asking = [one for one in best if not one.survival or one.survival[0] < _GOOD_COPY]
         if not asking:
             return
@@ -376,12 +375,12 @@ class Speculation:
         if masker is not None and kept and not is_foreseen:
             try:
                 kept = kept[: masker.validate(kept.tolist())]
-            except Exception:  # a broken grammar: sampling meets it next, and fails this request alone
+            except Exception:  # a broken grammar: sampling finds it next, and fails this request alone
                 kept = array("q")
         return proposal if len(kept) == len(proposal.token_ids) else Proposal(kept, proposal.evidence[: len(kept)])
 
     def _survival(self, wish: Wish, proposal: Proposal) -> list[float]:
-        """The probability that each guess and all before it hold, up to the first that the wish does not trust enough."""
+        """The probability that each guess and all before it hold, up to the first one below the wish's confidence."""
         acceptance, sequence_id = self._acceptance, wish.sequence.sequence_id
         survival: list[float] = []
         left, basis, factor = 1.0, -1, 1.0
@@ -389,7 +388,7 @@ class Speculation:
             if evidence // NUM_STRENGTHS != basis:
                 basis, factor = evidence // NUM_STRENGTHS, acceptance.factor(sequence_id, evidence)
             share = acceptance.share(evidence, factor)
-            # A draft model has stopped by itself where its own probability was too small.
+            # A draft model has already stopped where its own probability was too small.
             if wish.min_confidence is not None and share < wish.min_confidence and basis != Basis.DRAFT_MODEL:
                 break
             left *= share
@@ -397,7 +396,7 @@ class Speculation:
         return survival
 
     def _judge(self, sequence: Sequence) -> None:
-        """Learn from what the sequence went on with whether what was guessed for it held; verified or not."""
+        """Learn from the sequence's new tokens whether its guesses held, verified or not."""
         guessed = self._guessed.pop(sequence.sequence_id, None)
         if guessed is None or sequence.num_draft_tokens:
             return
@@ -440,10 +439,10 @@ class Speculation:
     def _num_beside_prompts(
         self, guesses: Rows[tuple[float, int, int, int]], num_decoding: int, num_context: int, prompt_token_s: float
     ) -> int:
-        """The number of guesses, the surest first, that save much more than their rows take in a step that computes prompts.
+        """The number of guesses, surest first, that pay in a step with prompts.
 
-        A token that holds saves its sequence a step, which the others would have shared. A row takes the place of a
-        prompt's token, and no less than a row more takes where nothing but rows is computed: it has logits to sample from.
+        A token that holds saves its sequence a step, whose cost others would have shared. A row displaces a prompt token,
+        and costs at least as much as a further row of a decode step: its logits are sampled.
         """
         costs = self._costs
         further_s = costs.further_row_s(num_decoding)
@@ -458,7 +457,7 @@ class Speculation:
     def _num_paying(
         self, guesses: Rows[tuple[float, int, int, int]], num_decoding: int, num_fixed: int, num_context: int
     ) -> int:
-        """The number of guesses, the surest first, that make the most tokens per second.
+        """The number of guesses, surest first, that gives the most tokens per second.
 
         `guesses`: minus the probability to hold, place, candidate, context.
         """
@@ -466,11 +465,11 @@ class Speculation:
         context_s = costs.context_s
         num_rows, expected, seconds = num_decoding + num_fixed, float(num_decoding), context_s * num_context
         plain_s = costs.seconds(num_rows)
-        if not plain_s or costs.is_doubtful(num_rows):  # with what others want guessed there are other rows
+        if not plain_s or costs.is_doubtful(num_rows):  # fixed guesses of other sequences add rows
             return 0
         is_plain = costs.last_rows == max(num_rows, 2)
         plain_s += seconds
-        token_s = plain_s / expected  # while nothing is guessed for long
+        token_s = plain_s / expected  # if no step has guesses
         best, best_rate = 0, (1 + _LEAST_GAIN) * expected / (plain_s + self._change_s(num_rows, _RETURN))
         for number, (probability, _, _, context) in enumerate(guesses, 1):
             expected -= probability
@@ -479,7 +478,7 @@ class Speculation:
             if num_rows > costs.most_rows:
                 break
             if num_rows not in _ROWS and num_rows != costs.last_rows and number < len(guesses):
-                continue  # every other number of rows has kernels of its own to prepare
+                continue  # every other number of rows has to prepare its own kernels
             change_s = self._change_s(num_rows, _LEAVE if is_plain else 1.0)
             step_s = costs.seconds(num_rows) + seconds + change_s
             if expected / step_s > best_rate:
@@ -488,12 +487,12 @@ class Speculation:
         return best
 
     def _change_s(self, num_rows: int, share: float) -> float:
-        """The extra seconds of a step of `num_rows` rows as the last one had another number, or as it is padded."""
+        """The extra seconds of a step of `num_rows` rows as the last one had another number, or with padding."""
         costs = self._costs
         change_s = share * costs.change_s(num_rows)
         if self._config.pads_steps and num_rows < costs.last_rows:
             change_s = min(change_s, costs.seconds(costs.last_rows) - costs.seconds(num_rows))
-        return max(change_s, 0.0)  # measured in other moments, more rows may have taken less
+        return max(change_s, 0.0)  # measured at different times, more rows may have taken less
 
 
 def _eased(known_s: float, measured_s: float) -> float:
