@@ -33,6 +33,8 @@ from dragoman.server.describe.json_schema import BOOLEAN, TEXT
 from dragoman.server.operations import AnswerCall, AnswerOperation, Server
 from dragoman.server.security.scopes import Scope
 
+_NO_PRELOAD = "preload=false is not served: an adapter is loaded when it is registered"
+
 
 class ListedAdapter(msgspec.Struct, frozen=True):
     """An adapter. Here all are preloaded, and none is dropped to make room."""
@@ -76,9 +78,7 @@ async def _register(http: HttpCall, server: Server) -> Any:
         if not value:
             raise InvalidRequest(f"Parameter {key} is required.", param=key)
     if not _switch(http, "preload", default=True):
-        if _switch(http, "pin", default=False):
-            return _model_error("pin=true needs preload=true")
-        return _model_error("preload=false is not served: an adapter is loaded when it is registered")
+        return _model_error("pin=true needs preload=true" if _switch(http, "pin", default=False) else _NO_PRELOAD)
     if not adapters.can_change:
         return bad_request("Adapters are fixed here: start the server with --enable-lora to register others")
     try:
@@ -91,7 +91,7 @@ async def _register(http: HttpCall, server: Server) -> Any:
 async def _update(http: HttpCall, server: Server) -> Any:
     name = _adapters(http, server).get(http.path_params["adapter"]).name
     if not _switch(http, "preload", default=True):
-        return _model_error("preload=false is not served: an adapter is loaded when it is registered")
+        return _model_error(_NO_PRELOAD)
     if "pin" in http.query and not _switch(http, "pin", default=True):
         return _model_error("unpin adapter is not supported")
     return Done(f"Adapter {name} updated")

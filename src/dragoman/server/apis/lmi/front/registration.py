@@ -8,7 +8,7 @@ Sources: djl-serving's management API; SageMaker's contract for containers of mu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -57,8 +57,9 @@ def read_registration(http: HttpCall) -> Registration:
     """The registration that `http` asks for; the query goes before the body. Raises: InvalidRequest naming the parameter."""
     fields = {**_body_fields(http), **{name: text for name, text in http.query.items() if text}}
     counts = {name: _count(name, fields[name]) for name in COUNTS_WITHOUT_EFFECT if name in fields}
+    options = {name: text for name, text in fields.items() if _is_option(name)}
     url = fields.get(URL, "")
-    source = ModelSource(url, fields.get(NAME) or name_of(url), fields.get(VERSION, ""), dict(_options(fields)))
+    source = ModelSource(url, fields.get(NAME) or name_of(url), fields.get(VERSION, ""), options)
     return Registration(
         source=source,
         is_synchronous=_is_synchronous(fields),
@@ -80,13 +81,11 @@ def name_of(url: str) -> str:
 def _has_effect(name: str, text: str) -> bool:
     if name == DEVICE:
         return text.lower() in _CPU
-    return name in (URL, NAME, VERSION, SYNCHRONOUS, *OPTIONS) or name.startswith(OPTION_PREFIX)
+    return name in (URL, NAME, VERSION, SYNCHRONOUS) or _is_option(name)
 
 
-def _options(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for name, text in fields.items():
-        if name in OPTIONS or name.startswith(OPTION_PREFIX):
-            yield name, text
+def _is_option(name: str) -> bool:
+    return name in OPTIONS or name.startswith(OPTION_PREFIX)
 
 
 def _count(name: str, text: str) -> int:

@@ -3,10 +3,8 @@
 Does: load the file and its neighbours as modules of one package, so that two models may each have their own
 `utils.py`. Does not: change what others import, except that they may import `djl_python` as well.
 
-How: the files are compiled with `import utils` read as `import <package>.utils as utils`, for the names of the
-directory. So they can be imported at the top and inside functions, on any thread; only names that are put together
-while the program runs (`importlib.import_module("utils")`) are not found. A file named like a module of the standard
-library does not hide that one.
+The files are compiled with `import utils` read as `import <package>.utils as utils`, for the names in the directory.
+Names made at run time (`importlib.import_module("utils")`) are not found. A file never hides a standard module.
 """
 
 from __future__ import annotations

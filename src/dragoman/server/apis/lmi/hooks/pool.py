@@ -1,9 +1,8 @@
 """The threads on which an operator's code runs, so that it can neither block the event loop nor keep the process alive.
 
-Does: run one call at a time per thread, give up after a time limit, replace a thread whose call does not return. Threads
-start when there is work and end when there has been none for a while, so nothing has to be closed.
-Does not: know what the calls do. Made by the composition root, one per model; `run` is awaited on the event loop.
-Python cannot stop a thread: a call that never returns keeps its (daemon) thread, and the number of those is bounded.
+Does: run one call at a time per thread, give up after a time limit, replace a thread whose call does not return; idle
+threads end. Does not: know what the calls do. `compose` makes one per model; `run` is awaited on the event loop.
+Python cannot stop a thread: a call that never returns keeps its daemon thread, and the number of those is bounded.
 """
 
 from __future__ import annotations

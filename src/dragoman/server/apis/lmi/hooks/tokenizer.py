@@ -40,28 +40,14 @@ class HookTokenizer:
     ) -> None:
         self._tokenizer = tokenizer
         self._render = render
-        self._special_tokens = dict(special_tokens or {})
         self.vocab_size = tokenizer.vocab_size
         self.bos_token_id = tokenizer.bos_token_id
         self.eos_token_id = tokenizer.eos_token_id
+        texts = special_tokens or {}
+        self.bos_token, self.eos_token, self.pad_token = map(texts.get, ("bos_token", "eos_token", "pad_token"))
 
     def __len__(self) -> int:
         return self.vocab_size
-
-    @property
-    def bos_token(self) -> str | None:
-        """The text of the beginning-of-sequence token."""
-        return self._special_tokens.get("bos_token")
-
-    @property
-    def eos_token(self) -> str | None:
-        """The text of the end-of-sequence token."""
-        return self._special_tokens.get("eos_token")
-
-    @property
-    def pad_token(self) -> str | None:
-        """The text of the padding token."""
-        return self._special_tokens.get("pad_token")
 
     def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> dict[str, Any]:
         """`input_ids` and `attention_mask` of a text, or lists of them for several."""

@@ -1,13 +1,10 @@
 """Encodes an answer through the operator's output formatter: its strings are the answer, byte for byte.
 
-LMI sends no content type with them; clients of its default formatters look for those of JSON and of JSON lines.
-
 Does: fill the formatter's objects token by token, call it as often as LMI does, join what it returns.
 Does not: frame or look into the strings. One encoder per call; its methods that call the formatter run on a hook thread.
 
-How often it is called. Streaming: for each token, and again while it advances through tokens it has not seen, so one that
-skips a call catches up; one that never calls `get_next_token` is called once per token, and none is called for ever.
-Not streaming: once per token (LMI: once per step), the last time with `finished`.
+Streaming, the formatter is called once per token, and again while it advances through tokens that it has not seen: one
+that skips a call catches up. Not streaming: once per token (LMI: per step), the last time with `finished`.
 """
 
 from __future__ import annotations
@@ -80,7 +77,10 @@ class HookedEncoder:
         self._states = states
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
-        """All the formatter wrote; the answers to several prompts one after another, a line each. Raises: HookError."""
+        """All the formatter wrote, a line for each of several prompts. Raises: HookError.
+
+        LMI sends no content type; clients of its default formatters look for those of JSON and of JSON lines.
+        """
         bodies = [self._replay(state, result) for state, result in zip(self._states, results, strict=True)]
         if len(bodies) == 1:
             return Reply(200, bodies[0], JSON_MEDIA_TYPE)

@@ -43,12 +43,7 @@ class Relay:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Piece] = asyncio.Queue()
         self._room = threading.Semaphore(MAX_WAITING)
-        self._is_closed = False
-
-    @property
-    def is_closed(self) -> bool:
-        """True if nobody reads any more."""
-        return self._is_closed
+        self.is_closed = False  # True if nobody reads any more
 
     def put(self, piece: Piece) -> None:
         """Hand a piece over, waiting for room. Raises: Abandoned."""
@@ -73,11 +68,11 @@ class Relay:
 
     def close(self) -> None:
         """Take no more; a writer that waits for room learns that it is not needed."""
-        self._is_closed = True
+        self.is_closed = True
         self._room.release(MAX_WAITING)
 
     def _hand_over(self, piece: Piece) -> None:
-        if self._is_closed:
+        if self.is_closed:
             self._room.release()  # the next one must not wait either
             raise Abandoned
         try:
