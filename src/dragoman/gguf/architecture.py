@@ -22,6 +22,7 @@ class Architecture:
 
     `keys`: of config.json, with the keys of the metadata (behind the architecture's name) that hold their values. `fixed`:
     keys and values that all its models have. `unread`: keys of the metadata that change nothing here.
+    `flags`: keys that are true if a layer has a tensor whose name begins so; `sizes`: keys of its last axis.
     `outer`: tensors outside the layers; `layer`: those of a layer, below `layers`; an `{expert}` in a name counts along a
     tensor's first axis. `cuts`: tensors that are several here, below each other. `joined`: tensors that are one here, by its
     name: below each other, or "turns" for rows that take turns.
@@ -36,11 +37,18 @@ class Architecture:
     layer: Names = field(default_factory=dict)
     fixed: dict[str, Any] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sizes: Names = field(default_factory=dict)
     cuts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     orders: Mapping[str, Order] = field(default_factory=dict)
     turned: tuple[str, ...] = ()
     has_raised_norms: bool = False
+
+
+def without(names: Names, *keys: str) -> Names:
+    """All but these keys."""
+    return {key: name for key, name in names.items() if key not in keys}
 
 
 KEYS = {
@@ -54,9 +62,10 @@ KEYS = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base",
 }
-OLD_KEYS = {key: name for key, name in KEYS.items() if key not in ("rms_norm_eps", "rope_theta", "head_dim")} | {
+OLD_KEYS = without(KEYS, "rms_norm_eps", "rope_theta", "head_dim") | {
     "layer_norm_epsilon": "attention.layer_norm_epsilon"
 }
+LAYER_NORM_KEYS = without(KEYS, "rms_norm_eps")
 WINDOW = {"sliding_window": "attention.sliding_window"}
 EXPERT_KEYS = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
 LOCAL_EXPERT_KEYS = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
@@ -97,6 +106,10 @@ SHARED = {
 SHARED_GATED = {name: target.replace("shared_experts", "shared_expert") for name, target in SHARED.items()} | {
     "ffn_gate_inp_shexp": "mlp.shared_expert_gate"
 }
+BIASES = {"attention_bias": ("attn_q.bias",), "mlp_bias": ("ffn_up.bias",)}
+QKV_BIASES = {"attention_bias": ("attn_q.bias", "attn_qkv.bias")}  # which may be one tensor
+MOE_SIZE = {"moe_intermediate_size": "ffn_down_exps.weight"}
+EXPERT_SIZE = {"intermediate_size": "ffn_down_exps.weight"}
 PAIRS: Mapping[str, Order] = {"attn_q": "pairs", "attn_k": "pairs"}
 
 LLAMA = Architecture(

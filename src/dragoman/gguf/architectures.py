@@ -10,23 +10,29 @@ from dataclasses import replace
 
 from dragoman.gguf.architecture import (
     ATTENTION,
+    BIASES,
     CUTS,
     EXPERT_KEYS,
+    EXPERT_SIZE,
     EXPERTS,
     FACTOR_KEYS,
     HEAD_NORMS,
     KEYS,
+    LAYER_NORM_KEYS,
     LLAMA,
     LOCAL_EXPERT_KEYS,
     MLP,
+    MOE_SIZE,
     NORM_BEFORE_MLP,
     NORMS_AFTER,
     OLD_KEYS,
     OUTER,
     PLAIN,
+    QKV_BIASES,
     SHARED,
     WINDOW,
     Architecture,
+    without,
 )
 from dragoman.gguf.newer_architectures import MINISTRAL3, NEWER
 from dragoman.gguf.qwen_architectures import QWENS
@@ -54,7 +60,7 @@ _GPT2 = Architecture(
 )
 _BLOOM = Architecture(
     "BloomForCausalLM",
-    {**OLD_KEYS, "seq_length": "context_length"},
+    without(OLD_KEYS, "max_position_embeddings", "num_key_value_heads") | {"seq_length": "context_length"},
     layers="transformer.h",
     outer={
         "token_embd": "transformer.word_embeddings",
@@ -71,13 +77,14 @@ _BLOOM = Architecture(
         "ffn_down": "mlp.dense_4h_to_h",
     },
     orders={"attn_qkv": "by_group"},
+    unread=("attention.head_count_kv",),
 )
 _FALCON = replace(
     _BLOOM,
     hugging_face="FalconForCausalLM",
     keys=OLD_KEYS | {"rope_theta": "rope.freq_base"},
-    outer={name: target for name, target in _BLOOM.outer.items() if name != "token_embd_norm"},
-    layer={name: target for name, target in _BLOOM.layer.items() if name != "ffn_norm"},
+    outer=without(_BLOOM.outer, "token_embd_norm"),
+    layer=without(_BLOOM.layer, "ffn_norm"),
     fixed={"bias": False, "alibi": False, "parallel_attn": True},
     unread=("tensor_data_layout",),
 )
@@ -87,6 +94,7 @@ _NEOX = Architecture(
     layers="gpt_neox.layers",
     outer={"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out"},
     layer={target: name.replace("self_attention", "attention") for target, name in _BLOOM.layer.items()},
+    flags={"attention_bias": ("attn_qkv.bias",)},
     orders={"attn_qkv": "by_group"},
 )
 _MPT = Architecture(
@@ -155,6 +163,7 @@ _GEMMA3 = replace(
     | WINDOW
     | {"final_logit_softcapping": "final_logit_softcapping", "rope_local_base_freq": "rope.freq_base_swa"},
     layer=_GEMMA2.layer | HEAD_NORMS,
+    fixed=_GEMMA.fixed | {"rope_local_base_freq": 10_000.0, "rope_theta": 1_000_000.0},
 )
 _MIXTRAL = replace(
     LLAMA,
@@ -168,21 +177,22 @@ _MIXTRAL = replace(
         "ffn_up_exps": "block_sparse_moe.experts.{expert}.w3",
         "ffn_down_exps": "block_sparse_moe.experts.{expert}.w2",
     },
+    sizes=EXPERT_SIZE,
 )
 _STARCODER2 = replace(
     PLAIN,
     hugging_face="Starcoder2ForCausalLM",
-    keys={key: name for key, name in KEYS.items() if key != "rms_norm_eps"}
-    | WINDOW
-    | {"norm_epsilon": "attention.layer_norm_epsilon"},
+    keys=LAYER_NORM_KEYS | WINDOW | {"norm_epsilon": "attention.layer_norm_epsilon"},
     layer=ATTENTION | NORM_BEFORE_MLP | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
-    fixed={"hidden_act": "gelu_pytorch_tanh"},
+    # the window is that of all published models; the converter leaves it out
+    fixed={"hidden_act": "gelu_pytorch_tanh", "sliding_window": 4096},
+    flags={"use_bias": ("attn_q.bias",)},
 )
 _STABLELM = replace(
     PLAIN,
     hugging_face="StableLmForCausalLM",
-    keys={key: name for key, name in KEYS.items() if key != "rms_norm_eps"}
-    | {"layer_norm_eps": "attention.layer_norm_epsilon"},
+    keys=LAYER_NORM_KEYS | {"layer_norm_eps": "attention.layer_norm_epsilon"},
+    flags={"use_qkv_bias": ("attn_q.bias",), "qk_layernorm": ("attn_q_norm",)},
     layer=PLAIN.layer
     | {
         "attn_q_norm": "self_attn.q_layernorm.norms.{expert}",
@@ -193,11 +203,15 @@ _STABLELM = replace(
 _OLMO = replace(
     LLAMA,
     hugging_face="OlmoForCausalLM",
-    keys={key: name for key, name in KEYS.items() if key != "rms_norm_eps"}
-    | {"layer_norm_eps": "attention.layer_norm_epsilon", "clip_qkv": "attention.clamp_kqv"},
+    keys=LAYER_NORM_KEYS | {"layer_norm_eps": "attention.layer_norm_epsilon", "clip_qkv": "attention.clamp_kqv"},
     layer=ATTENTION | MLP,
 )
-_OLMO2 = replace(PLAIN, hugging_face="Olmo2ForCausalLM", layer={**ATTENTION, **MLP, **HEAD_NORMS, **NORMS_AFTER})
+_OLMO2 = replace(
+    PLAIN,
+    hugging_face="Olmo2ForCausalLM",
+    layer={**ATTENTION, **MLP, **HEAD_NORMS, **NORMS_AFTER},
+    flags=BIASES,
+)
 _OLMOE = replace(
     PLAIN,
     hugging_face="OlmoeForCausalLM",
@@ -208,14 +222,15 @@ _OLMOE = replace(
 _COHERE = replace(
     PLAIN,
     hugging_face="CohereForCausalLM",
-    keys={key: name for key, name in KEYS.items() if key != "rms_norm_eps"}
-    | {"layer_norm_eps": "attention.layer_norm_epsilon", "logit_scale": "logit_scale"},
+    keys=LAYER_NORM_KEYS | {"layer_norm_eps": "attention.layer_norm_epsilon", "logit_scale": "logit_scale"},
     layer=ATTENTION | MLP | HEAD_NORMS,
+    flags={"use_qk_norm": ("attn_q_norm",)},
 )
 _GRANITE = replace(
     LLAMA,
     hugging_face="GraniteForCausalLM",
     keys=KEYS | FACTOR_KEYS,
+    flags=BIASES,
     # Granite 4's, which says this of layers with states even where it has none
     unread=(
         *(f"ssm.{key}" for key in ("conv_kernel", "state_size", "group_count", "inner_size", "time_step_rank")),
@@ -226,6 +241,8 @@ _GRANITE_EXPERTS = replace(
     LLAMA,
     hugging_face="GraniteMoeForCausalLM",
     keys=KEYS | FACTOR_KEYS | LOCAL_EXPERT_KEYS,
+    flags=BIASES,
+    sizes=EXPERT_SIZE,
     layer=ATTENTION
     | NORM_BEFORE_MLP
     | {
@@ -257,12 +274,13 @@ _GPT_OSS = replace(
     },
     turned=("mlp.experts.gate_up_proj", "ffn_down_exps.weight"),
     fixed={"attention_bias": True},
+    sizes=EXPERT_SIZE,
     unread=("expert_feed_forward_length",),
 )
 _DEEPSEEK2 = replace(
     PLAIN,
     hugging_face="DeepseekV2ForCausalLM",
-    keys={key: name for key, name in KEYS.items() if key not in ("head_dim", "num_key_value_heads")}
+    keys=without(KEYS, "head_dim", "num_key_value_heads")
     | {
         "n_routed_experts": "expert_count",
         "num_experts_per_tok": "expert_used_count",
@@ -289,6 +307,8 @@ _DEEPSEEK2 = replace(
     },
     joined={"self_attn.kv_b_proj": ("latent", "attn_k_b", "attn_v_b")},
     cuts={},
+    fixed={"attention_bias": False, "first_k_dense_replace": 0},
+    sizes=MOE_SIZE,
     unread=(
         "attention.head_count_kv",
         "expert_feed_forward_length",
@@ -305,6 +325,7 @@ _GLM = replace(
     PLAIN,
     hugging_face="GlmForCausalLM",
     layer=ATTENTION | NORM_BEFORE_MLP | {"ffn_up": "mlp.gate_up_proj", "ffn_down": "mlp.down_proj"},
+    flags=QKV_BIASES,
 )
 _GLM4 = replace(
     _GLM,
@@ -315,11 +336,11 @@ _GLM4_EXPERTS = replace(
     PLAIN,
     hugging_face="Glm4MoeForCausalLM",
     keys=KEYS
-    | {
-        key: name
-        for key, name in _DEEPSEEK2.keys.items()
-        if name.startswith("expert") or key == "first_k_dense_replace"
-    },
+    | {key: name for key, name in _DEEPSEEK2.keys.items() if name.startswith(("expert", "leading"))}
+    | {"norm_topk_prob": "expert_weights_norm", "num_nextn_predict_layers": "nextn_predict_layers"},
+    fixed={"norm_topk_prob": True},
+    flags=QKV_BIASES | {"use_qk_norm": ("attn_q_norm",)},
+    sizes=MOE_SIZE,
     layer=ATTENTION
     | MLP
     | HEAD_NORMS
@@ -329,9 +350,9 @@ _GLM4_EXPERTS = replace(
         "post_attention_norm": "post_attention_layernorm",
         "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
     },
-    unread=("expert_feed_forward_length", "expert_weights_norm", "expert_gating_func", "nextn_predict_layers"),
+    unread=("expert_feed_forward_length", "expert_gating_func"),
 )
-_ERNIE = replace(PLAIN, hugging_face="Ernie4_5ForCausalLM")
+_ERNIE = replace(PLAIN, hugging_face="Ernie4_5ForCausalLM", flags={"use_bias": ("attn_q.bias",)})
 
 ARCHITECTURES: dict[str, Architecture] = {
     "bloom": _BLOOM,
@@ -341,6 +362,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         hugging_face="Cohere2ForCausalLM",
         keys=_COHERE.keys | WINDOW,
         layer=ATTENTION | MLP,
+        flags={},
     ),
     "command-r": _COHERE,
     "deepseek2": _DEEPSEEK2,
@@ -358,6 +380,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         layer=PLAIN.layer | EXPERTS | SHARED | {"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
         unread=("expert_feed_forward_length", "expert_shared_feed_forward_length"),
+        sizes=MOE_SIZE,
     ),
     "exaone4": replace(
         PLAIN,
@@ -380,9 +403,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         PLAIN,
         hugging_face="HunYuanDenseV1ForCausalLM",
         layer=PLAIN.layer | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"},
+        flags=BIASES,
     ),
-    "llama": LLAMA,
-    "mistral3": replace(LLAMA, unread=MINISTRAL3.unread),
+    "llama": replace(LLAMA, flags=BIASES),
+    "mistral3": replace(LLAMA, flags=BIASES, unread=MINISTRAL3.unread),
     "mpt": _MPT,
     "olmo": _OLMO,
     "olmo2": _OLMO2,
@@ -396,8 +420,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         PLAIN,
         hugging_face="SeedOssForCausalLM",
         layer=ATTENTION | MLP | {"post_attention_norm": "post_attention_layernorm"},
+        flags=BIASES | {"attention_out_bias": ("attn_output.bias",)},
     ),
-    "smollm3": replace(LLAMA, hugging_face="SmolLM3ForCausalLM"),
+    "smollm3": replace(LLAMA, hugging_face="SmolLM3ForCausalLM", flags=BIASES),
     "stablelm": _STABLELM,
     "starcoder": replace(_GPT2, hugging_face="GPTBigCodeForCausalLM", turned=(), fixed={"hidden_act": "gelu"}),
     "starcoder2": _STARCODER2,
@@ -407,9 +432,13 @@ ARCHITECTURES: dict[str, Architecture] = {
 VARIANTS: dict[tuple[str, str], Architecture] = {
     ("llama", "expert_count"): _MIXTRAL,
     ("mistral3", "attention.temperature_scale"): MINISTRAL3,
-    ("olmo2", "attention.sliding_window"): replace(_OLMO2, hugging_face="Olmo3ForCausalLM", keys=KEYS | WINDOW),
+    ("olmo2", "attention.sliding_window"): replace(
+        _OLMO2, hugging_face="Olmo3ForCausalLM", keys=KEYS | WINDOW, flags={}
+    ),
     ("granitemoe", "expert_shared_feed_forward_length"): replace(
-        _GRANITE_EXPERTS, hugging_face="GraniteMoeSharedForCausalLM"
+        _GRANITE_EXPERTS,
+        hugging_face="GraniteMoeSharedForCausalLM",
+        sizes=EXPERT_SIZE | {"shared_intermediate_size": "ffn_down_shexp.weight"},
     ),
     ("granitehybrid", "expert_count"): GRANITE_HYBRID_EXPERTS,
     ("granitehybrid", "rope.scaling.finetuned"): BAMBA,

@@ -63,6 +63,13 @@ def make_config(model: GgufModel) -> Config:
         value = read_value(model, name)
         if value is not None:
             config[key] = value
+    config |= {key: any(has_part(model, part) for part in parts) for key, parts in architecture.flags.items()}
+    found = {key: name for key, name in architecture.sizes.items() if has_part(model, name)}
+    config |= {key: layer_shape(model, name)[-1] for key, name in found.items()}
+    if "num_hidden_layers" in config:
+        config["num_hidden_layers"] = layer_counts(model)[0]
+    if "sliding_window" in config:
+        _slides(model, config)
     config["vocab_size"] = tensor_shape(model, "token_embd.weight")[0]
     config["tie_word_embeddings"] = "output.weight" not in model.tensors
     if "rope_theta" in architecture.keys:
@@ -113,50 +120,22 @@ _SLIDING_BASE = "rope.freq_base_swa"
 _READ_BY_EXTRAS = ("attention.sliding_window_pattern", _SLIDING_BASE)
 
 
-def _llama(model: GgufModel, config: Config) -> None:
-    config["attention_bias"] = has_part(model, "attn_q.bias")
-    config["mlp_bias"] = has_part(model, "ffn_up.bias")
-
-
-def _biased(model: GgufModel, config: Config) -> None:
-    """Queries, keys and values may be one tensor, with one bias."""
-    config["attention_bias"] = has_part(model, "attn_q.bias") or has_part(model, "attn_qkv.bias")
-
-
 def _experts(model: GgufModel, config: Config) -> None:
-    """Experts' sizes are those of their matrices; layers without experts are dense."""
-    config["moe_intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
-    config.setdefault("intermediate_size", config["moe_intermediate_size"])
+    """Layers without experts are dense."""
+    config.setdefault("intermediate_size", config.get("moe_intermediate_size", 1))
     layers = range(min(layer_counts(model)[0], len(model.tensors)))
     config["mlp_only_layers"] = [index for index in layers if f"blk.{index}.ffn_gate_inp.weight" not in model.tensors]
 
 
-def _qwen2_experts(model: GgufModel, config: Config) -> None:
-    _experts(model, config)
-    config["shared_expert_intermediate_size"] = layer_shape(model, "ffn_down_shexp.weight")[-1]
-
-
 def _qwen35(model: GgufModel, config: Config) -> None:
     """Adds the layers' kinds. Newer files name each layer's; older ones give the distance between layers that attend."""
-    config["attention_bias"] = has_part(model, "attn_q.bias")
     config["linear_value_head_dim"] = value_heads(model)[2]
-    config["num_hidden_layers"] = num_layers = layer_counts(model)[0]
     key = f"{model.architecture}.attention.recurrent_layers"
     if model.metadata.is_list(key):
         kinds = ["linear_attention" if recurs else "full_attention" for recurs in model.metadata[key]]
-        config["layer_types"] = kinds[:num_layers]
-
-
-def _qwen35_experts(model: GgufModel, config: Config) -> None:
-    _qwen35(model, config)
-    _qwen2_experts(model, config)
-
-
-def _local_experts(model: GgufModel, config: Config) -> None:
-    config["intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
-    config.pop("mlp_only_layers", None)
-    if has_part(model, "ffn_down_shexp"):
-        config["shared_intermediate_size"] = layer_shape(model, "ffn_down_shexp.weight")[-1]
+        config["layer_types"] = kinds[: layer_counts(model)[0]]
+    if "num_experts" in config:
+        _experts(model, config)
 
 
 def _slides(model: GgufModel, config: Config) -> None:
@@ -173,21 +152,10 @@ def _slides(model: GgufModel, config: Config) -> None:
 
 def _gemma2(model: GgufModel, config: Config) -> None:
     """The largest models scale scores by what a head would have of the hidden size, the others by its own size."""
-    _slides(model, config)
     largest = {"Gemma2ForCausalLM": 46, "Gemma3ForCausalLM": 62}[config["architectures"][0]]
     heads, _ = head_counts(model)
     is_largest = config.get("num_hidden_layers") == largest
     config["query_pre_attn_scalar"] = config.get("hidden_size", 0) // heads if is_largest else head_size(model)
-
-
-def _gemma3(model: GgufModel, config: Config) -> None:
-    _gemma2(model, config)
-    config.setdefault("rope_local_base_freq", 10_000.0)
-    config.setdefault("rope_theta", 1_000_000.0)
-
-
-def _phi3(model: GgufModel, config: Config) -> None:
-    _slides(model, config)
 
 
 def _falcon(model: GgufModel, config: Config) -> None:
@@ -198,11 +166,6 @@ def _falcon(model: GgufModel, config: Config) -> None:
     config["intermediate_size"] = layer_shape(model, "ffn_up.weight")[0]  # of which Falcon 2 has more than the key says
     if config["new_decoder_architecture"]:
         config["num_ln_in_parallel_attn"] = 2 if has_part(model, "attn_norm_2") else 1
-
-
-def _bloom(model: GgufModel, config: Config) -> None:
-    config.pop("max_position_embeddings", None)
-    config.pop("num_key_value_heads", None)
 
 
 def _mpt(model: GgufModel, config: Config) -> None:
@@ -217,46 +180,22 @@ def _mpt(model: GgufModel, config: Config) -> None:
     }
 
 
-def _neox(model: GgufModel, config: Config) -> None:
-    config["attention_bias"] = has_part(model, "attn_qkv.bias")
-
-
 def _big_code(model: GgufModel, config: Config) -> None:
     config["multi_query"] = head_counts(model)[1] == 1
 
 
-def _starcoder2(model: GgufModel, config: Config) -> None:
-    config["use_bias"] = has_part(model, "attn_q.bias")
-    config.setdefault("sliding_window", 4096)  # of all published models; the converter leaves it out
-    _slides(model, config)
-
-
 def _stablelm(model: GgufModel, config: Config) -> None:
-    config["use_qkv_bias"] = has_part(model, "attn_q.bias")
-    config["qk_layernorm"] = has_part(model, "attn_q_norm")
     config["use_parallel_residual"] = not has_part(model, "ffn_norm")
-
-
-def _cohere(model: GgufModel, config: Config) -> None:
-    config["use_qk_norm"] = has_part(model, "attn_q_norm")
 
 
 def _granite(model: GgufModel, config: Config) -> None:
     key = f"{model.architecture}.rope.scaling.finetuned"
     if not model.metadata.flag(key, True):
         raise model.metadata.error(key, "true, since otherwise no dimension would be rotated by position")
-    _llama(model, config)
     config.setdefault("attention_multiplier", head_size(model) ** -0.5)
 
 
-def _granite_experts(model: GgufModel, config: Config) -> None:
-    _granite(model, config)
-    _local_experts(model, config)
-
-
 def _gpt_oss(model: GgufModel, config: Config) -> None:
-    _slides(model, config)
-    _local_experts(model, config)
     if "rope_scaling" in config:
         config["rope_scaling"]["truncate"] = False  # as in all published checkpoints; no key tells it
 
@@ -265,17 +204,11 @@ def _deepseek2(model: GgufModel, config: Config) -> None:
     """V3 and its kin score experts by a sigmoid; sizes of heads are told in two ways, by how old the file is."""
     name, values = model.architecture, model.metadata
     _latent_sizes(model, config)
-    config["attention_bias"] = False
     config.pop("partial_rotary_factor", None)
-    config["num_hidden_layers"] = layer_counts(model)[0]
-    config["moe_intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
-    config.setdefault("first_k_dense_replace", 0)
-    is_normalized = values.flag(f"{name}.expert_weights_norm", False)
+    config["norm_topk_prob"] = values.flag(f"{name}.expert_weights_norm", False)
     if values.number(f"{name}.expert_gating_func") == 2 or has_part(model, "exp_probs_b"):
         config["architectures"] = ["DeepseekV3ForCausalLM"]
-        config["norm_topk_prob"] = is_normalized
     else:
-        config["norm_topk_prob"] = is_normalized
         in_groups = config.get("n_group", 1) > 1
         config["topk_method"] = "group_limited_greedy" if in_groups else "greedy"
     _read_yarn_growth(model, config, 10)  # written as a tenth of it
@@ -298,29 +231,14 @@ def _latent_sizes(model: GgufModel, config: Config) -> None:
     config["qk_nope_head_dim"] = size - config.get("qk_rope_head_dim", 0)
 
 
-def _glm4_experts(model: GgufModel, config: Config) -> None:
-    _biased(model, config)
-    config["use_qk_norm"] = has_part(model, "attn_q_norm")
-    config["moe_intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
-    config["norm_topk_prob"] = model.metadata.flag(f"{model.architecture}.expert_weights_norm", True)
-    config["num_hidden_layers"], config["num_nextn_predict_layers"] = layer_counts(model)
-
-
-def _ernie(model: GgufModel, config: Config) -> None:
-    config["use_bias"] = has_part(model, "attn_q.bias")
-
-
 def _ernie_experts(model: GgufModel, config: Config) -> None:
-    _ernie(model, config)
-    config["moe_intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
-    if has_part(model, "ffn_down_shexp"):
+    if has_part(model, "ffn_down_shexp") and "moe_intermediate_size" in config:
         shared = layer_shape(model, "ffn_down_shexp.weight")[-1]
         config["moe_num_shared_experts"] = shared // config["moe_intermediate_size"]
 
 
 def _olmo3(model: GgufModel, config: Config) -> None:
     """Layers that see a window turn by a base of their own, and without the others' scaling."""
-    _slides(model, config)
     base = read_value(model, _SLIDING_BASE)
     if base is not None:
         full = {
@@ -332,11 +250,6 @@ def _olmo3(model: GgufModel, config: Config) -> None:
         config["rope_parameters"] = {"full_attention": full, "sliding_attention": sliding}
 
 
-def _seed_oss(model: GgufModel, config: Config) -> None:
-    _llama(model, config)
-    config["attention_out_bias"] = has_part(model, "attn_output.bias")
-
-
 def _ministral3(model: GgufModel, config: Config) -> None:
     _read_yarn_growth(model, config, 1)
     if "rope_scaling" in config:
@@ -344,28 +257,8 @@ def _ministral3(model: GgufModel, config: Config) -> None:
         config["rope_scaling"]["llama_4_scaling_beta"] = scale
 
 
-def _biased_experts(model: GgufModel, config: Config) -> None:
-    """Experts' sizes are those of their matrices; layers that guess further tokens come last."""
-    _slides(model, config)
-    config["num_hidden_layers"] = layer_counts(model)[0]
-    config["moe_intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
-
-
-def _dots1(model: GgufModel, config: Config) -> None:
-    _biased(model, config)
-    _biased_experts(model, config)
-
-
-def _hunyuan_experts(model: GgufModel, config: Config) -> None:
-    _llama(model, config)
-    _local_experts(model, config)
-    config.pop("shared_intermediate_size", None)
-
-
 def _gemma3n(model: GgufModel, config: Config) -> None:
     """Gates of a layer pass by how many deviations they lie above their mean: as many as pass of a normal distribution."""
-    _slides(model, config)
-    config.setdefault("rope_local_base_freq", 10_000.0)
     config["vocab_size_per_layer_input"] = tensor_shape(model, "per_layer_token_embd.weight")[0]
     config["laurel_rank"] = layer_shape(model, "laurel_l.weight")[0]
     name, num_layers = model.architecture, layer_counts(model)[0]
@@ -378,7 +271,6 @@ def _gemma3n(model: GgufModel, config: Config) -> None:
 def _gemma4(model: GgufModel, config: Config) -> None:
     """Layers that see everything have other heads, which turn otherwise; those that share keys may have a wider MLP."""
     name, values = model.architecture, model.metadata
-    _slides(model, config)
     num_layers = layer_counts(model)[0]
     kinds = config.get("layer_types") or []
     full = next((index for index, kind in enumerate(kinds) if kind == "full_attention"), 0)
@@ -430,52 +322,26 @@ def _each_layer(model: GgufModel, key: str, num_layers: int) -> list[int]:
 
 
 _EXTRAS: Mapping[str, Callable[[GgufModel, Config], None]] = {
-    "AfmoeForCausalLM": _biased_experts,
-    "ArceeForCausalLM": _llama,
-    "BloomForCausalLM": _bloom,
-    "Cohere2ForCausalLM": _slides,
-    "CohereForCausalLM": _cohere,
     "DeepseekV2ForCausalLM": _deepseek2,
-    "Dots1ForCausalLM": _dots1,
-    "Ernie4_5ForCausalLM": _ernie,
     "Ernie4_5_MoeForCausalLM": _ernie_experts,
-    "Exaone4ForCausalLM": _slides,
-    "ExaoneMoeForCausalLM": _biased_experts,
     "FalconForCausalLM": _falcon,
     "GPTBigCodeForCausalLM": _big_code,
-    "GPTNeoXForCausalLM": _neox,
     "Gemma2ForCausalLM": _gemma2,
-    "Gemma3ForCausalLM": _gemma3,
+    "Gemma3ForCausalLM": _gemma2,
     "Gemma3nForCausalLM": _gemma3n,
     "Gemma4ForCausalLM": _gemma4,
-    "Glm4ForCausalLM": _biased,
-    "GlmForCausalLM": _biased,
-    "Glm4MoeForCausalLM": _glm4_experts,
     "GptOssForCausalLM": _gpt_oss,
     "GraniteForCausalLM": _granite,
-    "GraniteMoeForCausalLM": _granite_experts,
-    "GraniteMoeSharedForCausalLM": _granite_experts,
-    "HunYuanDenseV1ForCausalLM": _llama,
-    "HunYuanMoEV1ForCausalLM": _hunyuan_experts,
-    "Jais2ForCausalLM": _llama,
-    "LlamaForCausalLM": _llama,
+    "GraniteMoeForCausalLM": _granite,
+    "GraniteMoeSharedForCausalLM": _granite,
     "MPTForCausalLM": _mpt,
-    "MiniMaxM2ForCausalLM": _local_experts,
     "Ministral3ForCausalLM": _ministral3,
-    "MixtralForCausalLM": _local_experts,
-    "NemotronForCausalLM": _llama,
-    "Olmo2ForCausalLM": _llama,
     "Olmo3ForCausalLM": _olmo3,
-    "Phi3ForCausalLM": _phi3,
-    "Qwen2MoeForCausalLM": _qwen2_experts,
-    "Qwen3ForCausalLM": _biased,
+    "Qwen2MoeForCausalLM": _experts,
     "Qwen3MoeForCausalLM": _experts,
-    "Qwen3NextForCausalLM": _qwen35_experts,
+    "Qwen3NextForCausalLM": _qwen35,
     "Qwen3_5ForCausalLM": _qwen35,
-    "Qwen3_5MoeForCausalLM": _qwen35_experts,
-    "SeedOssForCausalLM": _seed_oss,
-    "SmolLM3ForCausalLM": _llama,
+    "Qwen3_5MoeForCausalLM": _qwen35,
     "StableLmForCausalLM": _stablelm,
-    "Starcoder2ForCausalLM": _starcoder2,
     **RECURRENT_EXTRAS,
 }

@@ -10,24 +10,29 @@ from dataclasses import replace
 
 from dragoman.gguf.architecture import (
     ATTENTION,
+    BIASES,
     EXPERT_KEYS,
+    EXPERT_SIZE,
     EXPERTS,
     HEAD_NORMS,
     KEYS,
+    LAYER_NORM_KEYS,
     LLAMA,
     LOCAL_EXPERT_KEYS,
     MLP,
+    MOE_SIZE,
     NORM_BEFORE_MLP,
     NORMS_AFTER,
     OUTER,
     PLAIN,
+    QKV_BIASES,
     SHARED,
     WINDOW,
     Architecture,
+    without,
 )
 
-_UP_DOWN = {name: target for name, target in MLP.items() if name != "ffn_gate"}
-_LAYER_NORM_KEYS = {key: name for key, name in KEYS.items() if key != "rms_norm_eps"}
+_UP_DOWN = without(MLP, "ffn_gate")
 _GROUPS = {"n_group": "expert_group_count", "topk_group": "expert_group_used_count"}
 _SIZES = ("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_gating_func")
 MINISTRAL3 = replace(
@@ -50,6 +55,7 @@ _MINIMAX_M2 = replace(
         "ffn_down_exps": "block_sparse_moe.experts.{expert}.w2",
     },
     unread=(*_SIZES, "expert_weights_norm"),
+    sizes=EXPERT_SIZE,
 )
 _AFMOE = replace(
     PLAIN,
@@ -79,6 +85,7 @@ _AFMOE = replace(
     },
     fixed={"mup_enabled": True},  # of all published models; the converter leaves it out
     unread=_SIZES,
+    sizes=MOE_SIZE,
 )
 _HUNYUAN_EXPERTS = replace(
     PLAIN,
@@ -94,6 +101,8 @@ _HUNYUAN_EXPERTS = replace(
         "attn_k_norm": "self_attn.key_layernorm",
     },
     unread=_SIZES,
+    flags=BIASES,
+    sizes=EXPERT_SIZE,
 )
 _BIASED_EXPERTS = {
     "num_experts_per_tok": "expert_used_count",
@@ -110,6 +119,8 @@ _DOTS1 = replace(
     | {"n_routed_experts": "expert_count", "n_shared_experts": "expert_shared_count"},
     layer=PLAIN.layer | HEAD_NORMS | EXPERTS | SHARED | {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
     unread=_SIZES,
+    flags=QKV_BIASES,
+    sizes=MOE_SIZE,
 )
 _EXAONE_EXPERTS = replace(
     _DOTS1,
@@ -121,6 +132,7 @@ _EXAONE_EXPERTS = replace(
     | {"num_experts": "expert_count", "num_shared_experts": "expert_shared_count"},
     layer=_DOTS1.layer | {"exp_probs_b.bias": "mlp.e_score_correction_bias"},
     unread=(*_SIZES, "nextn_predict_layers"),
+    flags={},
 )
 _PER_LAYER = {
     "inp_gate": "per_layer_input_gate",
@@ -130,7 +142,7 @@ _PER_LAYER = {
 _GEMMA3N = replace(
     PLAIN,
     hugging_face="Gemma3nForCausalLM",
-    keys={key: name for key, name in KEYS.items() if key != "intermediate_size"}
+    keys=without(KEYS, "intermediate_size")
     | WINDOW
     | {
         "altup_active_idx": "altup.active_idx",
@@ -165,15 +177,12 @@ _GEMMA3N = replace(
         "laurel_r": "laurel.linear_right",
     },
     unread=("feed_forward_length", "activation_sparsity_scale"),
+    fixed={"rope_local_base_freq": 10_000.0},
 )
 _GEMMA4 = replace(
     PLAIN,
     hugging_face="Gemma4ForCausalLM",
-    keys={
-        key: name
-        for key, name in KEYS.items()
-        if key not in ("head_dim", "intermediate_size", "num_key_value_heads", "rope_theta")
-    }
+    keys=without(KEYS, "head_dim", "intermediate_size", "num_key_value_heads", "rope_theta")
     | WINDOW
     | {
         "final_logit_softcapping": "final_logit_softcapping",
@@ -185,7 +194,7 @@ _GEMMA4 = replace(
         "rope_local_base_freq": "rope.freq_base_swa",
         "top_k_experts": "expert_used_count",
     },
-    outer={name: target for name, target in _GEMMA3N.outer.items() if not name.startswith("altup")},
+    outer=without(_GEMMA3N.outer, "altup_proj", "altup_unembd_proj"),
     layer=ATTENTION
     | MLP
     | HEAD_NORMS
@@ -216,13 +225,16 @@ _GEMMA4 = replace(
 _JAIS2 = replace(
     PLAIN,
     hugging_face="Jais2ForCausalLM",
-    keys=_LAYER_NORM_KEYS | {"layer_norm_eps": "attention.layer_norm_epsilon"},
+    keys=LAYER_NORM_KEYS | {"layer_norm_eps": "attention.layer_norm_epsilon"},
     layer=ATTENTION | NORM_BEFORE_MLP | _UP_DOWN,
+    flags=BIASES,
 )
 
 NEWER: dict[str, Architecture] = {
     "afmoe": _AFMOE,
-    "arcee": replace(LLAMA, hugging_face="ArceeForCausalLM", layer=ATTENTION | NORM_BEFORE_MLP | _UP_DOWN),
+    "arcee": replace(
+        LLAMA, hugging_face="ArceeForCausalLM", layer=ATTENTION | NORM_BEFORE_MLP | _UP_DOWN, flags=BIASES
+    ),
     "dots1": _DOTS1,
     "exaone-moe": _EXAONE_EXPERTS,
     "gemma3n": _GEMMA3N,
@@ -233,7 +245,7 @@ NEWER: dict[str, Architecture] = {
     "nemotron": replace(
         _JAIS2,
         hugging_face="NemotronForCausalLM",
-        keys=_LAYER_NORM_KEYS | {"norm_eps": "attention.layer_norm_epsilon"},
+        keys=LAYER_NORM_KEYS | {"norm_eps": "attention.layer_norm_epsilon"},
         has_raised_norms=True,
         unread=("attention.layer_norm_rms_epsilon",),  # the converter writes both
     ),

@@ -16,14 +16,17 @@ from dragoman.gguf.architecture import (
     HEAD_NORMS,
     KEYS,
     MLP,
+    MOE_SIZE,
     OUTER,
     PLAIN,
+    QKV_BIASES,
     SHARED_GATED,
     Architecture,
 )
 
 _QWEN2 = replace(PLAIN, hugging_face="Qwen2ForCausalLM", fixed={"use_sliding_window": False})
-_QWEN3 = replace(_QWEN2, hugging_face="Qwen3ForCausalLM", layer=PLAIN.layer | HEAD_NORMS)
+_QWEN3 = replace(_QWEN2, hugging_face="Qwen3ForCausalLM", layer=PLAIN.layer | HEAD_NORMS, flags=QKV_BIASES)
+_SHARED_SIZE = {"shared_expert_intermediate_size": "ffn_down_shexp.weight"}
 _QWEN3_EXPERTS = replace(
     _QWEN3,
     hugging_face="Qwen3MoeForCausalLM",
@@ -31,12 +34,15 @@ _QWEN3_EXPERTS = replace(
     layer=_QWEN3.layer | EXPERTS,
     fixed=_QWEN2.fixed | {"norm_topk_prob": True},
     unread=("expert_feed_forward_length", "expert_shared_feed_forward_length"),
+    flags={},
+    sizes=MOE_SIZE,
 )
 _QWEN2_EXPERTS = replace(
     _QWEN3_EXPERTS,
     hugging_face="Qwen2MoeForCausalLM",
     layer=PLAIN.layer | EXPERTS | SHARED_GATED,
     fixed=_QWEN2.fixed | {"norm_topk_prob": False},
+    sizes=MOE_SIZE | _SHARED_SIZE,
 )
 # Of models that see, whose texts have the same position on all axes: sections of a head then change nothing.
 _SEES: tuple[str, ...] = ("rope.dimension_sections", "n_deepstack_layers")
@@ -77,6 +83,7 @@ _QWEN35 = Architecture(
     },
     unread=(*_SEES, "ssm.inner_size", "attention.recurrent_layers", "nextn_predict_layers"),
     has_raised_norms=True,
+    flags={"attention_bias": ("attn_q.bias",)},
 )
 _QWEN35_EXPERTS = replace(
     _QWEN35,
@@ -85,6 +92,7 @@ _QWEN35_EXPERTS = replace(
     layer=_QWEN35.layer | EXPERTS | SHARED_GATED,
     cuts={"ffn_gate_up_exps": CUTS["ffn_gate_up_exps"]},
     unread=(*_QWEN35.unread, *_QWEN3_EXPERTS.unread),
+    sizes=MOE_SIZE | _SHARED_SIZE,
 )
 _QWEN3_NEXT = replace(
     _QWEN35_EXPERTS,

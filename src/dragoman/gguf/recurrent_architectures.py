@@ -10,17 +10,20 @@ from dataclasses import replace
 
 from dragoman.gguf.architecture import (
     ATTENTION,
+    BIASES,
     EXPERT_KEYS,
     EXPERTS,
     FACTOR_KEYS,
     KEYS,
     LOCAL_EXPERT_KEYS,
     MLP,
+    MOE_SIZE,
     OUTER,
     PAIRS,
     PLAIN,
     Architecture,
     Names,
+    without,
 )
 
 _SIZES = ("expert_feed_forward_length", "expert_shared_feed_forward_length", "expert_gating_func")
@@ -36,10 +39,11 @@ def _scan(mixer: str) -> Names:
 
 def _channel_scan(mixer: str) -> Names:
     """The tensors of a scan by channels, below `mixer`."""
-    names = {part: name for part, name in _scan(mixer).items() if part not in ("ssm_norm", "ssm_dt.bias")}
-    return names | {"ssm_x": f"{mixer}.x_proj", "ssm_dt": f"{mixer}.dt_proj"}
+    return without(_scan(mixer), "ssm_norm", "ssm_dt.bias") | {"ssm_x": f"{mixer}.x_proj", "ssm_dt": f"{mixer}.dt_proj"}
 
 
+_SCAN_BIASES = {"use_conv_bias": ("ssm_conv1d.bias",), "use_bias": ("ssm_in.bias",)}
+_MAMBA_BIASES = {"mamba_conv_bias": ("ssm_conv1d.bias",), "mamba_proj_bias": ("ssm_in.bias",)}
 _BACKBONE = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f", "output": "lm_head"}
 _HYBRID_KEYS = {
     "mamba_d_conv": "ssm.conv_kernel",
@@ -61,19 +65,19 @@ _MAMBA = Architecture(
     outer=_BACKBONE,
     layer={"attn_norm": "norm"} | _channel_scan("mixer"),
     unread=("context_length", "feed_forward_length", "attention.head_count", "ssm.inner_size", "ssm.dt_b_c_rms"),
+    flags=_SCAN_BIASES,
 )
 FALCON_MAMBA = replace(_MAMBA, hugging_face="FalconMambaForCausalLM")
 _MAMBA2 = replace(
     _MAMBA,
     hugging_face="Mamba2ForCausalLM",
-    keys={key: name for key, name in _MAMBA.keys.items() if key != "time_step_rank"}
-    | {"n_groups": "ssm.group_count", "num_heads": "ssm.time_step_rank"},
+    keys=without(_MAMBA.keys, "time_step_rank") | {"n_groups": "ssm.group_count", "num_heads": "ssm.time_step_rank"},
     layer={"attn_norm": "norm"} | _scan("mixer"),
 )
 _NEMOTRON_H = replace(
     _MAMBA2,
     hugging_face="NemotronHForCausalLM",
-    keys={key: name for key, name in KEYS.items() if key not in ("intermediate_size", "rms_norm_eps", "rope_theta")}
+    keys=without(KEYS, "intermediate_size", "rms_norm_eps", "rope_theta")
     | {
         "layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
         "conv_kernel": "ssm.conv_kernel",
@@ -94,6 +98,7 @@ _NEMOTRON_H = replace(
     orders=PAIRS,
     # What scales attention and turns it, of a model whose attention does not turn.
     unread=(*_SAID_BY_TENSORS, "attention.layer_norm_epsilon", "rope.freq_base"),
+    flags=_SCAN_BIASES | BIASES | {"mlp_bias": ("ffn_up.bias", "ffn_up_shexp.bias")},
 )
 _NEMOTRON_H_EXPERTS = replace(
     _NEMOTRON_H,
@@ -120,11 +125,12 @@ _NEMOTRON_H_EXPERTS = replace(
         "ffn_latent_up": "mixer.fc2_latent_proj",
     },
     unread=(*_NEMOTRON_H.unread, *_SIZES, "nextn_predict_layers"),
+    sizes=MOE_SIZE | {"moe_shared_expert_intermediate_size": "ffn_down_shexp.weight"},
 )
 _JAMBA = replace(
     PLAIN,
     hugging_face="JambaForCausalLM",
-    keys={key: name for key, name in KEYS.items() if key not in ("num_key_value_heads", "rope_theta")}
+    keys=without(KEYS, "num_key_value_heads", "rope_theta")
     | EXPERT_KEYS
     | {"mamba_d_conv": "ssm.conv_kernel", "mamba_d_state": "ssm.state_size", "mamba_dt_rank": "ssm.time_step_rank"},
     outer=OUTER | {"output_norm": "model.final_layernorm"},
@@ -140,6 +146,7 @@ _JAMBA = replace(
     },
     cuts={},
     unread=("attention.head_count_kv", "ssm.inner_size"),
+    flags=_MAMBA_BIASES,
 )
 _FALCON_H1 = replace(
     PLAIN,
@@ -152,26 +159,26 @@ _FALCON_H1 = replace(
     # the one tensor whose name in the file is not that of a module
     | {"ffn_norm": "pre_ff_layernorm.weight", "ffn_norm.weight": "pre_ff_layernorm.weight"},
     cuts={},
+    flags=_MAMBA_BIASES | BIASES | {"mamba_rms_norm": ("ssm_norm",), "projectors_bias": ("ssm_out.bias",)},
     fixed={"mamba_norm_before_gate": False},  # as llama.cpp computes; what is multiplied is multiplied in the matrices
 )
 _GRANITE_HYBRID = replace(
     PLAIN,
     hugging_face="GraniteMoeHybridForCausalLM",
-    keys={
-        key: name for key, name in KEYS.items() if key not in ("head_dim", "num_key_value_heads", "intermediate_size")
-    }
-    | _HYBRID_KEYS
-    | FACTOR_KEYS,
+    keys=without(KEYS, "head_dim", "num_key_value_heads", "intermediate_size") | _HYBRID_KEYS | FACTOR_KEYS,
     layer=ATTENTION | _scan("mamba") | {"ffn_norm": "post_attention_layernorm", "ffn_down": "shared_mlp.output_linear"},
     joined={"shared_mlp.input_linear": ("ffn_gate", "ffn_up")},
     cuts={},
     orders=PAIRS,
     unread=(*_SAID_BY_TENSORS, *_SIZES),
+    flags=_MAMBA_BIASES | BIASES,
+    sizes={"shared_intermediate_size": "ffn_down.weight"},
+    fixed={"num_local_experts": 0, "position_embedding_type": "nope"},
 )
 GRANITE_HYBRID_EXPERTS = replace(
     _GRANITE_HYBRID,
     keys=_GRANITE_HYBRID.keys | LOCAL_EXPERT_KEYS,
-    layer={part: name for part, name in _GRANITE_HYBRID.layer.items() if part != "ffn_down"}
+    layer=without(_GRANITE_HYBRID.layer, "ffn_down")
     | {
         "ffn_gate_inp": "block_sparse_moe.router.layer",
         "ffn_down_exps": "block_sparse_moe.output_linear",
@@ -181,11 +188,14 @@ GRANITE_HYBRID_EXPERTS = replace(
         "block_sparse_moe.input_linear": ("ffn_gate_exps", "ffn_up_exps"),
         "shared_mlp.input_linear": ("ffn_gate_shexp", "ffn_up_shexp"),
     },
+    sizes={"intermediate_size": "ffn_down_exps.weight", "shared_intermediate_size": "ffn_down_shexp.weight"},
 )
 BAMBA = replace(
     _GRANITE_HYBRID,
     hugging_face="BambaForCausalLM",
-    keys={key: name for key, name in KEYS.items() if key not in ("head_dim", "num_key_value_heads")} | _HYBRID_KEYS,
+    keys=without(KEYS, "head_dim", "num_key_value_heads") | _HYBRID_KEYS,
+    fixed={"partial_rotary_factor": 1.0},
+    sizes={},
     outer=_JAMBA.outer,
     layer=_FALCON_H1.layer | {"ffn_norm": "pre_ff_layernorm.weight"},
     joined={},
@@ -193,7 +203,7 @@ BAMBA = replace(
 LFM2 = replace(
     PLAIN,
     hugging_face="Lfm2ForCausalLM",
-    keys={key: name for key, name in KEYS.items() if key not in ("rms_norm_eps", "num_key_value_heads")}
+    keys=without(KEYS, "rms_norm_eps", "num_key_value_heads")
     | {"norm_eps": "attention.layer_norm_rms_epsilon", "conv_L_cache": "shortconv.l_cache"},
     outer=OUTER | {"output_norm": "model.embedding_norm", "token_embd_norm": "model.embedding_norm"},
     layer={
@@ -214,6 +224,7 @@ LFM2 = replace(
     },
     fixed={"block_auto_adjust_ff_dim": False},
     unread=("attention.head_count_kv",),
+    flags={"conv_bias": ("shortconv.conv.bias",)},
 )
 _LFM2_EXPERTS = replace(
     LFM2,
@@ -229,6 +240,8 @@ _LFM2_EXPERTS = replace(
     },
     fixed={},
     unread=(*LFM2.unread, *_SIZES),
+    flags=LFM2.flags | {"use_expert_bias": ("exp_probs_b",)},
+    sizes=MOE_SIZE,
 )
 
 RECURRENT: dict[str, Architecture] = {

@@ -13,7 +13,6 @@ from dragoman.gguf.values import Config, has_part, head_counts, layer_counts, la
 
 def _mamba(model: GgufModel, config: Config) -> None:
     config["expand"] = _inner_size(model) / max(config.get("hidden_size", 1), 1)
-    config["use_conv_bias"], config["use_bias"] = has_part(model, "ssm_conv1d.bias"), has_part(model, "ssm_in.bias")
 
 
 def _mamba2(model: GgufModel, config: Config) -> None:
@@ -32,13 +31,7 @@ def _nemotron_h(model: GgufModel, config: Config) -> None:
     )
     config["layers_block_type"] = list(found)
     config["mamba_head_dim"] = _head_size(model)
-    config["use_conv_bias"], config["use_bias"] = has_part(model, "ssm_conv1d.bias"), has_part(model, "ssm_in.bias")
-    config["attention_bias"] = has_part(model, "attn_q.bias")
-    config["mlp_bias"] = has_part(model, "ffn_up.bias") or has_part(model, "ffn_up_shexp.bias")
     config["intermediate_size"] = layer_shape(model, "ffn_up.weight")[0] if has_part(model, "ffn_up.") else 1
-    if has_part(model, "ffn_up_exps"):
-        config["moe_intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
-        config["moe_shared_expert_intermediate_size"] = layer_shape(model, "ffn_down_shexp.weight")[-1]
 
 
 def _jamba(model: GgufModel, config: Config) -> None:
@@ -58,26 +51,15 @@ def _jamba(model: GgufModel, config: Config) -> None:
     if not any(routes):
         config["num_experts"] = 1
     config["mamba_expand"] = _inner_size(model) / max(config.get("hidden_size", 1), 1)
-    config["mamba_conv_bias"] = has_part(model, "ssm_conv1d.bias")
-    config["mamba_proj_bias"] = has_part(model, "ssm_in.bias")
-
-
-def _hybrid(model: GgufModel, config: Config) -> None:
-    config["mamba_d_head"] = _head_size(model)
-    config["mamba_conv_bias"] = has_part(model, "ssm_conv1d.bias")
-    config["mamba_proj_bias"] = has_part(model, "ssm_in.bias")
-    config["attention_bias"], config["mlp_bias"] = has_part(model, "attn_q.bias"), has_part(model, "ffn_up.bias")
 
 
 def _falcon_h1(model: GgufModel, config: Config) -> None:
-    _hybrid(model, config)
-    config["mamba_rms_norm"] = has_part(model, "ssm_norm")
-    config["projectors_bias"] = has_part(model, "ssm_out.bias")
+    config["mamba_d_head"] = _head_size(model)
 
 
 def _attending_hybrid(model: GgufModel, config: Config) -> list[bool]:
     """Adds what Granite 4 and Bamba have in common; returns for each layer whether it attends."""
-    _hybrid(model, config)
+    config["mamba_d_head"] = _head_size(model)
     config["mamba_expand"] = _inner_size(model) / max(config.get("hidden_size", 1), 1)
     config["num_key_value_heads"] = head_counts(model)[1]
     return _attending(model)
@@ -86,32 +68,17 @@ def _attending_hybrid(model: GgufModel, config: Config) -> list[bool]:
 def _granite_hybrid(model: GgufModel, config: Config) -> None:
     attends = _attending_hybrid(model, config)
     config["layer_types"] = ["attention" if attending else "mamba" for attending in attends]
-    config["position_embedding_type"] = "nope"
-    if has_part(model, "ffn_gate_inp"):
-        config["intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
-        config["shared_intermediate_size"] = layer_shape(model, "ffn_down_shexp.weight")[-1]
-    else:
-        config["num_local_experts"] = 0
-        config["shared_intermediate_size"] = layer_shape(model, "ffn_down.weight")[-1]
 
 
 def _bamba(model: GgufModel, config: Config) -> None:
     attends = _attending_hybrid(model, config)
     config["attn_layer_indices"] = [index for index, attending in enumerate(attends) if attending]
-    config.setdefault("partial_rotary_factor", 1.0)
 
 
 def _lfm2(model: GgufModel, config: Config) -> None:
     counts = model.metadata.listed(f"{model.architecture}.attention.head_count_kv", int)
     config["full_attn_idxs"] = [index for index, count in enumerate(counts) if count]
     config["num_key_value_heads"] = head_counts(model)[1]
-    config["conv_bias"] = has_part(model, "shortconv.conv.bias")
-
-
-def _lfm2_experts(model: GgufModel, config: Config) -> None:
-    _lfm2(model, config)
-    config["moe_intermediate_size"] = layer_shape(model, "ffn_down_exps.weight")[-1]
-    config["use_expert_bias"] = has_part(model, "exp_probs_b")
 
 
 def _inner_size(model: GgufModel) -> int:
@@ -143,7 +110,7 @@ RECURRENT_EXTRAS: Mapping[str, Callable[[GgufModel, Config], None]] = {
     "GraniteMoeHybridForCausalLM": _granite_hybrid,
     "JambaForCausalLM": _jamba,
     "Lfm2ForCausalLM": _lfm2,
-    "Lfm2MoeForCausalLM": _lfm2_experts,
+    "Lfm2MoeForCausalLM": _lfm2,
     "Mamba2ForCausalLM": _mamba2,
     "MambaForCausalLM": _mamba,
     "NemotronHForCausalLM": _nemotron_h,
